@@ -1,0 +1,37 @@
+# `make demo` shows it, `make test` is what continuous integration runs.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+PROTO := proto/logitsieve/v1
+
+.venv: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt --editable '.[dev]'
+	@touch .venv
+
+demo: .venv           ## capture, build, serve and decode with the bundled language model
+	$(BIN)/python -m demo.run
+
+serve: .venv          ## serve the index that `make demo` left
+	$(BIN)/logitsieve serve --models models
+
+check: .venv          ## formatting, lint, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: .venv           ## fast tests
+	$(BIN)/pytest -m 'not system'
+
+test-system: .venv    ## tests that install packages, kill processes or start other servers
+	$(BIN)/pytest -m system
+
+test: check unit test-system   ## everything
+
+bench: .venv          ## timings against the exact softmax of numpy, torch and faiss
+	$(BIN)/python -m benchmarks.screen
+
+proto: .venv          ## regenerate the stubs from decoder.proto
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
+
+.PHONY: demo serve check unit test-system test bench proto

@@ -1,0 +1,1 @@
+"""Heads: ways to find the largest logits, one file each."""

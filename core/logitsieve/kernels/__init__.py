@@ -1,0 +1,1 @@
+"""Compiled kernels: arrays in, arrays out; the only place with hot loops."""

@@ -1,0 +1,1 @@
+"""Shared vocabulary of logitsieve: results, errors, the Decoder protocol, tensors on the wire."""

@@ -1,0 +1,121 @@
+"""Every exception logitsieve raises on purpose.
+
+LogitsieveError
+├── InvalidRequest (ValueError)      an argument, request field or flag is wrong; .field names it
+│   ├── InvalidKnob                  a query-time knob is unknown or out of its range
+│   └── RequestTooLarge              a message exceeds the server's published limit
+├── IndexUnreadable                  an index was refused: .file and the reason
+├── BuildFailed                      the builder could not finish
+│   └── TargetNotReached             no setting meets the asked precision; .best is the nearest one
+├── ServiceError                     the server answered with an error
+│   ├── ModelNotFound                no such model, version or alias
+│   ├── Unavailable                  loading, draining, or nothing listens at the address
+│   ├── Overloaded                   too much work in flight; .retry_after_s
+│   ├── DeadlineExceeded (TimeoutError)
+│   ├── NotBuilt                     the server does not implement what was asked
+│   └── InternalError                a defect; .incident finds it in the server's log
+└── MissingExtra (ImportError)       an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class LogitsieveError(Exception):
+    """Root of the tree."""
+
+
+class InvalidRequest(LogitsieveError, ValueError):
+    """`field` is what was wrong, `got` the value received, `allowed` what would have been right."""
+
+    def __init__(self, field: str, got: object, allowed: str) -> None:
+        super().__init__(f"{field}: got {got}, allowed: {allowed}")
+        self.field = field
+        self.got = got
+        self.allowed = allowed
+
+
+class InvalidKnob(InvalidRequest):
+    """A query-time knob that the head does not have, or a value outside its range."""
+
+
+class RequestTooLarge(InvalidRequest):
+    """A message over the server's published limit."""
+
+
+class IndexUnreadable(LogitsieveError):
+    """An index was refused; `file` is the offending path and `reason` what is wrong with it."""
+
+    def __init__(self, file: Path | str, reason: str) -> None:
+        super().__init__(f"{file}: {reason}")
+        self.file = Path(file)
+        self.reason = reason
+
+
+class BuildFailed(LogitsieveError):
+    """The builder could not finish; nothing was written."""
+
+
+class TargetNotReached(BuildFailed):
+    """No setting tried meets the asked precision; `best` holds the nearest one's measurements."""
+
+    def __init__(self, target: Mapping[str, float], best: Mapping[str, float]) -> None:
+        def shown(point: Mapping[str, float]) -> str:
+            return ", ".join(f"{key}={value:.5g}" for key, value in point.items())
+
+        super().__init__(
+            f"target_precision: no setting reached {shown(target)}; the nearest: {shown(best)}"
+        )
+        self.target = dict(target)
+        self.best = dict(best)
+
+
+class ServiceError(LogitsieveError):
+    """The server answered with an error; `field` names the request field, if one was at fault."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ModelNotFound(ServiceError):
+    """No such model, version or alias."""
+
+
+class Unavailable(ServiceError):
+    """The model is loading or draining, or nothing listens at the address."""
+
+
+class Overloaded(ServiceError):
+    """Too much work in flight; try again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(ServiceError, TimeoutError):
+    """The answer did not come in time."""
+
+
+class NotBuilt(ServiceError):
+    """The server does not implement what was asked."""
+
+
+class InternalError(ServiceError):
+    """A defect in the server; `incident` finds it in the server's log."""
+
+    def __init__(self, message: str, incident: str = "") -> None:
+        super().__init__(message)
+        self.incident = incident
+
+
+class MissingExtra(LogitsieveError, ImportError):
+    """An optional dependency is not installed; the message holds the pip line."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f"{module} is not installed: pip install 'logitsieve[{extra}]'")
+        self.module = module
+        self.extra = extra

@@ -1,0 +1,60 @@
+"""Context vectors from outside: one conversion, used in process and by the client.
+
+float32 C-contiguous arrays are not copied; float16, float64, bfloat16 (ml_dtypes, or as a uint16
+view), lists, strided arrays and CPU torch tensors are converted once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import ArrayLike, Float32
+
+ALLOWED = "[B, D] or [D] of float32, float16, float64, bfloat16 (or its uint16 view), B >= 1"
+
+
+def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
+    """Any accepted form -> float32 [B, D], C-contiguous. InvalidRequest names what is wrong.
+
+    Finiteness is not checked here: the kernels do that while they read the values.
+    """
+    array = _to_numpy(hidden)
+    if array.ndim == 1:
+        array = array[None]
+    if array.ndim != 2 or array.size == 0:
+        raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", ALLOWED)
+    if dim is not None and array.shape[1] != dim:
+        raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
+    return np.ascontiguousarray(_to_float32(array))
+
+
+def _to_numpy(hidden: ArrayLike) -> np.ndarray:
+    if isinstance(hidden, np.ndarray):
+        return hidden
+    if type(hidden).__module__.partition(".")[0] == "torch":
+        if hidden.device.type != "cpu":
+            raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
+        if not hidden.dtype.is_floating_point:
+            raise InvalidRequest("hidden", f"dtype {hidden.dtype}", ALLOWED)
+        return np.asarray(hidden.detach().float().numpy())
+    try:
+        array = np.asarray(hidden)
+    except ValueError as error:
+        raise InvalidRequest("hidden", f"a ragged {type(hidden).__name__}", ALLOWED) from error
+    if array.dtype.kind in "iu" and isinstance(hidden, (list, tuple)):
+        return array.astype(np.float32)
+    return array
+
+
+def _to_float32(array: np.ndarray) -> Float32:
+    dtype = array.dtype
+    if dtype == np.float32:
+        return array.astype(np.float32, copy=False)  # also turns big-endian values
+    if dtype.name == "bfloat16" or dtype == np.uint16:
+        bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32)
+        return (bits << 16).view(np.float32)
+    if dtype in (np.float16, np.float64):
+        with np.errstate(over="ignore"):  # what overflows becomes inf, which the kernels refuse
+            return array.astype(np.float32)
+    raise InvalidRequest("hidden", f"dtype {dtype}", ALLOWED)

@@ -1,0 +1,1 @@
+"""Build an index from a frozen softmax and the contexts it meets."""
