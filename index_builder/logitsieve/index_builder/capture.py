@@ -1,0 +1,237 @@
+"""Run a PyTorch model over data and keep what enters its output layer: contexts for `build`.
+
+What is kept is spread over the whole run, in its order: one contiguous stretch of text would fit
+the screen to a part of what it will meet.
+
+Shape letters: B rows of a batch, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from logitsieve.index_builder.spread import SpreadSample
+from logitsieve.types.errors import InvalidRequest
+
+DTYPES = ("float16", "float32")
+CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
+CHUNK = 8192  # rows of W multiplied at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureConfig:
+    """What `capture` keeps, and how."""
+
+    max_rows: int = field(
+        default=200_000, metadata={"help": "Contexts kept, spread over all that the model sees."}
+    )
+    shard_rows: int = field(default=65_536, metadata={"help": "Contexts in one file."})
+    dtype: str = field(default="float16", metadata={"help": f"One of {', '.join(DTYPES)}."})
+    seed: int = field(default=0, metadata={"help": "Draws which row of each stretch is kept."})
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "shard_rows"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(name, getattr(self, name), "1 or more")
+        if self.dtype not in DTYPES:
+            raise InvalidRequest("dtype", self.dtype, " or ".join(DTYPES))
+
+
+def capture(
+    model: nn.Module,
+    batches: Iterable[Any],
+    out: Path | str,
+    *,
+    output_layer: str | nn.Linear | None = None,
+    config: CaptureConfig | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
+
+    Each batch is the model's argument, a tuple of its arguments, or a mapping of its keyword
+    arguments; give no padding, it would be kept. `output_layer` is the nn.Linear that makes the
+    logits, or its name; by default the last one called whose outputs are as many as the logits.
+    `progress` gets (stage, rows seen, 0). Returns what `capture.json` holds. InvalidRequest if
+    `out` exists, or if the model's output is not W h + b; then nothing is written.
+    """
+    config = config or CaptureConfig()
+    out = Path(out)
+    if out.exists():
+        raise InvalidRequest("out", out, "a path that does not exist")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=out.parent))
+    try:
+        with _evaluating(model):
+            summary = _capture(model, batches, folder, output_layer, config, progress)
+        folder.chmod(0o755)
+        folder.rename(out)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    return summary
+
+
+def _capture(
+    model: nn.Module,
+    batches: Iterable[Any],
+    folder: Path,
+    output_layer: str | nn.Linear | None,
+    config: CaptureConfig,
+    progress: Callable[[str, int, int], None] | None,
+) -> dict[str, Any]:
+    iterator = iter(batches)
+    try:
+        first = next(iterator)
+    except StopIteration:
+        raise InvalidRequest("batches", "no batch", "one or more") from None
+    name, layer = _output_layer(model, first, output_layer)
+    caught: list[Tensor] = []
+    sample = SpreadSample(
+        folder / "kept.tmp", layer.in_features, config.max_rows, config.dtype, config.seed
+    )
+    with layer.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0])):
+        for number, batch in enumerate(chain([first], iterator)):
+            output = _call(model, batch)
+            hidden_BD = torch.cat([tensor.reshape(-1, layer.in_features) for tensor in caught])
+            caught.clear()
+            if number == 0:
+                _refuse_unless_linear(layer, hidden_BD, output)
+            sample.add(hidden_BD.float().cpu().numpy())
+            if progress:
+                progress("capture", sample.seen, 0)
+    rows = sample.write_shards(folder, config.shard_rows)
+    weight, bias = _parameters(layer)
+    np.save(folder / "weight.npy", weight.float().cpu().numpy())
+    np.save(folder / "bias.npy", bias.float().cpu().numpy())
+    summary = {
+        "rows": rows,
+        "rows_seen": sample.seen,
+        "vocabulary_size": layer.out_features,
+        "dim": layer.in_features,
+        "model": type(model).__qualname__,
+        "output_layer": name,
+        **asdict(config),
+    }
+    (folder / "capture.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _call(model: nn.Module, batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+def _logits(output: Any) -> Tensor:
+    """The logits in what a model returned: itself, `.logits`, or the first of its items."""
+    output = getattr(output, "logits", output)
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    elif isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise InvalidRequest(
+            "model", f"output {type(output).__name__}", "logits, .logits, or a tuple led by them"
+        )
+    return output
+
+
+def _output_layer(
+    model: nn.Module, batch: Any, wanted: str | nn.Linear | None
+) -> tuple[str, nn.Linear]:
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    names = {layer: name for name, layer in layers.items()}
+    called: list[nn.Linear] = []
+    hooks = [m.register_forward_pre_hook(lambda m, _: called.append(m)) for m in names]
+    try:
+        logits = _logits(_call(model, batch))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if wanted is not None:
+        layer = layers.get(wanted) if isinstance(wanted, str) else wanted
+        if layer not in called:
+            raise InvalidRequest("output_layer", wanted, f"called by the model: {_list(layers)}")
+        return names[layer], layer
+    fitting = [layer for layer in called if layer.out_features == logits.shape[-1]]
+    if not fitting:
+        raise InvalidRequest(
+            "output_layer",
+            f"no nn.Linear with {logits.shape[-1]} outputs, the size of the model's output",
+            f"the name of the layer that makes the logits, one of: {_list(layers)}",
+        )
+    return names[fitting[-1]], fitting[-1]
+
+
+def _list(layers: Mapping[str, nn.Linear]) -> str:
+    return ", ".join(name or "the model itself" for name in layers) or "(it has no nn.Linear)"
+
+
+def _parameters(layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    weight = layer.weight.detach()
+    return weight, torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
+
+
+def _refuse_unless_linear(layer: nn.Linear, hidden_BD: Tensor, output: Any) -> None:
+    """InvalidRequest unless the model's own logits are W h + b up to their rounding."""
+    logits = _logits(output)
+    if len(hidden_BD) == 0:
+        raise InvalidRequest("batches", "no rows in the first batch", "one or more")
+    if logits.shape[-1] != layer.out_features or logits[..., 0].numel() != len(hidden_BD):
+        raise InvalidRequest(
+            "model",
+            f"output {list(logits.shape)} for {len(hidden_BD)} rows into the output layer",
+            f"one row of {layer.out_features} logits for each",
+        )
+    rows = torch.linspace(0, len(hidden_BD) - 1, min(CHECKED_ROWS, len(hidden_BD))).long()
+    got = logits.reshape(-1, layer.out_features)[rows].double().cpu()
+    weight, bias = _parameters(layer)
+    hidden = hidden_BD[rows].double().cpu()
+    parts = [
+        (hidden @ w.T + b, hidden.abs() @ w.T.abs() + b.abs())
+        for w, b in zip(
+            (chunk.double().cpu() for chunk in torch.split(weight, CHUNK)),
+            (chunk.double().cpu() for chunk in torch.split(bias, CHUNK)),
+            strict=True,
+        )
+    ]
+    expected, magnitude = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    eps = max(torch.finfo(kind).eps for kind in (logits.dtype, weight.dtype, torch.float32))
+    tolerance = 8 * eps * magnitude
+    if not ((got - expected).abs() <= tolerance).all():
+        raise InvalidRequest("model", _difference(got, expected, tolerance), "logits = W h + b")
+
+
+def _difference(got: Tensor, expected: Tensor, tolerance: Tensor) -> str:
+    shift = (got - expected).mean(dim=1, keepdim=True)
+    if ((got - expected - shift).abs() <= tolerance + 1e-6 * shift.abs()).all():
+        return f"logits shifted by {shift[0].item():.4g} in the first row (a log_softmax?)"
+    scale = (got * expected).sum() / (expected * expected).sum()
+    if ((got - scale * expected).abs() <= 2 * tolerance * (1 + scale.abs())).all():
+        return f"logits scaled by {scale.item():.4g} after the output layer"
+    worst = (got - expected).abs().max().item()
+    return f"logits up to {worst:.4g} away from W h + b (a softcap, a mask, an adapter?)"
