@@ -1,1 +1,16 @@
 """The on-disk index: an immutable directory of a manifest and verified, memory-mapped parts."""
+
+from logitsieve.index.index import Index
+from logitsieve.index.manifest import FileEntry, HeadEntry, Manifest
+from logitsieve.index.reader import open_index, verify_index
+from logitsieve.index.writer import write_index
+
+__all__ = [
+    "FileEntry",
+    "HeadEntry",
+    "Index",
+    "Manifest",
+    "open_index",
+    "verify_index",
+    "write_index",
+]

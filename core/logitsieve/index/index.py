@@ -1,0 +1,113 @@
+"""An open index: its heads over mapped arrays, ready to answer.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, M asked ids a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from logitsieve.heads.base import Head, Softmax
+from logitsieve.index.contents import Contents, read_vocabulary
+from logitsieve.index.manifest import Manifest
+from logitsieve.index.verify import Progress
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.hidden import as_hidden
+from logitsieve.types.results import ArrayLike, Float32, Int32
+
+
+class Index:
+    """Immutable; any number of threads may use it. `open_index` and the builder make it."""
+
+    def __init__(self, contents: Contents, heads: Mapping[str, Head], threads: int) -> None:
+        self._heads = dict(heads)
+        self.threads = threads
+        self.path = contents.path
+        self.name: str = contents.path.parent.name
+        self.version = int(contents.path.name)
+        self.manifest: Manifest = contents.manifest
+        self.digest: str = contents.manifest.digest
+        self.vocab_size: int = contents.manifest.vocab_size
+        self.dim: int = contents.manifest.dim
+        self.heads: tuple[str, ...] = tuple(heads)
+        self.default_head: str = contents.manifest.default_head
+        self.calibration: Mapping[str, Any] | None = contents.calibration
+        self._softmax: Softmax | None = contents.softmax
+
+    @property
+    def softmax(self) -> Softmax:
+        """The frozen output layer, weight [V, D] and bias [V], shared with the page cache."""
+        if self._softmax is None:
+            raise InvalidRequest("index", f"{self.name}/{self.version}, closed", "an open index")
+        return self._softmax
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...] | None:
+        """The words by id, read when first asked for; None where the index has none."""
+        return read_vocabulary(self.path, self.manifest)
+
+    def head(self, name: str = "", **knobs: float) -> Head:
+        """The head `name` ("": the default one) at its stored operating point, or at `knobs`.
+
+        InvalidRequest("head") for one the index does not hold, InvalidKnob for a wrong knob.
+        """
+        head = self._heads.get(name or self.default_head)
+        if head is None:
+            raise InvalidRequest("head", repr(name), ", ".join(self._heads) or "none, it is closed")
+        return head.with_knobs(**knobs) if knobs else head
+
+    def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
+        """Exact logits W[ids] . h + b, [B, M], of the ids [B, M] asked for each row of `hidden`.
+
+        InvalidRequest names `hidden` or `ids`.
+        """
+        from logitsieve.kernels.gather import gather_logits
+
+        softmax = self.softmax
+        hidden_BD = as_hidden(hidden, softmax.dim)
+        ids = self._as_ids(ids_BM, len(hidden_BD))
+        return gather_logits(softmax.weight, softmax.bias, hidden_BD, ids)
+
+    def _as_ids(self, ids: ArrayLike, rows: int) -> Int32:
+        try:
+            array = np.asarray(ids)
+        except ValueError as error:
+            raise InvalidRequest("ids", "a ragged list", "integers [B, M]") from error
+        if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
+            got = f"{array.dtype} {list(array.shape)}"
+            raise InvalidRequest("ids", got, "integers [B, M], M >= 1")
+        if len(array) != rows:
+            raise InvalidRequest("ids", f"{len(array)} rows", f"{rows}, one for each of `hidden`")
+        low, high = array.min(), array.max()
+        if low < 0 or high >= self.vocab_size:
+            raise InvalidRequest("ids", f"{low} .. {high}", f"0 .. {self.vocab_size - 1}")
+        return np.ascontiguousarray(array, np.int32)
+
+    def warm(self, progress: Progress | None = None) -> None:
+        """Compile (or load) every kernel; `progress` gets ("warm", heads done, heads in all)."""
+        self.logits(np.zeros((1, self.dim), np.float32), [[0]])
+        for done, head in enumerate(self._heads.values(), start=1):
+            head.warm()
+            if progress is not None:
+                progress("warm", done, len(self._heads))
+
+    def close(self) -> None:
+        """Let go of the mapping; heads still in use keep theirs until they are dropped."""
+        self._heads.clear()
+        self._softmax = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

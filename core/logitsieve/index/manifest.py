@@ -1,0 +1,250 @@
+"""The manifest: what an index holds, as canonical JSON, and the digest that names it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from logitsieve.types.errors import IndexUnreadable
+
+FORMAT_VERSION = 1
+READABLE = (1,)  # this format and the one before it, of which there is none
+MANIFEST_FILE = "manifest.json"
+VOCABULARY_FILE = "vocabulary.txt"
+CALIBRATION_FILE = "calibration.json"
+MAX_MANIFEST = 1 << 24  # bytes
+DTYPE = "F32"  # of the softmax matrix
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_name(text: object) -> bool:
+    """Whether `text` may name a model, a head or a part."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
+def is_version(text: str) -> bool:
+    """Whether `text` is a positive integer, written the one way there is."""
+    return _VERSION.fullmatch(text) is not None
+
+
+def canonical(value: object) -> bytes:
+    """One JSON text per value: sorted keys, no spaces, ASCII. ValueError or TypeError if not JSON.
+
+    Floats are written as Python's shortest text that reads back equal.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file beside the manifest: its size in bytes and its sha256 (hex)."""
+
+    file: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class HeadEntry:
+    """A head: the part that holds its arrays, its operating point, what it was built with."""
+
+    part: str | None = None
+    knobs: Mapping[str, float] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything that decides what an index answers; equal inputs give equal bytes."""
+
+    vocab_size: int  # V
+    dim: int  # D
+    softmax_sha256: str  # of the matrix and its bias, see softmax_sha256 in checks.py
+    parts: Mapping[str, FileEntry]
+    heads: Mapping[str, HeadEntry]
+    default_head: str
+    vocabulary: FileEntry | None = None  # its sha256 is the vocabulary's id
+    config: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> bytes:
+        """The canonical JSON whose sha256 is the digest."""
+        return canonical(self._fields())
+
+    @property
+    def digest(self) -> str:
+        """The index's identity (hex): equal digests answer equally."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    def file_bytes(self) -> bytes:
+        """What manifest.json holds: the canonical JSON with the digest among its fields."""
+        return canonical({**self._fields(), "digest": self.digest}) + b"\n"
+
+    def files(self) -> dict[str, FileEntry]:
+        """Every file that the digest covers, by part name; the vocabulary comes last."""
+        files = dict(sorted(self.parts.items()))
+        return files if self.vocabulary is None else files | {"vocabulary": self.vocabulary}
+
+    def _fields(self) -> dict[str, object]:
+        return {
+            "format_version": self.format_version,
+            "vocab_size": self.vocab_size,
+            "dim": self.dim,
+            "dtype": DTYPE,
+            "softmax_sha256": self.softmax_sha256,
+            "parts": {name: vars(entry) for name, entry in self.parts.items()},
+            "vocabulary": None if self.vocabulary is None else vars(self.vocabulary),
+            "heads": {
+                name: {
+                    "part": head.part,
+                    "knobs": {knob: float(value) for knob, value in head.knobs.items()},
+                    "config": dict(head.config),
+                }
+                for name, head in self.heads.items()
+            },
+            "default_head": self.default_head,
+            "config": dict(self.config),
+            "seeds": dict(self.seeds),
+        }
+
+    @classmethod
+    def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Manifest:
+        """Read what `file_bytes` wrote; IndexUnreadable names `file` and any deviation."""
+        try:
+            manifest = cls._parse(data)
+        except RecursionError as error:
+            raise IndexUnreadable(file, "nested too deeply") from error
+        except ValueError as error:
+            raise IndexUnreadable(file, str(error)) from error
+        if manifest.file_bytes() != data:
+            raise IndexUnreadable(file, "not in canonical form")
+        return manifest
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Manifest:
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise ValueError("not a JSON object")
+        if type(version := fields.get("format_version")) is not int or version not in READABLE:
+            raise ValueError(f"format_version {version!r} is not one of {list(READABLE)}")
+        digest = fields.pop("digest", None)
+        if digest != hashlib.sha256(canonical(fields)).hexdigest():
+            raise ValueError("the contents do not match the digest they name")
+        if fields.pop("dtype", None) != DTYPE:
+            raise ValueError(f"dtype: only {DTYPE} is known")
+        if fields.keys() != _FIELDS.keys():
+            wrong = sorted(fields.keys() ^ _FIELDS.keys())
+            raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
+        manifest = cls(**{name: parse(name, fields[name]) for name, parse in _FIELDS.items()})
+        manifest.check()
+        return manifest
+
+    def check(self) -> None:
+        """ValueError unless names, heads, parts and files fit together."""
+        for kind, names in (("part", self.parts), ("head", self.heads)):
+            if wrong := [name for name in names if not is_name(name)]:
+                raise ValueError(f"{wrong[0]!r} cannot name a {kind}")
+        files = [entry.file for entry in self.files().values()]
+        if len({*files, MANIFEST_FILE, CALIBRATION_FILE}) != len(files) + 2:
+            raise ValueError("two parts share a file")
+        if "softmax" not in self.parts or "exact" not in self.heads:
+            raise ValueError("every index holds the part 'softmax' and the head 'exact'")
+        if self.default_head not in self.heads:
+            raise ValueError(f"default_head {self.default_head!r} is not among the heads")
+        for name, head in self.heads.items():
+            if head.part is not None and head.part not in self.parts:
+                raise ValueError(f"head {name!r} names the part {head.part!r}, which is missing")
+
+
+def _count(name: str, value: object) -> int:
+    if type(value) is not int or not 0 < value < 1 << 31:
+        raise ValueError(f"{name}: got {str(value)[:40]}, allowed: 1 .. 2^31 - 1")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not is_name(value):
+        raise ValueError(f"{name}: got {str(value)[:80]!r}, allowed: [a-z0-9][a-z0-9._-]{{0,63}}")
+    return str(value)
+
+
+def _sha256(name: str, value: object) -> str:
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ValueError(f"{name}: got {str(value)[:80]!r}, allowed: 64 hex digits")
+    return value
+
+
+def _object(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: not a JSON object")
+    return value
+
+
+def _shaped(name: str, value: object, keys: set[str]) -> dict[str, Any]:
+    fields = _object(name, value)
+    if set(fields) != keys:
+        raise ValueError(f"{name}: needs exactly {', '.join(sorted(keys))}")
+    return fields
+
+
+def _file(name: str, value: object) -> FileEntry:
+    fields = _shaped(name, value, {"file", "size", "sha256"})
+    size = fields["size"]
+    if type(size) is not int or not 0 < size < 1 << 63:
+        raise ValueError(f"{name}.size: got {str(size)[:40]}, allowed: 1 .. 2^63 - 1")
+    return FileEntry(
+        _text(f"{name}.file", fields["file"]), size, _sha256(f"{name}.sha256", fields["sha256"])
+    )
+
+
+def _files(name: str, value: object) -> dict[str, FileEntry]:
+    return {part: _file(f"{name}.{part}", entry) for part, entry in _object(name, value).items()}
+
+
+def _vocabulary(name: str, value: object) -> FileEntry | None:
+    return None if value is None else _file(name, value)
+
+
+def _heads(name: str, value: object) -> dict[str, HeadEntry]:
+    heads = {}
+    for head, entry in _object(name, value).items():
+        fields = _shaped(f"{name}.{head}", entry, {"part", "knobs", "config"})
+        part, knobs = fields["part"], _object(f"{name}.{head}.knobs", fields["knobs"])
+        if wrong := [knob for knob, number in knobs.items() if type(number) is not float]:
+            raise ValueError(f"{name}.{head}.knobs.{wrong[0]}: not a number with a decimal point")
+        heads[head] = HeadEntry(
+            None if part is None else _text(f"{name}.{head}.part", part),
+            knobs,
+            _object(f"{name}.{head}.config", fields["config"]),
+        )
+    return heads
+
+
+def _seeds(name: str, value: object) -> dict[str, int]:
+    seeds = _object(name, value)
+    if wrong := [seed for seed, number in seeds.items() if type(number) is not int]:
+        raise ValueError(f"{name}.{wrong[0]}: not an integer")
+    return seeds
+
+
+_FIELDS: dict[str, Callable[[str, object], Any]] = {
+    "format_version": _count,
+    "vocab_size": _count,
+    "dim": _count,
+    "softmax_sha256": _sha256,
+    "parts": _files,
+    "vocabulary": _vocabulary,
+    "heads": _heads,
+    "default_head": _text,
+    "config": _object,
+    "seeds": _seeds,
+}

@@ -1,0 +1,100 @@
+"""Opening an index: map, verify, build its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from logitsieve.heads.base import Head
+from logitsieve.index.contents import Contents, read_contents
+from logitsieve.index.index import Index
+from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
+from logitsieve.index.verify import Progress, VerifiedMemory, fingerprint, verify_contents
+from logitsieve.kernels.compile import default_cache, use_cache
+from logitsieve.types.errors import IndexUnreadable, InvalidRequest
+
+Registry = Mapping[str, type[Head]]
+
+
+def open_index(
+    path: Path | str,
+    *,
+    threads: int = 1,
+    device: str = "cpu",
+    verify: Literal["full", "sizes"] = "full",
+    kernel_cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Index:
+    """Map the index directory `path` (<name>/<version>) and build its heads.
+
+    `verify="full"` hashes every file and reads every number once, then remembers the result beside
+    the compiled kernels in `kernel_cache` by inode, size and mtime; "sizes" trusts the numbers.
+    IndexUnreadable names the file and the reason, InvalidRequest the argument.
+    """
+    if device != "cpu":
+        raise InvalidRequest("device", repr(device), "'cpu'")
+    if verify not in ("full", "sizes"):
+        raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
+    if type(threads) is not int or threads < 1:
+        raise InvalidRequest("threads", threads, "an integer >= 1")
+    from logitsieve.heads import HEADS
+
+    use_cache(kernel_cache)
+    contents = read_contents(path)
+    if verify == "full":
+        _verify_once(contents, VerifiedMemory(kernel_cache or default_cache()), progress)
+    return assemble(contents, HEADS, threads)
+
+
+def verify_index(path: Path | str, progress: Progress | None = None) -> list[str]:
+    """Check everything, remembering nothing; the names of the files that were checked."""
+    from logitsieve.heads import HEADS
+
+    contents = read_contents(path)
+    verify_contents(contents, progress)
+    assemble(contents, HEADS, threads=1).close()
+    calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
+    files = [entry.file for entry in contents.manifest.files().values()]
+    return [MANIFEST_FILE, *files, *calibration]
+
+
+def _verify_once(contents: Contents, memory: VerifiedMemory, progress: Progress | None) -> None:
+    mark = fingerprint(contents)  # before reading, so that a later change is noticed
+    if mark not in memory:
+        verify_contents(contents, progress)
+        memory.add(mark)
+
+
+def assemble(contents: Contents, registry: Registry, threads: int) -> Index:
+    """The index with every head of the manifest that `registry` knows; `exact` is the fallback."""
+    manifest = contents.manifest
+    if manifest.default_head not in registry:
+        raise IndexUnreadable(
+            contents.path / MANIFEST_FILE,
+            f"default_head {manifest.default_head!r} is unknown here: {', '.join(registry)}",
+        )
+    exact = _head(contents, registry, "exact", None, threads)
+    heads = {"exact": exact} | {
+        name: _head(contents, registry, name, exact, threads)
+        for name in registry
+        if name in manifest.heads and name != "exact"
+    }
+    return Index(contents, heads, threads)
+
+
+def _head(
+    contents: Contents, registry: Registry, name: str, fallback: Head | None, threads: int
+) -> Head:
+    entry = contents.manifest.heads[name]
+    try:
+        arrays = {} if entry.part is None else contents.parts[entry.part]
+        return registry[name].from_arrays(
+            contents.softmax, arrays, fallback=fallback, threads=threads, knobs=entry.knobs
+        )
+    except KeyError as error:
+        reason = f"head {name!r} finds no {error} in its part {entry.part!r}"
+        raise IndexUnreadable(contents.path / MANIFEST_FILE, reason) from error
+    except InvalidRequest as error:
+        reason = f"head {name!r}: {error}"
+        raise IndexUnreadable(contents.path / MANIFEST_FILE, reason) from error

@@ -1,0 +1,191 @@
+"""Safetensors files whose tensors start at multiples of 64 bytes, written in pieces, read mapped.
+
+https://huggingface.co/docs/safetensors (the format); docs/index-format.md says what we add to it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logitsieve.index.files import refusing, regular
+from logitsieve.types.errors import IndexUnreadable
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+MAX_HEADER = 1 << 20  # bytes; ours take a few hundred
+MAX_DIMENSIONS = 4
+MAX_NAME = 64  # characters
+PIECE = 1 << 24  # bytes handed to the file at once
+METADATA = "__metadata__"
+PADDING = "_pad_"  # the format allows no holes, so the gaps are tensors of their own
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A mapped file: read-only arrays that share its pages, and the strings of its header."""
+
+    tensors: Mapping[str, np.ndarray]
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Span:
+    """One header entry: where a tensor lies, in bytes after the header."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def pieces(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[Any]:
+    """The bytes of the file, in order, as buffers of at most PIECE bytes.
+
+    Tensors come sorted by name; they are C-contiguous, non-empty, of a type in DTYPES, with names
+    that do not begin with "_". Nothing is copied.
+    """
+    header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))}
+    body: list[np.ndarray] = []
+    position = 0
+
+    def place(name: str, array: np.ndarray) -> None:
+        nonlocal position
+        stop = position + array.nbytes
+        header[name] = {
+            "dtype": CODES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [position, stop],
+        }
+        body.append(array)
+        position = stop
+
+    for number, (name, array) in enumerate(sorted(tensors.items())):
+        if gap := -position % ALIGNMENT:
+            place(f"{PADDING}{number}", np.zeros(gap, np.uint8))
+        place(name, array)
+
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    yield len(text).to_bytes(8, "little") + text
+    for array in body:
+        view = array.data.cast("B")
+        yield from (view[start : start + PIECE] for start in range(0, len(view), PIECE))
+
+
+def map_tensors(path: Path) -> TensorFile:
+    """Map a file and check its header: IndexUnreadable unless every byte is accounted for."""
+    size = regular(path).st_size
+    if size < 8:
+        raise IndexUnreadable(path, f"{size} bytes, too short for a header")
+    with refusing(path), path.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
+    try:
+        begin = 8 + _header_length(mapped, size)
+        spans, metadata = _parse_header(mapped[8:begin])
+        _check_layout(spans, begin, size)
+    except ValueError as error:
+        raise IndexUnreadable(path, str(error)) from error
+    tensors = {
+        span.name: np.frombuffer(
+            mapped, span.dtype, math.prod(span.shape), begin + span.start
+        ).reshape(span.shape)
+        for span in spans
+        if not span.name.startswith(PADDING)
+    }
+    return TensorFile(tensors, metadata)
+
+
+def _header_length(mapped: mmap.mmap, size: int) -> int:
+    length = int.from_bytes(mapped[:8], "little")
+    if length > min(MAX_HEADER, size - 8):
+        raise ValueError(f"header of {length} bytes in a file of {size}, at most {MAX_HEADER}")
+    if (8 + length) % ALIGNMENT:
+        raise ValueError(f"data begins at byte {8 + length}, not at a multiple of {ALIGNMENT}")
+    return length
+
+
+def _parse_header(text: bytes) -> tuple[list[_Span], dict[str, str]]:
+    try:
+        header = json.loads(text, object_pairs_hook=_without_duplicates)
+    except RecursionError as error:
+        raise ValueError("header is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("header is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise ValueError("header is not a JSON object")
+    metadata = header.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError(f"{METADATA} does not map strings to strings")
+    spans = [_parse_entry(name, entry) for name, entry in header.items()]
+    return sorted(spans, key=lambda span: (span.start, span.stop)), metadata
+
+
+def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key[:64]!r} occurs twice in the header")
+        found[key] = value
+    return found
+
+
+def _parse_entry(name: str, entry: object) -> _Span:
+    if len(name) > MAX_NAME:
+        raise ValueError(f"a tensor name has {len(name)} characters, at most {MAX_NAME}")
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"tensor {name!r} needs exactly dtype, shape and data_offsets")
+    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(code, str) or code not in DTYPES:
+        raise ValueError(f"tensor {name!r} has dtype {code!r}, allowed: {', '.join(DTYPES)}")
+    if not _are_counts(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
+        raise ValueError(f"tensor {name!r} has no usable shape: {str(shape)[:80]}")
+    if not _are_counts(offsets) or len(offsets) != 2:
+        raise ValueError(f"tensor {name!r} has no usable data_offsets: {str(offsets)[:80]}")
+    start, stop = offsets
+    if stop - start != math.prod(shape) * DTYPES[code].itemsize:
+        raise ValueError(f"tensor {name!r} spans {stop - start} bytes, not what its shape takes")
+    if start % ALIGNMENT and not name.startswith(PADDING):
+        raise ValueError(f"tensor {name!r} does not begin at a multiple of {ALIGNMENT} bytes")
+    return _Span(name, DTYPES[code], tuple(shape), start, stop)
+
+
+def _are_counts(values: object) -> bool:
+    """A list of integers >= 0 (true and false are not integers)."""
+    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+
+
+def _check_layout(spans: list[_Span], begin: int, size: int) -> None:
+    """No holes, no overlaps, nothing outside; `spans` are sorted by their start."""
+    position = 0
+    for span in spans:
+        if span.start != position:
+            kind = "overlaps the tensor before it" if span.start < position else "follows a hole"
+            raise ValueError(f"tensor {span.name!r} {kind} (byte {span.start}, not {position})")
+        position = span.stop
+    if begin + position != size:
+        raise ValueError(f"the header describes {begin + position} bytes, the file has {size}")

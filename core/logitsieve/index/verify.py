@@ -1,0 +1,144 @@
+"""The full check: every byte against its digest, every number against its range.
+
+Hashing a gigabyte takes most of a second, so two threads share the work, and a result can be
+remembered by what the file system says about each file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from logitsieve.index.checks import CHECKS, Report, softmax_sha256
+from logitsieve.index.contents import Contents, read_vocabulary
+from logitsieve.index.files import refusing, regular
+from logitsieve.index.manifest import FileEntry, canonical
+from logitsieve.types.errors import IndexUnreadable
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+THREADS = 2
+PIECE = 1 << 20  # bytes read at once
+REMEMBERED = 256  # results kept, the latest last
+
+
+def verify_contents(contents: Contents, progress: Progress | None = None) -> None:
+    """Check everything the digest covers; IndexUnreadable names the first file at fault.
+
+    `progress` is called with ("verify", bytes done, bytes in all), one call at a time.
+    """
+    jobs = _jobs(contents)
+    report = _counter(progress, sum(size for size, _ in jobs))
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="logitsieve-verify") as pool:
+        futures = [pool.submit(job, report) for _, job in jobs]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    read_vocabulary(contents.path, contents.manifest)
+
+
+def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
+    """(bytes to read, what reads them), the longest first."""
+    manifest, softmax = contents.manifest, contents.softmax
+
+    def hash_file(entry: FileEntry) -> Callable[[Report], None]:
+        return lambda report: _check_file(contents.file(entry), entry, report)
+
+    def check_values(part: str) -> Callable[[Report], None]:
+        file = contents.file(manifest.parts[part])
+        check, arrays = CHECKS[part].values, contents.parts[part]
+        return lambda report: check(file, arrays, manifest.vocab_size, report)
+
+    def hash_softmax(report: Report) -> None:
+        found = softmax_sha256(softmax.weight, softmax.bias, report)
+        if found != manifest.softmax_sha256:
+            file = contents.file(manifest.parts["softmax"])
+            raise IndexUnreadable(
+                file, f"holds the matrix {found}, the manifest says {manifest.softmax_sha256}"
+            )
+
+    jobs = [(entry.size, hash_file(entry)) for entry in manifest.files().values()]
+    jobs += [
+        (sum(array.nbytes for array in arrays.values()), check_values(part))
+        for part, arrays in contents.parts.items()
+    ]
+    jobs.append((softmax.weight.nbytes + softmax.bias.nbytes, hash_softmax))
+    return sorted(jobs, key=lambda job: -job[0])
+
+
+def _check_file(file: Path, entry: FileEntry, report: Report) -> None:
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(PIECE))
+    with refusing(file), file.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+            report(count)
+    if digest.hexdigest() != entry.sha256:
+        raise IndexUnreadable(
+            file, f"damaged: its sha256 is {digest.hexdigest()}, the manifest says {entry.sha256}"
+        )
+
+
+def _counter(progress: Progress | None, total: int) -> Report:
+    if progress is None:
+        return lambda _: None
+    done, lock = 0, Lock()
+
+    def report(count: int) -> None:
+        nonlocal done
+        with lock:
+            done += count
+            progress("verify", done, total)
+
+    return report
+
+
+def fingerprint(contents: Contents) -> str:
+    """Changes when a file is replaced, cut or written to, and when there is more to check."""
+    statuses = [
+        (entry.file, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        for entry in contents.manifest.files().values()
+        if (status := regular(contents.file(entry)))
+    ]
+    state = [str(contents.path), contents.manifest.digest, sorted(CHECKS), statuses]
+    return hashlib.sha256(canonical(state)).hexdigest()
+
+
+class VerifiedMemory:
+    """Fingerprints of indexes that passed, in `folder`/verified.json; loss means verifying again.
+
+    Whoever may write the folder decides what is trusted: it belongs to the user, like the kernels
+    compiled beside it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "verified.json"
+
+    def __contains__(self, mark: str) -> bool:
+        return mark in self._read()
+
+    def add(self, mark: str) -> None:
+        """Remember; where nothing can be written, nothing is."""
+        marks = [*self._read(), mark][-REMEMBERED:]
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                dir=self._file.parent, prefix=".verified-", delete=False
+            ) as stream:
+                stream.write(canonical(marks))
+            os.replace(stream.name, self._file)  # noqa: PTH105 - the name is a string
+
+    def _read(self) -> list[str]:
+        try:
+            marks = json.loads(self._file.read_bytes())
+        except (OSError, ValueError):
+            return []
+        return [mark for mark in marks if isinstance(mark, str)] if isinstance(marks, list) else []

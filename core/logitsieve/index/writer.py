@@ -1,0 +1,231 @@
+"""Writing an index: all of it, or nothing; never a change to one that has its name.
+
+Files are made durable in a folder beside `out`, the manifest last; one rename names them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logitsieve.heads.base import Softmax
+from logitsieve.index.checks import CHECKS, softmax_sha256
+from logitsieve.index.files import fsync_folder
+from logitsieve.index.manifest import (
+    CALIBRATION_FILE,
+    MANIFEST_FILE,
+    VOCABULARY_FILE,
+    FileEntry,
+    HeadEntry,
+    Manifest,
+    canonical,
+    is_name,
+    is_version,
+)
+from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
+from logitsieve.types.errors import IndexUnreadable, InvalidRequest
+
+STALE_AFTER_S = 24 * 3600.0
+TEMPORARY = ".tmp-"
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def write_index(
+    out: Path | str,
+    *,
+    softmax: Softmax,
+    parts: Mapping[str, Arrays],
+    heads: Mapping[str, HeadEntry],
+    default_head: str,
+    vocabulary: Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    seeds: Mapping[str, int] | None = None,
+    calibration: Mapping[str, Any] | None = None,
+    checkpoint: Callable[[str], None] = lambda step: None,
+) -> Path:
+    """Write the index directory `out` (<name>/<version>) and return it.
+
+    `parts` maps part names to named arrays, without `softmax`, whose weight [V, D] and bias [V]
+    are written from where they lie. Missing parents are made; an existing `out` is an error.
+    `checkpoint` is called with each step's name once the step is done. Equal arguments give equal
+    files, `calibration` (what depends on the machine) aside. InvalidRequest names the argument.
+    """
+    out = _new_path(out)
+    arrays = _checked_parts(softmax, parts)
+    matrix = arrays["softmax"]
+    words = None if vocabulary is None else _vocabulary_bytes(vocabulary, softmax.vocab_size)
+    measured = None if calibration is None else _plain("calibration", calibration)
+    fields: dict[str, Any] = {
+        "vocab_size": softmax.vocab_size,
+        "dim": softmax.dim,
+        "softmax_sha256": softmax_sha256(matrix["weight"], matrix["bias"]),
+        "heads": {name: _plain_head(name, head) for name, head in heads.items()},
+        "default_head": default_head,
+        "config": _plain("config", config or {}),
+        "seeds": _plain("seeds", seeds or {}),
+    }
+    _check_manifest(fields, arrays)
+
+    _make_durably(out.parent)
+    _remove_stale(out.parent)
+    with _temporary(out.parent) as folder:
+        checkpoint("folder")
+        metadata = {"softmax_sha256": fields["softmax_sha256"]}
+        written = {}
+        for name, part in sorted(arrays.items()):
+            written[name] = _write(folder / f"{name}.safetensors", pieces(part, metadata))
+            checkpoint(f"part {name}")
+        listed = None if words is None else _write(folder / VOCABULARY_FILE, [words])
+        checkpoint("vocabulary")
+        if measured is not None:
+            _write(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
+        checkpoint("calibration")
+        manifest = Manifest(parts=written, vocabulary=listed, **fields)
+        _write(folder / MANIFEST_FILE, [manifest.file_bytes()])
+        fsync_folder(folder)
+        checkpoint("manifest")
+        _name(folder, out)
+        checkpoint("named")
+    return out
+
+
+def _new_path(out: Path | str) -> Path:
+    path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps the name it has here
+    if not is_version(path.name) or not is_name(path.parent.name):
+        allowed = "<name>/<version>, the name [a-z0-9][a-z0-9._-]{0,63}, the version 1, 2, ..."
+        raise InvalidRequest("out", out, allowed)
+    if os.path.lexists(path):
+        raise InvalidRequest("out", f"{path}, which exists", "a version not yet written")
+    return path
+
+
+def _checked_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, Arrays]:
+    """Every array, contiguous and little-endian, after the checks that a reader will make."""
+    if softmax.weight.ndim != 2:
+        raise InvalidRequest("softmax", f"weight {list(softmax.weight.shape)}", "weight [V, D]")
+    if "softmax" in parts:
+        raise InvalidRequest("parts", "'softmax'", "parts beside it")
+    checked: dict[str, Arrays] = {}
+    for name, arrays in {"softmax": vars(softmax), **parts}.items():
+        checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
+        if name not in CHECKS:
+            continue
+        file = Path(f"{name}.safetensors")
+        try:
+            CHECKS[name].structure(file, checked[name], softmax.vocab_size, softmax.dim)
+            CHECKS[name].values(file, checked[name], softmax.vocab_size, lambda _: None)
+        except IndexUnreadable as error:
+            field = "softmax" if name == "softmax" else f"parts[{name!r}]"
+            raise InvalidRequest(field, error.reason, "docs/index-format.md") from error
+    return checked
+
+
+def _storable(part: str, key: str, array: np.ndarray) -> np.ndarray:
+    if not _KEY.fullmatch(key):
+        raise InvalidRequest(f"parts[{part!r}]", repr(key), f"array names {_KEY.pattern}")
+    little = array.dtype.newbyteorder("<")
+    if little not in CODES or array.size == 0 or not 1 <= array.ndim <= MAX_DIMENSIONS:
+        got = f"{key} {array.dtype} {list(array.shape)}"
+        allowed = f"1 to {MAX_DIMENSIONS} dimensions, none empty, of {', '.join(map(str, CODES))}"
+        raise InvalidRequest(f"parts[{part!r}]", got, allowed)
+    return np.ascontiguousarray(array, little)
+
+
+def _vocabulary_bytes(vocabulary: Sequence[str], V: int) -> bytes:
+    if len(vocabulary) != V:
+        raise InvalidRequest("vocabulary", f"{len(vocabulary)} words", f"{V}, one for each id")
+    if wrong := [word for word in vocabulary if "\n" in word]:
+        raise InvalidRequest("vocabulary", repr(wrong[0]), "words without a line break")
+    try:
+        return "".join(f"{word}\n" for word in vocabulary).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("vocabulary", "a lone surrogate", "words in UTF-8") from error
+
+
+def _plain(field: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """`value` as JSON reads it back: keys become strings, tuples lists."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            field, str(error), "finite numbers, strings, lists, objects"
+        ) from error
+    return plain
+
+
+def _plain_head(name: str, head: HeadEntry) -> HeadEntry:
+    knobs = {knob: float(value) for knob, value in head.knobs.items()}
+    return HeadEntry(
+        head.part,
+        _plain(f"heads[{name!r}].knobs", knobs),
+        _plain(f"heads[{name!r}].config", head.config),
+    )
+
+
+def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
+    """Let the reader judge a manifest with made-up sizes before anything is written."""
+    stand_ins = {name: FileEntry(f"{name}.safetensors", 1, "0" * 64) for name in parts}
+    try:
+        Manifest.from_json(Manifest(parts=stand_ins, **fields).file_bytes())
+    except IndexUnreadable as error:
+        raise InvalidRequest("heads", error.reason, "docs/index-format.md") from error
+
+
+def _make_durably(folder: Path) -> None:
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        fsync_folder(path.parent)
+
+
+def _remove_stale(folder: Path) -> None:
+    """What a writer that died left behind; a younger one may still be at work."""
+    oldest = time.time() - STALE_AFTER_S
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if path.lstat().st_mtime < oldest:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)  # gone already where it was given its name
+
+
+def _write(file: Path, content: Iterable[bytes | memoryview]) -> FileEntry:
+    digest, size = hashlib.sha256(), 0
+    with file.open("xb") as stream:
+        for piece in content:
+            stream.write(piece)
+            digest.update(piece)
+            size += len(piece)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return FileEntry(file.name, size, digest.hexdigest())
+
+
+def _name(folder: Path, out: Path) -> None:
+    try:
+        folder.rename(out)
+    except OSError as error:
+        if not os.path.lexists(out):
+            raise
+        raise InvalidRequest("out", f"{out}, which exists by now", "a new version") from error
+    fsync_folder(out.parent)
