@@ -1,0 +1,111 @@
+"""The command's table of contents: its help imports no subcommand, and errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from logitsieve.types.errors import InvalidRequest, LogitsieveError
+from logitsieve.types.extras import require
+
+COULD_NOT, BAD_INPUT = 1, 2
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "": (),
+    "server": ("numba", "safetensors", "prometheus_client", "grpc_health", "grpc_reflection"),
+    "builder": ("numba", "safetensors", "faiss", "torch", "matplotlib"),
+}
+
+
+class Entry(NamedTuple):
+    """What `logitsieve --help` says about a subcommand, and the extra that it needs."""
+
+    panel: str
+    summary: str
+    extra: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "capture": Entry("Build", "Run a PyTorch model and keep its contexts.", "builder"),
+    "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
+    "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
+    "inspect": Entry("Look", "Show what an index holds.", "server"),
+    "report": Entry("Look", "Write a page of plots about an index.", "builder"),
+    "verify": Entry("Look", "Check every byte of an index.", "server"),
+    "serve": Entry("Serve", "Answer requests over gRPC.", "server"),
+    "query": Entry("Serve", "Ask a server for the next tokens.", ""),
+}
+
+
+class LazyCommand(TyperCommand):
+    """A subcommand whose module, cli/<name>.py, is imported when it is called."""
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
+        self._module = f"logitsieve.cli.{name}"
+        self._extra = entry.extra
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """The context of the real command, which the group then invokes."""
+        require(self._extra, *MODULES[self._extra])
+        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        single.command(self.name)(import_module(self._module).command)
+        return get_command(single).make_context(*args, **kwargs)
+
+
+class CommandGroup(TyperGroup):
+    """`logitsieve`: reports the errors of our tree without a traceback."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the work, not of the alphabet."""
+        return list(self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand; exit code 2 for bad input, 1 for what could not be done."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # `| head` is no failure: typer ends quietly
+        except (LogitsieveError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT
+            raise typer.Exit(code) from error
+
+
+app = typer.Typer(
+    cls=CommandGroup,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(version("logitsieve"))
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    shown: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Fast decoding over huge softmax vocabularies.
+
+    capture contexts from a model, build an index from them, look at it, serve it.
+    Each command has its own --help, with an example.
+    """

@@ -1,0 +1,76 @@
+"""`logitsieve capture`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from torch import nn
+
+from logitsieve.cli.console import bars, print_json
+from logitsieve.cli.options import with_options
+from logitsieve.index_builder.capture import CaptureConfig, capture
+from logitsieve.types.errors import InvalidRequest
+
+
+@with_options(CaptureConfig)
+def command(
+    module: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="A function without arguments that returns (model, batches). "
+            "The file's code is run: use only code that you trust.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
+    config: CaptureConfig,
+    output_layer: Annotated[
+        str | None, typer.Option(help="Name of the nn.Linear that makes the logits; else found.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a PyTorch model over data; keep what enters its output layer.
+
+    FUNCTION is yours: it loads the model (torch.load only with weights_only=True) and returns it
+    with an iterable of batches, each the model's argument, a tuple of its arguments or a dict of
+    keyword arguments. A model whose logits are not W h + b is refused.
+
+    Example: logitsieve capture --module my_model.py:load --out contexts/lm
+    """
+    model, batches = _call(module)
+    with bars() as progress:
+        summary = capture(
+            model, batches, out, output_layer=output_layer, config=config, progress=progress
+        )
+    if as_json:
+        print_json(summary)
+        return
+    print(f"{out}: {summary['rows']:,} contexts of {summary['rows_seen']:,}, D = {summary['dim']}")
+    print(
+        f"Next: logitsieve build --weight {out}/weight.npy --bias {out}/bias.npy "
+        f"--contexts {out} --out models/NAME/1"
+    )
+
+
+def _call(module: str) -> tuple[nn.Module, Iterable[Any]]:
+    file, _, function = module.rpartition(":")
+    if not Path(file).is_file() or not file.endswith(".py"):
+        raise InvalidRequest("module", module, "FILE.py:FUNCTION with an existing file")
+    spec = spec_from_file_location("logitsieve_capture_source", file)
+    assert spec is not None
+    assert spec.loader is not None
+    source = module_from_spec(spec)
+    spec.loader.exec_module(source)
+    if not callable(load := getattr(source, function, None)):
+        raise InvalidRequest("module", module, f"a function of {file} after the colon")
+    match load():
+        case (nn.Module() as model, batches) if isinstance(batches, Iterable):
+            return model, batches
+        case other:
+            raise InvalidRequest(
+                "module", f"{function}() returned {type(other).__name__}", "(nn.Module, batches)"
+            )

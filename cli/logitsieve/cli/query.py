@@ -1,0 +1,136 @@
+"""`logitsieve query`: needs no extra, only a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from logitsieve.cli.console import print_json, print_table
+from logitsieve.cli.options import numbers
+from logitsieve.client import DecoderClient, ModelInfo
+from logitsieve.types.decoder import NormalizerName
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import TopKReply
+
+
+def command(
+    address: Annotated[str, typer.Option(help="host:port of the server.")] = "localhost:50051",
+    model: Annotated[str, typer.Option(help="name, name@version or name:alias.")] = "",
+    hidden: Annotated[
+        Path | None, typer.Option(help="Context vectors, a .npy file [B, D] or [D].")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Answers a row.")] = 5,
+    head: Annotated[str, typer.Option(help="Instead of the index's own choice.")] = "",
+    knob: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the head; repeatable.")
+    ] = None,
+    normalizer: Annotated[
+        NormalizerName, typer.Option(help="What log-probabilities are relative to.")
+    ] = "exact",
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="Words by id, one a line, to show beside the ids.")
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 5.0,
+    models: Annotated[bool, typer.Option("--models", help="List the models instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Ask a server for the next tokens; without --hidden, list its models.
+
+    Example: logitsieve query --address localhost:50051 --model lm --hidden h.npy -k 5
+    """
+    with DecoderClient(address, timeout_s=timeout_s) as client:
+        if models or hidden is None:
+            _show_models(client.models(), as_json)
+            return
+        rows = _read_hidden(hidden)
+        knobs = numbers("knob", knob or [])
+        reply = client.topk(rows, k, model=model, head=head, knobs=knobs, normalizer=normalizer)
+    words = _read_words(vocabulary, int(reply.ids.max()))
+    if as_json:
+        print_json(_as_json(reply, words))
+    else:
+        _show(reply, words)
+
+
+def _read_hidden(path: Path) -> np.ndarray:
+    if not path.is_file():
+        raise InvalidRequest("hidden", path, "an existing .npy file")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InvalidRequest("hidden", path, f"a .npy file ({error})") from error
+    if not isinstance(array, np.ndarray):
+        raise InvalidRequest("hidden", path, "one array, a .npy file")
+    return array
+
+
+def _read_words(path: Path | None, highest: int) -> list[str] | None:
+    if path is None:
+        return None
+    if not path.is_file():
+        raise InvalidRequest("vocabulary", path, "an existing text file")
+    words = path.read_text(encoding="utf-8").split("\n")
+    if highest >= len(words):
+        raise InvalidRequest("vocabulary", f"{len(words)} lines", f"one for each id, {highest} too")
+    return words
+
+
+def _show_models(models: list[ModelInfo], as_json: bool) -> None:
+    columns = ["name", "version", "state", "aliases", "vocab_size", "dim", "heads", "error"]
+    rows = [{column: getattr(model, column) for column in columns} for model in models]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        row["aliases"], row["heads"] = ", ".join(row["aliases"]), ", ".join(row["heads"])
+    print_table("models", columns, [list(row.values()) for row in rows])
+
+
+def _as_json(reply: TopKReply, words: list[str] | None) -> dict[str, Any]:
+    answer, log_probs = reply.answer, reply.log_probs()
+    rows = [
+        {
+            "exact": bool(answer.exact[row]),
+            "scanned": int(answer.scanned[row]),
+            "top": [
+                {"id": token, **({"word": words[token]} if words else {})}
+                | {"logit": logit, "log_prob": log_prob}
+                for token, logit, log_prob in zip(
+                    reply.ids[row].tolist(),
+                    reply.logits[row].tolist(),
+                    log_probs[row].tolist(),
+                    strict=True,
+                )
+            ],
+        }
+        for row in range(len(reply.ids))
+    ]
+    names = ("model", "version", "digest", "head", "normalizer")
+    shared = {name: getattr(answer, name) for name in names}
+    return {**shared, "knobs": dict(answer.knobs), "rows": rows}
+
+
+def _show(reply: TopKReply, words: list[str] | None) -> None:
+    answer, log_probs = reply.answer, reply.log_probs()
+    columns = ["row", "rank", "word", "id", "logit", "log prob", "proven", "scanned"]
+    rows: list[list[object]] = []
+    for row, ids in enumerate(reply.ids.tolist()):
+        for rank, token in enumerate(ids):
+            rows.append(
+                [
+                    row,
+                    rank + 1,
+                    words[token] if words else None,
+                    token,
+                    float(reply.logits[row, rank]),
+                    float(log_probs[row, rank]),
+                    "yes" if answer.exact[row] else "no",
+                    int(answer.scanned[row]),
+                ]
+            )
+    knobs = " ".join(f"{name}={value:g}" for name, value in answer.knobs.items())
+    title = f"{answer.model}@{answer.version} {answer.head} {knobs}".rstrip()
+    print_table(f"{title}, log Z: {answer.normalizer}", columns, rows)

@@ -1,0 +1,16 @@
+"""`logitsieve serve`."""
+
+from __future__ import annotations
+
+from logitsieve.cli.options import with_options
+from logitsieve.server.app import serve
+from logitsieve.server.config import ServeConfig
+
+
+@with_options(ServeConfig)
+def command(config: ServeConfig) -> None:
+    """Answer requests over gRPC until SIGTERM or Ctrl-C.
+
+    Example: logitsieve serve --models models --port 50051
+    """
+    serve(config)
