@@ -35,9 +35,11 @@ def command(
 ) -> None:
     """Run a PyTorch model over data; keep what enters its output layer.
 
-    FUNCTION is yours: it loads the model (torch.load only with weights_only=True) and returns it
-    with an iterable of batches, each the model's argument, a tuple of its arguments or a dict of
-    keyword arguments. A model whose logits are not W h + b is refused.
+    FUNCTION is yours: it loads the model (torch.load only with weights_only=True),
+    and returns it with an iterable of batches. Each batch is the model's argument,
+    a tuple of its arguments, or a dict of keyword arguments.
+
+    A model whose logits are not W h + b is refused.
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
@@ -20,7 +21,8 @@ PANEL = "Options of the method"
 def with_options(config: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give the command one option per field of `config` in place of its parameter `config`.
 
-    `metadata["help"]` of a field is the option's help; fields typed tuple[X, ...] repeat.
+    A field's metadata holds its "help" and, for numbers, "low" and "high"; fields typed
+    tuple[X, ...] become repeatable options.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -44,7 +46,13 @@ def with_options(config: type[Any]) -> Callable[[Callable[..., None]], Callable[
 def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     if typing.get_origin(hint) is tuple:
         hint = list[typing.get_args(hint)[0]]  # type: ignore[misc]
-    option = typer.Option(help=escape(field.metadata["help"]), rich_help_panel=PANEL)
+    low, high = field.metadata.get("low"), field.metadata.get("high", math.inf)
+    option = typer.Option(
+        help=escape(field.metadata["help"]),
+        min=low,
+        max=None if high == math.inf else high,
+        rich_help_panel=PANEL,
+    )
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,

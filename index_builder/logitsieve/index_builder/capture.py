@@ -11,42 +11,42 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from logitsieve.index_builder.config import Progress, check_range, no_progress, option
 from logitsieve.index_builder.spread import SpreadSample
 from logitsieve.types.errors import InvalidRequest
 
-DTYPES = ("float16", "float32")
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
 CHUNK = 8192  # rows of W multiplied at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureConfig:
-    """What `capture` keeps, and how."""
+    """What `capture` keeps, and how; InvalidRequest for a value out of range."""
 
-    max_rows: int = field(
-        default=200_000, metadata={"help": "Contexts kept, spread over all that the model sees."}
+    max_rows: int = option(200_000, "Contexts kept, spread over all that the model sees.", 1)
+    shard_rows: int = option(65_536, "Contexts in one file.", 1)
+    seed: int = option(0, "Draws which row of each stretch is kept.", 0)
+    dtype: Literal["float16", "float32"] = field(
+        default="float16", metadata={"help": "What the contexts are stored as."}
     )
-    shard_rows: int = field(default=65_536, metadata={"help": "Contexts in one file."})
-    dtype: str = field(default="float16", metadata={"help": f"One of {', '.join(DTYPES)}."})
-    seed: int = field(default=0, metadata={"help": "Draws which row of each stretch is kept."})
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "shard_rows"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(name, getattr(self, name), "1 or more")
-        if self.dtype not in DTYPES:
-            raise InvalidRequest("dtype", self.dtype, " or ".join(DTYPES))
+        for item in fields(self):
+            if item.name != "dtype":
+                check_range(item.name, getattr(self, item.name), item.type, item.metadata)
+        if self.dtype not in ("float16", "float32"):
+            raise InvalidRequest("dtype", self.dtype, "float16 or float32")
 
 
 def capture(
@@ -56,7 +56,7 @@ def capture(
     *,
     output_layer: str | nn.Linear | None = None,
     config: CaptureConfig | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
 
@@ -89,7 +89,7 @@ def _capture(
     folder: Path,
     output_layer: str | nn.Linear | None,
     config: CaptureConfig,
-    progress: Callable[[str, int, int], None] | None,
+    progress: Progress,
 ) -> dict[str, Any]:
     iterator = iter(batches)
     try:
@@ -109,8 +109,7 @@ def _capture(
             if number == 0:
                 _refuse_unless_linear(layer, hidden_BD, output)
             sample.add(hidden_BD.float().cpu().numpy())
-            if progress:
-                progress("capture", sample.seen, 0)
+            progress("capture", sample.seen, 0)
     rows = sample.write_shards(folder, config.shard_rows)
     weight, bias = _parameters(layer)
     np.save(folder / "weight.npy", weight.float().cpu().numpy())
