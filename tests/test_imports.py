@@ -1,0 +1,104 @@
+"""Imports go one way: cli -> server | client | index_builder -> ... -> types."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = sorted(REPOSITORY.glob("*/logitsieve/*/**/*.py"))
+
+# What each package may import, besides all that those may import themselves.
+DIRECT: dict[str, set[str]] = {
+    "v1": set(),
+    "types": set(),
+    "kernels": {"types"},
+    "heads": {"kernels", "types"},
+    "index": {"heads"},
+    "decoding": {"index"},
+    "evaluation": {"types"},
+    "index_builder": {"evaluation", "decoding", "index"},
+    "client": {"types", "v1"},
+    "server": {"decoding", "evaluation", "index", "types", "v1"},
+    "cli": {"server", "client", "index_builder"},
+}
+# Heavy libraries, and the packages whose files may import them.
+CONFINED: dict[str, set[str]] = {
+    "numba": {"kernels"},
+    "llvmlite": {"kernels"},
+    "torch": {"index_builder"},
+    "faiss": {"index_builder", "heads"},
+    "matplotlib": {"index_builder"},
+    "grpc": {"client", "server", "v1"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+}
+
+
+def reachable(package: str) -> set[str]:
+    below = DIRECT[package]
+    return below.union(*(reachable(other) for other in below))
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(REPOSITORY).parts[2]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of all that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_a_file_imports_only_what_its_package_may(path: Path) -> None:
+    package = package_of(path)
+    allowed = reachable(package) | {package}
+    for name in imports(path):
+        top, _, rest = name.partition(".")
+        assert top not in {"tests", "demo", "benchmarks"}, name
+        assert package in CONFINED.get(top, {package}), name
+        if top == "logitsieve" and rest:
+            assert rest.split(".")[0] in allowed, f"{package} may not import {name}"
+
+
+def test_every_package_has_its_rule() -> None:
+    assert {package_of(path) for path in SOURCES} == DIRECT.keys()
+
+
+def modules_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    return set(done.stdout.split())
+
+
+def test_the_client_loads_neither_torch_nor_a_head() -> None:
+    loaded = modules_after("import logitsieve.client")
+    assert not loaded & {"torch", "numba", "faiss", "logitsieve.heads", "logitsieve.index"}
+
+
+def test_the_command_loads_no_package_for_its_help() -> None:
+    loaded = modules_after(
+        "from typer.testing import CliRunner\n"
+        "from logitsieve.cli.app import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0"
+    )
+    assert not loaded & {"torch", "numba", "faiss", "grpc", "numpy", "logitsieve.index"}
+
+
+@pytest.mark.parametrize("package", ["server", "index", "decoding", "evaluation"])
+def test_serving_loads_neither_torch_nor_faiss(package: str) -> None:
+    assert not modules_after(f"import logitsieve.{package}") & {"torch", "faiss", "matplotlib"}

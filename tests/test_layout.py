@@ -1,0 +1,43 @@
+"""One namespace, several roots: nothing may hide a root or come from an older installation."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGES = sorted(path for path in REPOSITORY.glob("*/logitsieve/*") if path.name != "__pycache__")
+
+
+def test_no_root_has_an_init_file() -> None:
+    assert not list(REPOSITORY.glob("*/logitsieve/__init__.py*"))
+    namespace = find_spec("logitsieve")
+    assert namespace is not None
+    assert namespace.origin is None
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_package_is_typed_and_imported_from_the_checkout(package: Path) -> None:
+    assert (package / "__init__.py").is_file()
+    assert (package / "py.typed").is_file()
+    spec = find_spec(f"logitsieve.{package.name}")
+    assert spec is not None
+    assert spec.origin == str(package / "__init__.py")
+
+
+def test_every_root_is_packaged_and_checked() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    roots = {package.parents[1].name for package in PACKAGES}
+    tool = settings["tool"]
+    assert set(tool["hatch"]["build"]["dev-mode-dirs"]) == roots
+    assert set(tool["hatch"]["build"]["targets"]["wheel"]["sources"]) == roots
+    assert {entry.rsplit("/", 1)[1] for entry in tool["mypy"]["mypy_path"].split(":")} == roots
+    assert roots - {"proto"} <= set(tool["mypy"]["files"])
+
+
+def test_one_package_lies_in_one_root() -> None:
+    names = [package.name for package in PACKAGES]
+    assert len(names) == len(set(names))

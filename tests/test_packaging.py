@@ -1,0 +1,130 @@
+"""The wheel in an environment of its own: the base installation is small, and it works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from logitsieve.types.tensors import encode
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.decoder_pb2_grpc import DecoderServicer, add_DecoderServicer_to_server
+
+REPOSITORY = Path(__file__).parents[1]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+
+def run(*command: str | Path, code: int = 0) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=REPOSITORY.anchor,  # not the checkout, whose files must not be found
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of a fresh environment with the wheel and its base requirements."""
+    folder = tmp_path_factory.mktemp("packaging")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, REPOSITORY)
+    [wheel] = folder.glob("*.whl")
+    venv.create(folder / "venv", with_pip=True)
+    programs = folder / "venv" / "bin"
+    constraints = REPOSITORY / "constraints.txt"
+    run(programs / "python", "-m", "pip", "install", "--quiet", "-c", constraints, wheel)
+    return programs
+
+
+class FixedAnswer(DecoderServicer):
+    """Answers every TopK with id 7 and the sum of each row."""
+
+    def TopK(self, request: pb.TopKRequest, context: Any) -> pb.TopKResponse:
+        hidden = np.frombuffer(request.hidden.data, np.float32)
+        logits = hidden.reshape(request.hidden.rows, -1).sum(axis=1, keepdims=True)
+        rows = len(logits)
+        return pb.TopKResponse(
+            ids=tensor(np.full((rows, 1), 7, np.int32)),
+            logits=tensor(logits),
+            answer=pb.Answer(
+                model="fixed",
+                version="1",
+                exact=tensor(np.ones(rows, np.bool_)),
+                scanned=tensor(np.ones(rows, np.int32)),
+                fallback=tensor(np.zeros(rows, np.bool_)),
+            ),
+        )
+
+
+def tensor(array: np.ndarray) -> pb.Tensor:
+    dtype, rows, cols, data = encode(array)
+    return pb.Tensor(dtype=pb.DType.Name(dtype), rows=rows, cols=cols, data=data)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_DecoderServicer_to_server(FixedAnswer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None).wait()
+
+
+def test_nothing_heavy_is_installed(programs: Path) -> None:
+    installed = run(programs / "python", "-m", "pip", "list", "--format=freeze").lower()
+    names = {line.partition("==")[0] for line in installed.splitlines()}
+    assert {"logitsieve", "grpcio", "numpy", "typer"} <= names
+    assert not names & {"numba", "torch", "faiss-cpu", "safetensors", "matplotlib"}
+
+
+def test_the_client_answers(programs: Path, port: int) -> None:
+    script = (
+        "from logitsieve.client import DecoderClient\n"
+        f"reply = DecoderClient('127.0.0.1:{port}').topk([[1.0, 2.0]], 1)\n"
+        "print(reply.ids.tolist(), reply.logits.tolist())"
+    )
+    assert run(programs / "python", "-c", script).strip() == "[[7]] [[3.0]]"
+
+
+def test_a_closed_port_is_unavailable(programs: Path) -> None:
+    script = (
+        "from logitsieve.client import DecoderClient\n"
+        "from logitsieve.types.errors import Unavailable\n"
+        "try:\n    DecoderClient('127.0.0.1:1').topk([1.0], 1)\n"
+        "except Unavailable:\n    print('unavailable')"
+    )
+    assert run(programs / "python", "-c", script).strip() == "unavailable"
+    assert "error: " in run(programs / "logitsieve", "query", "--address", "127.0.0.1:1", code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["serve", "--models", "models"], "server"),
+        (["verify", "models/lm/1"], "server"),
+        (["build", "--help"], "builder"),
+    ],
+)
+def test_a_command_says_which_extra_it_needs(
+    programs: Path, arguments: list[str], extra: str
+) -> None:
+    shown = run(programs / "logitsieve", *arguments, code=1)
+    assert f"pip install 'logitsieve[{extra}]'" in shown
+    assert "Traceback" not in shown
+
+
+def test_the_help_needs_no_extra(programs: Path) -> None:
+    assert "capture" in run(programs / "logitsieve", "--help")
+    assert "--address" in run(programs / "logitsieve", "query", "--help")
