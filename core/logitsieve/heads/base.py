@@ -1,17 +1,25 @@
 """What every head is: the frozen softmax it answers for, and the methods it must have.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M ids a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from functools import cached_property
+from operator import index
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from logitsieve.types.results import ArrayLike, Candidates, Float32, TopK
+from logitsieve.kernels.gather import csr_logits
+from logitsieve.kernels.record import matrix_record
+from logitsieve.types.errors import InvalidKnob, InvalidRequest
+from logitsieve.types.hidden import as_hidden
+from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
+
+FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +39,28 @@ class Softmax:
         """D."""
         return int(self.weight.shape[1])
 
+    @cached_property
+    def record(self) -> Int64:
+        """The matrix as the kernels take it."""
+        return matrix_record(self.weight, self.bias)
+
+    def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
+        """Exact logits of the ids that each row of hidden [B, D] owns (CSR)."""
+        values = np.empty(ids.size, np.float32)
+        bad = csr_logits(self.record, hidden, offsets, ids, values)
+        if bad >= 0:
+            refuse_row(bad)
+        return values
+
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A query-time setting: what it trades, and the values it may take."""
+    """A whole-numbered query-time setting: what it trades, and the values it may take."""
 
     help: str
-    default: float
-    low: float
-    high: float
+    default: int
+    low: int
+    high: int
 
 
 class Head(Protocol):
@@ -47,6 +68,7 @@ class Head(Protocol):
 
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]]
+    proves: ClassVar[bool]  # whether its own answers are proven exact
 
     @property
     def knobs(self) -> Mapping[str, float]:
@@ -71,7 +93,7 @@ class Head(Protocol):
         ...
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not."""
+        """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
         ...
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
@@ -81,3 +103,55 @@ class Head(Protocol):
     def warm(self) -> None:
         """Compile (or load) every kernel this head uses, so that no request waits for it."""
         ...
+
+
+def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
+    """`hidden` as float32 [B, D], C-contiguous; not copied, nor looked at twice, if it is that."""
+    if (
+        type(hidden) is np.ndarray
+        and hidden.dtype is FLOAT32
+        and hidden.ndim == 2
+        and hidden.shape[1] == dim
+        and hidden.shape[0]
+        and hidden.flags.c_contiguous
+    ):
+        return hidden
+    return as_hidden(hidden, dim)
+
+
+def checked_k(k: Any, vocab_size: int) -> int:
+    """`k` as an int in 1 .. V; InvalidRequest otherwise."""
+    if type(k) is not int:
+        try:
+            if isinstance(k, bool | np.bool_):
+                raise TypeError
+            k = index(k)
+        except TypeError as error:
+            raise InvalidRequest("k", repr(k), f"a whole number, 1 to {vocab_size}") from error
+    if not 1 <= k <= vocab_size:
+        raise InvalidRequest("k", k, f"1 to {vocab_size}")
+    return int(k)
+
+
+def checked_knobs(
+    table: Mapping[str, Knob], current: Mapping[str, float], changed: Mapping[str, float]
+) -> dict[str, int]:
+    """The whole operating point after a change; InvalidKnob if unknown or out of range."""
+    point = {name: int(current.get(name, knob.default)) for name, knob in table.items()}
+    for name, value in changed.items():
+        if name not in table:
+            known = ", ".join(table) or "no knobs"
+            raise InvalidKnob(f"knobs.{name}", value, known)
+        knob = table[name]
+        if isinstance(value, bool) or value != value or value != int(value):
+            raise InvalidKnob(f"knobs.{name}", value, "a whole number")
+        if not knob.low <= value <= knob.high:
+            raise InvalidKnob(f"knobs.{name}", value, f"{knob.low} to {knob.high}")
+        point[name] = int(value)
+    return point
+
+
+def refuse_row(row: int) -> None:
+    """Raise InvalidRequest for a row of hidden that a kernel would not answer."""
+    allowed = "finite values, ||h|| max||w|| + max|b| <= 1e38"
+    raise InvalidRequest(f"hidden[{row}]", "NaN, infinity or a norm too large", allowed)

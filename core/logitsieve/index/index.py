@@ -66,12 +66,11 @@ class Index:
 
         InvalidRequest names `hidden` or `ids`.
         """
-        from logitsieve.kernels.gather import gather_logits
-
         softmax = self.softmax
         hidden_BD = as_hidden(hidden, softmax.dim)
         ids = self._as_ids(ids_BM, len(hidden_BD))
-        return gather_logits(softmax.weight, softmax.bias, hidden_BD, ids)
+        offsets = np.arange(len(ids) + 1, dtype=np.int64) * ids.shape[1]
+        return softmax.logits(hidden_BD, offsets, ids.ravel()).reshape(ids.shape)
 
     def _as_ids(self, ids: ArrayLike, rows: int) -> Int32:
         try:

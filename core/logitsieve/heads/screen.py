@@ -1,0 +1,180 @@
+"""The learned screen (L2S): the nearest cluster's candidate list instead of the vocabulary.
+
+Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen for Fast Softmax Inference on Large Vocabulary
+Neural Networks: t = argmax_c v_c . h, then exact logits of the words in list t (section 3).
+Time O(C D + S D) a row with S candidates scanned; memory C D floats and the lists.
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import numpy as np
+
+from logitsieve.heads.base import (
+    Head,
+    Knob,
+    Softmax,
+    checked_k,
+    checked_knobs,
+    ready_hidden,
+    refuse_row,
+)
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.screen import screen_lists, screen_record, screen_topk
+from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, Int32, TopK
+
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+
+
+class ScreenHead:
+    """Looks at the candidate lists of the `probes` best clusters of each row."""
+
+    name: ClassVar[str] = "screen"
+    knob_table: ClassVar[Mapping[str, Knob]] = {
+        "probes": Knob(help="best clusters to unite: precision for time", default=1, low=1, high=64)
+    }
+    proves: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        softmax: Softmax,
+        centroids: Float32,
+        offsets: Int32,
+        ids: Int32,
+        *,
+        fallback: Head,
+        threads: int = 1,
+        probes: int = 1,
+    ) -> None:
+        self._softmax, self._fallback, self._threads = softmax, fallback, threads
+        self._arrays = (centroids, np.zeros(centroids.shape[0], np.float32), offsets, ids)
+        self._record = screen_record(softmax.record, *self._arrays)
+        self._probes = min(probes, centroids.shape[0])
+        self._kernel = screen_topk.entry()
+        self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
+
+    @classmethod
+    def from_arrays(
+        cls,
+        softmax: Softmax,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        fallback: Head | None,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> Self:
+        """`centroids` float32 [C, D], `offsets` int32 [C+1], `ids` int32 [offsets[C]]."""
+        assert fallback is not None, "a screen needs a fallback for rows it cannot fill"
+        point = checked_knobs(cls.knob_table, {}, knobs)
+        return cls(
+            softmax,
+            arrays["centroids"],
+            arrays["offsets"],
+            arrays["ids"],
+            fallback=fallback,
+            threads=threads,
+            **point,
+        )
+
+    @property
+    def knobs(self) -> Mapping[str, float]:
+        """`probes`."""
+        return {"probes": self._probes}
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """The same screen at another operating point."""
+        point = checked_knobs(self.knob_table, self.knobs, knobs)
+        centroids, _, offsets, ids = self._arrays
+        return type(self)(
+            self._softmax,
+            centroids,
+            offsets,
+            ids,
+            fallback=self._fallback,
+            threads=self._threads,
+            **point,
+        )
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        """The k best candidates of each row; rows with fewer than k go to the fallback."""
+        hidden = ready_hidden(hidden, self._dim)
+        if type(k) is not int or not 0 < k <= self._vocab_size:
+            k = checked_k(k, self._vocab_size)
+        rows = hidden.shape[0]
+        ids, logits = np.empty((rows, k), _INT32), np.empty((rows, k), _FLOAT32)
+        scanned = np.empty(rows, _INT32)
+        exact = np.zeros(rows, np.bool_)
+        if self._threads == 1 or rows == 1:
+            unfilled = self._kernel(
+                self._record, hidden, self._probes, ids, logits, scanned, 0, rows
+            )
+        else:
+            unfilled = self._run_slices(hidden, ids, logits, scanned)
+        if unfilled:
+            self._repair(unfilled, hidden, k, TopK(ids, logits, exact, scanned))
+        return TopK(ids, logits, exact, scanned)
+
+    def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
+        def answer(start: int, stop: int) -> int:
+            return int(
+                self._kernel(self._record, hidden, self._probes, ids, logits, scanned, start, stop)
+            )
+
+        results = run_slices(answer, hidden.shape[0], self._threads)
+        return min(results) if min(results) < 0 else sum(results)
+
+    def _repair(self, unfilled: int, hidden: Float32, k: int, top: TopK) -> None:
+        """Refuse a bad row, or let the fallback answer the rows that found too few candidates."""
+        if unfilled < 0:
+            refuse_row(-1 - unfilled)
+        rows = np.flatnonzero(top.scanned < 0)
+        for mine, theirs in zip(top, self._fallback.topk(hidden[rows], k), strict=True):
+            mine[rows] = theirs
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """The rows of W that `topk` would look at; `upper` is +inf: nothing is proven."""
+        hidden = ready_hidden(hidden, self._dim)
+        k = checked_k(k, self._vocab_size)
+        offsets = np.zeros(hidden.shape[0] + 1, np.int64)
+        bad = screen_lists(self._record, hidden, self._probes, offsets, np.empty(0, np.int32))
+        if bad >= 0:
+            refuse_row(bad)
+        np.cumsum(offsets, out=offsets)
+        ids = np.empty(offsets[-1], np.int32)
+        screen_lists(self._record, hidden, self._probes, offsets, ids)
+        logits = self._softmax.logits(hidden, offsets, ids)
+        upper = np.full(hidden.shape[0], np.inf, np.float32)
+        found = Candidates(offsets, ids, logits, upper)
+        short = np.diff(offsets) < k
+        if not short.any():
+            return found
+        return _replace_rows(found, short, self._fallback.candidates(hidden[short], k))
+
+    def warm(self) -> None:
+        """The kernels are compiled when first called; this calls each once."""
+        zeros = np.zeros((1, self._dim), np.float32)
+        self.topk(zeros, 1)
+        self.candidates(zeros, 1)
+
+
+def _replace_rows(found: Candidates, rows: Bool, other: Candidates) -> Candidates:
+    """`found` with the marked rows taken from `other`, which has just those."""
+    lengths = np.diff(found.offsets)
+    keep = np.repeat(~rows, lengths)
+    source = np.empty(rows.size, np.int64)  # where each row's ids start in [kept, other]
+    source[~rows] = np.cumsum(lengths[~rows]) - lengths[~rows]
+    source[rows] = keep.sum() + other.offsets[:-1]
+    lengths[rows] = np.diff(other.offsets)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    order = np.arange(offsets[-1]) + np.repeat(source - offsets[:-1], lengths)
+    upper = found.upper.copy()
+    upper[rows] = other.upper
+    return Candidates(
+        offsets,
+        np.concatenate([found.ids[keep], other.ids])[order],
+        np.concatenate([found.logits[keep], other.logits])[order],
+        upper,
+    )

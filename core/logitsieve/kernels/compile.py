@@ -1,0 +1,84 @@
+"""One decorator for every entry kernel, and the folder where compiled code is kept.
+
+An entry kernel has one explicit signature, so that the machine code is called directly: Numba's
+own dispatcher looks at the type of each argument of each call. The caller vouches for the types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import config, sigutils
+
+inline = numba.njit  # for what entry kernels call; LLVM inlines these
+
+_state: dict[str, Path | None] = {"cache": None}
+
+
+class Kernel:
+    """A function of arrays and numbers, compiled once for one signature. Releases the GIL."""
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        self._dispatcher = numba.njit(nogil=True)(function)
+        self._arguments = sigutils.normalize_signature(signature)[0]  # type: ignore[no-untyped-call]
+        self.entry = cache(self._compile)
+
+    def _compile(self) -> Callable[..., Any]:
+        folder = _state["cache"]
+        if folder is not None:
+            config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # set at run time
+            self._dispatcher.enable_caching()
+        entry: Callable[..., Any] = self._dispatcher.compile(self._arguments)
+        return entry
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the machine code, compiling it first where that is still to be done."""
+        return self.entry()(*arguments)
+
+
+def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
+    """Decorate an entry kernel; `signature` is Numba's, without the return type."""
+    return lambda function: Kernel(function, signature)
+
+
+def default_cache() -> Path:
+    """Where compiled kernels and verified digests are remembered unless another folder is named."""
+    return Path("~/.cache/logitsieve").expanduser()
+
+
+def use_cache(folder: Path | None) -> None:
+    """Keep machine code compiled from now on under `folder` (None: the default folder).
+
+    With nothing writable there, kernels are compiled in memory at every start: one warning says so.
+    """
+    target = (folder or default_cache()) / f"kernels-{_sources_digest()}"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target):
+            pass
+    except OSError as error:
+        _warn_once(f"kernels are compiled anew at every start: {target}: {error.strerror}")
+        _state["cache"] = None
+    else:
+        _state["cache"] = target
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+@cache
+def _sources_digest() -> str:
+    """Numba notices a change of an entry kernel's own file only; this one covers them all."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]

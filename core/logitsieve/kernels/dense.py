@@ -1,0 +1,58 @@
+"""Top k of all rows of W: the exact softmax's answer.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.dots import padded, row_of
+from logitsieve.kernels.lanes import keep_alive, pointer, shift
+from logitsieve.kernels.queries import (
+    STATE,
+    Queries,
+    at_once,
+    empty_heaps,
+    widen_queries,
+    write_answers,
+)
+from logitsieve.kernels.record import matrix_at
+from logitsieve.kernels.scan import scan_all
+from logitsieve.types.results import Float32, Int32, Int64
+
+
+@kernel("(int64[::1], float32[:,::1], int32[:,::1], float32[:,::1], int64, int64)")
+def dense_topk(
+    record: Int64, hidden: Float32, ids: Int32, logits: Float32, start: int, stop: int
+) -> int:
+    """Fill ids and logits [B, K] for rows start .. stop-1 of hidden [B, D].
+
+    Returns -1, or the first row that is not finite or too large.
+    """
+    limit, dim = ids.shape[1], hidden.shape[1]
+    block = at_once(stop - start, dim, limit)
+    scratch = np.empty(block * (padded(dim) + STATE + limit), np.float64)
+    bad = -1
+    for first in range(start, stop, block):
+        count = min(stop - first, block)
+        queries = Queries(
+            row_of(pointer(hidden), first, dim),
+            pointer(scratch),
+            shift(pointer(scratch), block * padded(dim)),
+            shift(pointer(scratch), block * (padded(dim) + STATE)),
+            row_of(pointer(ids), first, limit),
+            limit,
+            False,
+        )
+        bad = widen_queries(record, queries, count)
+        if bad >= 0:
+            bad += first
+            break
+        empty_heaps(record, 0, queries, count)
+        scan_all(matrix_at(record, 0), queries, count)
+        for q in range(count):
+            write_answers(queries, q, row_of(pointer(logits), first, limit))
+    keep_alive(scratch)
+    return bad

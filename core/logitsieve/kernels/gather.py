@@ -1,0 +1,36 @@
+"""Exact logits of named rows: the one gather-and-dot, and the lists behind an answer.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, M ids a row, C clusters, P probes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
+from logitsieve.kernels.lanes import keep_alive, pointer
+from logitsieve.kernels.record import admissible, matrix_at
+from logitsieve.types.results import Float32, Int32, Int64
+
+
+@kernel("(int64[::1], float32[:,::1], int64[::1], int32[::1], float32[::1])")
+def csr_logits(record: Int64, hidden: Float32, offsets: Int64, ids: Int32, logits: Float32) -> int:
+    """Fill `logits` of the ids that each row of hidden [B, D] owns; ids within 0 .. V-1.
+
+    Returns -1, or the first row that is not finite or too large.
+    """
+    rows, dim = hidden.shape
+    matrix = matrix_at(record, 0)
+    scratch = np.empty(padded(dim), np.float64)
+    wide, bad = pointer(scratch), -1
+    for row in range(rows):
+        norm = np.sqrt(widen_row(row_of(pointer(hidden), row, dim), wide, dim))
+        if not admissible(record, 0, norm):
+            bad = row
+            break
+        for i in range(offsets[row], offsets[row + 1]):
+            weight = row_of(matrix.weight, ids[i], dim)
+            logits[i] = np.float32(dot64(weight, wide, dim) + matrix.bias[ids[i]])
+    keep_alive(scratch)
+    return bad

@@ -1,0 +1,258 @@
+"""Sixteen lanes: the vector values that every dot product here is written with.
+
+Numba vectorises a loop only when it may reassociate the sum, and then the order of the sum depends
+on the CPU. These intrinsics emit LLVM vectors of sixteen lanes instead: LLVM turns them into
+whatever registers the CPU has (one, two or four of them), in one order of summation everywhere.
+
+They work on raw pointers, because an array argument costs Numba two atomic reference counts in
+each function that takes one. A pointer is only valid while its array is alive: the entry kernels
+take arrays, everything below them pointers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+LANES = 16
+_INT32 = ir.IntType(32)
+_ELEMENTS = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
+_SUFFIX = {types.float32: "v16f32", types.float64: "v16f64"}
+
+
+class Lanes(types.Type):
+    """Numba's type of sixteen float32 or float64 values in registers."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+LANES32, LANES64 = Lanes(types.float32), Lanes(types.float64)
+_LANES_OF = {types.float32: LANES32, types.float64: LANES64}
+
+
+def _vector(dtype: Any) -> ir.VectorType:
+    return ir.VectorType(_ELEMENTS[dtype], LANES)
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, _vector(numba_type.dtype))
+
+
+@intrinsic
+def pointer(typing_context, array):
+    """The address of an array's first element, typed by its dtype."""
+
+    def codegen(context, builder, signature, arguments):
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), codegen
+
+
+@intrinsic
+def keep_alive(typing_context, array):
+    """Nothing, but as the last use of `array`: Numba frees an array after the last."""
+
+    def codegen(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return types.void(array), codegen
+
+
+def _pointer_from_address(dtype):
+    @intrinsic
+    def from_address(typing_context, address):
+        def codegen(context, builder, signature, arguments):
+            target = context.get_value_type(signature.return_type)
+            return builder.inttoptr(arguments[0], target)
+
+        return types.CPointer(dtype)(types.int64), codegen
+
+    return from_address
+
+
+float32_pointer = _pointer_from_address(types.float32)
+int32_pointer = _pointer_from_address(types.int32)
+
+
+@intrinsic
+def float64_of_bits(typing_context, bits):
+    """The float64 whose bit pattern is the given int64."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
+def shift(typing_context, start, count):
+    """The pointer `count` elements after `start`."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return start(start, types.intp), codegen
+
+
+def _zeros(lanes):
+    @intrinsic
+    def zeros(typing_context):
+        def codegen(context, builder, signature, arguments):
+            return ir.Constant(_vector(lanes.dtype), None)
+
+        return lanes(), codegen
+
+    return zeros
+
+
+zeros32, zeros64 = _zeros(LANES32), _zeros(LANES64)
+
+
+@intrinsic
+def load(typing_context, start, offset):
+    """start[offset : offset + 16]."""
+    dtype = start.dtype
+
+    def codegen(context, builder, signature, arguments):
+        address = builder.gep(arguments[0], [arguments[1]])
+        address = builder.bitcast(address, _vector(dtype).as_pointer())
+        return builder.load(address, align=dtype.bitwidth // 8)
+
+    return _LANES_OF[dtype](start, types.intp), codegen
+
+
+@intrinsic
+def load_first(typing_context, start, offset, count):
+    """start[offset : offset + count] and zeros in the other lanes, which are not read."""
+    dtype = start.dtype
+    vector, indices = _vector(dtype), ir.VectorType(_INT32, LANES)
+
+    def codegen(context, builder, signature, arguments):
+        address = builder.gep(arguments[0], [arguments[1]])
+        address = builder.bitcast(address, vector.as_pointer())
+        undefined = ir.Constant(indices, ir.Undefined)
+        limit = builder.trunc(arguments[2], _INT32)
+        limit = builder.insert_element(undefined, limit, ir.Constant(_INT32, 0))
+        limit = builder.shuffle_vector(limit, undefined, ir.Constant(indices, None))
+        mask = builder.icmp_signed("<", ir.Constant(indices, list(range(LANES))), limit)
+        masked_load = builder.module.declare_intrinsic(
+            f"llvm.masked.load.{_SUFFIX[dtype]}.p0",
+            fnty=ir.FunctionType(vector, [vector.as_pointer(), _INT32, mask.type, vector]),
+        )
+        alignment = ir.Constant(_INT32, dtype.bitwidth // 8)
+        return builder.call(masked_load, [address, alignment, mask, ir.Constant(vector, None)])
+
+    return _LANES_OF[dtype](start, types.intp, types.intp), codegen
+
+
+@intrinsic
+def store(typing_context, start, offset, lanes):
+    """start[offset : offset + 16] = lanes."""
+
+    def codegen(context, builder, signature, arguments):
+        address = builder.gep(arguments[0], [arguments[1]])
+        address = builder.bitcast(address, _vector(lanes.dtype).as_pointer())
+        builder.store(arguments[2], address, align=lanes.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(start, types.intp, lanes), codegen
+
+
+@intrinsic
+def widen(typing_context, lanes):
+    """Sixteen float32 as float64."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.fpext(arguments[0], _vector(types.float64))
+
+    return LANES64(LANES32), codegen
+
+
+@intrinsic
+def multiply_add(typing_context, left, right, total):
+    """left * right + total, fused where the CPU does so.
+
+    In float64 with widened float32 factors the product is exact, so that fusing changes nothing.
+    """
+    vector, suffix = _vector(total.dtype), _SUFFIX[total.dtype]
+
+    def codegen(context, builder, signature, arguments):
+        fused = builder.module.declare_intrinsic(
+            f"llvm.fmuladd.{suffix}", fnty=ir.FunctionType(vector, [vector] * 3)
+        )
+        return builder.call(fused, arguments)
+
+    return total(left, right, total), codegen
+
+
+def _shuffle(builder, left, right, order):
+    mask = ir.Constant(ir.VectorType(_INT32, len(order)), order)
+    return builder.shuffle_vector(left, right, mask)
+
+
+@intrinsic
+def pair_sum(typing_context, lanes):
+    """The sum of the lanes: adjacent lanes are added, then adjacent sums, and so on."""
+
+    def codegen(context, builder, signature, arguments):
+        (values,) = arguments
+        width = LANES
+        while width > 1:
+            even = _shuffle(builder, values, values, list(range(0, width, 2)))
+            odd = _shuffle(builder, values, values, list(range(1, width, 2)))
+            values = builder.fadd(even, odd)
+            width //= 2
+        return builder.extract_element(values, ir.Constant(_INT32, 0))
+
+    return lanes.dtype(lanes), codegen
+
+
+@intrinsic
+def sums_of_four(typing_context, a, b, c, d):
+    """The sums of the lanes of four float32 vectors, at the price of little more than one."""
+
+    def codegen(context, builder, signature, arguments):
+        def fold(left, right, order_low, order_high):
+            low = _shuffle(builder, left, right, order_low)
+            return builder.fadd(low, _shuffle(builder, left, right, order_high))
+
+        def halves(width, group):
+            """Lane orders that take the low and the high half of each `group` lanes."""
+            low = [base + i for base in range(0, 2 * width, group) for i in range(group // 2)]
+            return low, [i + group // 2 for i in low]
+
+        ab = fold(arguments[0], arguments[1], *halves(16, 16))  # 8 lanes of a, 8 of b
+        cd = fold(arguments[2], arguments[3], *halves(16, 16))
+        abcd = fold(ab, cd, *halves(16, 8))  # 4 lanes of each
+        for group in (4, 2):
+            low = [base + i for base in range(0, 4 * group, group) for i in range(group // 2)]
+            abcd = fold(abcd, abcd, low, [i + group // 2 for i in low])
+        sums = [builder.extract_element(abcd, ir.Constant(_INT32, i)) for i in range(4)]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return types.UniTuple(types.float32, 4)(a, b, c, d), codegen
+
+
+@intrinsic
+def prefetch(typing_context, start, offset):
+    """Ask for the cache line that holds start[offset]."""
+
+    def codegen(context, builder, signature, arguments):
+        address = builder.gep(arguments[0], [arguments[1]])
+        address = builder.bitcast(address, ir.IntType(8).as_pointer())
+        request = builder.module.declare_intrinsic(
+            "llvm.prefetch.p0",
+            fnty=ir.FunctionType(ir.VoidType(), [address.type, _INT32, _INT32, _INT32]),
+        )
+        read, keep, data = (ir.Constant(_INT32, value) for value in (0, 3, 1))
+        builder.call(request, [address, read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(start, types.intp), codegen

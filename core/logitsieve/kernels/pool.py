@@ -1,0 +1,29 @@
+"""Row slices on threads: kernels release the GIL, so slices of a batch run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+
+ROWS_A_SLICE = 16  # below this a slice costs less than the hand-over to a thread
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="logitsieve")
+
+
+def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list[int]:
+    """`call(start, stop)` over all rows, in at most `threads` slices side by side.
+
+    The calls' results in the order of the rows. Safe from several threads at once.
+    """
+    slices = max(1, min(threads, rows // ROWS_A_SLICE))
+    if slices == 1:
+        return [call(0, rows)]
+    bounds = [rows * i // slices for i in range(slices + 1)]
+    waiting = [_threads(threads).submit(call, start, stop) for start, stop in pairwise(bounds[1:])]
+    first = call(0, bounds[1])
+    return [first, *(future.result() for future in waiting)]
