@@ -1,1 +1,6 @@
-"""The client of the gRPC service."""
+"""The thin client: a Decoder over gRPC. Loads numpy, grpc and protobuf, and nothing else."""
+
+from logitsieve.client.decoder_client import DecoderClient
+from logitsieve.client.models import Limits, ModelInfo, OperatingPoint
+
+__all__ = ["DecoderClient", "Limits", "ModelInfo", "OperatingPoint"]

@@ -1,1 +1,6 @@
 """From logits to decisions."""
+
+from logitsieve.decoding.local import LocalDecoder
+from logitsieve.decoding.normalizers import NORMALIZERS
+
+__all__ = ["NORMALIZERS", "LocalDecoder"]

@@ -9,6 +9,9 @@ from logitsieve.types.results import ArrayLike, TopKReply
 
 NormalizerName = Literal["candidates", "exact"]
 
+# Codes of decoder.proto's Normalizer; a test compares them. Not all of them are built.
+NORMALIZER_CODES = {"candidates": 1, "lowrank": 2, "sampled": 3, "certified": 4, "exact": 5}
+
 
 class Decoder(Protocol):
     """Answers requests about the next tokens; B rows of hidden size D."""

@@ -6,6 +6,9 @@ view), lists, strided arrays and CPU torch tensors are converted once.
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numpy as np
 
 from logitsieve.types.errors import InvalidRequest
@@ -19,14 +22,30 @@ def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
 
     Finiteness is not checked here: the kernels do that while they read the values.
     """
+    array = _to_rows(hidden)
+    if dim is not None and array.shape[1] != dim:
+        raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
+    return np.ascontiguousarray(_to_float32(array))
+
+
+def as_wire(hidden: ArrayLike) -> np.ndarray:
+    """Any accepted form -> [B, D] of float32, float16 or bfloat16 (as uint16) to be sent.
+
+    The half-sized types keep their own; everything else becomes float32, as `as_hidden` has it.
+    """
+    array = _to_rows(hidden)
+    if array.dtype.name == "bfloat16":
+        return np.ascontiguousarray(array).view(np.uint16)
+    return array if array.dtype in (np.float16, np.uint16) else _to_float32(array)
+
+
+def _to_rows(hidden: ArrayLike) -> np.ndarray:
     array = _to_numpy(hidden)
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.size == 0:
         raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", ALLOWED)
-    if dim is not None and array.shape[1] != dim:
-        raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
-    return np.ascontiguousarray(_to_float32(array))
+    return array
 
 
 def _to_numpy(hidden: ArrayLike) -> np.ndarray:
@@ -37,7 +56,7 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
             raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
         if not hidden.dtype.is_floating_point:
             raise InvalidRequest("hidden", f"dtype {hidden.dtype}", ALLOWED)
-        return np.asarray(hidden.detach().float().numpy())
+        return _from_torch(hidden.detach())
     try:
         array = np.asarray(hidden)
     except ValueError as error:
@@ -45,6 +64,14 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
     if array.dtype.kind in "iu" and isinstance(hidden, (list, tuple)):
         return array.astype(np.float32)
     return array
+
+
+def _from_torch(tensor: Any) -> np.ndarray:
+    name = str(tensor.dtype)
+    if name == "torch.bfloat16":  # a type that numpy lacks: its bits, in the order they stand
+        torch = sys.modules["torch"]
+        return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(np.uint16)
+    return np.asarray((tensor if name == "torch.float16" else tensor.float()).numpy())
 
 
 def _to_float32(array: np.ndarray) -> Float32:

@@ -1,0 +1,152 @@
+"""DecoderClient: the Decoder protocol over gRPC, one channel, blocking calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+
+import grpc
+
+from logitsieve.client.codec import to_reply, to_tensor
+from logitsieve.client.errors import to_exception
+from logitsieve.client.models import ModelInfo, model_info
+from logitsieve.types.decoder import NORMALIZER_CODES, NormalizerName
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.hidden import as_wire
+from logitsieve.types.results import ArrayLike, TopKReply
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
+
+TIMEOUT_S = 5.0
+MAX_MESSAGE_BYTES = 64 << 20
+UINT32_MAX = (1 << 32) - 1
+
+# gRPC retries by itself, waits as long as the server's grpc-retry-pushback-ms says, and stops at
+# the deadline; several addresses ("ipv4:host:port,host:port") share the load.
+SERVICE_CONFIG = json.dumps(
+    {
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "methodConfig": [
+            {
+                "name": [{}],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.05s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+                },
+            }
+        ],
+    }
+)
+
+
+class DecoderClient:
+    """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
+
+    Each call, its retries included, takes at most `timeout_s` seconds. Messages over
+    `max_message_bytes`, either way, raise RequestTooLarge.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.service_config", SERVICE_CONFIG),
+                ("grpc.max_send_message_length", max_message_bytes),
+                ("grpc.max_receive_message_length", max_message_bytes),
+            ],
+        )
+        self._decoder = DecoderStub(self._channel)
+        self._models = ModelsStub(self._channel)
+
+    def topk(
+        self,
+        hidden: ArrayLike,
+        k: int,
+        *,
+        model: str = "",
+        head: str = "",
+        knobs: Mapping[str, float] | None = None,
+        normalizer: NormalizerName | None = None,
+    ) -> TopKReply:
+        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
+
+        float16 and bfloat16 travel as they are, everything else as float32. Raises what the
+        in-process decoder raises, and ServiceError's family for what only a server can meet.
+        """
+        request = pb.TopKRequest(hidden=to_tensor(as_wire(hidden)), k=_uint32("k", k))
+        target = request.target
+        target.model = model
+        if head or knobs:
+            target.head.name = head
+            target.head.knobs.update(_numbers(knobs or {}))
+        if normalizer:
+            target.normalizer = _code(normalizer)
+        return to_reply(self._call(self._decoder.TopK, request))
+
+    def models(self) -> list[ModelInfo]:
+        """Every version that the server knows, without operating points."""
+        found: list[ModelInfo] = []
+        request = pb.ListModelsRequest()
+        while True:
+            page = self._call(self._models.List, request)
+            found += [model_info(model) for model in page.models]
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
+
+    def model(self, name: str) -> ModelInfo:
+        """The version that "name", "name@version" or "name:alias" means, or ModelNotFound."""
+        return model_info(self._call(self._models.Get, pb.GetModelRequest(model=name)))
+
+    def close(self) -> None:
+        """Close the channel; calls in flight fail."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=self.timeout_s)
+        except grpc.RpcError as failure:
+            raise to_exception(failure) from failure
+
+
+def _uint32(field: str, value: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= UINT32_MAX:
+        raise InvalidRequest(field, repr(value), "a positive integer")
+    return int(value)
+
+
+def _numbers(knobs: Mapping[str, float]) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in knobs.items()}
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest("knobs", knobs, "a number for each knob's name") from error
+
+
+def _code(normalizer: str) -> pb.Normalizer:
+    if normalizer not in NORMALIZER_CODES:
+        raise InvalidRequest("normalizer", normalizer, ", ".join(NORMALIZER_CODES))
+    return cast(pb.Normalizer, NORMALIZER_CODES[normalizer])

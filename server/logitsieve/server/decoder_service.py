@@ -1,0 +1,76 @@
+"""The Decoder service: TopK; what is not built yet says so."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import grpc
+
+from logitsieve.server.codec import to_array, to_point, to_response
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.repository import Repository
+from logitsieve.server.rpc import Context, not_built, parse, unary
+from logitsieve.server.work import Work
+from logitsieve.types.decoder import NormalizerName
+from logitsieve.types.errors import InvalidRequest, NotBuilt
+from logitsieve.v1 import decoder_pb2 as pb
+
+
+class DecoderService:
+    """Answers through the same decoders that serve in process."""
+
+    def __init__(
+        self, config: ServeConfig, repository: Repository, work: Work, metrics: Metrics
+    ) -> None:
+        self._config = config
+        self._repository = repository
+        self._work = work
+        self._metrics = metrics
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """All methods of the service, over raw bytes."""
+        metrics = self._metrics
+        return grpc.method_handlers_generic_handler(
+            "logitsieve.v1.Decoder",
+            {
+                "TopK": unary("TopK", self.top_k, metrics),
+                "BeamStep": not_built("BeamStep", metrics),
+                "Sample": not_built("Sample", metrics),
+                "Score": not_built("Score", metrics),
+                "Decode": not_built("Decode", metrics, stream=True),
+            },
+        )
+
+    async def top_k(self, message: bytes, context: Context, call: Call) -> bytes:
+        """TopKRequest -> TopKResponse."""
+        request = parse(pb.TopKRequest, message)
+        served = self._repository.served(request.target.model)
+        call.model = served.decoder.name
+        if request.HasField("constraints"):
+            raise NotBuilt("constraints: not built", "constraints")
+        head, knobs, normalizer = to_point(request.target)
+        hidden = to_array(request.hidden, "hidden")
+        self._check_size(len(hidden), request.k)
+        reply, queue_ns = await self._work.run(
+            partial(
+                served.decoder.topk,
+                hidden,
+                request.k,
+                head=head,
+                knobs=knobs,
+                normalizer=cast(NormalizerName | None, normalizer),
+            ),
+            estimate_us=served.costs.estimate_us(len(hidden), head, knobs, normalizer),
+            arrived_ns=call.arrived_ns,
+            time_left_s=context.time_remaining(),
+        )
+        self._metrics.answered(reply.answer, queue_ns)
+        return to_response(reply, queue_ns).SerializeToString()
+
+    def _check_size(self, rows: int, k: int) -> None:
+        if rows > self._config.max_rows:
+            raise InvalidRequest("hidden", f"{rows} rows", f"1..{self._config.max_rows} rows")
+        if k > self._config.max_k:
+            raise InvalidRequest("k", k, f"an integer in 1..{self._config.max_k}")

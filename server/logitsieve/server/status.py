@@ -1,0 +1,86 @@
+"""What went wrong, as gRPC says it: the one table from exceptions to status codes."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import NamedTuple
+
+from grpc import StatusCode
+
+from logitsieve.types.errors import (
+    BuildFailed,
+    DeadlineExceeded,
+    IndexUnreadable,
+    InternalError,
+    InvalidKnob,
+    InvalidRequest,
+    LogitsieveError,
+    MissingExtra,
+    ModelNotFound,
+    NotBuilt,
+    Overloaded,
+    RequestTooLarge,
+    ServiceError,
+    TargetNotReached,
+    Unavailable,
+)
+from logitsieve.v1 import decoder_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+TRAILER = "logitsieve-error-bin"
+PUSHBACK = "grpc-retry-pushback-ms"
+
+# A trailer over 8 KiB makes gRPC replace the whole status; the message stands in it twice.
+MAX_TEXT = 500
+
+CODES: dict[type[LogitsieveError], StatusCode] = {
+    InvalidRequest: StatusCode.INVALID_ARGUMENT,
+    InvalidKnob: StatusCode.INVALID_ARGUMENT,
+    RequestTooLarge: StatusCode.RESOURCE_EXHAUSTED,
+    ModelNotFound: StatusCode.NOT_FOUND,
+    Unavailable: StatusCode.UNAVAILABLE,
+    Overloaded: StatusCode.RESOURCE_EXHAUSTED,
+    DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
+    NotBuilt: StatusCode.UNIMPLEMENTED,
+    # No request should meet these: where one does, it is our defect.
+    LogitsieveError: StatusCode.INTERNAL,
+    ServiceError: StatusCode.INTERNAL,
+    InternalError: StatusCode.INTERNAL,
+    IndexUnreadable: StatusCode.INTERNAL,
+    BuildFailed: StatusCode.INTERNAL,
+    TargetNotReached: StatusCode.INTERNAL,
+    MissingExtra: StatusCode.INTERNAL,
+}
+
+
+class Status(NamedTuple):
+    """Arguments of `context.abort`."""
+
+    code: StatusCode
+    message: str
+    trailer: tuple[tuple[str, str | bytes], ...]
+
+
+def to_status(error: Exception) -> Status:
+    """The status of a failed call. What is not foreseen is INTERNAL, logged under an incident id.
+
+    Only the id leaves the server then: neither the message nor the traceback does.
+    """
+    code = CODES[type(error)] if isinstance(error, LogitsieveError) else StatusCode.INTERNAL
+    reply = pb.Error(code=code.value[0], message=_short(str(error)))
+    if code is StatusCode.INTERNAL:
+        reply.incident = uuid.uuid4().hex[:12]
+        reply.message = f"internal error, incident {reply.incident}"
+        log.error("incident %s", reply.incident, exc_info=error)
+    reply.field = _short(getattr(error, "field", ""))
+    trailer: tuple[tuple[str, str | bytes], ...] = ()
+    if isinstance(error, Overloaded):
+        reply.retry_after_ms = round(error.retry_after_s * 1000)
+        trailer = ((PUSHBACK, str(reply.retry_after_ms)),)
+    return Status(code, reply.message, ((TRAILER, reply.SerializeToString()), *trailer))
+
+
+def _short(text: str) -> str:
+    return text.encode("ascii", "backslashreplace")[:MAX_TEXT].decode("ascii")
