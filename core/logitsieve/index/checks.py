@@ -16,8 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.types.errors import IndexUnreadable
+from logitsieve.heads.base import Head, checked_knobs
+from logitsieve.index.manifest import HeadEntry
+from logitsieve.types.errors import IndexUnreadable, InvalidKnob
 
+Registry = Mapping[str, type[Head]]
 Arrays = Mapping[str, np.ndarray]
 Report = Callable[[int], None]  # called with the bytes done since the last call
 CHUNK = 1 << 18  # elements looked at together: they stay in the cache
@@ -101,7 +104,21 @@ def _finite(file: Path, arrays: Arrays, name: str, report: Report) -> None:
         report(good.size * flat.itemsize)
 
 
+def check_heads(heads: Mapping[str, HeadEntry], registry: Registry) -> None:
+    """ValueError unless the heads that `registry` knows have their part and possible knobs."""
+    for name, entry in heads.items():
+        if name not in registry:
+            continue
+        if entry.part != (part := HEAD_PARTS.get(name, name)):
+            raise ValueError(f"head {name!r} names the part {entry.part!r}, needed: {part!r}")
+        try:
+            checked_knobs(registry[name].knob_table, {}, entry.knobs)
+        except InvalidKnob as error:
+            raise ValueError(f"head {name!r}: {error}") from error
+
+
 CHECKS: dict[str, PartCheck] = {
     "softmax": PartCheck(_softmax_structure, _softmax_values),
     "screen": PartCheck(_screen_structure, _screen_values),
 }
+HEAD_PARTS: dict[str, str | None] = {"exact": None}  # the parts of others bear the head's name

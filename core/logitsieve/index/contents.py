@@ -33,14 +33,9 @@ class Contents:
 
     path: Path
     manifest: Manifest
+    softmax: Softmax
     parts: Mapping[str, Mapping[str, np.ndarray]]
     calibration: Mapping[str, Any] | None
-
-    @property
-    def softmax(self) -> Softmax:
-        """The matrix and its bias, over the mapping."""
-        arrays = self.parts["softmax"]
-        return Softmax(arrays["weight"], arrays["bias"])
 
     def file(self, entry: FileEntry) -> Path:
         """Where a file of the manifest lies."""
@@ -66,7 +61,9 @@ def read_contents(path: Path | str) -> Contents:
         for name, entry in manifest.parts.items()
         if name in CHECKS
     }
-    return Contents(folder, manifest, parts, _read_calibration(folder / CALIBRATION_FILE))
+    softmax = Softmax(parts["softmax"]["weight"], parts["softmax"]["bias"])
+    calibration = _read_calibration(folder / CALIBRATION_FILE)
+    return Contents(folder, manifest, softmax, parts, calibration)
 
 
 def _check_size(file: Path, size: int) -> None:

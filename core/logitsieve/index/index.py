@@ -12,12 +12,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from logitsieve.heads.base import Head, Softmax
+from logitsieve.heads.base import Head, Softmax, ready_hidden
 from logitsieve.index.contents import Contents, read_vocabulary
 from logitsieve.index.manifest import Manifest
 from logitsieve.index.verify import Progress
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_hidden
 from logitsieve.types.results import ArrayLike, Float32, Int32
 
 
@@ -67,7 +66,7 @@ class Index:
         InvalidRequest names `hidden` or `ids`.
         """
         softmax = self.softmax
-        hidden_BD = as_hidden(hidden, softmax.dim)
+        hidden_BD = ready_hidden(hidden, softmax.dim)
         ids = self._as_ids(ids_BM, len(hidden_BD))
         offsets = np.arange(len(ids) + 1, dtype=np.int64) * ids.shape[1]
         return softmax.logits(hidden_BD, offsets, ids.ravel()).reshape(ids.shape)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from logitsieve.heads import HEADS
 from logitsieve.heads.base import Head
+from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
 from logitsieve.index.verify import Progress, VerifiedMemory, fingerprint, verify_contents
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
-
-Registry = Mapping[str, type[Head]]
 
 
 def open_index(
@@ -38,8 +37,6 @@ def open_index(
         raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
     if type(threads) is not int or threads < 1:
         raise InvalidRequest("threads", threads, "an integer >= 1")
-    from logitsieve.heads import HEADS
-
     use_cache(kernel_cache)
     contents = read_contents(path)
     if verify == "full":
@@ -49,11 +46,9 @@ def open_index(
 
 def verify_index(path: Path | str, progress: Progress | None = None) -> list[str]:
     """Check everything, remembering nothing; the names of the files that were checked."""
-    from logitsieve.heads import HEADS
-
     contents = read_contents(path)
+    _check_heads(contents, HEADS)
     verify_contents(contents, progress)
-    assemble(contents, HEADS, threads=1).close()
     calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
     files = [entry.file for entry in contents.manifest.files().values()]
     return [MANIFEST_FILE, *files, *calibration]
@@ -66,35 +61,28 @@ def _verify_once(contents: Contents, memory: VerifiedMemory, progress: Progress 
         memory.add(mark)
 
 
+def _check_heads(contents: Contents, registry: Registry) -> None:
+    manifest, file = contents.manifest, contents.path / MANIFEST_FILE
+    if manifest.default_head not in registry:
+        known = ", ".join(registry)
+        raise IndexUnreadable(file, f"default_head {manifest.default_head!r} is not among {known}")
+    try:
+        check_heads(manifest.heads, registry)
+    except ValueError as error:
+        raise IndexUnreadable(file, str(error)) from error
+
+
 def assemble(contents: Contents, registry: Registry, threads: int) -> Index:
     """The index with every head of the manifest that `registry` knows; `exact` is the fallback."""
-    manifest = contents.manifest
-    if manifest.default_head not in registry:
-        raise IndexUnreadable(
-            contents.path / MANIFEST_FILE,
-            f"default_head {manifest.default_head!r} is unknown here: {', '.join(registry)}",
-        )
-    exact = _head(contents, registry, "exact", None, threads)
-    heads = {"exact": exact} | {
-        name: _head(contents, registry, name, exact, threads)
-        for name in registry
-        if name in manifest.heads and name != "exact"
-    }
-    return Index(contents, heads, threads)
+    _check_heads(contents, registry)
 
-
-def _head(
-    contents: Contents, registry: Registry, name: str, fallback: Head | None, threads: int
-) -> Head:
-    entry = contents.manifest.heads[name]
-    try:
+    def head(name: str, fallback: Head | None) -> Head:
+        entry = contents.manifest.heads[name]
         arrays = {} if entry.part is None else contents.parts[entry.part]
         return registry[name].from_arrays(
             contents.softmax, arrays, fallback=fallback, threads=threads, knobs=entry.knobs
         )
-    except KeyError as error:
-        reason = f"head {name!r} finds no {error} in its part {entry.part!r}"
-        raise IndexUnreadable(contents.path / MANIFEST_FILE, reason) from error
-    except InvalidRequest as error:
-        reason = f"head {name!r}: {error}"
-        raise IndexUnreadable(contents.path / MANIFEST_FILE, reason) from error
+
+    exact = head("exact", None)
+    known = [name for name in registry if name in contents.manifest.heads and name != "exact"]
+    return Index(contents, {"exact": exact} | {name: head(name, exact) for name in known}, threads)

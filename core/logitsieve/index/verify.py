@@ -139,6 +139,6 @@ class VerifiedMemory:
     def _read(self) -> list[str]:
         try:
             marks = json.loads(self._file.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return []
         return [mark for mark in marks if isinstance(mark, str)] if isinstance(marks, list) else []

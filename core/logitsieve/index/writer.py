@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.heads import HEADS
 from logitsieve.heads.base import Softmax
-from logitsieve.index.checks import CHECKS, softmax_sha256
+from logitsieve.index.checks import CHECKS, check_heads, softmax_sha256
 from logitsieve.index.files import fsync_folder
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -119,7 +120,8 @@ def _checked_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, A
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
     checked: dict[str, Arrays] = {}
-    for name, arrays in {"softmax": vars(softmax), **parts}.items():
+    matrix = {"weight": softmax.weight, "bias": softmax.bias}
+    for name, arrays in {"softmax": matrix, **parts}.items():
         checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
         if name not in CHECKS:
             continue
@@ -176,12 +178,15 @@ def _plain_head(name: str, head: HeadEntry) -> HeadEntry:
 
 
 def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
-    """Let the reader judge a manifest with made-up sizes before anything is written."""
+    """Let the reader's checks judge a manifest with made-up sizes before anything is written."""
     stand_ins = {name: FileEntry(f"{name}.safetensors", 1, "0" * 64) for name in parts}
     try:
         Manifest.from_json(Manifest(parts=stand_ins, **fields).file_bytes())
+        check_heads(fields["heads"], HEADS)
     except IndexUnreadable as error:
         raise InvalidRequest("heads", error.reason, "docs/index-format.md") from error
+    except ValueError as error:
+        raise InvalidRequest("heads", str(error), "docs/index-format.md") from error
 
 
 def _make_durably(folder: Path) -> None:

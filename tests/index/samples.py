@@ -1,0 +1,147 @@
+"""Tiny indexes, and ways to spoil them. V = 7 words, D = 3."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from logitsieve.heads.base import Head, Knob, Softmax
+from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
+from logitsieve.types.errors import InvalidKnob
+from logitsieve.types.results import ArrayLike, Candidates, TopK
+
+Arrays = dict[str, np.ndarray]
+WORDS = ["the", "of", "and", "", "naïve", "日本", "a b"]
+
+
+def tiny_softmax(shift: float = 0.0) -> Softmax:
+    weight = (np.arange(21).reshape(7, 3) - 10) / 8 + shift
+    return Softmax(weight.astype(np.float32), (np.arange(7) / 4).astype(np.float32))
+
+
+def tiny_screen() -> Arrays:
+    return {
+        "centroids": np.array([[1, 0, 0], [0, 1, 0.5]], np.float32),
+        "offsets": np.array([0, 2, 5], np.int32),
+        "ids": np.array([6, 1, 0, 1, 3], np.int32),
+    }
+
+
+def arguments() -> dict[str, Any]:
+    """What `write_index` takes to write the tiny index."""
+    return {
+        "softmax": tiny_softmax(),
+        "parts": {"screen": tiny_screen()},
+        "heads": {
+            "exact": HeadEntry(),
+            "screen": HeadEntry("screen", {"probes": 1}, {"clusters": 2}),
+        },
+        "default_head": "screen",
+        "vocabulary": WORDS,
+        "config": {"target_precision": {"p1": 0.998}},
+        "seeds": {"fit": 7},
+    }
+
+
+def write_tiny(out: Path, **changes: Any) -> Path:
+    return write_index(out, **{**arguments(), **changes})
+
+
+def read_manifest(index: Path) -> Manifest:
+    return Manifest.from_json((index / "manifest.json").read_bytes())
+
+
+def replace_file(file: Path, data: bytes) -> None:
+    """A new file under the old name: arrays mapped from the old one stay what they are."""
+    file.unlink(missing_ok=True)
+    file.write_bytes(data)
+
+
+def forge(index: Path, **changes: Any) -> None:
+    """Rewrite the manifest with `changes`, and with the sizes and digests that files have now."""
+    manifest = replace(read_manifest(index), **changes)
+    parts = {name: _entry(index, entry) for name, entry in manifest.parts.items()}
+    words = None if manifest.vocabulary is None else _entry(index, manifest.vocabulary)
+    forged = replace(manifest, parts=parts, vocabulary=words)
+    replace_file(index / "manifest.json", forged.file_bytes())
+
+
+def _entry(index: Path, entry: FileEntry) -> FileEntry:
+    data = (index / entry.file).read_bytes()
+    return FileEntry(entry.file, len(data), hashlib.sha256(data).hexdigest())
+
+
+def tensor_bytes(header: object, body: bytes = b"") -> bytes:
+    """A file with this header (JSON text, or what becomes it), data from a multiple of 64 on."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def spoil_tensor(index: Path, part: str, name: str, change: Callable[[np.ndarray], Any]) -> None:
+    """Change the numbers of one tensor in place, and forge the manifest to match."""
+    file = index / f"{part}.safetensors"
+    data = bytearray(file.read_bytes())
+    length = struct.unpack("<Q", data[:8])[0]
+    entry = json.loads(data[8 : 8 + length])[name]
+    start, stop = (8 + length + offset for offset in entry["data_offsets"])
+    dtype = {"F32": "<f4", "I32": "<i4"}[entry["dtype"]]
+    array = np.frombuffer(bytes(data[start:stop]), dtype).reshape(entry["shape"]).copy()
+    change(array)
+    data[start:stop] = array.tobytes()
+    replace_file(file, bytes(data))
+    forge(index)
+
+
+@dataclass(frozen=True, eq=False)
+class FakeHead:
+    """Keeps what it was made of; answers nothing."""
+
+    softmax: Softmax
+    arrays: Mapping[str, np.ndarray]
+    fallback: Head | None
+    threads: int
+    knobs: Mapping[str, float]
+
+    name: ClassVar[str] = "fake"
+    knob_table: ClassVar[Mapping[str, Knob]] = {
+        "probes": Knob(help="clusters united", default=1, low=1, high=8)
+    }
+    proves: ClassVar[bool] = False
+
+    @classmethod
+    def from_arrays(
+        cls,
+        softmax: Softmax,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        fallback: Head | None,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> Self:
+        return cls(softmax, arrays, fallback, threads, {}).with_knobs(**knobs)
+
+    def with_knobs(self, **knobs: float) -> Self:
+        for knob in knobs:
+            if knob not in self.knob_table:
+                raise InvalidKnob(knob, knobs[knob], "probes")
+        return replace(self, knobs={**self.knobs, **knobs})
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        raise NotImplementedError
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        raise NotImplementedError
+
+    def warm(self) -> None:
+        pass
+
+
+FAKES: dict[str, type[Head]] = {"exact": FakeHead, "screen": FakeHead}

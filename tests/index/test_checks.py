@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.index.checks import CHECKS, CHUNK, softmax_sha256
+from logitsieve.types.errors import IndexUnreadable
+from tests.index.samples import Arrays, tiny_screen, tiny_softmax
+
+FILE = Path("part.safetensors")
+V, D = 7, 3
+
+
+def softmax() -> Arrays:
+    return {"weight": tiny_softmax().weight.copy(), "bias": tiny_softmax().bias.copy()}
+
+
+def check(part: str, arrays: Arrays) -> None:
+    CHECKS[part].structure(FILE, arrays, V, D)
+    CHECKS[part].values(FILE, arrays, V, lambda _: None)
+
+
+SAMPLES: dict[str, Callable[[], Arrays]] = {"softmax": softmax, "screen": tiny_screen}
+
+
+@pytest.mark.parametrize("part", CHECKS)
+def test_a_sound_part_passes(part: str) -> None:
+    check(part, SAMPLES[part]())
+
+
+def cell(name: str, *place: int, to: float) -> Callable[[Arrays], object]:
+    return lambda arrays: arrays[name].__setitem__(place, to)
+
+
+def array(name: str, to: Any) -> Callable[[Arrays], object]:
+    return lambda arrays: arrays.__setitem__(name, np.asarray(to))
+
+
+INT32 = np.int32
+SPOILED: dict[str, tuple[str, Callable[[Arrays], object], str]] = {
+    "no bias": ("softmax", lambda arrays: arrays.pop("bias"), "no tensor 'bias'"),
+    "float64": ("softmax", array("weight", np.zeros((V, D))), "needed: float32 [7, 3]"),
+    "D + 1": ("softmax", array("weight", np.zeros((V, D + 1), np.float32)), "[7, 4]"),
+    "V - 1 biases": ("softmax", array("bias", np.zeros(V - 1, np.float32)), "bias is float32 [6]"),
+    "NaN in W": ("softmax", cell("weight", 5, 1, to=np.nan), "weight is not finite in row 5"),
+    "+inf in W": ("softmax", cell("weight", 0, 0, to=np.inf), "weight is not finite in row 0"),
+    "-inf in W": ("softmax", cell("weight", 6, 2, to=-np.inf), "weight is not finite in row 6"),
+    "NaN in b": ("softmax", cell("bias", 6, to=np.nan), "bias is not finite in row 6"),
+    "-inf in b": ("softmax", cell("bias", 2, to=-np.inf), "bias is not finite in row 2"),
+    "+inf in b": ("softmax", cell("bias", 3, to=np.inf), "bias is not finite in row 3"),
+    "no centroids": ("screen", lambda arrays: arrays.pop("centroids"), "no tensor 'centroids'"),
+    "centroids of D - 1": ("screen", array("centroids", np.ones((2, 2), np.float32)), "[2, 3]"),
+    "a centroid too many": ("screen", array("centroids", np.ones((3, 3), np.float32)), "offsets"),
+    "NaN centroid": ("screen", cell("centroids", 1, 1, to=np.nan), "centroids is not finite"),
+    "int64 ids": ("screen", array("ids", np.zeros(5, np.int64)), "ids is int64"),
+    "id of V": ("screen", cell("ids", 4, to=V), "ids reach 0 .. 7, allowed: 0 .. 6"),
+    "id of -1": ("screen", cell("ids", 4, to=-1), "ids reach -1"),
+    "an id too many": ("screen", array("ids", np.zeros(6, INT32)), "needed: int32 [5]"),
+    "offsets from 1": ("screen", cell("offsets", 0, to=1), "offsets do not begin at 0"),
+    "an empty list": ("screen", cell("offsets", 1, to=0), "a list would be empty"),
+    "falling offsets": ("screen", cell("offsets", 1, to=6), "offsets do not begin at 0 and rise"),
+    "offsets that wrap": (
+        "screen",
+        array("offsets", np.array([0, 2**31 - 1, -(2**31)], INT32)),
+        "rise",
+    ),
+    "an id twice": ("screen", cell("ids", 4, to=0), "cluster 1 holds an id twice"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_spoiled_part_is_refused_by_name(name: str) -> None:
+    part, spoil, reason = SPOILED[name]
+    arrays = SAMPLES[part]()
+    spoil(arrays)
+    with pytest.raises(IndexUnreadable) as refused:
+        check(part, arrays)
+    assert refused.value.file == FILE
+    assert reason in refused.value.reason
+
+
+def test_an_id_may_stand_in_two_lists() -> None:
+    assert np.count_nonzero(tiny_screen()["ids"] == 1) == 2
+
+
+def test_addresses_are_checked_without_reading_the_numbers() -> None:
+    arrays = tiny_screen()
+    arrays["ids"][0] = 1 << 30
+    with pytest.raises(IndexUnreadable, match="ids reach"):
+        CHECKS["screen"].structure(FILE, arrays, V, D)
+
+
+@pytest.mark.parametrize("place", [0, CHUNK - 1, CHUNK, 2 * CHUNK + 5])
+def test_every_chunk_is_looked_at(place: int) -> None:
+    bias = np.zeros(2 * CHUNK + 6, np.float32)
+    bias[place] = np.nan
+    with pytest.raises(IndexUnreadable, match=f"row {place}$"):
+        CHECKS["softmax"].values(FILE, {"weight": np.ones((1, 1)), "bias": bias}, 1, lambda _: None)
+
+
+def test_the_identity_of_a_matrix_covers_its_shape_and_its_bias() -> None:
+    weight, bias = tiny_softmax().weight, tiny_softmax().bias
+    known = softmax_sha256(weight, bias)
+    assert softmax_sha256(weight.copy(), bias.copy()) == known
+    assert softmax_sha256(weight, bias + 1) != known
+    # The same numbers in the same order, cut elsewhere.
+    numbers = np.arange(12, dtype=np.float32)
+    wide = softmax_sha256(numbers[:9].reshape(3, 3), numbers[9:])
+    assert wide != softmax_sha256(numbers[:6].reshape(6, 1), numbers[6:])

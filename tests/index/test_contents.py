@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.index import FileEntry
+from logitsieve.index.contents import read_contents, read_vocabulary
+from logitsieve.index.verify import verify_contents
+from logitsieve.types.errors import IndexUnreadable
+from tests.index.samples import (
+    WORDS,
+    forge,
+    read_manifest,
+    replace_file,
+    tiny_screen,
+    tiny_softmax,
+    write_tiny,
+)
+
+
+def refused(path: Path) -> IndexUnreadable:
+    with pytest.raises(IndexUnreadable) as refusal:
+        read_contents(path)
+    return refusal.value
+
+
+def test_reads_what_was_written(tiny: Path) -> None:
+    contents = read_contents(str(tiny))
+    assert contents.path == tiny
+    np.testing.assert_array_equal(contents.softmax.weight, tiny_softmax().weight)
+    np.testing.assert_array_equal(contents.softmax.bias, tiny_softmax().bias)
+    for name, array in tiny_screen().items():
+        np.testing.assert_array_equal(contents.parts["screen"][name], array)
+    assert read_vocabulary(tiny, contents.manifest) == tuple(WORDS)
+
+
+def test_a_relative_path_and_a_linked_one(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny)
+    assert read_contents(".").path == tiny
+    link = tiny.parent / "2"
+    link.symlink_to("1")
+    assert read_contents("../2").path == link
+
+
+@pytest.mark.parametrize("path", ["demo/latest", "demo/01", "Demo/1", ".tmp-1/1"])
+def test_an_index_lies_in_name_and_version(tmp_path: Path, path: str) -> None:
+    assert "<name>/<version>/" in refused(tmp_path / path).reason
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    error = refused(tmp_path / "demo" / "1")
+    assert error.file == tmp_path / "demo" / "1"
+    assert error.reason == "no such directory"
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
+)
+def test_a_missing_file(tiny: Path, name: str) -> None:
+    (tiny / name).unlink()
+    error = refused(tiny)
+    assert (error.file, error.reason) == (tiny / name, "missing")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "screen.safetensors", "calibration.json"])
+def test_a_pipe_or_a_folder_instead_of_a_file(tiny: Path, name: str) -> None:
+    (tiny / name).unlink(missing_ok=True)
+    os.mkfifo(tiny / name)
+    assert refused(tiny).reason == "not a regular file"
+    (tiny / name).unlink()
+    (tiny / name).mkdir()
+    error = refused(tiny)
+    assert (error.file, error.reason) == (tiny / name, "not a regular file")
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_a_truncated_or_extended_part(tiny: Path, size: int) -> None:
+    file = tiny / "softmax.safetensors"
+    data = file.read_bytes()
+    replace_file(file, data + b"x" if size < 0 else data[:size])
+    error = refused(tiny)
+    assert error.file == file
+    assert "the manifest says" in error.reason
+
+
+def test_a_part_of_another_matrix_is_refused_even_when_its_digest_fits(tiny: Path) -> None:
+    other = write_tiny(tiny.parent / "2", softmax=tiny_softmax(1))
+    replace_file(tiny / "screen.safetensors", (other / "screen.safetensors").read_bytes())
+    forge(tiny)
+    error = refused(tiny)
+    assert error.file == tiny / "screen.safetensors"
+    assert "another matrix" in error.reason
+
+
+def test_the_softmax_of_another_index_is_refused(tiny: Path) -> None:
+    other = write_tiny(tiny.parent / "2", softmax=tiny_softmax(1))
+    replace_file(tiny / "softmax.safetensors", (other / "softmax.safetensors").read_bytes())
+    forge(tiny)
+    assert refused(tiny).file == tiny / "softmax.safetensors"
+
+
+@pytest.mark.parametrize("field", ["vocab_size", "dim"])
+def test_other_dimensions_in_the_manifest(tiny: Path, field: str) -> None:
+    forge(tiny, **{field: 8})
+    error = refused(tiny)
+    assert error.file.name in ("softmax.safetensors", "screen.safetensors")
+    assert "needed" in error.reason
+
+
+def test_an_unknown_part_is_verified_and_otherwise_ignored(tiny: Path) -> None:
+    file = tiny / "future.bin"
+    file.write_bytes(b"not a tensor file")
+    manifest = read_manifest(tiny)
+    forge(tiny, parts={**manifest.parts, "future": FileEntry("future.bin", 0, "0" * 64)})
+    contents = read_contents(tiny)
+    verify_contents(contents)
+    assert contents.parts.keys() == {"softmax", "screen"}
+
+    replace_file(file, b"Not a tensor file")
+    with pytest.raises(IndexUnreadable, match=r"future\.bin: damaged"):
+        verify_contents(read_contents(tiny))
+    file.unlink()
+    assert refused(tiny).file == file
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 200_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_a_broken_calibration(tiny: Path, data: bytes, reason: str) -> None:
+    (tiny / "calibration.json").write_bytes(data)
+    error = refused(tiny)
+    assert error.file == tiny / "calibration.json"
+    assert error.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"a\nb\nc\nd\ne\nf\n\xff\n", "not UTF-8 at byte 12"),
+        (b"a\nb\nc\nd\ne\nf\n", "6 lines, needed: 7"),
+        (b"a\nb\nc\nd\ne\nf\ng\nh\n", "8 lines"),
+        (b"a\nb\nc\nd\ne\nf\ng\nh", "7 lines"),
+    ],
+)
+def test_a_broken_vocabulary(tiny: Path, data: bytes, reason: str) -> None:
+    replace_file(tiny / "vocabulary.txt", data)
+    forge(tiny)
+    with pytest.raises(IndexUnreadable) as refusal:
+        verify_contents(read_contents(tiny))
+    assert refusal.value.file == tiny / "vocabulary.txt"
+    assert refusal.value.reason.startswith(reason)
+
+
+def test_a_huge_manifest_is_not_read(tiny: Path) -> None:
+    os.truncate(tiny / "manifest.json", 1 << 40)
+    assert "at most" in refused(tiny).reason
+
+
+def test_a_copy_elsewhere_is_the_same_index(tiny: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "12"
+    shutil.copytree(tiny, copy)
+    assert read_contents(copy).manifest == read_contents(tiny).manifest
+    fields = json.loads((copy / "manifest.json").read_bytes())
+    assert "demo" not in json.dumps(fields)
+    assert replace(read_manifest(copy), seeds={}).digest != fields["digest"]

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.index import Index, open_index
+from logitsieve.types.errors import IndexUnreadable, InvalidKnob, InvalidRequest
+from tests.index.samples import WORDS, read_manifest, replace_file, tiny_softmax, write_tiny
+
+
+@pytest.fixture
+def index(tiny: Path, kernel_cache: Path) -> Iterator[Index]:
+    with open_index(tiny, kernel_cache=kernel_cache) as opened:
+        yield opened
+
+
+def hidden(rows: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((rows, 3)).astype(np.float32)
+
+
+def test_what_it_says_of_itself(index: Index, tiny: Path) -> None:
+    assert (index.name, index.version, index.path) == ("demo", 1, tiny)
+    assert (index.vocab_size, index.dim, index.threads) == (7, 3, 1)
+    assert index.heads == ("exact", "screen")
+    assert index.default_head == "screen"
+    assert index.manifest == read_manifest(tiny)
+    assert index.digest == index.manifest.digest
+    assert index.calibration is None
+    assert index.vocabulary == tuple(WORDS)
+    np.testing.assert_array_equal(index.softmax.weight, tiny_softmax().weight)
+
+
+def test_calibration_and_no_vocabulary(tmp_path: Path, kernel_cache: Path) -> None:
+    out = write_tiny(tmp_path / "demo" / "3", vocabulary=None, calibration={"us": [1.5]})
+    with open_index(out, kernel_cache=kernel_cache) as index:
+        assert index.vocabulary is None
+        assert index.calibration == {"us": [1.5]}
+
+
+def test_the_vocabulary_is_read_when_asked_for(tiny: Path, kernel_cache: Path) -> None:
+    data = (tiny / "vocabulary.txt").read_bytes()
+    replace_file(tiny / "vocabulary.txt", b"\xff" * len(data))
+    with (
+        open_index(tiny, verify="sizes", kernel_cache=kernel_cache) as index,
+        pytest.raises(IndexUnreadable, match="not UTF-8"),
+    ):
+        _ = index.vocabulary
+
+
+def test_heads_by_name(index: Index) -> None:
+    assert index.head() is index.head("screen")
+    assert index.head("exact").name == "exact"
+    assert index.head("screen").knobs == {"probes": 1}
+    assert index.head(probes=2).knobs == {"probes": 2}
+    assert index.head().knobs == {"probes": 1}
+    with pytest.raises(InvalidRequest, match="head: got 'svd', allowed: exact, screen"):
+        index.head("svd")
+    with pytest.raises(InvalidKnob):
+        index.head("screen", width=3)
+
+
+def test_logits_are_those_of_the_softmax(index: Index) -> None:
+    rows, ids = hidden(5), np.random.default_rng(2).integers(0, 7, (5, 4))
+    softmax = tiny_softmax()
+    dense = rows.astype(np.float64) @ softmax.weight.T.astype(np.float64) + softmax.bias
+    expected = np.take_along_axis(dense, ids, 1).astype(np.float32)
+    found = index.logits(rows, ids)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    for kind in (np.uint8, np.int32, np.uint64):
+        np.testing.assert_array_equal(index.logits(rows, ids.astype(kind)), found)
+    np.testing.assert_array_equal(index.logits(rows.tolist(), ids.tolist()), found)
+    np.testing.assert_array_equal(index.logits(rows[0], ids[:1]), found[:1])
+
+
+def test_logits_are_those_that_heads_answer(index: Index) -> None:
+    rows = hidden(4)
+    top = index.head("exact").topk(rows, 7)
+    np.testing.assert_array_equal(index.logits(rows, top.ids), top.logits)
+
+
+WRONG: list[tuple[str, Any, Any]] = [
+    ("ids", hidden(1), [[7]]),
+    ("ids", hidden(1), [[-1]]),
+    ("ids", hidden(1), np.array([[2**63]], np.uint64)),
+    ("ids", hidden(1), [0]),
+    ("ids", hidden(1), [[]]),
+    ("ids", hidden(1), [[0.0]]),
+    ("ids", hidden(1), [[True]]),
+    ("ids", hidden(1), [["0"]]),
+    ("ids", hidden(1), [[0], [0]]),
+    ("ids", hidden(2), [[0], [0, 1]]),
+    ("ids", hidden(1), [[2**70]]),
+    ("hidden", np.zeros((1, 4), np.float32), [[0]]),
+    ("hidden", np.zeros((0, 3), np.float32), [[0]]),
+    ("hidden[0]", np.full((1, 3), np.nan, np.float32), [[0]]),
+]
+
+
+@pytest.mark.parametrize(("field", "rows", "ids"), WRONG)
+def test_wrong_questions_are_named(index: Index, field: str, rows: Any, ids: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        index.logits(rows, ids)
+    assert refused.value.field == field
+
+
+def test_answers_belong_to_the_caller(index: Index) -> None:
+    rows, ids = hidden(2), np.zeros((2, 3), np.int32)
+    first = index.logits(rows, ids)
+    first[:] = 0
+    assert index.logits(rows, ids).any()
+
+
+def test_warm_reports_each_head(index: Index) -> None:
+    calls: list[tuple[str, int, int]] = []
+    index.warm(lambda *call: calls.append(call))
+    assert calls == [("warm", 1, 2), ("warm", 2, 2)]
+    index.warm()
+
+
+def test_threads_may_share_it(index: Index) -> None:
+    rows = hidden(16)
+    alone = index.head("screen").topk(rows, 3)
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda _: index.head("screen").topk(rows, 3), range(32))
+        for top in answers:
+            for ours, theirs in zip(top, alone, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_closed_index_says_so_and_heads_in_use_live_on(index: Index) -> None:
+    head, rows = index.head("screen"), hidden(3)
+    before = head.topk(rows, 2)
+    index.close()
+    index.close()
+    for used in (
+        lambda: index.head(),
+        lambda: index.softmax,
+        lambda: index.logits(rows, [[0]] * 3),
+    ):
+        with pytest.raises(InvalidRequest, match="closed"):
+            used()
+    np.testing.assert_array_equal(head.topk(rows, 2).ids, before.ids)
+
+
+def mapped(path: Path) -> bool:
+    return str(path) in Path("/proc/self/maps").read_text()
+
+
+def test_closing_lets_go_of_the_mapping(tiny: Path, kernel_cache: Path) -> None:
+    index = open_index(tiny, kernel_cache=kernel_cache)
+    assert mapped(tiny)
+    index.close()
+    assert not mapped(tiny)
+    assert index.vocab_size == 7

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitsieve.index import FileEntry, HeadEntry, Manifest
+from logitsieve.index.manifest import canonical, is_name, is_version
+from logitsieve.types.errors import IndexUnreadable
+
+SHA = hashlib.sha256(b"").hexdigest()
+MANIFEST = Manifest(
+    vocab_size=7,
+    dim=3,
+    softmax_sha256=SHA,
+    parts={"softmax": FileEntry("softmax.safetensors", 10, SHA)},
+    heads={"exact": HeadEntry(), "screen": HeadEntry("softmax", {"probes": 2}, {"c": [1, None]})},
+    default_head="screen",
+    vocabulary=FileEntry("vocabulary.txt", 5, SHA),
+    config={"name": "naïve", "rate": 0.1},
+    seeds={"fit": 1},
+)
+
+
+def test_reads_what_it_wrote() -> None:
+    read = Manifest.from_json(MANIFEST.file_bytes())
+    assert read == MANIFEST
+    assert read.digest == MANIFEST.digest
+
+
+def test_the_digest_is_that_of_the_canonical_json() -> None:
+    fields = json.loads(MANIFEST.file_bytes())
+    assert fields.pop("digest") == MANIFEST.digest
+    assert canonical(fields) == MANIFEST.to_json()
+    assert hashlib.sha256(MANIFEST.to_json()).hexdigest() == MANIFEST.digest
+
+
+def test_the_order_of_keys_and_the_type_of_whole_knobs_do_not_matter() -> None:
+    heads = dict(reversed(list(MANIFEST.heads.items())))
+    heads["screen"] = replace(heads["screen"], knobs={"probes": 2.0})
+    assert replace(MANIFEST, heads=heads).digest == MANIFEST.digest
+
+
+def test_the_digest_depends_on_every_field() -> None:
+    changes: dict[str, Any] = {
+        "vocab_size": 8,
+        "dim": 4,
+        "softmax_sha256": SHA[::-1],
+        "parts": {**MANIFEST.parts, "svd": FileEntry("svd.safetensors", 1, SHA)},
+        "heads": {"exact": HeadEntry(), "screen": HeadEntry("softmax", {"probes": 3})},
+        "default_head": "exact",
+        "vocabulary": None,
+        "config": {},
+        "seeds": {"fit": 2},
+        "format_version": 2,
+    }
+    assert changes.keys() == vars(MANIFEST).keys()
+    digests = {replace(MANIFEST, **{field: value}).digest for field, value in changes.items()}
+    assert len(digests | {MANIFEST.digest}) == len(changes) + 1
+
+
+Fields = dict[str, Any]
+
+
+def edited(change: Callable[[Fields], object]) -> bytes:
+    """A manifest whose digest fits, with one field changed."""
+    fields = json.loads(MANIFEST.to_json())
+    change(fields)
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return canonical({**fields, "digest": hashlib.sha256(text).hexdigest()}) + b"\n"
+
+
+def put(*path: str, to: Any) -> Callable[[Fields], object]:
+    def change(fields: Fields) -> None:
+        for key in path[:-1]:
+            fields = fields[key]
+        fields[path[-1]] = to
+
+    return change
+
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "Expecting value"),
+    "not JSON": (b"{", "Expecting"),
+    "not UTF-8": (b'"\xff"', "decode"),
+    "nested deeply": (b"[" * 200_000, "nested too deeply"),
+    "a list": (b"[]\n", "not a JSON object"),
+    "no version": (b"{}\n", "format_version None"),
+    "NaN": (b'{"format_version":1,"config":NaN}', "not JSON compliant"),
+    "a number of 5,000 digits": (b'{"a":' + b"9" * 5000 + b"}", "integer string"),
+    "the next version": (edited(put("format_version", to=2)), "format_version 2 is not one of [1]"),
+    "version 0": (edited(put("format_version", to=0)), "format_version 0"),
+    "version true": (edited(put("format_version", to=True)), "format_version True"),
+    "version as text": (edited(put("format_version", to="1")), "format_version '1'"),
+    "a changed seed": (MANIFEST.file_bytes().replace(b'"fit":1', b'"fit":2'), "digest"),
+    "no digest": (MANIFEST.to_json(), "digest"),
+    "spaces": (MANIFEST.file_bytes() + b" ", "canonical"),
+    "no line end": (MANIFEST.file_bytes()[:-1], "canonical"),
+    "a key twice": (MANIFEST.file_bytes().replace(b"{", b'{"dim":3,', 1), "canonical"),
+    "another dtype": (edited(put("dtype", to="F16")), "dtype"),
+    "a field more": (edited(put("colour", to="red")), "unknown: colour"),
+    "a field less": (edited(lambda fields: fields.pop("seeds")), "seeds"),
+    "V = 0": (edited(put("vocab_size", to=0)), "vocab_size: got 0"),
+    "V = 2^31": (edited(put("vocab_size", to=2**31)), "vocab_size"),
+    "D negative": (edited(put("dim", to=-3)), "dim: got -3"),
+    "D as a float": (edited(put("dim", to=3.0)), "dim: got 3.0"),
+    "a short sha256": (edited(put("softmax_sha256", to=SHA[1:])), "64 hex digits"),
+    "parts as a list": (edited(put("parts", to=[])), "parts: not a JSON object"),
+    "no softmax": (edited(put("parts", to={})), "the part 'softmax'"),
+    "a part elsewhere": (edited(put("parts", "softmax", "file", to="../../etc/passwd")), "file"),
+    "a part at /": (edited(put("parts", "softmax", "file", to="/etc/passwd")), "file"),
+    "a part named ..": (edited(put("parts", "softmax", "file", to="..")), "file"),
+    "a part that is the manifest": (
+        edited(put("parts", "softmax", "file", to="manifest.json")),
+        "share a file",
+    ),
+    "two parts in one file": (
+        edited(put("vocabulary", "file", to="softmax.safetensors")),
+        "share a file",
+    ),
+    "a negative size": (edited(put("parts", "softmax", "size", to=-1)), "size: got -1"),
+    "a part without size": (
+        edited(put("parts", "softmax", to={"file": "a", "sha256": SHA})),
+        "needs exactly file, sha256, size",
+    ),
+    "a bad part name": (edited(lambda f: f["parts"].update({"A": f["parts"]["softmax"]})), "'A'"),
+    "no exact": (edited(lambda fields: fields["heads"].pop("exact")), "the head 'exact'"),
+    "a head named with spaces": (
+        edited(put("heads", "a b", to={"part": None, "knobs": {}, "config": {}})),
+        "'a b' cannot name a head",
+    ),
+    "a head without knobs": (edited(put("heads", "exact", to={"part": None})), "needs exactly"),
+    "a head of no part": (edited(put("heads", "screen", "part", to="lost")), "'lost'"),
+    "a knob as text": (edited(put("heads", "screen", "knobs", "probes", to="2")), "probes"),
+    "an infinite knob": (
+        MANIFEST.file_bytes().replace(b'"probes":2.0', b'"probes":1e999'),
+        "not JSON compliant",
+    ),
+    "no such default": (edited(put("default_head", to="svd")), "'svd' is not among"),
+    "a seed of 1.5": (edited(put("seeds", "fit", to=1.5)), "fit: not an integer"),
+    "words as text": (edited(put("vocabulary", to="vocabulary.txt")), "vocabulary: not a JSON"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_manifests_are_refused_by_name(name: str) -> None:
+    data, reason = HOSTILE[name]
+    with pytest.raises(IndexUnreadable) as refused:
+        Manifest.from_json(data, Path("models/demo/1/manifest.json"))
+    assert refused.value.file == Path("models/demo/1/manifest.json")
+    assert reason in refused.value.reason
+
+
+def test_every_bit_flip_is_refused() -> None:
+    data = MANIFEST.file_bytes()
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(IndexUnreadable):
+            Manifest.from_json(bytes(flipped))
+
+
+@pytest.mark.parametrize("name", ["a", "0", "lm-docs.v2_x", "a" * 64])
+def test_names(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "-a", ".tmp-1", "A", "a/b", "a\n", "é", "a" * 65, 1])
+def test_what_is_no_name(name: object) -> None:
+    assert not is_name(name)
+
+
+def test_versions() -> None:
+    assert all(is_version(text) for text in ("1", "10", "9" * 18))
+    assert not any(is_version(text) for text in ("", "0", "01", "-1", "1.0", "1\n", "²", "٣"))

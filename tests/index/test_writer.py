@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.heads.base import Softmax
+from logitsieve.index import HeadEntry
+from logitsieve.index.contents import read_contents
+from logitsieve.index.verify import verify_contents
+from logitsieve.index.writer import STALE_AFTER_S
+from logitsieve.types.errors import InvalidRequest
+from tests.index.samples import WORDS, arguments, tiny_screen, tiny_softmax, write_tiny
+
+GOLDEN = Path(__file__).parent / "golden" / "1"
+STEPS = [
+    "folder",
+    "part screen",
+    "part softmax",
+    "vocabulary",
+    "calibration",
+    "manifest",
+    "named",
+]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def temporaries(folder: Path) -> list[Path]:
+    return list(folder.glob(".tmp-*"))
+
+
+def test_golden_bytes(tiny: Path) -> None:
+    assert snapshot(tiny) == snapshot(GOLDEN)
+    verify_contents(read_contents(GOLDEN))
+
+
+def test_equal_arguments_give_equal_files_whatever_their_layout(tmp_path: Path, tiny: Path) -> None:
+    softmax, screen = tiny_softmax(), tiny_screen()
+    other = write_tiny(
+        tmp_path / "other" / "2",
+        softmax=Softmax(np.asfortranarray(softmax.weight), softmax.bias.astype(">f4")),
+        parts={"screen": {name: screen[name] for name in reversed(screen)}},
+        heads=dict(reversed(list(arguments()["heads"].items()))),
+        vocabulary=tuple(WORDS),
+    )
+    assert snapshot(other) == snapshot(tiny)
+
+
+def test_calibration_is_no_part_of_the_identity(tmp_path: Path, tiny: Path) -> None:
+    measured = {"cpu": "any", "us": [1.5, 2]}
+    other = write_tiny(tmp_path / "demo" / "2", calibration=measured)
+    assert read_contents(other).calibration == measured
+    assert read_contents(tiny).calibration is None
+    assert read_contents(other).manifest.digest == read_contents(tiny).manifest.digest
+
+
+def test_steps_come_in_order_and_leave_nothing_beside(tmp_path: Path) -> None:
+    steps: list[str] = []
+    out = tmp_path / "deep" / "models" / "demo" / "1"
+    assert write_tiny(out, calibration={}, checkpoint=steps.append) == out
+    assert steps == STEPS
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_the_index_is_as_readable_as_the_umask_says(tiny: Path) -> None:
+    beside = tiny.parent / "folder"
+    beside.mkdir()
+    assert tiny.stat().st_mode == beside.stat().st_mode
+
+
+@pytest.mark.parametrize(
+    "out", ["demo/0", "demo/01", "demo/one", "demo/-1", "Demo/1", ".demo/1", "a b/1"]
+)
+def test_out_must_be_a_name_and_a_version(tmp_path: Path, out: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        write_tiny(tmp_path / out)
+    assert refused.value.field == "out"
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_out_is_an_error_and_stays(tiny: Path) -> None:
+    before = snapshot(tiny)
+    with pytest.raises(InvalidRequest, match="exists"):
+        write_tiny(tiny, softmax=tiny_softmax(1))
+    assert snapshot(tiny) == before
+
+
+@pytest.mark.parametrize("rival", ["folder", "dangling link"])
+def test_an_out_that_is_no_index_is_an_error_too(tmp_path: Path, rival: str) -> None:
+    out = tmp_path / "demo" / "1"
+    out.parent.mkdir()
+    if rival == "folder":
+        out.mkdir()
+    else:
+        out.symlink_to("nowhere")
+    with pytest.raises(InvalidRequest, match="exists"):
+        write_tiny(out)
+
+
+def test_of_two_writers_the_first_to_finish_wins(tmp_path: Path) -> None:
+    out = tmp_path / "demo" / "1"
+
+    def overtake(step: str) -> None:
+        if step == "manifest":
+            write_tiny(out)
+
+    with pytest.raises(InvalidRequest, match="exists by now"):
+        write_tiny(out, softmax=tiny_softmax(1), checkpoint=overtake)
+    assert snapshot(out) == snapshot(GOLDEN)
+    assert not temporaries(out.parent)
+
+
+@pytest.mark.parametrize("last", STEPS[:-1])
+def test_a_failure_leaves_nothing(tmp_path: Path, last: str) -> None:
+    def fail(step: str) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_tiny(tmp_path / "demo" / "1", checkpoint=fail)
+    assert not list((tmp_path / "demo").iterdir())
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("last", STEPS)
+def test_a_kill_at_any_step_leaves_all_or_nothing(tiny: Path, last: str) -> None:
+    before, out = snapshot(tiny), tiny.parent / "2"
+    command = [sys.executable, "-m", "tests.index.killed_writer", str(out), last]
+    killed = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+    assert out.exists() == (last == "named")
+    if not out.exists():
+        assert len(temporaries(tiny.parent)) == 1
+        write_tiny(out, calibration={"us": 1.0})
+    verify_contents(read_contents(out))
+    assert snapshot(out).keys() == {*before, "calibration.json"}
+    assert snapshot(tiny) == before
+
+
+def test_only_what_is_older_than_a_day_is_swept(tiny: Path) -> None:
+    stale, young = tiny.parent / ".tmp-stale", tiny.parent / ".tmp-young"
+    for folder in (stale, young):
+        folder.mkdir()
+        (folder / "softmax.safetensors").write_bytes(b"half")
+    long_ago = time.time() - STALE_AFTER_S - 60
+    os.utime(stale, (long_ago, long_ago))
+    os.utime(tiny, (long_ago, long_ago))
+    write_tiny(tiny.parent / "2")
+    assert not stale.exists()
+    assert young.exists()
+    assert tiny.exists()
+
+
+def spoiled(name: str, place: tuple[int, ...], value: float) -> dict[str, np.ndarray]:
+    screen = tiny_screen()
+    screen[name][place] = value
+    return screen
+
+
+def refusals() -> Iterator[tuple[str, dict[str, Any]]]:
+    W, b = tiny_softmax().weight, tiny_softmax().bias
+    exact = {"exact": HeadEntry()}
+    yield "softmax", {"softmax": Softmax(W[0], b)}
+    yield "softmax", {"softmax": Softmax(W, b[:-1])}
+    yield "softmax", {"softmax": Softmax(W.astype(np.float64), b)}
+    yield "softmax", {"softmax": Softmax(W, np.full_like(b, np.inf))}
+    yield "parts['softmax']", {"softmax": Softmax(W[:0], b[:0])}
+    yield "parts", {"parts": {"softmax": {"weight": W}}}
+    yield "parts['screen']", {"parts": {"screen": {}}}
+    yield "parts['screen']", {"parts": {"screen": spoiled("ids", (0,), 7)}}
+    yield "parts['screen']", {"parts": {"screen": spoiled("centroids", (0, 0), np.nan)}}
+    yield "parts['other']", {"parts": {"other": {"mask": np.ones(3, bool)}}}
+    yield "parts['other']", {"parts": {"other": {"words": np.array(["a"], object)}}}
+    yield "parts['other']", {"parts": {"other": {"scalar": np.float32(1)}}}
+    yield "parts['other']", {"parts": {"other": {"_pad_0": np.ones(3)}}}
+    yield "heads", {"heads": {"screen": HeadEntry("screen")}}
+    yield "heads", {"heads": {**exact, "svd": HeadEntry("svd")}, "default_head": "exact"}
+    yield "heads", {"heads": exact, "default_head": "svd"}
+    yield "heads", {"heads": {**exact, "screen": HeadEntry("screen", {"probes": 0})}}
+    yield "heads", {"heads": {**exact, "screen": HeadEntry("softmax")}}
+    yield "heads", {"heads": {**exact, "screen": HeadEntry()}}
+    yield "heads", {"parts": {"../x": {"a": np.ones(1)}}, "heads": exact, "default_head": "exact"}
+    yield (
+        "heads['exact'].config",
+        {"heads": {"exact": HeadEntry(config={"a": object()})}, "default_head": "exact"},
+    )
+    yield (
+        "heads['exact'].knobs",
+        {"heads": {"exact": HeadEntry(knobs={"a": np.inf})}, "default_head": "exact"},
+    )
+    yield "config", {"config": {"rate": float("nan")}}
+    yield "config", {"config": {"array": np.ones(1)}}
+    yield "calibration", {"calibration": {"us": float("inf")}}
+    yield "heads", {"seeds": {"fit": 1.5}}
+    yield "vocabulary", {"vocabulary": WORDS[1:]}
+    yield "vocabulary", {"vocabulary": [*WORDS[1:], "two\nlines"]}
+    yield "vocabulary", {"vocabulary": [*WORDS[1:], "\ud800"]}
+
+
+@pytest.mark.parametrize(("field", "changes"), list(refusals()))
+def test_wrong_arguments_are_named_and_write_nothing(
+    tmp_path: Path, field: str, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        write_tiny(tmp_path / "demo" / "1", **changes)
+    assert refused.value.field == field
+    assert not (tmp_path / "demo").exists()
+
+
+def test_integer_keys_and_tuples_in_config_read_back_as_json_has_them(tmp_path: Path) -> None:
+    config = {"rounds": {10: (1, 2), 9: None}}
+    contents = read_contents(write_tiny(tmp_path / "demo" / "1", config=config))
+    assert contents.manifest.config == {"rounds": {"10": [1, 2], "9": None}}
+
+
+def test_the_matrix_is_not_copied(tmp_path: Path) -> None:
+    weight = np.ones((1 << 13, 512), np.float32)  # 16 MiB
+    softmax = Softmax(weight, np.zeros(1 << 13, np.float32))
+    exact = {"exact": HeadEntry()}
+    tracemalloc.start()
+    write_tiny(
+        tmp_path / "demo" / "1",
+        softmax=softmax,
+        parts={},
+        heads=exact,
+        default_head="exact",
+        vocabulary=None,
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < weight.nbytes / 4
