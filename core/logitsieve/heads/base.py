@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from operator import index
 from typing import Any, ClassVar, Protocol, Self
 
@@ -143,10 +144,10 @@ def checked_knobs(
             known = ", ".join(table) or "no knobs"
             raise InvalidKnob(f"knobs.{name}", value, known)
         knob = table[name]
-        if isinstance(value, bool) or value != value or value != int(value):
-            raise InvalidKnob(f"knobs.{name}", value, "a whole number")
-        if not knob.low <= value <= knob.high:
-            raise InvalidKnob(f"knobs.{name}", value, f"{knob.low} to {knob.high}")
+        whole = isinstance(value, Real) and type(value) is not bool and float(value).is_integer()
+        if not whole or not knob.low <= value <= knob.high:
+            allowed = f"a whole number, {knob.low} to {knob.high}"
+            raise InvalidKnob(f"knobs.{name}", repr(value), allowed)
         point[name] = int(value)
     return point
 

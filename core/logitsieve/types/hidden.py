@@ -77,7 +77,7 @@ def _from_torch(tensor: Any) -> np.ndarray:
 def _to_float32(array: np.ndarray) -> Float32:
     dtype = array.dtype
     if dtype == np.float32:
-        return array.astype(np.float32, copy=False)  # also turns big-endian values
+        return array
     if dtype.name == "bfloat16" or dtype == np.uint16:
         bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32)
         return (bits << 16).view(np.float32)

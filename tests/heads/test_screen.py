@@ -1,0 +1,104 @@
+"""The learned screen: routing, probing, and rows that its lists cannot fill."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.heads import ExactHead, ScreenHead, Softmax
+from tests.oracle import best, dot64, logits64
+from tests.synthetic import make_head, make_hidden, make_softmax, screen_arrays
+
+SOFTMAX = make_softmax()
+HIDDEN = make_hidden(70)
+ARRAYS = screen_arrays(SOFTMAX)
+
+
+def make_screen(arrays: dict[str, np.ndarray], probes: int = 1) -> ScreenHead:
+    knobs = {"probes": probes}
+    exact = ExactHead(SOFTMAX)
+    return ScreenHead.from_arrays(SOFTMAX, arrays, fallback=exact, threads=1, knobs=knobs)
+
+
+def lists_of(row: np.ndarray, probes: int) -> np.ndarray:
+    """The union of the lists of the best clusters, by the oracle's routing."""
+    order = np.argsort(-dot64(ARRAYS["centroids"], row), kind="stable")[:probes]
+    offsets, ids = ARRAYS["offsets"], ARRAYS["ids"]
+    return np.unique(np.concatenate([ids[offsets[c] : offsets[c + 1]] for c in order]))
+
+
+def test_the_answer_is_the_best_of_the_probed_lists() -> None:
+    true = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
+    for probes in (1, 2, 6):
+        top = make_screen(ARRAYS, probes).topk(HIDDEN, 5)
+        for row in range(len(HIDDEN)):
+            listed = lists_of(HIDDEN[row], probes)
+            expected = listed[best(true[row][None, listed], 5)[0]]
+            np.testing.assert_array_equal(top.ids[row], expected)
+
+
+def test_precision_does_not_fall_as_probes_grow_and_all_lists_are_the_union() -> None:
+    true = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), 5)
+    hits = [
+        int((make_screen(ARRAYS, p).topk(HIDDEN, 5).ids[:, :, None] == true[:, None]).sum())
+        for p in range(1, 7)
+    ]
+    assert hits == sorted(hits)
+    assert hits[-1] > hits[0]
+
+
+def test_rows_with_too_few_candidates_are_answered_by_the_fallback() -> None:
+    arrays = screen_arrays(SOFTMAX)
+    sizes = np.diff(arrays["offsets"])
+    k = int(np.median(sizes))
+    top = make_screen(arrays).topk(HIDDEN, k)
+    routed = np.array([dot64(arrays["centroids"], row).argmax() for row in HIDDEN])
+    short = sizes[routed] < k
+    assert 0 < short.sum() < len(HIDDEN)
+    np.testing.assert_array_equal(top.exact, short)
+    np.testing.assert_array_equal(top.scanned[short], SOFTMAX.vocab_size)
+    np.testing.assert_array_equal(top.scanned[~short], sizes[routed][~short])
+    true = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), k)
+    np.testing.assert_array_equal(top.ids[short], true[short])
+
+
+def test_duplicates_among_probed_lists_are_kept_once() -> None:
+    twice = np.arange(10, dtype=np.int32)
+    arrays = {
+        "centroids": ARRAYS["centroids"][:2],
+        "offsets": np.array([0, 10, 20], np.int32),
+        "ids": np.concatenate([twice, twice[::-1]]),
+    }
+    top = make_screen(arrays, probes=2).topk(HIDDEN, 10)
+    assert (np.sort(top.ids, axis=1) == twice).all()
+    assert not top.exact.any()
+    assert make_screen(arrays, probes=2).topk(HIDDEN, 11).exact.all()
+
+
+def test_near_tied_centroids_are_decided_by_the_exact_dot() -> None:
+    """Centroids one bit apart: a batch routed as a product must agree with single rows."""
+    centroids = np.repeat(ARRAYS["centroids"][:1], 6, axis=0)
+    steps = np.arange(6, dtype=np.float32) * np.spacing(centroids[0, 0])
+    centroids[:, 0] += steps
+    screen = make_screen({**ARRAYS, "centroids": centroids})
+    together = screen.topk(HIDDEN, 5).ids
+    for row in range(len(HIDDEN)):
+        np.testing.assert_array_equal(screen.topk(HIDDEN[row], 5).ids[0], together[row])
+
+
+def test_more_probes_than_clusters_means_all_of_them() -> None:
+    assert make_head("screen", SOFTMAX, probes=64).knobs == {"probes": 6}
+
+
+def test_one_cluster_with_every_row_is_the_exact_answer() -> None:
+    everything = {
+        "centroids": np.ones((1, 24), np.float32),
+        "offsets": np.array([0, 300], np.int32),
+        "ids": np.arange(300, dtype=np.int32),
+    }
+    expected = ExactHead(SOFTMAX).topk(HIDDEN, 300)
+    np.testing.assert_array_equal(make_screen(everything).topk(HIDDEN, 300).ids, expected.ids)
+
+
+def test_a_vocabulary_of_one() -> None:
+    softmax = Softmax(np.ones((1, 3), np.float32), np.zeros(1, np.float32))
+    assert make_head("screen", softmax).topk(np.ones(3, np.float32), 1).ids.tolist() == [[0]]
