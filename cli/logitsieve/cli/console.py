@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -21,7 +22,7 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Cells are shown as they are, never as markup; numbers to the right."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
         is_number = rows and all(isinstance(row[number], int | float | None) for row in rows)
         table.add_column(column, justify="right" if is_number else "left")

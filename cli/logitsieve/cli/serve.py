@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logitsieve.cli.console import bars
 from logitsieve.cli.options import with_options
 from logitsieve.server.app import serve
 from logitsieve.server.config import ServeConfig
@@ -13,4 +14,4 @@ def command(config: ServeConfig) -> None:
 
     Example: logitsieve serve --models models --port 50051
     """
-    serve(config)
+    serve(config, progress=bars)

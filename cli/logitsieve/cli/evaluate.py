@@ -1,0 +1,126 @@
+"""`logitsieve evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from logitsieve.cli.console import bars, print_json, print_table
+from logitsieve.cli.options import numbers
+from logitsieve.evaluation import Evaluation, evaluate, us_per_row
+from logitsieve.heads.base import Head
+from logitsieve.index import Index, open_index
+from logitsieve.index_builder.config import Progress
+from logitsieve.index_builder.contexts import Contexts, open_contexts
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import Float32
+
+BLOCK_ROWS = 1024
+KS = (1, 5, 10)
+
+
+def command(
+    index: Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")],
+    contexts: Annotated[
+        str, typer.Option(help="H.npy, a folder of shards, H.npz:NAME or H.safetensors:NAME.")
+    ],
+    head: Annotated[str, typer.Option(help="Instead of the index's own choice.")] = "",
+    knob: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the head; repeatable.")
+    ] = None,
+    k: Annotated[
+        list[int] | None,
+        typer.Option("-k", min=1, help="Answers a row; repeatable.", show_default="1, 5, 10"),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of each timed call.")] = 1,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Contexts judged, spread evenly over all.")
+    ] = 20_000,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure a head on contexts, and the exact softmax beside it.
+
+    Example: logitsieve evaluate models/lm/1 --contexts heldout.npy --knob probes=2
+    """
+    with bars() as progress, TemporaryDirectory() as scratch:
+        opened = open_index(index, threads=threads, progress=progress)
+        chosen = opened.head(head, **numbers("knob", knob or []))
+        ks = _checked(k, opened)
+        found = open_contexts(contexts, opened.dim, Path(scratch))
+        heads = list({each.name: each for each in (chosen, opened.head("exact"))}.values())
+        results = [
+            _measure(each, opened.head("exact"), found, ks, batch, max_rows, progress)
+            for each in heads
+        ]
+    if as_json:
+        print_json({"index": str(index), "digest": opened.digest, "batch": batch, "heads": results})
+    else:
+        _show(results, f"{opened.name} {opened.version}, {batch} row(s) a call")
+
+
+def _checked(k: list[int] | None, index: Index) -> list[int]:
+    ks = sorted(set(k)) if k else [each for each in KS if each <= index.vocab_size]
+    if ks[-1] > index.vocab_size:
+        raise InvalidRequest("k", ks[-1], f"1..{index.vocab_size}")
+    return ks
+
+
+def _measure(
+    head: Head,
+    exact: Head,
+    contexts: Contexts,
+    ks: list[int],
+    batch: int,
+    max_rows: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    rows = min(contexts.rows, max_rows)
+    found = evaluate(head, exact, _spread(contexts, rows, head.name, progress), ks)
+    timed = contexts.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))
+    speed = us_per_row(head, timed, max(ks), batch)
+    return {"head": head.name, "knobs": dict(head.knobs), "us_per_row": speed, **_as_json(found)}
+
+
+def _spread(contexts: Contexts, rows: int, stage: str, progress: Progress) -> Iterator[Float32]:
+    """Blocks of `rows` contexts that lie evenly over all, in their order."""
+    chosen = np.arange(rows) * contexts.rows // rows
+    for start in range(0, rows, BLOCK_ROWS):
+        yield contexts.take(chosen[start : start + BLOCK_ROWS])
+        progress(stage, min(start + BLOCK_ROWS, rows), rows)
+
+
+def _as_json(found: Evaluation) -> dict[str, Any]:
+    return {
+        "rows": found.rows,
+        "mass_kept": found.mass_kept,
+        "precision": {k: vars(precision) for k, precision in found.precision.items()},
+        "scanned": dict(found.scanned),
+    }
+
+
+def _show(results: list[dict[str, Any]], title: str) -> None:
+    rows: list[list[object]] = [
+        [
+            result["head"],
+            " ".join(f"{name}={value:g}" for name, value in result["knobs"].items()),
+            k,
+            precision["mean"],
+            precision["low"],
+            precision["worst"],
+            result["mass_kept"],
+            result["scanned"][k],
+            result["us_per_row"],
+        ]
+        for result in results
+        for k, precision in result["precision"].items()
+    ]
+    columns = ["head", "knobs", "k", "P@k", "95 % low", "worst block", "mass kept", "scanned"]
+    print_table(f"{title}, {results[0]['rows']:,} contexts", [*columns, "us/row"], rows)
+    if any(precision["uneven"] for precision in results[0]["precision"].values()):
+        print("Warning: precision varies between blocks; were the fitted contexts spread?")

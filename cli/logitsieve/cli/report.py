@@ -1,0 +1,30 @@
+"""`logitsieve report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logitsieve.cli.console import bars
+from logitsieve.index import open_index
+from logitsieve.index_builder.report import write_report
+
+
+def command(
+    index: Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    contexts: Annotated[
+        str | None,
+        typer.Option(help="Contexts to measure coverage on, in any form that build takes."),
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page of plots about an index.
+
+    Example: logitsieve report models/lm/1 --contexts heldout.npy --out report.html
+    """
+    with bars() as progress:
+        opened = open_index(index, progress=progress)
+    write_report(opened, out, contexts)
+    print(out)

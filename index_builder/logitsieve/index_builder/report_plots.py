@@ -1,0 +1,127 @@
+"""The report's plots, as SVG that follows the page's colours and asks the network for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, MaxNLocator
+
+INK = "#010203"  # becomes the colour of the text around the plot
+COLOURS = ("#3d87c9", "#d9772b", "#3fa06a", "#a86bc4", "#c95666", "#8f8a3a")
+STYLE: Mapping[str, Any] = {
+    "font.size": 10,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "logitsieve",
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+}
+
+
+def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
+    """P@k over microseconds a row, one colour a head, one marker a k; exact is the reference.
+
+    Each point: head, us_per_row, precision_at {k: P}.
+    """
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        axes = _axes(7.5, 4.0)
+        heads = list(dict.fromkeys(point["head"] for point in points))
+        for head, colour in zip(heads, COLOURS * len(heads), strict=False):
+            own = sorted((p for p in points if p["head"] == head), key=lambda p: p["us_per_row"])
+            if head == "exact":
+                axes.axvline(own[0]["us_per_row"], color=colour, linestyle="--", label="exact")
+                continue
+            for k, marker in ((1, "o"), (5, "s")):
+                known = [p for p in own if k in p["precision_at"]]
+                axes.plot(
+                    [p["us_per_row"] for p in known],
+                    [p["precision_at"][k] for p in known],
+                    color=colour,
+                    marker=marker,
+                    linewidth=1,
+                    label=f"{head} P@{k}",
+                )
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(LogFormatter())
+        axes.margins(0.15)
+        axes.set_ylim(top=1.002)
+        axes.set(xlabel="µs a row (log)", ylabel="precision")
+        axes.legend()
+        return _svg(axes)
+
+
+def histogram(values: Sequence[float], xlabel: str, ylabel: str) -> str:
+    """How often values of each size occur."""
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        axes = _axes(3.1, 2.4)
+        axes.hist(values, bins=min(30, len(set(values))), color=COLOURS[0])
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        return _svg(axes)
+
+
+def ranked(values: Sequence[float], xlabel: str, ylabel: str) -> str:
+    """Values from the largest to the smallest."""
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        axes = _axes(3.1, 2.4)
+        axes.fill_between(
+            range(len(values)), sorted(values, reverse=True), step="mid", color=COLOURS[0]
+        )
+        axes.set_ylim(bottom=0)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        return _svg(axes)
+
+
+def blocks(shares: Sequence[float], ylabel: str) -> str:
+    """One share for each contiguous block of the contexts."""
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        axes = _axes(7.5, 2.6)
+        axes.plot(range(1, len(shares) + 1), shares, color=COLOURS[0], marker="o")
+        axes.axhline(sum(shares) / len(shares), color=COLOURS[1], linestyle="--", label="mean")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.margins(y=0.3)
+        axes.set(xlabel="block of the contexts", ylabel=ylabel)
+        axes.legend()
+        return _svg(axes)
+
+
+def bars(names: Sequence[str], values: Sequence[float], xlabel: str) -> str:
+    """One horizontal bar a name, the first on top."""
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        axes = _axes(7.5, 0.7 + 0.35 * len(names))
+        axes.barh(range(len(names)), values, color=COLOURS[0])
+        axes.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names])
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set(xlabel=xlabel)
+        return _svg(axes)
+
+
+def _axes(width: float, height: float) -> Axes:
+    axes = Figure(figsize=(width, height), layout="constrained").add_subplot()
+    axes.set_facecolor("none")
+    return axes
+
+
+def _svg(axes: Axes) -> str:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    text = StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    markup = text.getvalue()
+    return markup[markup.index("<svg") :].replace(INK, "currentColor")
