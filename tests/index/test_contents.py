@@ -129,6 +129,16 @@ def test_an_unknown_part_is_verified_and_otherwise_ignored(tiny: Path) -> None:
     assert refused(tiny).file == file
 
 
+def test_a_part_may_be_called_vocabulary(tiny: Path) -> None:
+    (tiny / "vocabulary.bin").write_bytes(b"any")
+    manifest = read_manifest(tiny)
+    forge(tiny, parts={**manifest.parts, "vocabulary": FileEntry("vocabulary.bin", 0, "0" * 64)})
+    verify_contents(read_contents(tiny))
+    replace_file(tiny / "vocabulary.bin", b"Any")
+    with pytest.raises(IndexUnreadable, match=r"vocabulary\.bin: damaged"):
+        verify_contents(read_contents(tiny))
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.index.contents import read_contents
@@ -33,6 +33,7 @@ def copy_with(whole: Path, name: str, data: bytes) -> Path:
     return copy
 
 
+@settings(deadline=None)
 @given(name=st.sampled_from(FILES), data=st.data())
 def test_every_flipped_byte_is_refused(whole: Path, name: str, data: st.DataObject) -> None:
     content = bytearray((whole / name).read_bytes())
@@ -44,6 +45,7 @@ def test_every_flipped_byte_is_refused(whole: Path, name: str, data: st.DataObje
     assert refused.value.file.parent == index
 
 
+@settings(deadline=None)
 @given(name=st.sampled_from(FILES), data=st.data())
 def test_every_truncation_is_refused(whole: Path, name: str, data: st.DataObject) -> None:
     content = (whole / name).read_bytes()

@@ -54,7 +54,7 @@ def read_contents(path: Path | str) -> Contents:
         raise IndexUnreadable(folder, "no such directory")
     file = folder / MANIFEST_FILE
     manifest = Manifest.from_json(read_small(file, MAX_MANIFEST), file)
-    for entry in manifest.files().values():
+    for entry in manifest.files():
         _check_size(folder / entry.file, entry.size)
     parts = {
         name: _read_part(folder / entry.file, name, manifest)

@@ -89,10 +89,10 @@ class Manifest:
         """What manifest.json holds: the canonical JSON with the digest among its fields."""
         return canonical({**self._fields(), "digest": self.digest}) + b"\n"
 
-    def files(self) -> dict[str, FileEntry]:
+    def files(self) -> list[FileEntry]:
         """Every file that the digest covers, by part name; the vocabulary comes last."""
-        files = dict(sorted(self.parts.items()))
-        return files if self.vocabulary is None else files | {"vocabulary": self.vocabulary}
+        files = [entry for _, entry in sorted(self.parts.items())]
+        return files if self.vocabulary is None else [*files, self.vocabulary]
 
     def _fields(self) -> dict[str, object]:
         return {
@@ -153,7 +153,7 @@ class Manifest:
         for kind, names in (("part", self.parts), ("head", self.heads)):
             if wrong := [name for name in names if not is_name(name)]:
                 raise ValueError(f"{wrong[0]!r} cannot name a {kind}")
-        files = [entry.file for entry in self.files().values()]
+        files = [entry.file for entry in self.files()]
         if len({*files, MANIFEST_FILE, CALIBRATION_FILE}) != len(files) + 2:
             raise ValueError("two parts share a file")
         if "softmax" not in self.parts or "exact" not in self.heads:

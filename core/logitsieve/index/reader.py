@@ -50,7 +50,7 @@ def verify_index(path: Path | str, progress: Progress | None = None) -> list[str
     _check_heads(contents, HEADS)
     verify_contents(contents, progress)
     calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
-    files = [entry.file for entry in contents.manifest.files().values()]
+    files = [entry.file for entry in contents.manifest.files()]
     return [MANIFEST_FILE, *files, *calibration]
 
 

@@ -66,7 +66,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
                 file, f"holds the matrix {found}, the manifest says {manifest.softmax_sha256}"
             )
 
-    jobs = [(entry.size, hash_file(entry)) for entry in manifest.files().values()]
+    jobs = [(entry.size, hash_file(entry)) for entry in manifest.files()]
     jobs += [
         (sum(array.nbytes for array in arrays.values()), check_values(part))
         for part, arrays in contents.parts.items()
@@ -105,7 +105,7 @@ def fingerprint(contents: Contents) -> str:
     """Changes when a file is replaced, cut or written to, and when there is more to check."""
     statuses = [
         (entry.file, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        for entry in contents.manifest.files().values()
+        for entry in contents.manifest.files()
         if (status := regular(contents.file(entry)))
     ]
     state = [str(contents.path), contents.manifest.digest, sorted(CHECKS), statuses]

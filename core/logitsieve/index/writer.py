@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +84,35 @@ def write_index(
     _remove_stale(out.parent)
     with _temporary(out.parent) as folder:
         checkpoint("folder")
-        metadata = {"softmax_sha256": fields["softmax_sha256"]}
-        written = {}
-        for name, part in sorted(arrays.items()):
-            written[name] = _write(folder / f"{name}.safetensors", pieces(part, metadata))
-            checkpoint(f"part {name}")
-        listed = None if words is None else _write(folder / VOCABULARY_FILE, [words])
-        checkpoint("vocabulary")
-        if measured is not None:
-            _write(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
-        checkpoint("calibration")
-        manifest = Manifest(parts=written, vocabulary=listed, **fields)
-        _write(folder / MANIFEST_FILE, [manifest.file_bytes()])
-        fsync_folder(folder)
-        checkpoint("manifest")
+        _fill(folder, arrays, words, measured, fields, checkpoint)
         _name(folder, out)
         checkpoint("named")
     return out
+
+
+def _fill(
+    folder: Path,
+    arrays: Mapping[str, Arrays],
+    words: bytes | None,
+    measured: Mapping[str, Any] | None,
+    fields: Mapping[str, Any],
+    checkpoint: Callable[[str], None],
+) -> None:
+    """Every file, durable before the next is begun; the manifest last."""
+    metadata = {"softmax_sha256": fields["softmax_sha256"]}
+    written = {}
+    for name, part in sorted(arrays.items()):
+        written[name] = _write(folder / f"{name}.safetensors", pieces(part, metadata))
+        checkpoint(f"part {name}")
+    listed = None if words is None else _write(folder / VOCABULARY_FILE, [words])
+    checkpoint("vocabulary")
+    if measured is not None:
+        _write(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
+    checkpoint("calibration")
+    manifest = Manifest(parts=written, vocabulary=listed, **fields)
+    _write(folder / MANIFEST_FILE, [manifest.file_bytes()])
+    fsync_folder(folder)
+    checkpoint("manifest")
 
 
 def _new_path(out: Path | str) -> Path:
@@ -200,8 +212,9 @@ def _remove_stale(folder: Path) -> None:
     """What a writer that died left behind; a younger one may still be at work."""
     oldest = time.time() - STALE_AFTER_S
     for path in folder.glob(f"{TEMPORARY}*"):
-        if path.lstat().st_mtime < oldest:
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another writer swept it, or gave it its name
+            if path.lstat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
