@@ -29,6 +29,7 @@ def command(
         print_json(facts)
     else:
         _show(facts)
+        print_points(index, facts["calibration"])
 
 
 def _facts(index: Index) -> dict[str, Any]:
@@ -54,9 +55,9 @@ def _facts(index: Index) -> dict[str, Any]:
             }
             for name in index.heads
         },
-        "parts": {
-            name: {"file": entry.file, "bytes": entry.size, "share_of_W": entry.size / matrix}
-            for name, entry in manifest.files().items()
+        "files": {
+            entry.file: {"bytes": entry.size, "share_of_W": entry.size / matrix}
+            for entry in manifest.files()
         },
         "calibration": index.calibration,
     }
@@ -76,15 +77,14 @@ def _show(facts: Mapping[str, Any]) -> None:
     plain += [(f"config.{name}", value) for name, value in facts["config"].items()]
     plain += [(f"seed.{name}", value) for name, value in facts["seeds"].items()]
     print_table(f"{facts['name']} {facts['version']}", ["", "value"], plain)
-    parts = [
-        (name, part["file"], size(part["bytes"]), f"{100 * part['share_of_W']:.2f} %")
-        for name, part in facts["parts"].items()
+    files = [
+        (name, size(file["bytes"]), f"{100 * file['share_of_W']:.2f} %")
+        for name, file in facts["files"].items()
     ]
-    print_table("Files", ["part", "file", "size", "of W"], parts)
+    print_table("Files", ["file", "size", "of W"], files)
     knobs = [
         (head, name, knob["value"], knob["low"], knob["high"], knob["help"])
         for head, entry in facts["heads"].items()
         for name, knob in entry["knobs"].items()
     ]
     print_table("Knobs at query time", ["head", "knob", "value", "low", "high", "trades"], knobs)
-    print_points(facts["calibration"])

@@ -1,17 +1,33 @@
-"""The table of operating points, as `build` and `inspect` print it."""
+"""The table of measured heads, as `build` and `inspect` print it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from logitsieve.cli.console import print_table
+from logitsieve.types.errors import IndexUnreadable
 
 KS = ("1", "5", "10")
 
 
-def print_points(calibration: Mapping[str, Any] | None) -> None:
-    """One line a head, knobs and rows a call; nothing where the index was not calibrated."""
+def print_points(index: Path, calibration: Mapping[str, Any] | None) -> None:
+    """One line a head and batch size, comparisons too; nothing if not calibrated.
+
+    IndexUnreadable if the calibration is not as the builder writes it: no digest covers it.
+    """
+    if calibration is None:
+        return
+    try:
+        _print(calibration)
+    except (KeyError, TypeError, AttributeError) as error:
+        file = index / "calibration.json"
+        raise IndexUnreadable(file, f"not as the builder writes it: {error!r}") from error
+
+
+def _print(calibration: Mapping[str, Any]) -> None:
+    points = [*calibration["points"], *calibration["compared"]]
     rows: list[list[object]] = [
         [
             point["head"]["name"],
@@ -19,11 +35,13 @@ def print_points(calibration: Mapping[str, Any] | None) -> None:
             point["rows"],
             point["us_per_row"],
             *(point["precision_at"].get(k) for k in KS),
-            point.get("mass_kept"),
-            point.get("candidates"),
+            point["mass_kept"],
+            point["candidates"],
         ]
-        for point in (calibration or {}).get("points", [])
+        for point in points
     ]
-    columns = ["head", "knobs", "rows", "us/row", *(f"P@{k}" for k in KS)]
-    if rows:
-        print_table("Calibrated on held-out contexts", [*columns, "mass kept", "candidates"], rows)
+    title = f"On {calibration['heldout_rows']:,} held-out contexts; {calibration['machine']['cpu']}"
+    columns = ["head", "knobs", "rows a call", "us/row", *(f"P@{k}" for k in KS)]
+    print_table(title, [*columns, "mass kept", "candidates"], rows)
+    if any(point["uneven"] for point in calibration["points"]):
+        print("Warning: precision varies between blocks; were the contexts spread?")

@@ -10,6 +10,7 @@ import typer
 
 from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.options import numbers
+from logitsieve.cli.words import read_words
 from logitsieve.client import DecoderClient, ModelInfo
 from logitsieve.types.decoder import NormalizerName
 from logitsieve.types.errors import InvalidRequest
@@ -48,7 +49,7 @@ def command(
         rows = _read_hidden(hidden)
         knobs = numbers("knob", knob or [])
         reply = client.topk(rows, k, model=model, head=head, knobs=knobs, normalizer=normalizer)
-    words = _read_words(vocabulary, int(reply.ids.max()))
+    words = None if vocabulary is None else _words_up_to(vocabulary, int(reply.ids.max()))
     if as_json:
         print_json(_as_json(reply, words))
     else:
@@ -67,12 +68,8 @@ def _read_hidden(path: Path) -> np.ndarray:
     return array
 
 
-def _read_words(path: Path | None, highest: int) -> list[str] | None:
-    if path is None:
-        return None
-    if not path.is_file():
-        raise InvalidRequest("vocabulary", path, "an existing text file")
-    words = path.read_text(encoding="utf-8").split("\n")
+def _words_up_to(path: Path, highest: int) -> list[str]:
+    words = read_words(path)
     if highest >= len(words):
         raise InvalidRequest("vocabulary", f"{len(words)} lines", f"one for each id, {highest} too")
     return words

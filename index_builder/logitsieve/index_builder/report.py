@@ -18,8 +18,10 @@ import numpy as np
 from logitsieve.evaluation.bounds import block_means, summarize
 from logitsieve.index import Index
 from logitsieve.index.contents import read_contents
+from logitsieve.index.manifest import CALIBRATION_FILE
 from logitsieve.index_builder import report_plots as plots
 from logitsieve.index_builder.contexts import Source, open_contexts
+from logitsieve.types.errors import IndexUnreadable
 from logitsieve.types.results import Bool, Float64, Int64
 
 SAMPLED = 4000  # contexts looked at, spread over all
@@ -42,7 +44,7 @@ class Sample:
 def write_report(index: Index, out: Path | str, contexts: Source | None = None) -> None:
     """Write the page `out`; with `contexts`, the screen's coverage of them is measured too."""
     screen = read_contents(index.path).parts.get("screen")
-    sections = [_identity(index), *_speed(index.calibration or {}), _memory(index)]
+    sections = [_identity(index), *_measured(index), _memory(index)]
     if screen is not None:
         lists = screen["offsets"].astype(np.int64), screen["ids"].astype(np.int64)
         sample = None if contexts is None else _sample(index, screen["centroids"], lists, contexts)
@@ -67,52 +69,64 @@ def _identity(index: Index) -> str:
         ("default head", index.default_head),
         ("vocabulary", vocabulary),
     ]
-    machine = (index.calibration or {}).get("machine", {})
-    rows += [(f"calibrated: {name}", str(value)) for name, value in machine.items()]
     return _table([], rows)
 
 
+def _measured(index: Index) -> list[str]:
+    if index.calibration is None:
+        return []
+    try:
+        return list(_speed(index.calibration))
+    except (KeyError, TypeError, AttributeError) as error:
+        file = index.path / CALIBRATION_FILE
+        raise IndexUnreadable(file, f"not as the builder writes it: {error!r}") from error
+
+
 def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:
-    points = [
-        {
-            **point,
-            "head": point["head"]["name"],
-            "knobs": point["head"].get("knobs", {}),
-            "precision_at": {int(k): p for k, p in point["precision_at"].items()},
-        }
-        for point in calibration.get("points", [])
-    ]
-    if not points:
-        return
-    fewest = min(point["rows"] for point in points)
+    points, compared = calibration["points"], calibration["compared"]
+    machine = ", ".join(f"{name} {value}" for name, value in calibration["machine"].items())
     yield "<h2>Speed and precision</h2>"
-    yield f"<p>Measured on held-out contexts, {fewest} row(s) a call; the table has all.</p>"
-    yield plots.speed_precision([point for point in points if point["rows"] == fewest])
-    header = ["head", "knobs", "rows", "µs a row", "P@1", "P@5", "P@10", "mass kept", "candidates"]
-    yield _table(
-        header,
-        [
-            (
-                point["head"],
-                " ".join(f"{name}={value:g}" for name, value in point["knobs"].items()),
-                point["rows"],
-                point["us_per_row"],
-                *(point["precision_at"].get(k) for k in (1, 5, 10)),
-                point.get("mass_kept"),
-                point.get("candidates"),
-            )
-            for point in points
-        ],
+    yield (
+        f"<p>On {calibration['heldout_rows']:,} held-out contexts. Filled: one row a call; hollow: "
+        "64 rows. In brackets the one-sided lower 95 % bounds.</p>"
     )
+    yield plots.speed_precision([*points, *compared])
+    ks = ("1", "5", "10")
+    header = ["head", "knobs", "rows a call", "µs a row", *(f"P@{k}" for k in ks)]
+    rows = [
+        (
+            point["head"]["name"],
+            " ".join(f"{name}={value:g}" for name, value in point["head"]["knobs"].items()),
+            point["rows"],
+            point["us_per_row"],
+            *(_precision(point["precision"].get(k)) for k in ks),
+            point["mass_kept"],
+            point["candidates"],
+        )
+        for point in [*points, *compared]
+    ]
+    yield _table([*header, "mass kept", "candidates"], rows)
+    if names := ", ".join(dict.fromkeys(point["head"]["name"] for point in compared)):
+        yield f"<p>Measured for comparison, not in the index: {escape(names)}.</p>"
+    yield f"<p>Measured with: {escape(machine)}.</p>"
+    if uneven := ", ".join(dict.fromkeys(p["head"]["name"] for p in points if p["uneven"])):
+        yield (
+            f'<p class="warning">Precision of {escape(uneven)} varies between blocks of the '
+            "held-out contexts: were the contexts of the build spread over the whole text?</p>"
+        )
+
+
+def _precision(found: Mapping[str, float] | None) -> str | None:
+    return None if found is None else f"{found['mean']:.4f} ({found['low']:.4f})"
 
 
 def _memory(index: Index) -> str:
     manifest = index.manifest
     matrix = index.vocab_size * index.dim * 4
-    sizes = {name: entry.size for name, entry in manifest.files().items()}
+    sizes = {entry.file: entry.size for entry in manifest.files()}
     rows = [(name, size, f"{100 * size / matrix:.2f} %") for name, size in sizes.items()]
     bars = plots.bars(list(sizes), [size / 2**20 for size in sizes.values()], "MiB")
-    return f"<h2>Memory</h2>\n{bars}\n{_table(['part', 'bytes', 'of W'], rows)}"
+    return f"<h2>Memory</h2>\n{bars}\n{_table(['file', 'bytes', 'of W'], rows)}"
 
 
 def _sample(index: Index, centroids: np.ndarray, lists: Lists, source: Source) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
@@ -33,35 +34,40 @@ STYLE: Mapping[str, Any] = {
 
 
 def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
-    """P@k over microseconds a row, one colour a head, one marker a k; exact is the reference.
+    """P@1 and P@5 over microseconds a row, one colour a head; the exact head is the reference.
 
-    Each point: head, us_per_row, precision_at {k: P}.
+    `points` as in calibration.json: those of one row a call are filled, larger batches hollow.
     """
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         axes = _axes(7.5, 4.0)
-        heads = list(dict.fromkeys(point["head"] for point in points))
-        for head, colour in zip(heads, COLOURS * len(heads), strict=False):
-            own = sorted((p for p in points if p["head"] == head), key=lambda p: p["us_per_row"])
+        for head, colour in zip(_heads(points), cycle(COLOURS), strict=False):
+            own = [point for point in points if point["head"]["name"] == head]
+            single = [point for point in own if point["rows"] == 1]
             if head == "exact":
-                axes.axvline(own[0]["us_per_row"], color=colour, linestyle="--", label="exact")
+                axes.axvline(single[0]["us_per_row"], color=colour, linestyle="--", label="exact")
                 continue
-            for k, marker in ((1, "o"), (5, "s")):
-                known = [p for p in own if k in p["precision_at"]]
-                axes.plot(
-                    [p["us_per_row"] for p in known],
-                    [p["precision_at"][k] for p in known],
-                    color=colour,
-                    marker=marker,
-                    linewidth=1,
-                    label=f"{head} P@{k}",
-                )
+            for k, marker in (("1", "o"), ("5", "s")):
+                style = {"color": colour, "marker": marker}
+                axes.plot(*_curve(single, k), label=f"{head} P@{k}", linewidth=1, **style)
+                batched = [point for point in own if point["rows"] == max(p["rows"] for p in own)]
+                hollow = {"markerfacecolor": "none", "linestyle": ":", "linewidth": 1}
+                axes.plot(*_curve(batched, k), **style, **hollow)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(LogFormatter())
         axes.margins(0.15)
-        axes.set_ylim(top=1.002)
         axes.set(xlabel="µs a row (log)", ylabel="precision")
         axes.legend()
         return _svg(axes)
+
+
+def _heads(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(point["head"]["name"] for point in points))
+
+
+def _curve(points: Sequence[Mapping[str, Any]], k: str) -> tuple[list[float], list[float]]:
+    known = [(p["us_per_row"], p["precision_at"][k]) for p in points if k in p["precision_at"]]
+    known.sort()
+    return [us for us, _ in known], [precision for _, precision in known]
 
 
 def histogram(values: Sequence[float], xlabel: str, ylabel: str) -> str:

@@ -1,0 +1,85 @@
+"""`logitsieve build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logitsieve.cli.console import bars, print_json, print_table, size
+from logitsieve.cli.options import numbers, with_options
+from logitsieve.cli.points import print_points
+from logitsieve.cli.words import read_words
+from logitsieve.index import Index
+from logitsieve.index_builder.build import build
+from logitsieve.index_builder.config import BuildConfig
+
+
+@with_options(BuildConfig)
+def command(
+    weight: Annotated[
+        str, typer.Option(help="The matrix W [V, D]: W.npy, W.npz:NAME or W.safetensors:NAME.")
+    ],
+    contexts: Annotated[
+        str, typer.Option(help="Context vectors [N, D]: as --weight, or a folder of shards.")
+    ],
+    out: Annotated[Path, typer.Option(help="The index to write: <name>/<version>.")],
+    config: BuildConfig,
+    bias: Annotated[str | None, typer.Option(help="The bias [V]; absent: zeros.")] = None,
+    heldout: Annotated[
+        str | None, typer.Option(help="Contexts to judge on; absent: the last tenth.")
+    ] = None,
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="Words by id, one a line, kept in the index.")
+    ] = None,
+    heads: Annotated[str, typer.Option(help="Heads to build, by comma.")] = "exact,screen",
+    target_precision: Annotated[
+        list[str] | None,
+        typer.Option(metavar="p1=P,p5=P", help="Search for the fastest screen this precise."),
+    ] = None,
+    best_effort: Annotated[
+        bool, typer.Option("--best-effort", help="Write the nearest if the target is missed.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Turn a frozen softmax and the contexts it meets into an index.
+
+    Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
+    """
+    target = numbers("target_precision", target_precision) if target_precision else None
+    words = None if vocabulary is None else read_words(vocabulary)
+    with bars() as progress:
+        index = build(
+            weight,
+            bias,
+            contexts,
+            out,
+            vocabulary=words,
+            heads=[name.strip() for name in heads.split(",")],
+            target_precision=target,
+            config=config,
+            progress=progress,
+            heldout=heldout,
+            best_effort=best_effort,
+        )
+    if as_json:
+        facts = {"index": str(index.path), "digest": index.digest, "bytes": _bytes(index)}
+        print_json({**facts, "calibration": index.calibration})
+    else:
+        _show(index)
+
+
+def _bytes(index: Index) -> dict[str, int]:
+    return {entry.file: entry.size for entry in index.manifest.files()}
+
+
+def _show(index: Index) -> None:
+    print_points(index.path, index.calibration)
+    matrix = index.vocab_size * index.dim * 4
+    rows = [
+        (name, size(count), f"{100 * count / matrix:.2f} %")
+        for name, count in _bytes(index).items()
+    ]
+    print_table("On disk", ["file", "size", "of W"], rows)
+    print(f"{index.path}: default head {index.default_head}, digest {index.digest}")
