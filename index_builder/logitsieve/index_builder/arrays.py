@@ -1,0 +1,137 @@
+"""Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`.
+
+Files are mapped, not read; a member of an `.npz` is compressed or at any address, so it is unpacked
+in pieces to a folder given for that. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logitsieve.types.errors import InvalidRequest
+
+FORMS = (
+    "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "
+    "of float16 or float32"
+)
+SAFETENSORS_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
+PIECE = 1 << 24  # bytes unpacked at once
+
+
+def load_array(source: Path | str, field: str = "array") -> np.ndarray:
+    """The array that `source` names: mapped where the file allows it, else read into memory.
+
+    `source` is `W.npy`, `W.npz:W` or `W.safetensors:W`. InvalidRequest names `field`.
+    """
+    path, name = _split(source)
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                return np.asarray(archive[_member(archive.files, name, path, field)])
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise _refused(field, path, error) from error
+    return _map_file(path, name, field)
+
+
+def map_arrays(source: Path | str, field: str, scratch: Path) -> list[np.ndarray]:
+    """The mapped arrays that `source` names, in order: one a shard for a folder, else one.
+
+    Members of an `.npz` are unpacked into `scratch`. InvalidRequest names `field`.
+    """
+    path, name = _split(source)
+    if path.is_dir() and not name:
+        return [_map_npy(shard, field) for shard in _shards(path, field)]
+    if path.suffix == ".npz":
+        return [_map_npy(_unpack(path, name, field, scratch), field)]
+    return [_map_file(path, name, field)]
+
+
+def _split(source: Path | str) -> tuple[Path, str]:
+    """`FILE.npz:NAME` -> (FILE.npz, NAME); other forms have no name."""
+    text = str(source)
+    for suffix in (".npz", ".safetensors"):
+        path, found, name = text.partition(f"{suffix}:")
+        if found:
+            return Path(path + suffix), name
+    return Path(text), ""
+
+
+def _map_file(path: Path, name: str, field: str) -> np.ndarray:
+    if path.suffix == ".npy":
+        return _map_npy(path, field)
+    if path.suffix == ".safetensors":
+        return _map_safetensors(path, name, field)
+    raise InvalidRequest(field, path, FORMS)
+
+
+def _map_npy(path: Path, field: str) -> np.ndarray:
+    try:
+        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise _refused(field, path, error) from error
+
+
+def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
+    """The tensor `name`, mapped where it lies: https://huggingface.co/docs/safetensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:  # checks the whole header
+            _member(list(file.keys()), name, path, field)
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            entry: dict[str, Any] = json.loads(stream.read(length))[name]
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _refused(field, path, error) from error
+    if entry["dtype"] not in SAFETENSORS_TYPES:
+        raise InvalidRequest(field, f"{path}: {name} is {entry['dtype']}", "F16, BF16, F32 or F64")
+    offset = 8 + length + int(entry["data_offsets"][0])
+    shape = tuple(entry["shape"])
+    if 0 in shape:
+        return np.empty(shape, SAFETENSORS_TYPES[entry["dtype"]])
+    return np.memmap(path, SAFETENSORS_TYPES[entry["dtype"]], "r", offset, shape)
+
+
+def _shards(folder: Path, field: str) -> list[Path]:
+    """`00000.npy`, `00001.npy`, ... by number; other files are not contexts."""
+    numbered = {int(path.stem): path for path in folder.glob("*.npy") if path.stem.isdecimal()}
+    if not numbered:
+        raise InvalidRequest(field, f"{folder}: no numbered .npy file", FORMS)
+    if missing := set(range(max(numbered) + 1)) - set(numbered):
+        raise InvalidRequest(
+            field, f"{folder}: no shard {min(missing)}", f"every shard from 0 to {max(numbered)}"
+        )
+    return [numbered[number] for number in sorted(numbered)]
+
+
+def _unpack(path: Path, name: str, field: str, scratch: Path) -> Path:
+    """The member `name` of an `.npz` as a file of its own in `scratch`, copied in pieces."""
+    target = scratch / f"{field}.npy"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [member.removesuffix(".npy") for member in archive.namelist()]
+            member = _member(names, name, path, field) + ".npy"
+            with archive.open(member) as packed, target.open("wb") as stream:
+                shutil.copyfileobj(packed, stream, PIECE)
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise _refused(field, path, error) from error
+    return target
+
+
+def _member(names: list[str], name: str, path: Path, field: str) -> str:
+    if name in names:
+        return name
+    got = f"{path}: no array named {name!r}" if name else f"{path} without an array's name"
+    raise InvalidRequest(field, got, f"{path}:NAME, NAME one of {', '.join(names)}")
+
+
+def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
+    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return InvalidRequest(field, reason if str(path) in reason else f"{path}: {reason}", FORMS)

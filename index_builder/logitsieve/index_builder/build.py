@@ -1,0 +1,111 @@
+"""`build`: from a frozen softmax and the contexts it meets to an index directory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logitsieve.index_builder.arrays import load_array
+from logitsieve.index_builder.config import BuildConfig, Progress, no_progress
+from logitsieve.index_builder.contexts import Source, open_contexts
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.extras import require
+from logitsieve.types.hidden import as_hidden
+from logitsieve.types.results import ArrayLike, Float32
+
+if TYPE_CHECKING:
+    from logitsieve.index import Index
+
+
+def build(
+    weight: ArrayLike,
+    bias: ArrayLike | None,
+    contexts: Source,
+    out: Path | str,
+    vocabulary: Sequence[str] | None = None,
+    heads: Sequence[str] = ("exact", "screen"),
+    target_precision: Mapping[str, float] | None = None,
+    config: BuildConfig | None = None,
+    progress: Progress = no_progress,
+    heldout: Source | None = None,
+    best_effort: bool = False,
+) -> Index:
+    """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
+
+    `out` is <name>/<version> and must not exist. `bias` None is zeros. Arrays, or files as
+    arrays.py names them; the last tenth of `contexts` is held out unless `heldout` is given.
+    `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters, labels and budget for the least
+    measured time; TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets
+    (stage, done, total). InvalidRequest names the argument at fault. Where it raises, nothing is
+    written.
+    """
+    require("builder", "numba", "torch", "faiss")
+    from logitsieve.heads import Softmax
+    from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
+
+    config = config or BuildConfig()
+    names = pipeline.check_heads(heads, targeted=target_precision is not None)
+    out = pipeline.check_out(out)
+    weight_VD = _matrix(weight, "weight")
+    softmax = Softmax(weight_VD, _bias(bias, len(weight_VD)))
+    if target_precision is not None:
+        target_precision = pipeline.checked_target(target_precision, softmax.vocab_size)
+    if vocabulary is not None and len(vocabulary) != softmax.vocab_size:
+        raise InvalidRequest(
+            "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
+        )
+    with tempfile.TemporaryDirectory(prefix=".tmp-build-", dir=_existing(out.parent)) as folder:
+        scratch = Path(folder)
+        train = open_contexts(contexts, softmax.dim, scratch, "contexts")
+        if heldout is None:
+            train, judged = train.split()
+        else:
+            judged = open_contexts(heldout, softmax.dim, scratch, "heldout")
+        inputs = pipeline.Inputs(
+            softmax=softmax,
+            train=train,
+            heldout=judged,
+            vocabulary=vocabulary,
+            heads=names,
+            target=target_precision,
+            best_effort=best_effort,
+            config=config,
+        )
+        return pipeline.run(inputs, out, scratch, progress)
+
+
+def _existing(folder: Path) -> Path:
+    """The nearest folder that is there, so that a build that fails leaves no new one."""
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
+
+
+def _matrix(value: ArrayLike, field: str) -> Float32:
+    array = load_array(value, field) if isinstance(value, (str, Path)) else value
+    if np.ndim(array) != 2:
+        raise InvalidRequest(field, f"shape {list(np.shape(array))}", "[V, D]")
+    return _finite(array, field)
+
+
+def _bias(value: ArrayLike | None, vocab_size: int) -> Float32:
+    if value is None:
+        return np.zeros(vocab_size, np.float32)
+    array = load_array(value, "bias") if isinstance(value, (str, Path)) else value
+    if np.shape(array) != (vocab_size,):
+        raise InvalidRequest("bias", f"shape {list(np.shape(array))}", f"[V] = [{vocab_size}]")
+    return np.asarray(_finite(array, "bias")[0])
+
+
+def _finite(array: ArrayLike, field: str) -> Float32:
+    try:
+        values = as_hidden(array)
+    except InvalidRequest as error:
+        raise InvalidRequest(field, error.got, "float32 or another float type") from error
+    if not np.isfinite(values).all():
+        raise InvalidRequest(field, "NaN or infinity", "finite values")
+    return values

@@ -1,0 +1,90 @@
+"""The options of a build: every flag of `logitsieve build` is a field here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+from logitsieve.types.errors import InvalidRequest
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (stage, done, total); total is 0 where it is not known."""
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """The callback of who does not care."""
+
+
+def option(default: Any, help: str, low: float, high: float = math.inf) -> Any:
+    """A field with its help and the inclusive range of its values."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScreenConfig:
+    """How a screen is fitted (papers/001, Algorithm 1); InvalidRequest for a value out of range."""
+
+    clusters: int = option(100, "Clusters, C (the paper's r).", 1, 65_535)
+    budget: float | None = option(
+        None, "Candidates a row on average, B; unset keeps every label that pays.", 1
+    )
+    labels: int = option(5, "Exact best ids of each context that a list should hold, k'.", 1, 64)
+    rounds: int = option(4, "Rounds of training after the first lists, T; 0 is plain k-means.", 0)
+    steps: int = option(300, "Gradient steps in each round.", 1)
+    batch_rows: int = option(1024, "Contexts in each gradient step.", 1)
+    learning_rate: float = option(
+        0.03, "Step of the optimizer, in units of the centroids' root mean square.", 1e-6, 10
+    )
+    waste_weight: float = option(
+        3e-4, "Cost of a candidate that is no label, a missed label being 1 (lambda).", 0, 1
+    )
+    overrun_weight: float = option(
+        10.0, "Cost of each candidate a row above the budget while training (gamma).", 0
+    )
+    kmeans_iterations: int = option(25, "Iterations of spherical k-means.", 1)
+    sample_mib: int = option(
+        256, "Memory for the contexts that k-means and training see, in MiB.", 1
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if str(item.type).startswith("tuple"):
+                if not isinstance(value, tuple) or not value:
+                    raise InvalidRequest(item.name, value, "a tuple of one integer or more")
+                for number in value:
+                    check_range(item.name, number, "int", item.metadata)
+            else:
+                check_range(item.name, value, item.type, item.metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildConfig(ScreenConfig):
+    """Everything that decides what `build` makes, besides its inputs."""
+
+    clusters_tried: tuple[int, ...] = field(
+        default=(32, 50, 70, 100, 140, 200, 400),
+        metadata={
+            "help": "Numbers of clusters that a search for a target precision tries.",
+            "low": 1,
+            "high": 65_535,
+        },
+    )
+    seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
+    threads: int = option(1, "CPU threads.", 1, 1024)
+
+
+def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
+    """InvalidRequest naming the option unless `value` is of its kind and in its range."""
+    low, high = metadata["low"], metadata["high"]
+    if value is None and "None" in str(kind):
+        return
+    integral = str(kind) == "int"
+    right_kind = isinstance(value, int if integral else (int, float)) and not isinstance(
+        value, bool
+    )
+    if not (right_kind and low <= value <= high and math.isfinite(value)):
+        bounds = f"from {low:g}" + (f" to {high:g}" if high != math.inf else "")
+        raise InvalidRequest(name, value, f"{'an integer' if integral else 'a number'} {bounds}")

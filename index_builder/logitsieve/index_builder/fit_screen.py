@@ -1,0 +1,149 @@
+"""The learned screen: clusters of contexts, and a short list of candidate labels for each.
+
+papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, as docs/building.md derives it.
+
+Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
+(cluster, label) pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.gumbel import train_centroids
+from logitsieve.index_builder.kmeans import spherical_kmeans, trainable_scale
+from logitsieve.index_builder.material import Material
+from logitsieve.index_builder.partition import Partition
+from logitsieve.types.results import Float32
+
+
+class Plan(NamedTuple):
+    """The budget that a partition's lists should have, and how bad they are then: lower wins."""
+
+    budget: float | None
+    badness: float
+
+
+class Goal(Protocol):
+    """Chooses the budget of a partition and ranks partitions."""
+
+    def plan(self, partition: Partition) -> Plan:
+        """The budget to use with `partition`."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedBudget:
+    """The budget the user gave; partitions are ranked by their held-out loss (eq. 6)."""
+
+    budget: float | None
+
+    def plan(self, partition: Partition) -> Plan:
+        """This budget."""
+        keep_P = partition.knapsack.select(spend(partition, self.budget))
+        return Plan(self.budget, partition.heldout_loss(keep_P))
+
+
+@dataclass(frozen=True, eq=False)
+class Screen:
+    """A fitted screen: the best partition with its plan, and the plain k-means it grew from."""
+
+    partition: Partition
+    plan: Plan
+    plain: Partition
+    best_round: int  # 0 is plain k-means
+    history: tuple[Mapping[str, float], ...]  # one entry a round
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The `screen` part of the index."""
+        return self._arrays(self.partition)
+
+    @property
+    def compared(self) -> dict[str, dict[str, np.ndarray]]:
+        """What is measured beside it: plain spherical k-means of the same clusters and budget."""
+        return {"plain k-means": self._arrays(self.plain)}
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """What was fitted, for the manifest."""
+        keep_P = self._keep(self.partition)
+        return {
+            "clusters": self.partition.clusters,
+            "labels": self.partition.depth,
+            "candidates": self.partition.candidates(keep_P),
+            "best_round": self.best_round,
+        }
+
+    def _arrays(self, partition: Partition) -> dict[str, np.ndarray]:
+        return partition.arrays(self._keep(partition))
+
+    def _keep(self, partition: Partition) -> np.ndarray:
+        return partition.knapsack.select(spend(partition, self.plan.budget))
+
+
+def spend(partition: Partition, budget: float | None) -> float:
+    """The budget, or what keeping everything costs where there is none."""
+    return partition.knapsack.everything if budget is None else budget
+
+
+def fit_screen(material: Material, config: BuildConfig, progress: Progress) -> Screen:
+    """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
+    plain = plain_partition(material, config, config.clusters, config.labels)
+    return train_screen(material, plain, FixedBudget(config.budget), config, progress)
+
+
+def plain_partition(
+    material: Material, config: BuildConfig, clusters: int, depth: int
+) -> Partition:
+    """Lines 2-4: spherical k-means over the sample, scaled so that it can be trained.
+
+    The scale is one for all centroids, so it does not change any argmax.
+    """
+    unit_CD = spherical_kmeans(material.sample, clusters, config, config.seed)
+    scale = trainable_scale(material.sample, unit_CD)
+    return Partition(material, unit_CD * np.float32(scale), depth, config.waste_weight)
+
+
+def train_screen(
+    material: Material, plain: Partition, goal: Goal, config: BuildConfig, progress: Progress
+) -> Screen:
+    """Lines 5-8 from a plain partition; the round that is best on the held-out contexts is kept.
+
+    The lists come first: while all are empty, every cluster has the same loss and v no gradient.
+    """
+    hidden_SD = torch.from_numpy(material.sample)
+    labels_SK = torch.from_numpy(
+        material.labels[material.sample_rows, : plain.depth].astype(np.int64)
+    )
+    latest, plan = plain, goal.plan(plain)
+    best, best_plan, best_round = latest, plan, 0
+    history = [{"round": 0.0, "badness": plan.badness}]
+    for number in range(1, config.rounds + 1):
+        keep_P = latest.knapsack.select(spend(latest, plan.budget))
+        trained_CD, loss = train_centroids(
+            torch.from_numpy(latest.centroids_CD),
+            hidden_SD,
+            labels_SK,
+            torch.from_numpy(latest.table(keep_P)),
+            plan.budget,
+            config,
+            config.seed + number,
+        )
+        latest = Partition(material, _float32(trained_CD), plain.depth, config.waste_weight)
+        plan = goal.plan(latest)
+        history.append({"round": number, "loss": loss, "badness": plan.badness})
+        if plan.badness < best_plan.badness:
+            best, best_plan, best_round = latest, plan, number
+        progress("train", number, config.rounds)
+    return Screen(best, best_plan, plain, best_round, tuple(history))
+
+
+def _float32(tensor: torch.Tensor) -> Float32:
+    return np.ascontiguousarray(tensor.numpy(), np.float32)

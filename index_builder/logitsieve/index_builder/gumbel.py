@@ -1,0 +1,105 @@
+"""Training the clusters of a screen through Gumbel-softmax, its candidate lists held fixed.
+
+papers/001, section 3: eq. 3-5 (straight-through Gumbel-softmax) and eq. 6, 8 (the loss), in the
+closed form derived in docs/building.md, which needs no target of length V.
+
+Shape letters: B batch rows, S sampled contexts, D hidden size, V vocabulary, C clusters, K labels
+a context (the paper's k).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.autograd import backward
+
+from logitsieve.index_builder.config import ScreenConfig
+
+AVERAGED = 0.99  # share of the past in the moving average of candidates a row
+
+
+def straight_through(scores_BC: Tensor, gumbel_BC: Tensor) -> Tensor:
+    """pbar [B, C]: one-hot of the sampled cluster; gradients are those of eq. 5 at temperature 1.
+
+    log P(t|h) differs from the score v_t . h by a constant of the row, which softmax ignores.
+    """
+    p_BC = torch.softmax(scores_BC + gumbel_BC, dim=1)
+    one_hot_BC = torch.zeros_like(p_BC).scatter_(1, p_BC.argmax(dim=1, keepdim=True), 1.0)
+    return one_hot_BC + p_BC - p_BC.detach()
+
+
+def cluster_loss(
+    labels_BK: Tensor, table_VC: Tensor, sizes_C: Tensor, waste_weight: float
+) -> Tensor:
+    """l [B, C], eq. 6 of every row under every cluster: misses, and lambda times waste.
+
+    `table_VC` is c transposed, 0 or 1; `sizes_C` its column sums.
+    """
+    hits_BC = table_VC[labels_BK].sum(dim=1, dtype=torch.float32)
+    return (labels_BK.shape[1] - hits_BC) + waste_weight * (sizes_C - hits_BC)
+
+
+def objective(
+    pbar_BC: Tensor,
+    loss_BC: Tensor,
+    average: Tensor,
+    budget: float,
+    overrun_weight: float,
+) -> Tensor:
+    """Eq. 8 on a batch: sum_i sum_t pbar_it l_it + gamma max(0, Lbar - B), `average` being Lbar."""
+    return (pbar_BC * loss_BC).sum() + overrun_weight * torch.relu(average - budget)
+
+
+class MovingAverage:
+    """Lbar: a moving average in its value, with the gradient of the newest batch in full."""
+
+    def __init__(self) -> None:
+        self._value: Tensor | None = None
+
+    def add(self, batch_mean: Tensor) -> Tensor:
+        """The average with this batch in it."""
+        new = batch_mean.detach()
+        self._value = new if self._value is None else AVERAGED * self._value + (1 - AVERAGED) * new
+        return self._value + (batch_mean - new)
+
+
+def train_centroids(
+    centroids_CD: Tensor,
+    hidden_SD: Tensor,
+    labels_SK: Tensor,
+    table_VC: Tensor,
+    budget: float | None,
+    config: ScreenConfig,
+    seed: int,
+) -> tuple[Tensor, float]:
+    """One round: `config.steps` steps of Adam on v. Returns v and the last steps' loss a row.
+
+    Adam's step does not depend on the scale of the contexts, where plain SGD would need a learning
+    rate for each model; it is given in units of the centroids' own size.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    v_CD = centroids_CD.clone().requires_grad_()
+    size = float(centroids_CD.square().mean().sqrt())
+    optimizer = torch.optim.Adam([v_CD], lr=config.learning_rate * size)
+    sizes_C = table_VC.sum(dim=0, dtype=torch.float32)
+    average, recent = MovingAverage(), []
+    for _ in range(config.steps):
+        rows = torch.randint(len(hidden_SD), (config.batch_rows,), generator=generator)
+        scores_BC = hidden_SD[rows] @ v_CD.T
+        noise_BC = torch.empty_like(scores_BC).exponential_(generator=generator)
+        pbar_BC = straight_through(scores_BC, -noise_BC.clamp_min(1e-30).log())
+        loss = objective(
+            pbar_BC,
+            cluster_loss(labels_SK[rows], table_VC, sizes_C, config.waste_weight),
+            average.add((pbar_BC @ sizes_C).mean()),
+            math.inf if budget is None else budget,
+            config.overrun_weight,
+        )
+        optimizer.zero_grad()
+        backward(loss)
+        optimizer.step()
+        recent.append(float(loss.detach()) / config.batch_rows)
+    tail = recent[-max(1, len(recent) // 10) :]
+    return v_CD.detach(), sum(tail) / len(tail)

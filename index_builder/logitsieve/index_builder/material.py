@@ -1,0 +1,107 @@
+"""What every fit starts from: the contexts, their exact labels, and an evenly spread sample.
+
+Shape letters: N contexts to fit on, H held-out contexts, S sampled contexts, D hidden size,
+V vocabulary, K labels a context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.contexts import Contexts
+from logitsieve.types.results import ArrayLike, Float32, Int64, TopK
+
+EVALUATED = 10  # held-out precision is judged at up to so many answers
+LABEL_ROWS = 1024  # rows answered by the exact head at once
+
+
+class TopKHead(Protocol):
+    """What labels are made with: the exact head."""
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        """The k best ids of each row."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Material:
+    """Contexts and labels; best labels first. Labels lie in mapped files, ids as small integers."""
+
+    vocab_size: int
+    train: Contexts
+    labels: np.ndarray  # [N, K]
+    heldout: Contexts
+    heldout_labels: np.ndarray  # [H, K or more]
+    sample: Float32  # [S, D]
+    sample_rows: Int64  # [S] which contexts the sample holds
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.train.dim
+
+
+def prepare(
+    exact: TopKHead,
+    vocab_size: int,
+    train: Contexts,
+    heldout: Contexts,
+    depth: int,
+    config: BuildConfig,
+    scratch: Path,
+    progress: Progress,
+) -> Material:
+    """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
+    depth = min(depth, vocab_size)
+    judged = min(max(depth, EVALUATED), vocab_size)
+    rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
+    return Material(
+        vocab_size=vocab_size,
+        train=train,
+        labels=exact_labels(
+            exact, train, vocab_size, depth, scratch / "labels.npy", "label", progress
+        ),
+        heldout=heldout,
+        heldout_labels=exact_labels(
+            exact, heldout, vocab_size, judged, scratch / "heldout.npy", "label held-out", progress
+        ),
+        sample=train.take(rows_S),
+        sample_rows=rows_S,
+    )
+
+
+def exact_labels(
+    exact: TopKHead,
+    contexts: Contexts,
+    vocab_size: int,
+    depth: int,
+    file: Path,
+    stage: str,
+    progress: Progress,
+) -> np.ndarray:
+    """[N, depth] ids of the exact top `depth`, best first, in a mapped file."""
+    dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
+    labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
+    done = 0
+    for block in contexts.blocks(LABEL_ROWS):
+        labels[done : done + len(block)] = exact.topk(block, depth).ids
+        done += len(block)
+        progress(stage, done, contexts.rows)
+    return labels
+
+
+def sample_rows(rows: int, most: int, seed: int) -> Int64:
+    """int64 [S], ascending: all rows, or one drawn from each of `most` equal cells.
+
+    Drawn, because every n-th row of sequences of one length would be one position of theirs.
+    """
+    most = max(1, most)
+    if rows <= most:
+        return np.arange(rows, dtype=np.int64)
+    jitter = np.random.default_rng(seed).random(most)
+    return np.minimum((np.arange(most) + jitter) * (rows / most), rows - 1).astype(np.int64)

@@ -1,0 +1,143 @@
+"""Contexts routed to clusters: the labels seen in each, and what a choice of them would answer.
+
+Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels
+a context, P observed (cluster, label) pairs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.knapsack import Knapsack
+from logitsieve.index_builder.material import Material
+from logitsieve.types.results import Bool, Float32, Int32, Int64
+
+MAX_CLUSTERS = 1 << 16  # a cluster's number takes two bytes for each context
+
+
+class Pairs(NamedTuple):
+    """Every label seen in every cluster, by cluster, then label."""
+
+    cluster: Int32  # [P]
+    label: Int32  # [P]
+    hits: Int32  # [P] rows of the cluster that have the label, m_ts
+    rows: Int64  # [C] rows of each cluster, n_t
+
+
+class Partition:
+    """The clusters of `centroids_CD` over all contexts; clusters that no context chose are gone.
+
+    `depth` labels of each context are counted.
+    """
+
+    def __init__(
+        self, material: Material, centroids_CD: Float32, depth: int, waste_weight: float
+    ) -> None:
+        self._material = material
+        self.depth = min(depth, material.labels.shape[1])
+        self.waste_weight = waste_weight
+        cluster_N = route(material.train, centroids_CD)
+        used = np.unique(cluster_N)
+        self.centroids_CD = centroids_CD[used]
+        cluster_N = np.searchsorted(used, cluster_N).astype(np.uint16)
+        self.pairs = count_pairs(
+            cluster_N, material.labels[:, : self.depth], len(used), material.vocab_size
+        )
+        self.knapsack = Knapsack(self.pairs.cluster, self.pairs.hits, self.pairs.rows, waste_weight)
+        self._heldout_H = route(material.heldout, self.centroids_CD)
+        self._pair_HK = self._find(self._heldout_H, material.heldout_labels)
+
+    @property
+    def clusters(self) -> int:
+        """C."""
+        return len(self.centroids_CD)
+
+    def heldout_hits(self, keep_P: Bool) -> Bool:
+        """bool [H, K]: whether each exact label of the held-out contexts is in its row's list."""
+        return (self._pair_HK >= 0) & keep_P[self._pair_HK]
+
+    def heldout_loss(self, keep_P: Bool) -> float:
+        """The mean loss of eq. 6 on the held-out contexts."""
+        hits_H = self.heldout_hits(keep_P)[:, : self.depth].sum(axis=1)
+        size_H = self.sizes(keep_P)[self._heldout_H]
+        return float((self.depth - hits_H + self.waste_weight * (size_H - hits_H)).mean())
+
+    def sizes(self, keep_P: Bool) -> Int64:
+        """int64 [C]: labels kept in each cluster."""
+        return np.bincount(self.pairs.cluster[keep_P], minlength=self.clusters)
+
+    def candidates(self, keep_P: Bool) -> float:
+        """Kept labels a row, on average over the contexts that were fitted."""
+        rows_C = self.pairs.rows
+        return float((self.sizes(keep_P) * rows_C).sum() / rows_C.sum())
+
+    def table(self, keep_P: Bool) -> np.ndarray:
+        """uint8 [V, C]: c transposed, 1 where the cluster's list holds the label."""
+        table_VC = np.zeros((self._material.vocab_size, self.clusters), np.uint8)
+        table_VC[self.pairs.label[keep_P], self.pairs.cluster[keep_P]] = 1
+        return table_VC
+
+    def arrays(self, keep_P: Bool) -> dict[str, np.ndarray]:
+        """The `screen` part: each list holds its most frequent labels first.
+
+        A list shorter than `depth` could not answer as many, so it gets the labels that are most
+        frequent over all clusters.
+        """
+        cluster_L, label_L = self.pairs.cluster[keep_P], self.pairs.label[keep_P]
+        order = np.lexsort((label_L, -self.pairs.hits[keep_P], cluster_L))
+        lists = np.split(label_L[order], np.cumsum(self.sizes(keep_P))[:-1])
+        for cluster in np.flatnonzero(self.sizes(keep_P) < self.depth):
+            lists[cluster] = self._padded(lists[cluster])
+        offsets = np.cumsum([0, *(len(ids) for ids in lists)])
+        return {
+            "centroids": np.ascontiguousarray(self.centroids_CD),
+            "offsets": offsets.astype(np.int32),
+            "ids": np.concatenate(lists).astype(np.int32),
+        }
+
+    def _padded(self, ids: Int32) -> Int32:
+        hits_V = np.bincount(self.pairs.label, self.pairs.hits, minlength=self._material.vocab_size)
+        frequent = np.argsort(-hits_V, kind="stable")[: self.depth]
+        fresh = frequent[~np.isin(frequent, ids)]
+        return np.concatenate([ids, fresh[: self.depth - len(ids)]]).astype(np.int32)
+
+    def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int64:
+        """int64 [H, K]: the pair of each label in its row's cluster, or -1 if never seen there."""
+        V = self._material.vocab_size
+        key_P = self.pairs.cluster.astype(np.int64) * V + self.pairs.label
+        key_HK = cluster_H.astype(np.int64)[:, None] * V + label_HK
+        place_HK = np.minimum(np.searchsorted(key_P, key_HK), len(key_P) - 1)
+        return np.where(key_P[place_HK] == key_HK, place_HK, -1)
+
+
+def route(contexts: Contexts, centroids_CD: Float32) -> np.ndarray:
+    """uint16 [N]: the cluster of each context, argmax_t v_t . h (eq. 2)."""
+    centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
+    cluster_N = np.empty(contexts.rows, np.uint16)
+    done = 0
+    for block in contexts.blocks():
+        scores = torch.from_numpy(block) @ centroids_DC
+        cluster_N[done : done + len(block)] = scores.argmax(dim=1).numpy()
+        done += len(block)
+    return cluster_N
+
+
+def count_pairs(cluster_N: np.ndarray, labels_NK: np.ndarray, C: int, V: int) -> Pairs:
+    """Count the rows of each cluster that have each label; one cluster's labels at a time."""
+    rows_C = np.bincount(cluster_N, minlength=C)
+    by_cluster = np.split(np.argsort(cluster_N, kind="stable"), np.cumsum(rows_C)[:-1])
+    labels, hits = [], []
+    for rows in by_cluster:
+        hits_V = np.bincount(labels_NK[rows].ravel(), minlength=V)
+        labels.append(np.flatnonzero(hits_V))
+        hits.append(hits_V[labels[-1]])
+    return Pairs(
+        cluster=np.repeat(np.arange(C, dtype=np.int32), [len(found) for found in labels]),
+        label=np.concatenate(labels).astype(np.int32),
+        hits=np.concatenate(hits).astype(np.int32),
+        rows=rows_C.astype(np.int64),
+    )

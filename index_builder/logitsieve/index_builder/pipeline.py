@@ -1,0 +1,196 @@
+"""The steps of a build, in order: label, fit, calibrate, write.
+
+Shape letters: D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import faiss
+import numpy as np
+import torch
+
+from logitsieve.evaluation import us_per_row
+from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.index.manifest import is_name, is_version
+from logitsieve.index_builder.calibrate import TIMED_K, TIMED_ROWS, calibrate
+from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_screen import fit_screen
+from logitsieve.index_builder.material import Material, prepare
+from logitsieve.index_builder.target import Timer, checked_target, depths, search_screen
+from logitsieve.types.errors import InvalidRequest
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Fitted(Protocol):
+    """What a fit makes of the material."""
+
+    @property
+    def arrays(self) -> Arrays:
+        """The head's part of the index."""
+        ...
+
+    @property
+    def compared(self) -> Mapping[str, Arrays]:
+        """Other arrays for the same head, by a name for what they are: measured, not stored."""
+        ...
+
+    @property
+    def summary(self) -> Mapping[str, float]:
+        """What was chosen, for the manifest: the same on every machine."""
+        ...
+
+    @property
+    def history(self) -> Sequence[Mapping[str, float]]:
+        """One entry a round, for the report."""
+        ...
+
+
+Fit = Callable[[Material, BuildConfig, Progress], Fitted]
+
+FITS: dict[str, Fit] = {"screen": fit_screen}
+
+EXACT = "exact"
+
+__all__ = ["FITS", "Inputs", "check_heads", "check_out", "checked_target", "run"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inputs:
+    """Everything to build from, checked."""
+
+    softmax: Softmax
+    train: Contexts
+    heldout: Contexts
+    vocabulary: Sequence[str] | None
+    heads: tuple[str, ...]
+    target: Mapping[str, float] | None
+    best_effort: bool
+    config: BuildConfig
+
+
+def run(inputs: Inputs, out: Path, scratch: Path, progress: Progress) -> Index:
+    """Fit every head, measure it, write the index and open it."""
+    config, softmax = inputs.config, inputs.softmax
+    with _threads(config.threads):
+        exact = _head(EXACT, softmax, {}, None, config.threads)
+        fitted = _fit(inputs, exact, scratch, progress)
+    parts = {name: fit.arrays for name, fit in fitted.items()}
+    single = _head(EXACT, softmax, {}, None)
+    heads = {EXACT: single}
+    heads |= {name: _head(name, softmax, parts[name], single) for name in parts}
+    compared = {
+        other: _head(name, softmax, arrays, single)
+        for name, fit in fitted.items()
+        for other, arrays in fit.compared.items()
+    }
+    calibration = calibrate(heads, compared, inputs.heldout, softmax.vocab_size, progress)
+    calibration["fit"] = {name: {"rounds": list(fit.history)} for name, fit in fitted.items()}
+    entries = {EXACT: HeadEntry()}
+    for name, fit in fitted.items():
+        entries[name] = HeadEntry(name, heads[name].knobs, fit.summary)
+    progress("write", 0, 1)
+    write_index(
+        out,
+        softmax=softmax,
+        parts=parts,
+        heads=entries,
+        default_head=next((name for name in inputs.heads if name != EXACT), EXACT),
+        vocabulary=inputs.vocabulary,
+        config={**asdict(config), "target_precision": dict(inputs.target or {})},
+        seeds={"seed": config.seed},
+        calibration=calibration,
+    )
+    progress("write", 1, 1)
+    return open_index(out, threads=config.threads)
+
+
+def _fit(inputs: Inputs, exact: Head, scratch: Path, progress: Progress) -> dict[str, Fitted]:
+    learned = [name for name in inputs.heads if name != EXACT]
+    if not learned:
+        return {}
+    config, vocab_size = inputs.config, inputs.softmax.vocab_size
+    depth = config.labels
+    if inputs.target is not None:
+        depth = max(depths(inputs.target, config, vocab_size))
+    material = prepare(
+        exact, vocab_size, inputs.train, inputs.heldout, depth, config, scratch, progress
+    )
+    if inputs.target is None:
+        return {name: FITS[name](material, config, progress) for name in learned}
+    timer = _timer(inputs)
+    return {
+        "screen": search_screen(
+            material,
+            inputs.target,
+            config,
+            timer,
+            best_effort=inputs.best_effort,
+            progress=progress,
+        )
+    }
+
+
+def _timer(inputs: Inputs) -> Timer:
+    """Times a screen over given arrays through the public `topk`, one row a call, one thread."""
+    exact = _head(EXACT, inputs.softmax, {}, None)
+    hidden = next(inputs.heldout.blocks(TIMED_ROWS))
+    k = min(TIMED_K, inputs.softmax.vocab_size)
+
+    def microseconds(arrays: Arrays) -> float:
+        return us_per_row(_head("screen", inputs.softmax, arrays, exact), hidden, k, 1)
+
+    return microseconds
+
+
+def _head(
+    name: str,
+    softmax: Softmax,
+    arrays: Arrays,
+    fallback: Head | None,
+    threads: int = 1,
+) -> Head:
+    return HEADS[name].from_arrays(softmax, arrays, fallback=fallback, threads=threads, knobs={})
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """torch and faiss on `count` threads, for equal sums on every machine; put back afterwards."""
+    before = torch.get_num_threads(), faiss.omp_get_max_threads()
+    torch.set_num_threads(count)
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        faiss.omp_set_num_threads(before[1])
+
+
+def check_heads(heads: Sequence[str], targeted: bool) -> tuple[str, ...]:
+    """`exact` and what is asked for besides; InvalidRequest names an unknown head."""
+    for name in heads:
+        if name != EXACT and name not in FITS:
+            raise InvalidRequest("heads", repr(name), ", ".join([EXACT, *FITS]))
+    if targeted and "screen" not in heads:
+        raise InvalidRequest("target_precision", "no head to search", "heads with 'screen'")
+    return tuple(dict.fromkeys([EXACT, *heads]))
+
+
+def check_out(out: Path | str) -> Path:
+    """`out`, refused before hours of fitting where the writer would refuse it afterwards."""
+    path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps the name it has here
+    if not is_version(path.name) or not is_name(path.parent.name):
+        allowed = "<name>/<version>, the name [a-z0-9][a-z0-9._-]{0,63}, the version 1, 2, ..."
+        raise InvalidRequest("out", out, allowed)
+    if os.path.lexists(path):
+        raise InvalidRequest("out", f"{path}, which exists", "a version not yet written")
+    return path
