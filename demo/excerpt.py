@@ -1,0 +1,59 @@
+"""Writes the bundled excerpt of a larger text: `python -m demo.excerpt FILE.gz`.
+
+Runs of consecutive paragraphs, evenly spread over the text, so that sentences keep their
+neighbours and all its documents have their share. One run in ten goes to the end of the excerpt,
+so that its last tenth, which `demo.train` never trains on, is spread over the text as well.
+"""
+
+import gzip
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXCERPT = Path(__file__).parent / "text" / "docs.txt.gz"
+
+RUN = 20  # paragraphs in a row: some 750 words, many times what the LSTM remembers
+PERIOD = 7 * RUN  # a run begins each so many paragraphs: a seventh of the text
+HELD_OUT_EVERY = 10
+
+
+def read_paragraphs(path: Path) -> list[str]:
+    """One paragraph a line, gzipped UTF-8; empty lines are left out."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\n") for line in file if line.strip()]
+
+
+def write_paragraphs(path: Path, paragraphs: list[str]) -> None:
+    """The form that `read_paragraphs` reads; the same paragraphs give the same bytes."""
+    text = "".join(f"{paragraph}\n" for paragraph in paragraphs)
+    path.write_bytes(gzip.compress(text.encode("utf-8"), compresslevel=9, mtime=0))
+
+
+def excerpt(paragraphs: list[str]) -> list[str]:
+    """A seventh of the paragraphs, each different one once."""
+    runs = [paragraphs[start : start + RUN] for start in range(0, len(paragraphs), PERIOD)]
+    last = runs[HELD_OUT_EVERY // 2 :: HELD_OUT_EVERY]
+    del runs[HELD_OUT_EVERY // 2 :: HELD_OUT_EVERY]
+    return list(dict.fromkeys(paragraph for run in runs + last for paragraph in run))
+
+
+def split(paragraphs: list[str]) -> tuple[list[str], list[str]]:
+    """The excerpt's part that may be trained on, and its last tenth, which is held out."""
+    end = len(paragraphs) - len(paragraphs) // HELD_OUT_EVERY
+    return paragraphs[:end], paragraphs[end:]
+
+
+def main(
+    text: Annotated[Path, typer.Argument(help="Text, one paragraph a line, gzipped.")],
+    out: Annotated[Path, typer.Option(help="Where to write the excerpt.")] = EXCERPT,
+) -> None:
+    """Write the bundled excerpt of TEXT."""
+    chosen = excerpt(read_paragraphs(text))
+    write_paragraphs(out, chosen)
+    words = sum(len(paragraph.split()) for paragraph in chosen)
+    typer.echo(f"{out}: {len(chosen):,} paragraphs, {words:,} words, {out.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    typer.run(main)
