@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
+PIPED_WIDTH = 160  # columns for a pipe or a file, where nothing says how wide it is
+
 
 def print_json(value: Any) -> None:
     """One JSON document."""
@@ -21,14 +23,18 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Cells are shown as they are, never as markup; numbers to the right."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    """The title and a table; cells are shown as they are, never as markup, numbers to the right."""
+    print(title)
+    table = Table(box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
         is_number = rows and all(isinstance(row[number], int | float | None) for row in rows)
         table.add_column(column, justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, PIPED_WIDTH)
+    console.print(table)
 
 
 def shown(value: object) -> str:

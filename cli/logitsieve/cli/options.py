@@ -73,9 +73,12 @@ def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
     """["probes=2", "p1=0.99,p5=0.9"] -> {"probes": 2.0, ...}; InvalidRequest names `field`."""
     found: dict[str, float] = {}
     for pair in ",".join(pairs).split(",") if pairs else []:
-        name, _, value = pair.partition("=")
+        name, _, value = (part.strip() for part in pair.partition("="))
         try:
-            found[name.strip()] = float(value)
+            number = float(value)
         except ValueError as error:
             raise InvalidRequest(field, repr(pair), "name=number") from error
+        if not name:
+            raise InvalidRequest(field, repr(pair), "name=number")
+        found[name] = number
     return found

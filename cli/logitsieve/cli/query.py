@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.lib.format import read_array
 
 from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.options import numbers
@@ -60,12 +61,10 @@ def _read_hidden(path: Path) -> np.ndarray:
     if not path.is_file():
         raise InvalidRequest("hidden", path, "an existing .npy file")
     try:
-        array = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            return np.asarray(read_array(file, allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise InvalidRequest("hidden", path, f"a .npy file ({error})") from error
-    if not isinstance(array, np.ndarray):
-        raise InvalidRequest("hidden", path, "one array, a .npy file")
-    return array
+        raise InvalidRequest("hidden", f"{path} ({error})", "a .npy file") from error
 
 
 def _words_up_to(path: Path, highest: int) -> list[str]:

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.index import open_index
+from tests.cli.conftest import Run
+from tests.synthetic import make_hidden, make_softmax
+
+QUICK = ("--clusters", 4, "--rounds", 1, "--steps", 3, "--kmeans-iterations", 2)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Any]:
+    """The options that a build of 300 words and 24 dimensions needs."""
+    softmax = make_softmax()
+    np.savez(tmp_path / "lm.npz", W=softmax.weight, b=softmax.bias)
+    np.save(tmp_path / "H.npy", make_hidden(400))
+    (tmp_path / "words.txt").write_text("".join(f"word{number}\n" for number in range(300)))
+    return {
+        "--weight": f"{tmp_path}/lm.npz:W",
+        "--bias": f"{tmp_path}/lm.npz:b",
+        "--contexts": tmp_path / "H.npy",
+        "--vocabulary": tmp_path / "words.txt",
+        "--out": tmp_path / "models" / "lm" / "1",
+    }
+
+
+def flat(options: dict[str, Any]) -> list[Any]:
+    return [part for pair in options.items() for part in pair]
+
+
+def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
+    result = run("build", *flat(inputs), *QUICK, "--json")
+    assert result.exit_code == 0, result.stderr
+    facts = json.loads(result.stdout)
+    index = open_index(inputs["--out"])
+    assert facts["digest"] == index.digest
+    assert index.manifest.config["clusters"] == 4
+    assert index.vocabulary is not None
+    assert index.vocabulary[299] == "word299"
+    assert {point["head"]["name"] for point in facts["calibration"]["points"]} == {
+        "exact",
+        "screen",
+    }
+    shown = run("inspect", inputs["--out"]).stdout
+    assert "held-out contexts" in shown
+    assert "plain k-means" in shown
+
+
+def test_build_prints_what_it_measured(run: Run, inputs: dict[str, Any]) -> None:
+    shown = run("build", *flat(inputs), *QUICK, "--heads", "exact").stdout
+    for text in ("us/row", "P@5", "softmax.safetensors", "default head exact"):
+        assert text in shown
+
+
+def test_an_unreachable_target_writes_nothing(
+    run: Run, inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    options = (*QUICK, "--clusters-tried", 2, "--target-precision", "p1=1,p5=1")
+    result = run("build", *flat(inputs), *options)
+    assert result.exit_code == 1
+    assert "target_precision: no setting reached p1=1, p5=1" in result.stderr
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"--weight": "no.npy"}, "weight: got"),
+        ({"--weight": "H.npy"}, "bias: got"),
+        ({"--bias": "H.npy"}, "bias: got"),
+        ({"--contexts": "no.npy"}, "contexts: got"),
+        ({"--contexts": "lm.npz"}, "contexts: got"),
+        ({"--contexts": "lm.npz:H"}, "contexts: got"),
+        ({"--contexts": "nan.npy"}, "contexts: got"),
+        ({"--contexts": "narrow.npy"}, "contexts: got D = 3, allowed: D = 24"),
+        ({"--heldout": "narrow.npy"}, "heldout: got D = 3, allowed: D = 24"),
+        ({"--vocabulary": "no.txt"}, "vocabulary: got"),
+        ({"--vocabulary": "H.npy"}, "vocabulary: got"),
+        ({"--out": "models/LM/1"}, "out: got"),
+        ({"--out": "models/lm/zero"}, "out: got"),
+        ({"--heads": "screen,svd"}, "heads: got"),
+        ({"--target-precision": "p1"}, "target_precision: got"),
+        ({"--target-precision": "p2=0.9"}, "target_precision: got"),
+        ({"--clusters": "0"}, "--clusters"),
+        ({"--learning-rate": "nan"}, "learning_rate"),
+    ],
+)
+def test_wrong_input(
+    run: Run, inputs: dict[str, Any], tmp_path: Path, changes: dict[str, str], reason: str
+) -> None:
+    np.save(tmp_path / "nan.npy", np.full((40, 24), np.nan, np.float32))
+    np.save(tmp_path / "narrow.npy", np.ones((40, 3), np.float32))
+    numeric = {"--heads", "--target-precision", "--clusters", "--learning-rate"}
+    placed = {
+        name: value if name in numeric else f"{tmp_path}/{value}" for name, value in changes.items()
+    }
+    result = run("build", *flat({**inputs, **placed}))
+    assert result.exit_code == 2
+    assert reason in result.stderr.replace("-rate", "_rate")
+    assert not (tmp_path / "models").exists()
+
+
+def test_an_index_that_exists(run: Run, inputs: dict[str, Any]) -> None:
+    inputs["--out"].mkdir(parents=True)
+    result = run("build", *flat(inputs))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: out: got")

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run
+
+SOURCE = """
+import torch
+from torch import nn
+
+def load():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
+    return model, [torch.randint(50, (4, 5)) for _ in range(3)]
+
+def scaled():
+    class Scaled(nn.Linear):
+        def forward(self, hidden):
+            return super().forward(hidden) / 2
+    return Scaled(8, 50), [torch.ones(2, 8)]
+
+def nothing():
+    return None
+
+number = 3
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(SOURCE)
+    return tmp_path / "model.py"
+
+
+def test_capture(run: Run, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "contexts"
+    options = ("--max-rows", 30, "--dtype", "float32", "--json")
+    result = run("capture", "--module", f"{source}:load", "--out", out, *options)
+    assert result.exit_code == 0
+    summary = json.loads(result.stdout)
+    assert (summary["rows"], summary["rows_seen"], summary["dtype"]) == (30, 60, "float32")
+    assert np.load(out / "00000.npy").shape == (30, 8)
+
+
+def test_capture_says_what_to_do_next(run: Run, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "contexts"
+    shown = run("capture", "--module", f"{source}:load", "--out", out).stdout
+    assert f"logitsieve build --weight {out}/weight.npy" in shown
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "reason"),
+    [
+        ("scaled", [], "model: got logits scaled by 0.5"),
+        ("nothing", [], "nothing() returned NoneType"),
+        ("number", [], "a function of"),
+        ("absent", [], "a function of"),
+        ("load", ["--output-layer", "head"], "output_layer: got head"),
+        ("load", ["--max-rows", "0"], "--max-rows"),
+        ("load", ["--dtype", "int8"], "--dtype"),
+    ],
+)
+def test_wrong_input(
+    run: Run, source: Path, tmp_path: Path, function: str, options: list[str], reason: str
+) -> None:
+    result = run("capture", "--module", f"{source}:{function}", "--out", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("module", ["nowhere.py:load", "load", ":", "model.txt:load"])
+def test_a_file_that_is_not_there(run: Run, tmp_path: Path, module: str) -> None:
+    result = run("capture", "--module", module, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "module: got" in result.stderr
+
+
+def test_an_existing_folder(run: Run, source: Path, tmp_path: Path) -> None:
+    result = run("capture", "--module", f"{source}:load", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "out: got" in result.stderr

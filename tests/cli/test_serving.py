@@ -1,0 +1,167 @@
+"""serve and query, over a real port."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.index import HeadEntry, open_index, write_index
+from tests.cli.conftest import Run
+from tests.synthetic import make_hidden, make_softmax, screen_arrays
+
+PROGRAM = Path(sys.executable).with_name("logitsieve")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    softmax = make_softmax()
+    write_index(
+        folder / "demo" / "1",
+        softmax=softmax,
+        parts={"screen": screen_arrays(softmax)},
+        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1.0})},
+        default_head="screen",
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(models: Path) -> Iterator[str]:
+    """Of a `logitsieve serve` that is stopped in the end."""
+    options = ["--models", str(models), "--port", "0", "--metrics-port", "0"]
+    server = subprocess.Popen([PROGRAM, "serve", *options], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    lines = []
+    for line in server.stderr:
+        lines.append(line)
+        if line.startswith("gRPC at "):
+            break
+    else:
+        pytest.fail("".join(lines))
+    yield line.removeprefix("gRPC at ").partition(",")[0]
+    server.send_signal(signal.SIGTERM)
+    rest = server.communicate(timeout=60)[1]
+    assert server.returncode == 0, rest
+    assert "Traceback" not in rest
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    np.save(tmp_path / "h.npy", make_hidden(3))
+    return tmp_path / "h.npy"
+
+
+def test_without_hidden_the_models_are_listed(run: Run, address: str) -> None:
+    [model] = json.loads(run("query", "--address", address, "--json").stdout)
+    assert (model["name"], model["version"], model["state"]) == ("demo", "1", "available")
+    assert model["heads"] == ["exact", "screen"]
+    shown = run("query", "--address", address, "--models").stdout
+    assert "exact, screen" in shown
+
+
+def test_the_answer_is_the_index_own(run: Run, address: str, models: Path, hidden: Path) -> None:
+    options = ("--hidden", hidden, "-k", 4, "--knob", "probes=2", "--head", "screen", "--json")
+    reply = json.loads(run("query", "--address", address, *options).stdout)
+    top = open_index(models / "demo" / "1").head("screen", probes=2).topk(make_hidden(3), 4)
+    assert [[t["id"] for t in row["top"]] for row in reply["rows"]] == top.ids.tolist()
+    assert [[t["logit"] for t in row["top"]] for row in reply["rows"]] == top.logits.tolist()
+    assert [row["scanned"] for row in reply["rows"]] == top.scanned.tolist()
+    assert (reply["head"], reply["knobs"]) == ("screen", {"probes": 2})
+    assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
+
+
+def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("".join(f"[red]{number}\x1b[2J\n" for number in range(300)))
+    options = ("--hidden", hidden, "--vocabulary", words, "-k", 2)
+    result = run("query", "--address", address, "--model", "demo@1", *options)
+    assert result.exit_code == 0
+    assert "[red]" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        (["-k", 0], 2, "-k"),
+        (["-k", 301], 2, "k: got"),
+        (["--model", "other"], 1, "other"),
+        (["--head", "svd"], 2, "head"),
+        (["--knob", "speed=1"], 2, "speed"),
+        (["--knob", "speed"], 2, "knob: got 'speed', allowed: name=number"),
+        (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
+        (["--normalizer", "none"], 2, "--normalizer"),
+    ],
+)
+def test_wrong_options(
+    run: Run, address: str, hidden: Path, options: list[object], code: int, reason: str
+) -> None:
+    result = run("query", "--address", address, "--hidden", hidden, *options)
+    assert result.exit_code == code
+    assert reason in result.stderr
+
+
+def test_a_vocabulary_that_is_too_short(
+    run: Run, address: str, hidden: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "words.txt").write_text("the\n")
+    options = ("--hidden", hidden, "--vocabulary", tmp_path / "words.txt")
+    result = run("query", "--address", address, *options)
+    assert result.exit_code == 2
+    assert "vocabulary: got 1 lines" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ones((2, 23), np.float32),
+        np.full((2, 24), np.nan, np.float32),
+        np.ones((2, 2, 24), np.float32),
+        np.ones((2, 24), np.int64),
+        np.empty((0, 24), np.float32),
+    ],
+)
+def test_wrong_hidden(run: Run, address: str, tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "h.npy", array)
+    result = run("query", "--address", address, "--hidden", tmp_path / "h.npy")
+    assert result.exit_code == 2
+    assert "hidden" in result.stderr
+
+
+def test_files_that_hold_no_array(run: Run, address: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "object.npy", np.array([{}], object), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("text")
+    np.savez(tmp_path / "many.npz", a=np.ones(24))
+    for name in ("object.npy", "text.npy", "many.npz", "absent.npy"):
+        result = run("query", "--address", address, "--hidden", tmp_path / name)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: hidden: got")
+
+
+def test_nobody_listens(run: Run) -> None:
+    result = run("query", "--address", "127.0.0.1:1", "--timeout-s", 0.5)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--models", "nowhere"], "models: got nowhere"),
+        (["--port", 65536], "port: got 65536"),
+        (["--threads", 0], "threads: got 0"),
+        (["--verify", "no"], "--verify"),
+    ],
+)
+def test_serve_with_wrong_options(run: Run, options: list[object], reason: str) -> None:
+    result = run("serve", *options)
+    assert result.exit_code == 2
+    assert reason in result.stderr
