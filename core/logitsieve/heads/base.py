@@ -42,13 +42,13 @@ class Softmax:
 
     @cached_property
     def record(self) -> Int64:
-        """The matrix as the kernels take it."""
+        """The matrix as the kernels take it, by the address of this array."""
         return matrix_record(self.weight, self.bias)
 
     def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
         """Exact logits of the ids that each row of hidden [B, D] owns (CSR)."""
         values = np.empty(ids.size, np.float32)
-        bad = csr_logits(self.record, hidden, offsets, ids, values)
+        bad = csr_logits(self.record.ctypes.data, hidden, offsets, ids, values)
         if bad >= 0:
             refuse_row(bad)
         return values
@@ -108,15 +108,10 @@ class Head(Protocol):
 
 def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
     """`hidden` as float32 [B, D], C-contiguous; not copied, nor looked at twice, if it is that."""
-    if (
-        type(hidden) is np.ndarray
-        and hidden.dtype is FLOAT32
-        and hidden.ndim == 2
-        and hidden.shape[1] == dim
-        and hidden.shape[0]
-        and hidden.flags.c_contiguous
-    ):
-        return hidden
+    if type(hidden) is np.ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
+        shape = hidden.shape
+        if len(shape) == 2 and shape[1] == dim and shape[0]:
+            return hidden
     return as_hidden(hidden, dim)
 
 

@@ -36,7 +36,7 @@ class ExactHead:
         self._softmax = softmax
         self._threads = threads
         self._kernel = dense_topk.entry()
-        self._record = softmax.record
+        self._address = softmax.record.ctypes.data
 
     @classmethod
     def from_arrays(
@@ -71,7 +71,7 @@ class ExactHead:
         ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
 
         def answer(start: int, stop: int) -> int:
-            return int(self._kernel(self._record, hidden, ids, logits, start, stop))
+            return int(self._kernel(self._address, hidden, ids, logits, start, stop))
 
         for bad in run_slices(answer, rows, self._threads):
             if bad >= 0:

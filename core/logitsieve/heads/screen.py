@@ -26,7 +26,8 @@ from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.screen import screen_lists, screen_record, screen_topk
 from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, Int32, TopK
 
-_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+_INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
+_empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
 
 class ScreenHead:
@@ -50,9 +51,12 @@ class ScreenHead:
         probes: int = 1,
     ) -> None:
         self._softmax, self._fallback, self._threads = softmax, fallback, threads
-        self._arrays = (centroids, np.zeros(centroids.shape[0], np.float32), offsets, ids)
-        self._record = screen_record(softmax.record, *self._arrays)
+        self._screen = (centroids, offsets, ids)
         self._probes = min(probes, centroids.shape[0])
+        self._record, self._kept = screen_record(
+            softmax.record, centroids, offsets, ids, self._probes
+        )
+        self._address = self._record.ctypes.data
         self._kernel = screen_topk.entry()
         self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
 
@@ -76,7 +80,7 @@ class ScreenHead:
             arrays["ids"],
             fallback=fallback,
             threads=threads,
-            **point,
+            probes=point["probes"],
         )
 
     @property
@@ -87,15 +91,12 @@ class ScreenHead:
     def with_knobs(self, **knobs: float) -> Self:
         """The same screen at another operating point."""
         point = checked_knobs(self.knob_table, self.knobs, knobs)
-        centroids, _, offsets, ids = self._arrays
         return type(self)(
             self._softmax,
-            centroids,
-            offsets,
-            ids,
+            *self._screen,
             fallback=self._fallback,
             threads=self._threads,
-            **point,
+            probes=point["probes"],
         )
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
@@ -104,24 +105,19 @@ class ScreenHead:
         if type(k) is not int or not 0 < k <= self._vocab_size:
             k = checked_k(k, self._vocab_size)
         rows = hidden.shape[0]
-        ids, logits = np.empty((rows, k), _INT32), np.empty((rows, k), _FLOAT32)
-        scanned = np.empty(rows, _INT32)
-        exact = np.zeros(rows, np.bool_)
+        ids, logits = _empty((rows, k), _INT32), _empty((rows, k), _FLOAT32)
+        scanned, exact = _empty(rows, _INT32), _zeros(rows, _BOOL)
         if self._threads == 1 or rows == 1:
-            unfilled = self._kernel(
-                self._record, hidden, self._probes, ids, logits, scanned, 0, rows
-            )
+            unfilled = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
         else:
             unfilled = self._run_slices(hidden, ids, logits, scanned)
         if unfilled:
             self._repair(unfilled, hidden, k, TopK(ids, logits, exact, scanned))
-        return TopK(ids, logits, exact, scanned)
+        return _make(TopK, (ids, logits, exact, scanned))
 
     def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
         def answer(start: int, stop: int) -> int:
-            return int(
-                self._kernel(self._record, hidden, self._probes, ids, logits, scanned, start, stop)
-            )
+            return int(self._kernel(self._address, hidden, ids, logits, scanned, start, stop))
 
         results = run_slices(answer, hidden.shape[0], self._threads)
         return min(results) if min(results) < 0 else sum(results)
@@ -139,12 +135,12 @@ class ScreenHead:
         hidden = ready_hidden(hidden, self._dim)
         k = checked_k(k, self._vocab_size)
         offsets = np.zeros(hidden.shape[0] + 1, np.int64)
-        bad = screen_lists(self._record, hidden, self._probes, offsets, np.empty(0, np.int32))
+        bad = screen_lists(self._address, hidden, offsets, np.empty(0, np.int32))
         if bad >= 0:
             refuse_row(bad)
         np.cumsum(offsets, out=offsets)
         ids = np.empty(offsets[-1], np.int32)
-        screen_lists(self._record, hidden, self._probes, offsets, ids)
+        screen_lists(self._address, hidden, offsets, ids)
         logits = self._softmax.logits(hidden, offsets, ids)
         upper = np.full(hidden.shape[0], np.inf, np.float32)
         found = Candidates(offsets, ids, logits, upper)

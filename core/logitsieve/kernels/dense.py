@@ -9,7 +9,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.dots import padded, row_of
-from logitsieve.kernels.lanes import keep_alive, pointer, shift
+from logitsieve.kernels.lanes import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.queries import (
     STATE,
     Queries,
@@ -20,17 +20,18 @@ from logitsieve.kernels.queries import (
 )
 from logitsieve.kernels.record import matrix_at
 from logitsieve.kernels.scan import scan_all
-from logitsieve.types.results import Float32, Int32, Int64
+from logitsieve.types.results import Float32, Int32
 
 
-@kernel("(int64[::1], float32[:,::1], int32[:,::1], float32[:,::1], int64, int64)")
+@kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int64, int64)")
 def dense_topk(
-    record: Int64, hidden: Float32, ids: Int32, logits: Float32, start: int, stop: int
+    address: int, hidden: Float32, ids: Int32, logits: Float32, start: int, stop: int
 ) -> int:
     """Fill ids and logits [B, K] for rows start .. stop-1 of hidden [B, D].
 
-    Returns -1, or the first row that is not finite or too large.
+    `address` is that of W's record. Returns -1, or the first row that is not finite or too large.
     """
+    record = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     block = at_once(stop - start, dim, limit)
     scratch = np.empty(block * (padded(dim) + STATE + limit), np.float64)

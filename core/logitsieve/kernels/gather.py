@@ -9,17 +9,18 @@ import numpy as np
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
-from logitsieve.kernels.lanes import keep_alive, pointer
+from logitsieve.kernels.lanes import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.record import admissible, matrix_at
 from logitsieve.types.results import Float32, Int32, Int64
 
 
-@kernel("(int64[::1], float32[:,::1], int64[::1], int32[::1], float32[::1])")
-def csr_logits(record: Int64, hidden: Float32, offsets: Int64, ids: Int32, logits: Float32) -> int:
+@kernel("(int64, float32[:,::1], int64[::1], int32[::1], float32[::1])")
+def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits: Float32) -> int:
     """Fill `logits` of the ids that each row of hidden [B, D] owns; ids within 0 .. V-1.
 
-    Returns -1, or the first row that is not finite or too large.
+    `address` is that of W's record. Returns -1, or the first row that is not finite or too large.
     """
+    record = int64_pointer(address)
     rows, dim = hidden.shape
     matrix = matrix_at(record, 0)
     scratch = np.empty(padded(dim), np.float64)

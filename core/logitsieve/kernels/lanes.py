@@ -79,6 +79,23 @@ def _pointer_from_address(dtype):
 
 float32_pointer = _pointer_from_address(types.float32)
 int32_pointer = _pointer_from_address(types.int32)
+int64_pointer = _pointer_from_address(types.int64)
+uint8_pointer = _pointer_from_address(types.uint8)
+
+
+def _pointer_cast(dtype):
+    @intrinsic
+    def cast(typing_context, start):
+        def codegen(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(dtype)(start), codegen
+
+    return cast
+
+
+as_int32, as_float32 = _pointer_cast(types.int32), _pointer_cast(types.float32)
+as_int8 = _pointer_cast(types.int8)
 
 
 @intrinsic
@@ -113,6 +130,59 @@ def _zeros(lanes):
 
 
 zeros32, zeros64 = _zeros(LANES32), _zeros(LANES64)
+
+
+def _splat(lanes):
+    vector = _vector(lanes.dtype)
+
+    @intrinsic
+    def splat(typing_context, value):
+        """The value in every lane."""
+
+        def codegen(context, builder, signature, arguments):
+            undefined = ir.Constant(vector, ir.Undefined)
+            first = builder.insert_element(undefined, arguments[0], ir.Constant(_INT32, 0))
+            zeros = ir.Constant(ir.VectorType(_INT32, LANES), None)
+            return builder.shuffle_vector(first, undefined, zeros)
+
+        return lanes(lanes.dtype), codegen
+
+    return splat
+
+
+splat32, splat64 = _splat(LANES32), _splat(LANES64)
+
+
+@intrinsic
+def larger_magnitude(typing_context, largest, lanes):
+    """max(largest, |lanes|), lane by lane."""
+    vector = _vector(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        module, suffix = builder.module, _SUFFIX[lanes.dtype]
+        one = ir.FunctionType(vector, [vector])
+        two = ir.FunctionType(vector, [vector, vector])
+        magnitude = module.declare_intrinsic(f"llvm.fabs.{suffix}", fnty=one)
+        larger = module.declare_intrinsic(f"llvm.maxnum.{suffix}", fnty=two)
+        return builder.call(larger, [arguments[0], builder.call(magnitude, [arguments[1]])])
+
+    return largest(largest, lanes), codegen
+
+
+@intrinsic
+def largest_lane(typing_context, lanes):
+    """The largest of the lanes."""
+    vector = _vector(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        result = context.get_value_type(lanes.dtype)
+        reduce = builder.module.declare_intrinsic(
+            f"llvm.vector.reduce.fmax.{_SUFFIX[lanes.dtype]}",
+            fnty=ir.FunctionType(result, [vector]),
+        )
+        return builder.call(reduce, arguments)
+
+    return lanes.dtype(lanes), codegen
 
 
 @intrinsic

@@ -18,7 +18,7 @@ TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four qu
 
 
 @inline
-def _decide(matrix, queries, q, row):
+def decide(matrix, queries, q, row):
     """Evaluate one row by `dot64` for query q and offer it to its heap."""
     wide = row_of(queries.wide, q, padded(matrix.dim))
     value = dot64(row_of(matrix.weight, row, matrix.dim), wide, matrix.dim) + matrix.bias[row]
@@ -37,7 +37,7 @@ def _decide(matrix, queries, q, row):
 def _consider(matrix, queries, q, row, dot):
     # Written so that a NaN would be evaluated, not dropped.
     if not (dot + float(matrix.bias[row]) < queries.states[STATE * q + CUT]):
-        _decide(matrix, queries, q, row)
+        decide(matrix, queries, q, row)
 
 
 @inline
@@ -60,7 +60,7 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
         _consider(matrix, queries, q, c, dots[2])
         _consider(matrix, queries, q, e, dots[3])
     for i in range(whole, last):
-        _decide(matrix, queries, q, _row(listed, ids, i))
+        decide(matrix, queries, q, _row(listed, ids, i))
 
 
 @inline
@@ -89,10 +89,10 @@ def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
         _consider_four(matrix, queries, q0, q1, q2, q3, e, dots[3])
     for i in range(whole, last):
         row = _row(listed, ids, i)
-        _decide(matrix, queries, q0, row)
-        _decide(matrix, queries, q1, row)
-        _decide(matrix, queries, q2, row)
-        _decide(matrix, queries, q3, row)
+        decide(matrix, queries, q0, row)
+        decide(matrix, queries, q1, row)
+        decide(matrix, queries, q2, row)
+        decide(matrix, queries, q3, row)
 
 
 @inline

@@ -3,17 +3,32 @@
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes, Q queries
 answered together.
 
-A screen's record is that of W, that of the centroids (with a bias of zeros), then the addresses of
-the lists: offsets int32 [C+1] and row ids int32 [offsets[C]].
+A screen's record is that of W, that of the centroids (with a bias of zeros), then what `Fields`
+names: addresses of offsets int32 [C+1], ids int32 [offsets[C]], int8 codes and their scales.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
 
+from logitsieve.kernels.byte_lanes import VNNI
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.dots import padded, row_of
-from logitsieve.kernels.lanes import int32_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.lanes import (
+    LANES,
+    as_float32,
+    as_int32,
+    float32_pointer,
+    float64_of_bits,
+    int32_pointer,
+    int64_pointer,
+    keep_alive,
+    pointer,
+    shift,
+    uint8_pointer,
+)
 from logitsieve.kernels.queries import (
     STATE,
     Queries,
@@ -22,28 +37,73 @@ from logitsieve.kernels.queries import (
     widen_queries,
     write_answers,
 )
-from logitsieve.kernels.record import RECORD, ROWS, matrix_at, matrix_record
+from logitsieve.kernels.record import DIM, LARGEST_NORM, RECORD, ROWS, matrix_at, matrix_record
+from logitsieve.kernels.route import LARGEST_DIM, encode_centroids, route
 from logitsieve.kernels.scan import scan_all, scan_four, scan_one
 from logitsieve.types.results import Float32, Int32, Int64
 
-OFFSETS, IDS = 2 * RECORD, 2 * RECORD + 1
+OFFSETS, IDS, PROBES, CODES, SCALES, ERROR = range(2 * RECORD, 2 * RECORD + 6)
+
+Lists = namedtuple("Lists", "offsets ids")
+Clusters = namedtuple("Clusters", "matrix codes scales error largest probes")
 
 
 def screen_record(
-    softmax_record: Int64, centroids: Float32, zeros: Float32, offsets: Int32, ids: Int32
-) -> Int64:
-    """The record of a screen over the softmax of `softmax_record`; `zeros` is float32 [C]."""
-    lists = np.array([offsets.ctypes.data, ids.ctypes.data], np.int64)
-    return np.concatenate([softmax_record, matrix_record(centroids, zeros), lists])
+    softmax_record: Int64, centroids: Float32, offsets: Int32, ids: Int32, probes: int
+) -> tuple[Int64, tuple[np.ndarray, ...]]:
+    """The record of a screen over the softmax of `softmax_record`, and the arrays it points to."""
+    bias = np.zeros(centroids.shape[0], np.float32)
+    tail = np.zeros(6, np.int64)
+    tail[:3] = offsets.ctypes.data, ids.ctypes.data, probes
+    kept: tuple[np.ndarray, ...] = (centroids, bias, offsets, ids)
+    if VNNI and centroids.shape[1] <= LARGEST_DIM:
+        codes, scales, error = encode_centroids(centroids)
+        kept += (codes, scales)
+        tail[3:5] = codes.ctypes.data, scales.ctypes.data
+        tail[5:] = np.array([error]).view(np.int64)
+    return np.concatenate([softmax_record, matrix_record(centroids, bias), tail]), kept
 
 
-@kernel(
-    "(int64[::1], float32[:,::1], int64, int32[:,::1], float32[:,::1], int32[::1], int64, int64)"
-)
+@inline
+def _clusters(record):
+    return Clusters(
+        matrix_at(record, RECORD),
+        uint8_pointer(record[CODES]),
+        float32_pointer(record[SCALES]),
+        float64_of_bits(record[ERROR]),
+        float64_of_bits(record[RECORD + LARGEST_NORM]),
+        record[PROBES],
+    )
+
+
+@inline
+def _lists(record):
+    return Lists(int32_pointer(record[OFFSETS]), int32_pointer(record[IDS]))
+
+
+@inline
+def _routing_scratch(record):
+    """float64 values that routing one query takes."""
+    return (record[RECORD + ROWS] + LANES) // 2 + padded(record[RECORD + DIM])
+
+
+@inline
+def _route_queries(record, routes, count, scratch):
+    """Fill the heaps of `routes` with the best clusters."""
+    clusters = _clusters(record)
+    empty_heaps(record, RECORD, routes, count)
+    if record[CODES] == 0:
+        scan_all(clusters.matrix, routes, count)
+        return
+    for q in range(count):
+        if not route(clusters, as_float32(scratch), routes, q):
+            scan_one(clusters.matrix, False, routes.kept, 0, clusters.matrix.rows, routes, q)
+
+
+@kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def screen_topk(
-    record: Int64,
+    address: int,
     hidden: Float32,
-    probes: int,
     ids: Int32,
     logits: Float32,
     scanned: Int32,
@@ -52,120 +112,122 @@ def screen_topk(
 ) -> int:
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    A row whose clusters hold fewer than K distinct candidates gets scanned = -1 and no answer.
-    Returns how many such rows there are, or -1 - r where row r is not finite or too large.
+    `address` is the record's. A row whose clusters hold fewer than K distinct candidates gets
+    scanned = -1 and no answer. Returns how many such rows there are, or -1 - r where row r is not
+    finite or too large.
     """
-    limit, dim = ids.shape[1], hidden.shape[1]
+    record = int64_pointer(address)
+    limit, dim, probes = ids.shape[1], hidden.shape[1], record[PROBES]
     block = at_once(stop - start, dim, limit)
-    wide = block * padded(dim)
-    scratch = np.empty(wide + block * (STATE + limit + probes), np.float64)
-    clusters = np.empty((block, probes), np.int32)
-    unfilled = 0
+    size = block * (padded(dim) + STATE + limit + 2 * probes) + _routing_scratch(record)
+    scratch = np.empty(size, np.float64)
+    wide = pointer(scratch)
+    states = shift(wide, block * padded(dim))
+    values = shift(states, block * STATE)
+    route_values = shift(values, block * limit)
+    routed = shift(route_values, block * probes)
+    rest = shift(routed, block * probes)
+    lists, unfilled = _lists(record), 0
     for first in range(start, stop, block):
         count = min(stop - first, block)
-        rows, floats = row_of(pointer(hidden), first, dim), pointer(scratch)
-        states, values = shift(floats, wide), shift(floats, wide + block * STATE)
-        routes = Queries(
-            rows, floats, states, shift(values, block * limit), pointer(clusters), probes, False
-        )
+        rows = row_of(pointer(hidden), first, dim)
         kept = row_of(pointer(ids), first, limit)
-        queries = Queries(rows, floats, states, values, kept, limit, probes > 1)
+        routes = Queries(rows, wide, states, route_values, as_int32(routed), probes, False)
+        queries = Queries(rows, wide, states, values, kept, limit, probes > 1)
         bad = widen_queries(record, queries, count)
         if bad >= 0:
             unfilled = -1 - first - bad
             break
-        empty_heaps(record, RECORD, routes, count)
-        scan_all(matrix_at(record, RECORD), routes, count)
+        _route_queries(record, routes, count, rest)
         empty_heaps(record, 0, queries, count)
         if count < 4:
-            _scan_lists(record, clusters, queries, count)
+            _scan_lists(matrix_at(record, 0), lists, routes, queries, count)
         else:
-            _scan_grouped(record, clusters, queries, count)
-        offsets = int32_pointer(record[OFFSETS])
+            _scan_grouped(record, lists, routes, queries, count)
         for q in range(count):
             size = write_answers(queries, q, row_of(pointer(logits), first, limit))
-            scanned[first + q] = _length(offsets, clusters[q]) if size == limit else -1
+            length = _length(lists, shift(routes.kept, q * probes), probes)
+            scanned[first + q] = length if size == limit else -1
             unfilled += size < limit
     keep_alive(scratch)
     return unfilled
 
 
 @inline
-def _length(offsets, clusters):
+def _length(lists, clusters, probes):
     total = 0
-    for cluster in clusters:
-        total += offsets[cluster + 1] - offsets[cluster]
+    for p in range(probes):
+        total += lists.offsets[clusters[p] + 1] - lists.offsets[clusters[p]]
     return total
 
 
 @inline
-def _scan_lists(record, clusters, queries, count):
-    offsets, lists = int32_pointer(record[OFFSETS]), int32_pointer(record[IDS])
-    matrix = matrix_at(record, 0)
+def _scan_lists(matrix, lists, routes, queries, count):
     for q in range(count):
-        for cluster in clusters[q]:
-            scan_one(matrix, True, lists, offsets[cluster], offsets[cluster + 1], queries, q)
+        for p in range(routes.limit):
+            cluster = routes.kept[q * routes.limit + p]
+            first, last = lists.offsets[cluster], lists.offsets[cluster + 1]
+            scan_one(matrix, True, lists.ids, first, last, queries, q)
 
 
 @inline
-def _scan_grouped(record, clusters, queries, count):
+def _scan_grouped(record, lists, routes, queries, count):
     """Queries of the same cluster go through its list four at a time."""
-    offsets, lists = int32_pointer(record[OFFSETS]), int32_pointer(record[IDS])
-    matrix = matrix_at(record, 0)
-    ends = np.zeros(record[RECORD + ROWS] + 1, np.int64)
-    order = np.empty(clusters.size, np.int64)
-    _group(clusters, count, ends, order)
+    matrix, clusters = matrix_at(record, 0), record[RECORD + ROWS]
+    ends = np.zeros(clusters + 1, np.int64)
+    order = np.empty(count * routes.limit, np.int64)
+    _group(routes, count, ends, order)
     begin = 0
-    for cluster in range(record[RECORD + ROWS]):
+    for cluster in range(clusters):
         end = ends[cluster]
-        first, last = offsets[cluster], offsets[cluster + 1]
+        first, last = lists.offsets[cluster], lists.offsets[cluster + 1]
         fours = begin + (end - begin) // 4 * 4
         for i in range(begin, fours, 4):
             q0, q1, q2, q3 = order[i], order[i + 1], order[i + 2], order[i + 3]
-            scan_four(matrix, True, lists, first, last, queries, q0, q1, q2, q3)
+            scan_four(matrix, True, lists.ids, first, last, queries, q0, q1, q2, q3)
         for i in range(fours, end):
-            scan_one(matrix, True, lists, first, last, queries, order[i])
+            scan_one(matrix, True, lists.ids, first, last, queries, order[i])
         begin = end
 
 
 @inline
-def _group(clusters, count, ends, order):
+def _group(routes, count, ends, order):
     """Counting sort: cluster c owns order[ends[c-1]:ends[c]], the queries routed to it."""
-    for q in range(count):
-        for cluster in clusters[q]:
-            ends[cluster + 1] += 1
+    routed = count * routes.limit
+    for i in range(routed):
+        ends[routes.kept[i] + 1] += 1
     for cluster in range(1, ends.size):
         ends[cluster] += ends[cluster - 1]
-    for q in range(count):
-        for cluster in clusters[q]:
-            order[ends[cluster]] = q
-            ends[cluster] += 1
+    for i in range(routed):
+        cluster = routes.kept[i]
+        order[ends[cluster]] = i // routes.limit
+        ends[cluster] += 1
 
 
-@kernel("(int64[::1], float32[:,::1], int64, int64[::1], int32[::1])")
-def screen_lists(record: Int64, hidden: Float32, probes: int, offsets: Int64, ids: Int32) -> int:
+@kernel("(int64, float32[:,::1], int64[::1], int32[::1])")
+def screen_lists(address: int, hidden: Float32, offsets: Int64, ids: Int32) -> int:
     """The distinct candidates of each row of hidden [B, D], in ascending order.
 
     With an empty `ids`, offsets[r+1] becomes how many row r has; else they are written to
     ids[offsets[r]:offsets[r+1]]. Returns -1, or the first row that is not finite or too large.
     """
+    record = int64_pointer(address)
     rows, dim = hidden.shape
-    scratch = np.empty(padded(dim) + STATE + probes, np.float64)
-    clusters = np.empty((1, probes), np.int32)
-    starts, lists = int32_pointer(record[OFFSETS]), int32_pointer(record[IDS])
+    probes, lists = record[PROBES], _lists(record)
+    scratch = np.empty(padded(dim) + STATE + 2 * probes + _routing_scratch(record), np.float64)
+    wide = pointer(scratch)
+    states = shift(wide, padded(dim))
+    values = shift(states, STATE)
+    clusters = as_int32(shift(values, probes))
     bad = -1
     for row in range(rows):
-        floats = pointer(scratch)
-        states = shift(floats, padded(dim))
-        values = shift(floats, padded(dim) + STATE)
         here = row_of(pointer(hidden), row, dim)
-        routes = Queries(here, floats, states, values, pointer(clusters), probes, False)
+        routes = Queries(here, wide, states, values, clusters, probes, False)
         if widen_queries(record, routes, 1) >= 0:
             bad = row
             break
-        empty_heaps(record, RECORD, routes, 1)
-        scan_all(matrix_at(record, RECORD), routes, 1)
-        united = _united(starts, lists, clusters[0])
+        _route_queries(record, routes, 1, shift(values, 2 * probes))
+        united = _united(lists, clusters, probes)
         if ids.size:
             ids[offsets[row] : offsets[row + 1]] = united
         else:
@@ -175,13 +237,13 @@ def screen_lists(record: Int64, hidden: Float32, probes: int, offsets: Int64, id
 
 
 @inline
-def _united(starts, lists, clusters):
+def _united(lists, clusters, probes):
     """The sorted union of the clusters' lists."""
-    every = np.empty(_length(starts, clusters), np.int32)
+    every = np.empty(_length(lists, clusters, probes), np.int32)
     size = 0
-    for cluster in clusters:
-        for i in range(starts[cluster], starts[cluster + 1]):
-            every[size] = lists[i]
+    for p in range(probes):
+        for i in range(lists.offsets[clusters[p]], lists.offsets[clusters[p] + 1]):
+            every[size] = lists.ids[i]
             size += 1
     every.sort()
     distinct = 0

@@ -1,0 +1,156 @@
+"""Lanes of bytes: sixteen int32 sums of products of unsigned row bytes and signed query bytes.
+
+One instruction does 64 products where the CPU has AVX-512 VNNI; elsewhere LLVM is given the same
+sum in plain vector operations. Both are exact, so they are equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+from logitsieve.kernels.lanes import LANES, LANES32
+
+_BYTE, _INT16, _INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_SUMS, _BYTES = ir.VectorType(_INT32, LANES), ir.VectorType(_BYTE, 4 * LANES)
+_FLOATS = ir.VectorType(ir.FloatType(), LANES)
+
+VNNI = bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
+
+
+class Sums(types.Type):
+    """Numba's type of sixteen int32 sums in registers."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Sums")
+
+
+SUMS = Sums()
+
+
+@register_model(Sums)
+class _SumsModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, _SUMS)
+
+
+@intrinsic
+def zero_sums(typing_context):
+    """Sixteen zeros."""
+
+    def codegen(context, builder, signature, arguments):
+        return ir.Constant(_SUMS, None)
+
+    return SUMS(), codegen
+
+
+def _splat(builder, value, vector):
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.Constant(_INT32, 0))
+    zeros = ir.Constant(ir.VectorType(_INT32, vector.count), None)
+    return builder.shuffle_vector(first, undefined, zeros)
+
+
+def _add_products_vnni(builder, sums, rows, quad):
+    product = builder.module.declare_intrinsic(
+        "llvm.x86.avx512.vpdpbusd.512", fnty=ir.FunctionType(_SUMS, [_SUMS] * 3)
+    )
+    return builder.call(product, [sums, builder.bitcast(rows, _SUMS), _splat(builder, quad, _SUMS)])
+
+
+def _add_products_generic(builder, sums, rows, quad):
+    for place in range(4):
+        order = ir.Constant(_SUMS, list(range(place, 4 * LANES, 4)))
+        of_rows = builder.zext(builder.shuffle_vector(rows, rows, order), _SUMS)
+        of_query = builder.trunc(builder.lshr(quad, ir.Constant(_INT32, 8 * place)), _BYTE)
+        of_query = _splat(builder, builder.sext(of_query, _INT32), _SUMS)
+        sums = builder.add(sums, builder.mul(of_rows, of_query))
+    return sums
+
+
+def _multiply_bytes(emit):
+    @intrinsic
+    def multiply(typing_context, sums, rows, query, quad):
+        def codegen(context, builder, signature, arguments):
+            sums, rows, query, quad = arguments
+            row_place = builder.mul(quad, ir.Constant(quad.type, 4 * LANES))
+            address = builder.gep(rows, [row_place])
+            codes = builder.load(builder.bitcast(address, _BYTES.as_pointer()), align=1)
+            words = builder.bitcast(query, _INT32.as_pointer())
+            word = builder.load(builder.gep(words, [quad]), align=1)
+            return emit(builder, sums, codes, word)
+
+        return SUMS(sums, rows, query, types.intp), codegen
+
+    return multiply
+
+
+# (sums, rows, query, quad): sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]).
+multiply_bytes_generic = _multiply_bytes(_add_products_generic)
+multiply_bytes = _multiply_bytes(_add_products_vnni) if VNNI else multiply_bytes_generic
+
+
+@intrinsic
+def round_scaled(typing_context, lanes, factor):
+    """lanes * factor rounded to whole numbers, as float32."""
+
+    def codegen(context, builder, signature, arguments):
+        rint = builder.module.declare_intrinsic(
+            "llvm.rint.v16f32", fnty=ir.FunctionType(_FLOATS, [_FLOATS])
+        )
+        return builder.call(rint, [builder.fmul(*arguments)])
+
+    return LANES32(lanes, factor), codegen
+
+
+@intrinsic
+def store_bytes(typing_context, start, offset, lanes):
+    """start[offset : offset + 16] = lanes, whole numbers from -128 to 127."""
+    vector = ir.VectorType(_BYTE, LANES)
+
+    def codegen(context, builder, signature, arguments):
+        address = builder.gep(arguments[0], [arguments[1]])
+        address = builder.bitcast(address, vector.as_pointer())
+        builder.store(builder.fptosi(arguments[2], vector), address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(start, types.intp, lanes), codegen
+
+
+@intrinsic
+def scale_sums(typing_context, sums, correction, scales):
+    """(sums - correction) * scales as sixteen float32."""
+
+    def codegen(context, builder, signature, arguments):
+        sums, correction, scales = arguments
+        correction = _splat(builder, builder.trunc(correction, _INT32), _SUMS)
+        exact = builder.sitofp(builder.sub(sums, correction), _FLOATS)
+        return builder.fmul(exact, scales)
+
+    return LANES32(sums, types.int64, scales), codegen
+
+
+@intrinsic
+def lanes_not_below(typing_context, lanes, limit):
+    """A bit for each of sixteen float32 that is not below `limit`; NaN is not below."""
+
+    def codegen(context, builder, signature, arguments):
+        limits = _splat(builder, arguments[1], _FLOATS)
+        mask = builder.fcmp_unordered(">=", arguments[0], limits)
+        return builder.zext(builder.bitcast(mask, _INT16), ir.IntType(64))
+
+    return types.int64(lanes, types.float32), codegen
+
+
+@intrinsic
+def lowest_bit(typing_context, mask):
+    """The place of the lowest bit that is set in `mask`, which is not zero."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(mask), codegen

@@ -1,0 +1,134 @@
+"""Routing: the clusters whose centroids have the largest dots with a query, chosen by int8.
+
+Shape letters: C clusters, G groups of 16 clusters, D hidden size, P probes.
+
+A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t likewise. Then
+|v.h - s g q.z| = |r.h + s q.t| <= e ||h|| + (n + e) tau, where e >= ||r|| and n >= ||v|| over all
+rows, and tau >= ||t||. Centroids whose int8 dot reaches the P-th best exact one less that bound are
+evaluated by `dot64`, and no other can be among the P best: the route is the exact one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.kernels.byte_lanes import (
+    lanes_not_below,
+    lowest_bit,
+    multiply_bytes,
+    round_scaled,
+    scale_sums,
+    store_bytes,
+    zero_sums,
+)
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.dots import padded, row_of
+from logitsieve.kernels.lanes import (
+    LANES,
+    as_int8,
+    larger_magnitude,
+    largest_lane,
+    load,
+    load_first,
+    multiply_add,
+    pair_sum,
+    shift,
+    splat32,
+    splat64,
+    store,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.queries import CUT, NORM, SLACK, STATE
+from logitsieve.kernels.scan import decide
+from logitsieve.types.results import Float32
+
+LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
+SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes of a query between which its scale is a normal number
+
+
+def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
+    """Codes uint8 [G, D/4, 16, 4] (q + 128), scales float32 [16 G] and e of centroids [C, D].
+
+    The last group is filled up with copies of the first centroid, which change no maximum.
+    """
+    clusters, dim = centroids.shape
+    groups, quads = -(-clusters // LANES), -(-dim // 4)
+    rows = centroids[np.arange(groups * LANES) * (np.arange(groups * LANES) < clusters)]
+    scales = np.abs(rows).max(axis=1) / np.float32(127)
+    steps = np.where(scales > 0, scales, 1).astype(np.float64)[:, None]
+    codes = np.zeros((groups * LANES, quads * 4))
+    codes[:, :dim] = np.clip(np.rint(rows / steps), -127, 127)
+    rest = rows - codes[:, :dim] * scales[:, None].astype(np.float64)
+    error = float(np.linalg.norm(rest, axis=1).max()) * (1 + 1e-12)
+    grouped = (codes + 128).astype(np.uint8).reshape(groups, LANES, quads, 4)
+    return np.ascontiguousarray(grouped.transpose(0, 2, 1, 3)), scales, error
+
+
+@inline
+def encode_query(h, dim, codes):
+    """Write int8 codes z of one row of hidden; its scale g, sum of codes and ||t||.
+
+    The scale is 0 where the row is too small or too large to be encoded.
+    """
+    whole, rest = dim - dim % LANES, dim % LANES
+    largest = zeros32()
+    for d in range(0, whole, LANES):
+        largest = larger_magnitude(largest, load(h, d))
+    if rest:
+        largest = larger_magnitude(largest, load_first(h, whole, rest))
+    magnitude = largest_lane(largest)
+    if not SMALLEST < magnitude < LARGEST:
+        return np.float32(0), 0, 0.0
+    scale = magnitude / np.float32(127)
+    factor, step = splat32(np.float32(126.99999) / magnitude), splat64(-float(scale))
+    squares, total, ones = zeros64(), zeros32(), splat32(np.float32(1))
+    for d in range(0, padded(dim), LANES):
+        x = load(h, d) if d < whole else load_first(h, whole, rest)
+        z = round_scaled(x, factor)
+        t = multiply_add(widen(z), step, widen(x))
+        squares = multiply_add(t, t, squares)
+        total = multiply_add(z, ones, total)
+        store_bytes(codes, d, z)
+    return scale, int(pair_sum(total)), np.sqrt(pair_sum(squares))
+
+
+@inline
+def route(clusters, scratch, routes, q):
+    """Fill the heap of query q with its best centroids; False if its row cannot be encoded.
+
+    `scratch` has room for 16 G + D float32 values.
+    """
+    matrix, error, largest = clusters.matrix, clusters.error, clusters.largest
+    dim, groups = matrix.dim, (matrix.rows + LANES - 1) // LANES
+    quads = (dim + 3) // 4
+    query_codes = as_int8(shift(scratch, groups * LANES))
+    scale, total, rest = encode_query(row_of(routes.hidden, q, dim), dim, query_codes)
+    if scale == 0:
+        return False
+    state = shift(routes.states, STATE * q)
+    norm = state[NORM]
+    slack = error * norm + (largest + error) * (rest + 2.0**-20 * (norm + rest))
+    state[SLACK] = 1.000001 * slack
+    best = np.float32(-np.inf)
+    for group in range(groups):
+        sums = zero_sums()
+        rows = shift(clusters.codes, group * quads * 4 * LANES)
+        for quad in range(quads):
+            sums = multiply_bytes(sums, rows, query_codes, quad)
+        factors = multiply_add(load(clusters.scales, group * LANES), splat32(scale), zeros32())
+        dots = scale_sums(sums, 128 * total, factors)
+        store(scratch, group * LANES, dots)
+        best = max(best, largest_lane(dots))
+    # With one probe the best one's int8 dot is a cut from the start.
+    floor = best - 2.0 * state[SLACK] if routes.limit == 1 else -np.inf
+    for group in range(groups):
+        cut = np.float32(max(floor, state[CUT]))
+        mask = lanes_not_below(load(scratch, group * LANES), cut)
+        while mask:
+            row = group * LANES + lowest_bit(mask)
+            mask &= mask - 1
+            if row < matrix.rows:
+                decide(matrix, routes, q, row)
+    return True
