@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.index.samples import write_tiny
+
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = sorted(REPOSITORY.glob("*/logitsieve/*/**/*.py"))
 
@@ -31,7 +33,7 @@ DIRECT: dict[str, set[str]] = {
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
-    "torch": {"index_builder"},
+    "torch": {"index_builder", "cli"},  # the capture command names nn.Module
     "faiss": {"index_builder", "heads"},
     "matplotlib": {"index_builder"},
     "grpc": {"client", "server", "v1"},
@@ -102,3 +104,14 @@ def test_the_command_loads_no_package_for_its_help() -> None:
 @pytest.mark.parametrize("package", ["server", "index", "decoding", "evaluation"])
 def test_serving_loads_neither_torch_nor_faiss(package: str) -> None:
     assert not modules_after(f"import logitsieve.{package}") & {"torch", "faiss", "matplotlib"}
+
+
+def test_answering_loads_neither_torch_nor_faiss(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "demo" / "1")
+    loaded = modules_after(
+        "from logitsieve.decoding import LocalDecoder\n"
+        "from logitsieve.index import open_index\n"
+        f"LocalDecoder(open_index({str(path)!r})).topk([[1, 2, 3]], 2)"
+    )
+    assert "numba" in loaded
+    assert not loaded & {"torch", "faiss", "matplotlib", "logitsieve.index_builder"}
