@@ -17,7 +17,7 @@ NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}
 def to_tensor(array: np.ndarray) -> pb.Tensor:
     """An array [rows, cols] as a message."""
     dtype, rows, cols, data = encode(array)
-    return pb.Tensor(dtype=cast(pb.DType, dtype), rows=rows, cols=cols, data=data)
+    return pb.Tensor(dtype=cast("pb.DType", dtype), rows=rows, cols=cols, data=data)
 
 
 def to_array(tensor: pb.Tensor, field: str) -> np.ndarray:

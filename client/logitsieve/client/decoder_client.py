@@ -149,4 +149,4 @@ def _numbers(knobs: Mapping[str, float]) -> dict[str, float]:
 def _code(normalizer: str) -> pb.Normalizer:
     if normalizer not in NORMALIZER_CODES:
         raise InvalidRequest("normalizer", normalizer, ", ".join(NORMALIZER_CODES))
-    return cast(pb.Normalizer, NORMALIZER_CODES[normalizer])
+    return cast("pb.Normalizer", NORMALIZER_CODES[normalizer])

@@ -60,7 +60,7 @@ class LocalDecoder:
             exact=top.exact,
             scanned=top.scanned,
             # A head that proves nothing itself owes every proven row to its fallback.
-            fallback=np.zeros_like(top.exact) if chosen.proves else top.exact.copy(),
+            fallback=np.zeros(len(top.exact), np.bool_) if chosen.proves else top.exact.copy(),
             normalizer=normalizer or "",
             log_z=log_z,
             compute_ns=perf_counter_ns() - started,

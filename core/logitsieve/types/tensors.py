@@ -34,14 +34,16 @@ NUMPY_TYPES: dict[DType, np.dtype[Any]] = {
     DType.UINT64: np.dtype("<u8"),
     DType.BOOL: np.dtype("?"),
 }
-CODES = {dtype: code for code, dtype in NUMPY_TYPES.items()}
+TYPES: dict[int, np.dtype[Any]] = {int(code): dtype for code, dtype in NUMPY_TYPES.items()}
+CODES = {dtype: int(code) for code, dtype in NUMPY_TYPES.items()}
 
 
 def encode(array: np.ndarray) -> tuple[int, int, int, bytes]:
     """An array [rows, cols], or [rows] (cols = 1) -> (dtype code, rows, cols, bytes)."""
-    code = CODES[array.dtype.newbyteorder("<")]
+    if array.dtype not in CODES:
+        array = array.astype(array.dtype.newbyteorder("<"))
     rows, cols = array.shape if array.ndim == 2 else (array.size, 1)
-    return int(code), rows, cols, array.astype(NUMPY_TYPES[code], copy=False).tobytes()
+    return CODES[array.dtype], rows, cols, array.tobytes()
 
 
 def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarray:
@@ -49,15 +51,14 @@ def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarr
 
     InvalidRequest names `field` where the code is unknown or the size does not fit.
     """
-    try:
-        dtype = NUMPY_TYPES[DType(code)]
-    except ValueError as error:
+    dtype = TYPES.get(code)
+    if dtype is None:
         allowed = ", ".join(f"{known.value} ({known.name})" for known in DType)
-        raise InvalidRequest(f"{field}.dtype", code, allowed) from error
+        raise InvalidRequest(f"{field}.dtype", code, allowed)
     if len(data) != rows * cols * dtype.itemsize:
         raise InvalidRequest(
             f"{field}.data",
             f"{len(data)} bytes",
             f"rows x cols x {dtype.itemsize} = {rows * cols * dtype.itemsize} bytes",
         )
-    return np.frombuffer(data, dtype).reshape(rows, cols)
+    return np.ndarray((rows, cols), dtype, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -128,6 +129,9 @@ async def _serve(config: ServeConfig, progress: ProgressShown) -> None:
             await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             await started
+            # What is loaded stays: the garbage collector need not look at it between requests.
+            gc.collect()
+            gc.freeze()
             _announce(server)
             await stopped
         started.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -10,7 +11,7 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.repository import Version
 from logitsieve.types.decoder import NORMALIZER_CODES
 from logitsieve.types.errors import InvalidRequest, NotBuilt
-from logitsieve.types.results import Answer, TopKReply
+from logitsieve.types.results import TopKReply
 from logitsieve.types.tensors import decode, encode
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -22,12 +23,6 @@ def to_array(tensor: pb.Tensor, field: str) -> np.ndarray:
     if not tensor.dtype and not tensor.data:
         raise InvalidRequest(field, "nothing", "a tensor [B, D]")
     return decode(tensor.dtype, tensor.rows, tensor.cols, tensor.data, field)
-
-
-def to_tensor(array: np.ndarray) -> pb.Tensor:
-    """An array [rows, cols] or [rows] as a message."""
-    dtype, rows, cols, data = encode(array)
-    return pb.Tensor(dtype=cast(pb.DType, dtype), rows=rows, cols=cols, data=data)
 
 
 def to_point(target: pb.Target) -> tuple[str, dict[str, float], str]:
@@ -47,27 +42,38 @@ def to_point(target: pb.Target) -> tuple[str, dict[str, float], str]:
 
 def to_response(reply: TopKReply, queue_ns: int) -> pb.TopKResponse:
     """What the decoder answered, and how long the request waited for it."""
-    return pb.TopKResponse(
-        answer=_to_answer(reply.answer, queue_ns),
-        ids=to_tensor(reply.ids),
-        logits=to_tensor(reply.logits),
+    source = reply.answer
+    response = pb.TopKResponse()
+    response.CopyFrom(
+        _origin(source.model, source.version, source.digest, source.head, *source.knobs.items())
     )
+    _put(reply.ids, response.ids)
+    _put(reply.logits, response.logits)
+    answer = response.answer
+    _put(source.exact, answer.exact)
+    _put(source.scanned, answer.scanned)
+    _put(source.fallback, answer.fallback)
+    if source.log_z is not None:
+        answer.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[source.normalizer])
+        _put(source.log_z, answer.log_z)
+    answer.queue_ns, answer.compute_ns = queue_ns, source.compute_ns
+    return response
 
 
-def _to_answer(answer: Answer, queue_ns: int) -> pb.Answer:
-    return pb.Answer(
-        model=answer.model,
-        version=answer.version,
-        digest=answer.digest,
-        head=pb.Head(name=answer.head, knobs=answer.knobs),
-        exact=to_tensor(answer.exact),
-        scanned=to_tensor(answer.scanned),
-        fallback=to_tensor(answer.fallback),
-        normalizer=cast(pb.Normalizer, NORMALIZER_CODES.get(answer.normalizer, 0)),
-        log_z=None if answer.log_z is None else to_tensor(answer.log_z),
-        queue_ns=queue_ns,
-        compute_ns=answer.compute_ns,
-    )
+@lru_cache(maxsize=256)
+def _origin(
+    model: str, version: str, digest: str, head: str, *knobs: tuple[str, float]
+) -> pb.TopKResponse:
+    """The part of a response that all requests for one operating point share."""
+    point = pb.Head(name=head, knobs=dict(knobs))
+    answer = pb.Answer(model=model, version=version, digest=digest, head=point)
+    return pb.TopKResponse(answer=answer)
+
+
+def _put(array: np.ndarray, tensor: pb.Tensor) -> None:
+    # Assigned one by one: a Tensor made apart would be copied into its parent.
+    dtype, tensor.rows, tensor.cols, tensor.data = encode(array)
+    tensor.dtype = cast("pb.DType", dtype)
 
 
 def to_model(version: Version, aliases: list[str], config: ServeConfig) -> pb.Model:

@@ -53,21 +53,21 @@ class DecoderService:
         head, knobs, normalizer = to_point(request.target)
         hidden = to_array(request.hidden, "hidden")
         self._check_size(len(hidden), request.k)
-        reply, queue_ns = await self._work.run(
+        reply, call.queue_ns = await self._work.run(
             partial(
                 served.decoder.topk,
                 hidden,
                 request.k,
                 head=head,
                 knobs=knobs,
-                normalizer=cast(NormalizerName | None, normalizer),
+                normalizer=cast("NormalizerName | None", normalizer),
             ),
             estimate_us=served.costs.estimate_us(len(hidden), head, knobs, normalizer),
             arrived_ns=call.arrived_ns,
             time_left_s=context.time_remaining(),
         )
-        self._metrics.answered(reply.answer, queue_ns)
-        return to_response(reply, queue_ns).SerializeToString()
+        call.answer = reply.answer
+        return to_response(reply, call.queue_ns).SerializeToString()
 
     def _check_size(self, rows: int, k: int) -> None:
         if rows > self._config.max_rows:

@@ -75,6 +75,7 @@ class Repository:
         self._versions: dict[tuple[str, int], Version] = {}
         self._aliases: dict[str, dict[str, int]] = {}
         self._routes: dict[str, Version] = {}
+        self._served: dict[str, Served] = {}
 
     def find(self) -> list[tuple[str, int]]:
         """(name, version) of every index folder; InvalidRequest if there is none."""
@@ -130,10 +131,11 @@ class Repository:
 
     def served(self, model: str) -> Served:
         """What answers for `model`; ModelNotFound says why nothing does."""
-        version = self.get(model)
-        if version.served is None:
+        served = self._served.get(model)
+        if served is None:
+            version = self.get(model)
             raise ModelNotFound(f"model: {version.label} is not loaded: {version.error}", "model")
-        return version.served
+        return served
 
     def _route(self) -> None:
         routes: dict[str, Version] = {}
@@ -153,6 +155,7 @@ class Repository:
         if len(self.names()) == 1:
             routes[""] = routes[self.names()[0]]
         self._routes = routes
+        self._served = {name: version.served for name, version in routes.items() if version.served}
 
     def _missing(self, model: str) -> LogitsieveError:
         names = ", ".join(self.names()[:10])

@@ -42,12 +42,15 @@ def unary(rpc: str, behaviour: Behaviour, metrics: Metrics) -> grpc.RpcMethodHan
         try:
             reply = await behaviour(message, context, call)
         except asyncio.CancelledError:
-            metrics.finished(call, "CANCELLED")
+            call.finish("CANCELLED")
+            metrics.record(call)
             raise
         except Exception as error:  # the boundary: whatever it is, the client must hear of it
             await _abort(error, context, call, metrics)
             raise  # not reached: abort raises
-        metrics.finished(call, "OK")
+        call.finish("OK")
+        # Counted after the reply has left, so that nobody waits for it.
+        asyncio.get_running_loop().call_soon(metrics.record, call)
         return reply
 
     return grpc.unary_unary_rpc_method_handler(handler)
@@ -72,5 +75,6 @@ async def _abort(error: Exception, context: Context, call: Call, metrics: Metric
     status = to_status(error)
     if reason := SHED.get(type(error)):
         metrics.shed(reason)
-    metrics.finished(call, status.code.name)
+    call.finish(status.code.name)
+    metrics.record(call)
     await context.abort(status.code, status.message, status.trailer)
