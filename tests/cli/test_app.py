@@ -52,3 +52,10 @@ def test_the_installed_command_runs() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
     assert done.stderr.endswith("nowhere/1: no such directory\n")
+
+
+def test_the_docs_name_every_command_and_its_extra() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name, entry in COMMANDS.items():
+        [row] = [line for line in docs.splitlines() if line.startswith(f"| `{name}` |")]
+        assert row.endswith(f"| `{entry.extra}` |" if entry.extra else "| none |")
