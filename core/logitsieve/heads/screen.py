@@ -101,10 +101,18 @@ class ScreenHead:
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best candidates of each row; rows with fewer than k go to the fallback."""
-        hidden = ready_hidden(hidden, self._dim)
+        if (  # ready_hidden's first lines: a call costs as much as they do
+            type(hidden) is not np.ndarray
+            or hidden.dtype is not _FLOAT32
+            or not hidden.flags.c_contiguous
+            or hidden.ndim != 2
+        ):
+            hidden = ready_hidden(hidden, self._dim)
+        rows, dim = hidden.shape
+        if dim != self._dim or not rows:
+            ready_hidden(hidden, self._dim)  # says what is wrong
         if type(k) is not int or not 0 < k <= self._vocab_size:
             k = checked_k(k, self._vocab_size)
-        rows = hidden.shape[0]
         ids, logits = _empty((rows, k), _INT32), _empty((rows, k), _FLOAT32)
         scanned, exact = _empty(rows, _INT32), _zeros(rows, _BOOL)
         if self._threads == 1 or rows == 1:

@@ -95,6 +95,16 @@ multiply_bytes = _multiply_bytes(_add_products_vnni) if VNNI else multiply_bytes
 
 
 @intrinsic
+def add_sums(typing_context, left, right):
+    """left + right, lane by lane."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.add(*arguments)
+
+    return SUMS(left, right), codegen
+
+
+@intrinsic
 def round_scaled(typing_context, lanes, factor):
     """lanes * factor rounded to whole numbers, as float32."""
 

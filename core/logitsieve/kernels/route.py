@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.byte_lanes import (
+    add_sums,
     lanes_not_below,
     lowest_bit,
     multiply_bytes,
@@ -51,10 +52,11 @@ SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes of a query between which its scale
 def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
     """Codes uint8 [G, D/4, 16, 4] (q + 128), scales float32 [16 G] and e of centroids [C, D].
 
-    The last group is filled up with copies of the first centroid, which change no maximum.
+    D is padded to whole lanes. The last group is filled up with copies of the first centroid,
+    which change no maximum.
     """
     clusters, dim = centroids.shape
-    groups, quads = -(-clusters // LANES), -(-dim // 4)
+    groups, quads = -(-clusters // LANES), -(-dim // LANES) * LANES // 4
     rows = centroids[np.arange(groups * LANES) * (np.arange(groups * LANES) < clusters)]
     scales = np.abs(rows).max(axis=1) / np.float32(127)
     steps = np.where(scales > 0, scales, 1).astype(np.float64)[:, None]
@@ -95,6 +97,18 @@ def encode_query(h, dim, codes):
 
 
 @inline
+def _dots(rows, query, quads):
+    """Dots of sixteen rows of codes with a query's; four chains hide the latency of each."""
+    a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+    for quad in range(0, quads, 4):
+        a = multiply_bytes(a, rows, query, quad)
+        b = multiply_bytes(b, rows, query, quad + 1)
+        c = multiply_bytes(c, rows, query, quad + 2)
+        e = multiply_bytes(e, rows, query, quad + 3)
+    return add_sums(add_sums(a, b), add_sums(c, e))
+
+
+@inline
 def route(clusters, scratch, routes, q):
     """Fill the heap of query q with its best centroids; False if its row cannot be encoded.
 
@@ -102,7 +116,7 @@ def route(clusters, scratch, routes, q):
     """
     matrix, error, largest = clusters.matrix, clusters.error, clusters.largest
     dim, groups = matrix.dim, (matrix.rows + LANES - 1) // LANES
-    quads = (dim + 3) // 4
+    quads = padded(dim) // 4
     query_codes = as_int8(shift(scratch, groups * LANES))
     scale, total, rest = encode_query(row_of(routes.hidden, q, dim), dim, query_codes)
     if scale == 0:
@@ -113,10 +127,7 @@ def route(clusters, scratch, routes, q):
     state[SLACK] = 1.000001 * slack
     best = np.float32(-np.inf)
     for group in range(groups):
-        sums = zero_sums()
-        rows = shift(clusters.codes, group * quads * 4 * LANES)
-        for quad in range(quads):
-            sums = multiply_bytes(sums, rows, query_codes, quad)
+        sums = _dots(shift(clusters.codes, group * quads * 4 * LANES), query_codes, quads)
         factors = multiply_add(load(clusters.scales, group * LANES), splat32(scale), zeros32())
         dots = scale_sums(sums, 128 * total, factors)
         store(scratch, group * LANES, dots)
