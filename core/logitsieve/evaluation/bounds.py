@@ -73,7 +73,7 @@ def wilson(mean: float, rows: int) -> float:
 
 
 def student95(freedom: int) -> float:
-    """Student's one-sided 95 % point for `freedom` >= 4, right to 0.002.
+    """Student's one-sided 95 % point for `freedom` >= 4, right to 0.003.
 
     The expansion in 1 / freedom: Abramowitz and Stegun, 26.7.5.
     """

@@ -29,7 +29,7 @@ from logitsieve.types.results import Bool
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 DEEPER = 2  # labels this many times as deep are tried too: lists that hold them generalize better
-TRAINED = 3  # partitions trained, the fastest of the plain ones
+TRAINED = 4  # partitions trained at least, the fastest of the plain ones
 TIMINGS = 5  # times each finalist is timed, in turn; the least counts, for load only ever adds
 PRECISE = 0.25  # candidates a row to which a budget is found
 UNREACHED = 1e9  # badness of a partition that misses the target with every label kept
@@ -101,16 +101,20 @@ def search_screen(
 ) -> Screen:
     """The fastest screen found that meets `target`, over clusters, labels and budget.
 
-    Plain partitions are timed for all clusters and depths; the fastest are trained and timed again.
+    Plain partitions are timed for all clusters and depths. The fastest are trained and timed again,
+    and the slower ones too while none has reached the target.
     TargetNotReached with the nearest point, unless `best_effort`, which returns that.
     """
     goal = Target(target)
     plains = _plain_partitions(material, goal, config, timer, progress)
-    screens = []
-    for number, partition in enumerate(plains[:TRAINED], start=1):
+    screens: list[Screen] = []
+    reached: list[Screen] = []
+    for number, partition in enumerate(plains, start=1):
         screens.append(train_screen(material, partition, goal, config, no_progress))
-        progress("train", number, min(TRAINED, len(plains)))
-    reached = [screen for screen in screens if screen.plan.badness < UNREACHED]
+        reached = [screen for screen in screens if screen.plan.badness < UNREACHED]
+        progress("train", number, len(plains))
+        if reached and number >= TRAINED:
+            return _fastest(reached, timer)
     if reached:
         return _fastest(reached, timer)
     nearest = min(screens, key=lambda screen: screen.plan.badness)
@@ -124,7 +128,10 @@ def search_screen(
 def _plain_partitions(
     material: Material, goal: Target, config: BuildConfig, timer: Timer, progress: Progress
 ) -> list[Partition]:
-    """Plain k-means at all numbers of clusters and depths: who reaches the goal first, by time."""
+    """Plain k-means at all numbers of clusters and depths, the fastest first.
+
+    One that misses the goal with every label kept is timed so: training may make up for it.
+    """
     choices = [
         (clusters, depth)
         for clusters in config.clusters_tried
@@ -134,10 +141,8 @@ def _plain_partitions(
     for number, (clusters, depth) in enumerate(choices, start=1):
         partition = plain_partition(material, config, clusters, depth)
         plan = goal.plan(partition)
-        cost = plan.badness
-        if plan.badness < UNREACHED:
-            cost = timer(partition.arrays(partition.knapsack.select(spend(partition, plan.budget))))
-        ranked.append((cost, number, partition))
+        keep_P = partition.knapsack.select(spend(partition, plan.budget))
+        ranked.append((timer(partition.arrays(keep_P)), number, partition))
         progress("search", number, len(choices))
     return [partition for _, _, partition in sorted(ranked, key=lambda entry: entry[:2])]
 

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.evaluation import evaluate
+from logitsieve.evaluation.precision import hits, mass_kept
+from logitsieve.types.results import TopK
+from tests.synthetic import make_head, make_hidden, make_softmax
+
+
+def top(ids: list[list[int]], logits: list[list[float]]) -> TopK:
+    rows, k = np.shape(ids)
+    return TopK(
+        np.array(ids, np.int32),
+        np.array(logits, np.float32),
+        np.zeros(rows, bool),
+        np.full(rows, k, np.int32),
+    )
+
+
+def test_overlap_does_not_depend_on_the_order() -> None:
+    truth = top([[1, 2, 3, 4]], [[9, 8, 7, 6]])
+    assert hits(top([[3, 1, 9]], [[7, 9, 1]]), truth, 3).tolist() == [2]
+    assert hits(top([[4, 1, 2]], [[6, 9, 8]]), truth, 3).tolist() == [2]
+
+
+def test_a_tie_with_the_last_one_counts() -> None:
+    truth = top([[1, 2]], [[9, 8]])
+    assert hits(top([[1, 7]], [[9, 8]]), truth, 2).tolist() == [2]
+    assert hits(top([[7, 6]], [[8, 8]]), truth, 2).tolist() == [2]
+
+
+def test_a_repeated_id_is_an_error() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        hits(top([[1, 1]], [[9, 9]]), top([[1, 2]], [[9, 8]]), 2)
+
+
+def test_the_exact_head_is_always_right() -> None:
+    exact = make_head("exact", make_softmax())
+    found = evaluate(exact, exact, [make_hidden(50), make_hidden(30, seed=5)])
+    assert found.rows == 80
+    assert {k: precision.mean for k, precision in found.precision.items()} == {1: 1, 5: 1, 10: 1}
+    assert found.scanned == {1: 300, 5: 300, 10: 300}
+    assert found.mass_kept == pytest.approx(1)
+
+
+def test_precision_and_candidates_of_a_screen() -> None:
+    softmax = make_softmax()
+    screen, exact = make_head("screen", softmax), make_head("exact", softmax)
+    blocks = [make_hidden(64), make_hidden(64, seed=9)]
+    found = evaluate(screen, exact, blocks, (1, 3))
+    hidden = np.concatenate(blocks)
+    dense = hidden @ softmax.weight.T + softmax.bias
+    best = np.argsort(-dense, axis=1)
+    answers = screen.topk(hidden, 3)
+    overlap = [np.isin(answers.ids[row], best[row, :3]).mean() for row in range(128)]
+    assert found.precision[3].mean == pytest.approx(np.mean(overlap))
+    assert found.precision[1].mean == (screen.topk(hidden, 1).ids[:, 0] == best[:, 0]).mean()
+    assert found.scanned[3] == pytest.approx(answers.scanned.mean())
+
+
+def test_mass_is_the_softmax_over_the_candidates() -> None:
+    softmax = make_softmax()
+    screen, exact = make_head("screen", softmax), make_head("exact", softmax)
+    hidden = make_hidden(5)
+    dense = (hidden @ softmax.weight.T + softmax.bias).astype(np.float64)
+    p = np.exp(dense - dense.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    found = screen.candidates(hidden, 1)
+    expected = [
+        p[row, found.ids[found.offsets[row] : found.offsets[row + 1]]].sum() for row in range(5)
+    ]
+    np.testing.assert_allclose(mass_kept(screen, exact, hidden, 1), expected, rtol=1e-5)
+
+
+def test_no_blocks_is_an_error() -> None:
+    exact = make_head("exact", make_softmax())
+    with pytest.raises(ValueError, match="none"):
+        evaluate(exact, exact, [])

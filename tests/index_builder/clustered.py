@@ -1,0 +1,48 @@
+"""Contexts that gather around topics, as those of language models do, and their exact labels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.material import Material
+from tests.synthetic import make_softmax
+
+
+def make_contexts(
+    rows: int, dim: int = 16, topics: int = 12, noise: float = 0.35, seed: int = 3
+) -> np.ndarray:
+    """float32 [rows, dim]: one of `topics` directions, plus noise."""
+    random = np.random.default_rng(seed)
+    centers = random.standard_normal((topics, dim)) * 2
+    chosen = centers[random.integers(topics, size=rows)]
+    return (chosen + noise * random.standard_normal((rows, dim))).astype(np.float32)
+
+
+def make_exact(softmax: Softmax) -> Head:
+    return HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
+
+
+def make_material(
+    rows: int = 1500,
+    heldout: int = 500,
+    depth: int = 5,
+    vocab_size: int = 200,
+    topics: int = 12,
+    noise: float = 0.35,
+) -> tuple[Softmax, Material]:
+    """A softmax over `vocab_size` words and everything a fit needs."""
+    softmax = make_softmax(vocab_size=vocab_size, dim=16)
+    hidden = make_contexts(rows + heldout, topics=topics, noise=noise)
+    exact = make_exact(softmax)
+    labels = exact.topk(hidden, max(10, depth)).ids
+    return softmax, Material(
+        vocab_size=vocab_size,
+        train=Contexts([hidden[:rows]]),
+        labels=labels[:rows, :depth].astype(np.uint16),
+        heldout=Contexts([hidden[rows:]]),
+        heldout_labels=labels[rows:].astype(np.uint16),
+        sample=hidden[:rows],
+        sample_rows=np.arange(rows),
+    )

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import Softmax
+from logitsieve.index import open_index
+from logitsieve.index_builder import BuildConfig, build
+from logitsieve.types.errors import InvalidRequest, TargetNotReached
+from tests.index_builder.clustered import make_contexts
+from tests.synthetic import make_softmax
+
+CONFIG = BuildConfig(
+    clusters=8, budget=20.0, rounds=1, steps=10, batch_rows=64, clusters_tried=(6, 12)
+)
+V, D = 120, 16
+
+
+@pytest.fixture(scope="module")
+def softmax() -> Softmax:
+    return make_softmax(vocab_size=V, dim=D)
+
+
+def arguments(softmax: Softmax, **changes: Any) -> dict[str, Any]:
+    return {
+        "weight": softmax.weight,
+        "bias": softmax.bias,
+        "contexts": make_contexts(1500),
+        "config": CONFIG,
+        **changes,
+    }
+
+
+def test_a_built_index_opens_and_answers(softmax: Softmax, tmp_path: Path) -> None:
+    words = [f"word{number}" for number in range(V)]
+    stages = []
+    index = build(
+        **arguments(softmax, out=tmp_path / "models" / "lm" / "1", vocabulary=words),
+        progress=lambda stage, done, total: stages.append(stage),
+    )
+    assert (index.vocab_size, index.dim, index.default_head) == (V, D, "screen")
+    assert index.heads == ("exact", "screen")
+    assert index.vocabulary == tuple(words)
+    hidden = make_contexts(200, seed=3)
+    right = index.head().topk(hidden, 1).ids == index.head("exact").topk(hidden, 1).ids
+    assert right.mean() > 0.9
+    expected = ["label", "label held-out", "train", "calibrate", "write"]
+    assert list(dict.fromkeys(stages)) == expected
+    assert open_index(tmp_path / "models" / "lm" / "1").digest == index.digest
+    assert [path.name for path in (tmp_path / "models" / "lm").iterdir()] == ["1"]
+
+
+def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path) -> None:
+    index = build(**arguments(softmax, out=tmp_path / "lm" / "1"))
+    assert index.calibration is not None
+    points = index.calibration["points"]
+    assert [(point["head"]["name"], point["rows"]) for point in points] == [
+        (name, rows) for name in ("exact", "screen") for rows in (1, 8, 64)
+    ]
+    for point in points:
+        assert point["us_per_row"] > 0
+        assert 0 < point["mass_kept"] <= 1 + 1e-6
+        assert point["precision_at"].keys() == {"1", "5", "10"}
+        low = {k: precision["low"] for k, precision in point["precision"].items()}
+        assert all(low[k] <= point["precision_at"][k] for k in low)
+    assert points[0]["proven"]
+    assert points[0]["precision_at"]["5"] == 1
+    assert points[0]["candidates"] == V
+    assert points[3]["candidates"] < V
+    assert {point["head"]["name"] for point in index.calibration["compared"]} == {"plain k-means"}
+    assert index.calibration["machine"].keys() >= {"cpu", "date", "threads", "numpy", "torch"}
+    rounds = index.calibration["fit"]["screen"]["rounds"]
+    assert [entry["round"] for entry in rounds] == [0, 1]
+
+
+def test_equal_inputs_give_an_equal_digest(softmax: Softmax, tmp_path: Path) -> None:
+    first = build(**arguments(softmax, out=tmp_path / "lm" / "1"))
+    again = build(**arguments(softmax, out=tmp_path / "lm" / "2"))
+    assert first.digest == again.digest
+    config = json.loads((tmp_path / "lm" / "1" / "manifest.json").read_bytes())["config"]
+    assert config["clusters"] == 8
+
+
+def test_from_files_without_a_bias(softmax: Softmax, tmp_path: Path) -> None:
+    hidden = make_contexts(900)
+    np.savez(tmp_path / "W.npz", W=softmax.weight)
+    np.savez(tmp_path / "H.npz", H=hidden)
+    held = tmp_path / "heldout"
+    held.mkdir()
+    np.save(held / "00000.npy", hidden[800:])
+    index = build(
+        f"{tmp_path}/W.npz:W",
+        None,
+        f"{tmp_path}/H.npz:H",
+        tmp_path / "lm" / "1",
+        heldout=held,
+        config=CONFIG,
+    )
+    assert not index.softmax.bias.any()
+    assert index.calibration is not None
+    assert index.calibration["heldout_rows"] == 100
+
+
+def test_exact_alone_needs_no_fit(softmax: Softmax, tmp_path: Path) -> None:
+    index = build(**arguments(softmax, out=tmp_path / "lm" / "1", heads=("exact",)))
+    assert index.heads == ("exact",)
+    assert index.default_head == "exact"
+
+
+def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
+    target = {"p1": 0.95, "p5": 0.9}
+    index = build(
+        **arguments(
+            softmax,
+            out=tmp_path / "lm" / "1",
+            contexts=make_contexts(4000),
+            target_precision=target,
+        )
+    )
+    assert index.calibration is not None
+    screen = index.calibration["points"][3]
+    assert screen["precision"]["1"]["low"] >= target["p1"]
+    assert screen["precision"]["5"]["low"] >= target["p5"]
+
+
+def test_a_target_out_of_reach_writes_nothing(softmax: Softmax, tmp_path: Path) -> None:
+    wanted = arguments(softmax, out=tmp_path / "models" / "lm" / "1", target_precision={"p1": 1.0})
+    with pytest.raises(TargetNotReached, match="p1=1"):
+        build(**wanted)
+    assert not list(tmp_path.iterdir())
+    index = build(**wanted, best_effort=True)
+    assert index.heads == ("exact", "screen")
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("weight", {"weight": np.zeros(4, np.float32)}),
+    ("weight", {"weight": np.zeros((4, 4), np.int64)}),
+    ("weight", {"weight": np.full((V, D), np.nan, np.float32)}),
+    ("weight", {"weight": "nothing.npy"}),
+    ("bias", {"bias": np.zeros(V - 1, np.float32)}),
+    ("bias", {"bias": np.full(V, -np.inf, np.float32)}),
+    ("contexts", {"contexts": make_contexts(100, dim=D + 1)}),
+    ("contexts", {"contexts": np.zeros((0, D), np.float32)}),
+    ("contexts", {"contexts": np.full((100, D), np.inf, np.float32)}),
+    ("contexts", {"contexts": make_contexts(1)}),
+    ("heldout", {"heldout": make_contexts(10, dim=3)}),
+    ("heldout", {"heldout": np.full((100, D), np.nan, np.float32)}),
+    ("vocabulary", {"vocabulary": ["one"]}),
+    ("heads", {"heads": ("exact", "certain")}),
+    ("target_precision", {"target_precision": {"p7": 0.5}}),
+    ("target_precision", {"target_precision": {"p1": 0.5}, "heads": ("exact",)}),
+    ("out", {"out": "lm/first"}),
+]
+
+
+@pytest.mark.parametrize(("field", "changes"), WRONG)
+def test_wrong_arguments_are_named_and_nothing_is_written(
+    softmax: Softmax, tmp_path: Path, field: str, changes: dict[str, Any]
+) -> None:
+    out = tmp_path / changes.get("out", "lm/1")
+    with pytest.raises(InvalidRequest) as caught:
+        build(**arguments(softmax, **{**changes, "out": out}))
+    assert caught.value.field == field
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_out_is_left_alone(softmax: Softmax, tmp_path: Path) -> None:
+    out = tmp_path / "lm" / "1"
+    out.mkdir(parents=True)
+    with pytest.raises(InvalidRequest, match="exists"):
+        build(**arguments(softmax, out=out))
+    assert not list(out.iterdir())
+
+
+def test_importing_the_builder_loads_neither_torch_nor_faiss() -> None:
+    code = (
+        "import sys, logitsieve.index_builder; print([m for m in ('torch', 'faiss', 'numba')"
+        " if m in sys.modules])"
+    )
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.types.errors import InvalidRequest
+
+
+def test_every_option_has_help_and_a_range() -> None:
+    for field in fields(BuildConfig):
+        assert field.metadata["help"].endswith(".")
+        assert field.metadata["low"] is not None
+        assert field.kw_only
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        BuildConfig().seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clusters": 0},
+        {"clusters": 65_536},
+        {"clusters": 2.5},
+        {"clusters": True},
+        {"labels": 65},
+        {"budget": 0},
+        {"budget": float("nan")},
+        {"budget": float("inf")},
+        {"rounds": -1},
+        {"learning_rate": 0},
+        {"waste_weight": "1"},
+        {"seed": None},
+        {"threads": 0},
+        {"clusters_tried": ()},
+        {"clusters_tried": (50, 0)},
+        {"clusters_tried": [50]},
+    ],
+)
+def test_values_out_of_range(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        BuildConfig(**wrong)  # type: ignore[arg-type]
+    assert caught.value.field == next(iter(wrong))
+
+
+def test_whole_numbers_are_numbers() -> None:
+    assert BuildConfig(budget=60, clusters_tried=(8,)).budget == 60

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import HEADS
+from logitsieve.index_builder.config import ScreenConfig
+from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.kmeans import spherical_kmeans
+from logitsieve.index_builder.material import Material
+from logitsieve.index_builder.partition import Partition, route
+from tests.index_builder.clustered import make_exact, make_material
+
+WASTE = 3e-4
+
+
+@pytest.fixture(scope="module")
+def material() -> Material:
+    return make_material()[1]
+
+
+def make_partition(material: Material, clusters: int = 8, depth: int = 5) -> Partition:
+    centroids = spherical_kmeans(material.sample, clusters, ScreenConfig(), seed=1)
+    return Partition(material, centroids, depth, WASTE)
+
+
+def test_pairs_count_every_label_of_every_context(material: Material) -> None:
+    partition = make_partition(material)
+    pairs = partition.pairs
+    cluster_N = route(material.train, partition.centroids_CD)
+    counted = np.zeros((partition.clusters, material.vocab_size), int)
+    np.add.at(counted, (np.repeat(cluster_N, 5), material.labels.ravel()), 1)
+    found = np.zeros_like(counted)
+    found[pairs.cluster, pairs.label] = pairs.hits
+    np.testing.assert_array_equal(found, counted)
+    np.testing.assert_array_equal(pairs.rows, np.bincount(cluster_N))
+
+
+def test_clusters_without_contexts_are_dropped(material: Material) -> None:
+    centroids = spherical_kmeans(material.sample, 6, ScreenConfig(), seed=1)
+    nowhere = -material.sample.mean(axis=0, keepdims=True) * 1e-3
+    partition = Partition(material, np.vstack([nowhere, centroids]), 5, WASTE)
+    assert partition.clusters == 6
+    np.testing.assert_array_equal(partition.centroids_CD, centroids)
+
+
+def test_lists_hold_the_most_frequent_labels_first(material: Material) -> None:
+    partition = make_partition(material)
+    arrays = partition.arrays(partition.knapsack.select(30))
+    pairs = partition.pairs
+    hits = {
+        (cluster, label): count
+        for cluster, label, count in zip(pairs.cluster, pairs.label, pairs.hits, strict=True)
+    }
+    offsets = arrays["offsets"]
+    for cluster in range(partition.clusters):
+        ids = arrays["ids"][offsets[cluster] : offsets[cluster + 1]]
+        counts = [hits[cluster, label] for label in ids]
+        assert counts == sorted(counts, reverse=True)
+        assert len(set(ids)) == len(ids)
+
+
+def test_short_lists_get_the_most_frequent_labels(material: Material) -> None:
+    """Nothing fits a budget of 0, and an empty list could answer nothing."""
+    partition = make_partition(material)
+    arrays = partition.arrays(partition.knapsack.select(0))
+    frequent = np.argsort(-np.bincount(material.labels.ravel()), kind="stable")[:5]
+    assert (np.diff(arrays["offsets"]) == 5).all()
+    np.testing.assert_array_equal(arrays["ids"].reshape(-1, 5), np.tile(frequent, (8, 1)))
+
+
+def test_recall_rises_with_the_budget_up_to_all_that_was_seen(material: Material) -> None:
+    same = replace(material, heldout=material.train, heldout_labels=material.labels)
+    partition = make_partition(same)
+    recalls = [
+        partition.heldout_hits(partition.knapsack.select(budget)).mean()
+        for budget in (1, 3, 10, 20, 40, material.vocab_size)
+    ]
+    assert recalls == sorted(recalls)
+    assert recalls[-1] == 1.0
+
+
+def test_hits_and_candidates_are_those_of_the_served_screen() -> None:
+    softmax, material = make_material()
+    partition = make_partition(material, clusters=6)
+    keep = partition.knapsack.select(20)
+    exact = make_exact(softmax)
+    head = HEADS["screen"].from_arrays(
+        softmax, partition.arrays(keep), fallback=exact, threads=1, knobs={}
+    )
+    hidden = material.heldout.take(np.arange(material.heldout.rows))
+    top = head.topk(hidden, 5)
+    right = np.array(
+        [
+            len(np.intersect1d(*pair))
+            for pair in zip(top.ids, material.heldout_labels[:, :5], strict=True)
+        ]
+    )
+    np.testing.assert_array_equal(partition.heldout_hits(keep)[:, :5].sum(axis=1), right)
+    trained = head.topk(material.sample, 5)
+    assert partition.candidates(keep) == pytest.approx(trained.scanned.mean())
+    missed = 5 - right
+    expected = missed + WASTE * (top.scanned - right)
+    assert partition.heldout_loss(keep) == pytest.approx(expected.mean())
+
+
+def test_the_table_is_the_choice(material: Material) -> None:
+    partition = make_partition(material)
+    keep = partition.knapsack.select(12)
+    table = partition.table(keep)
+    assert table.shape == (material.vocab_size, partition.clusters)
+    np.testing.assert_array_equal(table.sum(axis=0), partition.sizes(keep))
+
+
+def test_one_context_is_enough() -> None:
+    one = np.ones((1, 4), np.float32)
+    material = Material(
+        vocab_size=9,
+        train=Contexts([one]),
+        labels=np.array([[3, 1]], np.uint16),
+        heldout=Contexts([one]),
+        heldout_labels=np.array([[3, 1]], np.uint16),
+        sample=one,
+        sample_rows=np.array([0]),
+    )
+    partition = make_partition(material, depth=2)
+    arrays = partition.arrays(partition.knapsack.select(9))
+    assert arrays["ids"].tolist() == [1, 3]
+    assert arrays["offsets"].tolist() == [0, 2]
