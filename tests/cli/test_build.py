@@ -54,7 +54,7 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
 
 def test_build_prints_what_it_measured(run: Run, inputs: dict[str, Any]) -> None:
     shown = run("build", *flat(inputs), *QUICK, "--heads", "exact").stdout
-    for text in ("us/row", "P@5", "softmax.safetensors", "default head exact"):
+    for text in ("B=64", "P@5", "softmax.safetensors", "default head exact"):
         assert text in shown
 
 

@@ -120,7 +120,12 @@ def _show(results: list[dict[str, Any]], title: str) -> None:
         for result in results
         for k, precision in result["precision"].items()
     ]
-    columns = ["head", "knobs", "k", "P@k", "95 % low", "worst block", "mass kept", "scanned"]
-    print_table(f"{title}, {results[0]['rows']:,} contexts", [*columns, "us/row"], rows)
+    columns = ["head", "knobs", "k", "P@k", "low", "worst", "mass", "scanned"]
+    print_table(
+        f"{title}, {results[0]['rows']:,} contexts; low: 95 % bound; worst: lowest block; "
+        "mass: probability kept",
+        [*columns, "us/row"],
+        rows,
+    )
     if any(precision["uneven"] for precision in results[0]["precision"].values()):
         print("Warning: precision varies between blocks; were the fitted contexts spread?")

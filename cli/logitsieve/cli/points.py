@@ -10,10 +10,11 @@ from logitsieve.cli.console import print_table
 from logitsieve.types.errors import IndexUnreadable
 
 KS = ("1", "5", "10")
+BATCHES = (1, 64)
 
 
 def print_points(index: Path, calibration: Mapping[str, Any] | None) -> None:
-    """One line a head and batch size, comparisons too; nothing if not calibrated.
+    """One line an operating point, comparisons too; nothing if not calibrated.
 
     IndexUnreadable if the calibration is not as the builder writes it: no digest covers it.
     """
@@ -27,21 +28,27 @@ def print_points(index: Path, calibration: Mapping[str, Any] | None) -> None:
 
 
 def _print(calibration: Mapping[str, Any]) -> None:
-    points = [*calibration["points"], *calibration["compared"]]
-    rows: list[list[object]] = [
+    lines: dict[str, dict[str, Any]] = {}
+    for point in [*calibration["points"], *calibration["compared"]]:
+        knobs = [f"{name}={value:g}" for name, value in point["head"]["knobs"].items()]
+        line = lines.setdefault(" ".join([point["head"]["name"], *knobs]), {**point, "us": {}})
+        line["us"][point["rows"]] = point["us_per_row"]
+    rows = [
         [
-            point["head"]["name"],
-            " ".join(f"{name}={value:g}" for name, value in point["head"]["knobs"].items()),
-            point["rows"],
-            point["us_per_row"],
-            *(point["precision_at"].get(k) for k in KS),
-            point["mass_kept"],
-            point["candidates"],
+            label,
+            *(line["precision_at"].get(k) for k in KS),
+            line["mass_kept"],
+            line["candidates"],
+            *(line["us"].get(batch) for batch in BATCHES),
         ]
-        for point in points
+        for label, line in lines.items()
     ]
-    title = f"On {calibration['heldout_rows']:,} held-out contexts; {calibration['machine']['cpu']}"
-    columns = ["head", "knobs", "rows a call", "us/row", *(f"P@{k}" for k in KS)]
-    print_table(title, [*columns, "mass kept", "candidates"], rows)
+    columns = ["head", *(f"P@{k}" for k in KS), "mass", "rows"]
+    print_table(
+        f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
+        "mass: probability kept; rows: of W, looked at; B: us a row at B rows a call",
+        [*columns, *(f"B={batch}" for batch in BATCHES)],
+        rows,
+    )
     if any(point["uneven"] for point in calibration["points"]):
         print("Warning: precision varies between blocks; were the contexts spread?")
