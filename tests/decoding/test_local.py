@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
+from logitsieve.types.decoder import Decoder
+from logitsieve.types.errors import InvalidKnob, InvalidRequest, ModelNotFound
+from tests.server.running import write_model
+from tests.synthetic import make_hidden
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    folder = tmp_path_factory.mktemp("models")
+    index = open_index(write_model(folder, "demo", 2), kernel_cache=folder / "kernels")
+    decoder = LocalDecoder(index)
+    decoder.warm()
+    return decoder
+
+
+def test_it_is_a_decoder(decoder: LocalDecoder) -> None:
+    as_protocol: Decoder = decoder
+    assert as_protocol.topk(make_hidden(1), 1).ids.shape == (1, 1)
+
+
+def test_the_answer_is_the_default_heads(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(5)
+    reply = decoder.topk(hidden, 4)
+    top = decoder.index.head("screen").topk(hidden, 4)
+    np.testing.assert_array_equal(reply.ids, top.ids)
+    np.testing.assert_array_equal(reply.logits, top.logits)
+    np.testing.assert_array_equal(reply.answer.scanned, top.scanned)
+    answer = reply.answer
+    assert (answer.model, answer.version, answer.head) == ("demo", "2", "screen")
+    assert (answer.digest, dict(answer.knobs)) == (decoder.index.digest, {"probes": 1})
+    assert (answer.normalizer, answer.log_z, answer.queue_ns) == ("", None, 0)
+    assert answer.compute_ns > 0
+
+
+def test_knobs_move_the_operating_point_and_heads_are_kept(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(5)
+    one, two = (decoder.topk(hidden, 4, knobs={"probes": n}) for n in (1, 2))
+    assert (one.answer.scanned < two.answer.scanned).all()
+    assert dict(two.answer.knobs) == {"probes": 2}
+    assert decoder.topk(hidden, 4, head="screen", knobs={"probes": 2}).ids.tolist() == (
+        two.ids.tolist()
+    )
+    assert decoder._head("screen", (("probes", 2.0),)) is decoder._head("screen", (("probes", 2.0),))
+
+
+def test_fallback_marks_the_rows_that_another_head_proved(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(5)
+    exact = decoder.topk(hidden, 100, head="exact").answer
+    assert exact.exact.all()
+    assert not exact.fallback.any()
+    too_few = decoder.topk(hidden, 100).answer
+    assert too_few.exact.all()
+    assert too_few.fallback.all()
+    assert not decoder.topk(hidden, 5).answer.fallback.any()
+
+
+@pytest.mark.parametrize("model", ["", "demo", "demo@2"])
+def test_its_own_names(decoder: LocalDecoder, model: str) -> None:
+    assert decoder.topk(make_hidden(1), 1, model=model).answer.model == "demo"
+
+
+@pytest.mark.parametrize("model", ["other", "demo@1", "demo:stable"])
+def test_other_names(decoder: LocalDecoder, model: str) -> None:
+    with pytest.raises(ModelNotFound, match="demo@2"):
+        decoder.topk(make_hidden(1), 1, model=model)
+
+
+@pytest.mark.parametrize("k", [0, -1, 301, True, 2.0, "3", None])
+def test_k(decoder: LocalDecoder, k: Any) -> None:
+    with pytest.raises(InvalidRequest, match="k: got") as caught:
+        decoder.topk(make_hidden(1), k)
+    assert caught.value.field == "k"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "field"),
+    [
+        ({"probes": 0}, "knobs.probes"),
+        ({"probes": 1.5}, "knobs.probes"),
+        ({"probes": float("nan")}, "knobs.probes"),
+        ({"probes": float("inf")}, "knobs.probes"),
+        ({"speed": 1}, "knobs.speed"),
+        ({"self": 1}, "knobs.self"),
+        ({"name": 1}, "knobs.name"),
+        ({"probes": "many"}, "knobs"),
+        ({"probes": None}, "knobs"),
+    ],
+)
+def test_wrong_knobs(decoder: LocalDecoder, knobs: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decoder.topk(make_hidden(1), 1, knobs=knobs)
+    assert caught.value.field == field
+    assert isinstance(caught.value, InvalidKnob) == field.startswith("knobs.")
+
+
+def test_unknown_head(decoder: LocalDecoder) -> None:
+    with pytest.raises(InvalidRequest, match="exact, screen"):
+        decoder.topk(make_hidden(1), 1, head="svd")

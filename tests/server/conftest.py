@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.running import Loop, Running, config_for, running, write_model
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """demo@1 (stable), demo@2 (canary), other@1; demo@3 is broken."""
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "demo", 1)
+    write_model(folder, "demo", 2)
+    write_model(folder, "other", 1)
+    (folder / "demo" / "3").mkdir()
+    (folder / "demo" / "aliases.json").write_text(json.dumps({"stable": 1, "canary": 2}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
+    config = config_for(models, max_rows=256, max_k=128, kernel_cache=kernel_cache)
+    with running(loop, config) as run:
+        yield run

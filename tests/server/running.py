@@ -1,0 +1,91 @@
+"""Servers for tests: small models on disk, a loop of their own, real channels."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from logitsieve.client import DecoderClient
+from logitsieve.index import HeadEntry, write_index
+from logitsieve.server import ServeConfig, Server, create_server
+from logitsieve.server.repository import Repository
+from tests.synthetic import make_softmax, screen_arrays
+
+T = TypeVar("T")
+WAIT_S = 60.0  # a test that waits this long has failed
+
+
+def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any) -> Path:
+    """V = 300, D = 24, lists of 20 to 60 rows: from k = 61 on the fallback answers."""
+    softmax = make_softmax(seed=version)
+    return write_index(
+        models / name / str(version),
+        softmax=softmax,
+        parts={"screen": screen_arrays(softmax)},
+        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1})},
+        default_head="screen",
+        **more,
+    )
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(WAIT_S)
+        self._loop.close()
+
+
+@dataclass(frozen=True)
+class Running:
+    server: Server
+    loop: Loop
+    client: DecoderClient
+    channel: grpc.Channel  # without retries
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def raw(self, method: str, message: bytes, *, timeout: float = WAIT_S) -> bytes:
+        """Bytes in, bytes out; grpc.RpcError."""
+        call = self.channel.unary_unary(f"/logitsieve.v1.{method}")
+        return bytes(call(message, timeout=timeout))
+
+
+def config_for(models: Path, **options: Any) -> ServeConfig:
+    return ServeConfig(models=models, port=0, metrics_port=0, **options)
+
+
+@contextmanager
+def running(
+    loop: Loop, config: ServeConfig, repository: Repository | None = None
+) -> Iterator[Running]:
+    server = create_server(config, repository=repository)
+    try:
+        loop.run(server.start())
+        address = f"127.0.0.1:{server.port}"
+        options = [("grpc.enable_retries", 0), ("grpc.max_send_message_length", -1)]
+        with (
+            DecoderClient(address, timeout_s=WAIT_S) as client,
+            grpc.insecure_channel(address, options=options) as channel,
+        ):
+            yield Running(server, loop, client, channel)
+    finally:
+        loop.run(server.stop())

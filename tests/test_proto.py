@@ -1,0 +1,41 @@
+"""The committed stubs and the codes written by hand are those of decoder.proto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from grpc_tools import protoc
+
+from logitsieve.types.decoder import NORMALIZER_CODES
+from logitsieve.types.tensors import DType
+from logitsieve.v1 import decoder_pb2 as pb
+
+PROTO = Path(__file__).parents[1] / "proto"
+SOURCE = "logitsieve/v1/decoder.proto"
+STUBS = ("decoder_pb2.py", "decoder_pb2.pyi", "decoder_pb2_grpc.py")
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("stubs")
+    kinds = [f"--{kind}_out={out}" for kind in ("python", "pyi", "grpc_python")]
+    assert protoc.main(["protoc", f"-I{PROTO}", *kinds, SOURCE]) == 0
+    return out / "logitsieve" / "v1"
+
+
+@pytest.mark.parametrize("stub", STUBS)
+def test_stubs_are_what_the_contract_generates(generated: Path, stub: str) -> None:
+    committed = PROTO / "logitsieve" / "v1" / stub
+    assert committed.read_text() == (generated / stub).read_text(), "run `make proto`"
+
+
+def test_dtype_codes() -> None:
+    named = {name.removeprefix("DTYPE_"): code for name, code in pb.DType.items() if code}
+    assert {dtype.name: dtype.value for dtype in DType} == named
+
+
+def test_normalizer_codes() -> None:
+    codes = pb.Normalizer.items()
+    named = {name.removeprefix("NORMALIZER_").lower(): code for name, code in codes if code}
+    assert named == NORMALIZER_CODES
