@@ -87,8 +87,8 @@ def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:
     machine = ", ".join(f"{name} {value}" for name, value in calibration["machine"].items())
     yield "<h2>Speed and precision</h2>"
     yield (
-        f"<p>On {calibration['heldout_rows']:,} held-out contexts. B: rows a call. Filled: 1; hollow: "
-        "64. In brackets the one-sided lower 95 % bounds.</p>"
+        f"<p>On {calibration['heldout_rows']:,} held-out contexts. B: rows a call. Filled: 1; "
+        "hollow: 64. In brackets the one-sided lower 95 % bounds.</p>"
     )
     yield plots.speed_precision([*points, *compared])
     ks = ("1", "5", "10")
