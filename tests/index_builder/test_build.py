@@ -90,16 +90,13 @@ def test_equal_inputs_give_an_equal_digest(softmax: Softmax, tmp_path: Path) -> 
 def test_from_files_without_a_bias(softmax: Softmax, tmp_path: Path) -> None:
     hidden = make_contexts(900)
     np.savez(tmp_path / "W.npz", W=softmax.weight)
-    np.savez(tmp_path / "H.npz", H=hidden)
-    held = tmp_path / "heldout"
-    held.mkdir()
-    np.save(held / "00000.npy", hidden[800:])
+    np.savez(tmp_path / "H.npz", H=hidden, held=hidden[800:])
     index = build(
         f"{tmp_path}/W.npz:W",
         None,
         f"{tmp_path}/H.npz:H",
         tmp_path / "lm" / "1",
-        heldout=held,
+        heldout=f"{tmp_path}/H.npz:held",
         config=CONFIG,
     )
     assert not index.softmax.bias.any()

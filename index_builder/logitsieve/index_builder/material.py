@@ -64,11 +64,17 @@ def prepare(
         vocab_size=vocab_size,
         train=train,
         labels=exact_labels(
-            exact, train, vocab_size, depth, scratch / "labels.npy", "label", progress
+            exact, train, vocab_size, depth, scratch / "labels-fitted.npy", "label", progress
         ),
         heldout=heldout,
         heldout_labels=exact_labels(
-            exact, heldout, vocab_size, judged, scratch / "heldout.npy", "label held-out", progress
+            exact,
+            heldout,
+            vocab_size,
+            judged,
+            scratch / "labels-heldout.npy",
+            "label held-out",
+            progress,
         ),
         sample=train.take(rows_S),
         sample_rows=rows_S,
