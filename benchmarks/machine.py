@@ -1,0 +1,115 @@
+"""The machine under the numbers: its name, its caches, and how fast one core reads memory."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from logitsieve.index_builder.calibrate import machine
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.lanes import load, multiply_add, pair_sum, pointer, splat32, zeros32
+
+SIZES = {"L1": 24 << 10, "L2": 512 << 10, "L3": 8 << 20, "DRAM": 512 << 20}
+READ_BYTES = 1 << 30  # in each of the timed passes, however small the array
+
+
+@kernel("(float32[::1], int64)")
+def read_all(values: Any, passes: int) -> float:
+    """Read an array (whole multiples of 64 values) `passes` times."""
+    a, b, c, d = zeros32(), zeros32(), zeros32(), zeros32()
+    start, one = pointer(values), splat32(np.float32(1))
+    for _ in range(passes):
+        for i in range(0, values.size, 64):
+            a = multiply_add(load(start, i), one, a)
+            b = multiply_add(load(start, i + 16), one, b)
+            c = multiply_add(load(start, i + 32), one, c)
+            d = multiply_add(load(start, i + 48), one, d)
+    return pair_sum(a) + pair_sum(b) + pair_sum(c) + pair_sum(d)
+
+
+@kernel("(int64,)")
+def multiply_adds(steps: int) -> float:
+    """Eight independent chains of `steps` multiply-adds of sixteen lanes, in registers."""
+    half, one = splat32(np.float32(0.5)), splat32(np.float32(1))
+    a, b, c, d = zeros32(), zeros32(), zeros32(), zeros32()
+    e, f, g, h = zeros32(), zeros32(), zeros32(), zeros32()
+    for _ in range(steps):
+        a, b = multiply_add(a, half, one), multiply_add(b, half, one)
+        c, d = multiply_add(c, half, one), multiply_add(d, half, one)
+        e, f = multiply_add(e, half, one), multiply_add(f, half, one)
+        g, h = multiply_add(g, half, one), multiply_add(h, half, one)
+    first = pair_sum(a) + pair_sum(b) + pair_sum(c) + pair_sum(d)
+    return first + pair_sum(e) + pair_sum(f) + pair_sum(g) + pair_sum(h)
+
+
+def fused_peak() -> float:
+    """float32 multiply-adds a nanosecond of one core: the median of seven runs."""
+    steps, times = 2_000_000, []
+    multiply_adds(1)
+    for _ in range(7):
+        start = perf_counter_ns()
+        multiply_adds(steps)
+        times.append(perf_counter_ns() - start)
+    return steps * 8 * 16 / statistics.median(times)
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """GB/s that one core reads from each level, measured by one long sequential pass."""
+
+    L1: float
+    L2: float
+    L3: float
+    DRAM: float
+
+    def of(self, size: int) -> float:
+        """The rate of the level that holds `size` bytes, by this machine's cache sizes."""
+        for level, limit in cache_sizes().items():
+            if size <= limit:
+                return float(getattr(self, level))
+        return self.DRAM
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that begins at a multiple of 64 bytes, as the parts of an index do."""
+    room = np.empty(array.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    copy: np.ndarray = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def measure_bandwidth() -> Bandwidth:
+    """Median of seven passes at each level."""
+    rates = {}
+    for level, size in SIZES.items():
+        values = aligned(np.ones(size // 4, np.float32))
+        passes = max(1, READ_BYTES // size // 8)
+        read_all(values, 1)
+        times = []
+        for _ in range(7):
+            start = perf_counter_ns()
+            read_all(values, passes)
+            times.append(perf_counter_ns() - start)
+        rates[level] = passes * size / statistics.median(times)
+    return Bandwidth(**rates)
+
+
+def cache_sizes() -> dict[str, int]:
+    """Bytes of the data caches that the first core sees; empty where the system does not tell."""
+    sizes = {}
+    for cache in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        if (cache / "type").read_text().strip() != "Instruction":
+            kibibytes = (cache / "size").read_text().strip().removesuffix("K")
+            sizes["L" + (cache / "level").read_text().strip()] = int(kibibytes) << 10
+    return sizes
+
+
+def describe() -> dict[str, Any]:
+    """What every raw result carries."""
+    return {**machine(), "caches": cache_sizes(), "read_GBps": asdict(measure_bandwidth())}
