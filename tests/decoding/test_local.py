@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,9 @@ def test_knobs_move_the_operating_point_and_heads_are_kept(decoder: LocalDecoder
     assert decoder.topk(hidden, 4, head="screen", knobs={"probes": 2}).ids.tolist() == (
         two.ids.tolist()
     )
-    assert decoder._head("screen", (("probes", 2.0),)) is decoder._head("screen", (("probes", 2.0),))
+    assert decoder._head("screen", (("probes", 2.0),)) is decoder._head(
+        "screen", (("probes", 2.0),)
+    )
 
 
 def test_fallback_marks_the_rows_that_another_head_proved(decoder: LocalDecoder) -> None:

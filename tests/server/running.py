@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,11 @@ class Loop:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+        return self.start(work).result(WAIT_S)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -57,9 +57,7 @@ def test_topk(
     assert_same(remote.topk(hidden, k, model="demo", **options), local.topk(hidden, k, **options))
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16], ids=str
-)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16], ids=str)
 def test_dtypes(server: Running, local: LocalDecoder, dtype: Any) -> None:
     hidden = make_hidden(4).astype(dtype)
     assert_same(server.client.topk(hidden, 3, model="demo"), local.topk(hidden, 3))

@@ -51,6 +51,10 @@ def tensor(**fields: Any) -> pb.Tensor:
     return pb.Tensor(**{"dtype": 1, "rows": 1, "cols": 24, "data": bytes(96), **fields})
 
 
+def target_with(**fields: Any) -> pb.Target:
+    return pb.Target(model="demo", **fields)
+
+
 @pytest.mark.parametrize(
     ("message", "field"),
     [
@@ -75,8 +79,8 @@ def tensor(**fields: Any) -> pb.Tensor:
         (changed(k=0), "k"),
         (changed(k=129), "k"),
         (changed(k=(1 << 32) - 1), "k"),
-        (changed(target=pb.Target(model="demo", normalizer=2)), "normalizer"),
-        (changed(target=pb.Target(model="demo", normalizer=77)), "normalizer"),
+        (changed(target=pb.Target(model="demo", normalizer=pb.NORMALIZER_LOWRANK)), "normalizer"),
+        (changed(target=target_with(normalizer=77)), "normalizer"),
         (changed(target=pb.Target(model="demo", head=pb.Head(name="\u2603" * 9999))), "head"),
         (changed(target=pb.Target()), "model"),
     ],
@@ -90,7 +94,9 @@ def test_a_bad_request_names_its_field(server: Running, message: bytes, field: s
     assert_alive(server)
 
 
-@pytest.mark.parametrize("model", ["nothing", "demo@9", "demo:beta", "demo@3", "x" * 5000, "@", ":"])
+@pytest.mark.parametrize(
+    "model", ["nothing", "demo@9", "demo:beta", "demo@3", "x" * 5000, "@", ":"]
+)
 def test_models_that_are_not_served(server: Running, model: str) -> None:
     code, error = refusal(server, "Decoder/TopK", changed(target=pb.Target(model=model)))
     assert (code, error.field) == (Code.NOT_FOUND, "model")
@@ -157,9 +163,12 @@ def test_a_message_of_64_megabytes(server: Running) -> None:
 def assert_documented(server: Running, method: str, message: bytes) -> None:
     try:
         server.raw(method, message)
-    except grpc.RpcError as failure:
-        assert failure.code() in DOCUMENTED, failure
-        assert trailer_of(failure).message
+    except grpc.RpcError as error:
+        failure = error
+    else:
+        return
+    assert failure.code() in DOCUMENTED, failure
+    assert trailer_of(failure).message
 
 
 @settings(max_examples=150, deadline=None)

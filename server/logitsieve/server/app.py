@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -53,6 +53,7 @@ class Server:
         """
         config = self.config
         found = self.repository.find()
+        _check_free(config.host, config.port)
         try:
             self.metrics_port = await self._http.start(config.host, config.metrics_port)
         except OSError as error:
@@ -112,7 +113,6 @@ def serve(config: ServeConfig, *, progress: ProgressShown = lambda: nullcontext(
 
     `progress()` is entered while versions load: it yields what is told (stage, done, total).
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is raised, logged or counted
     asyncio.run(_serve(config, progress))
 
 
@@ -153,6 +153,15 @@ def _announce(server: Server) -> None:
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_free(host: str, port: int) -> None:
+    # Asked before models load, and without the lines that gRPC writes to stderr when it fails.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise _taken("port", host, port) from error
 
 
 def _taken(field: str, host: str, port: int) -> InvalidRequest:

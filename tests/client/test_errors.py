@@ -1,0 +1,155 @@
+"""What the server raises is what the client raises: status.py and errors.py are inverse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from logitsieve.client import DecoderClient
+from logitsieve.client.errors import EXCEPTIONS
+from logitsieve.server.status import CODES, to_status
+from logitsieve.types.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidKnob,
+    InvalidRequest,
+    LogitsieveError,
+    ModelNotFound,
+    NotBuilt,
+    Overloaded,
+    RequestTooLarge,
+    Unavailable,
+)
+from logitsieve.v1 import decoder_pb2 as pb
+
+ANSWER = pb.Model(name="demo", version="7").SerializeToString()
+
+
+class Script:
+    """Answers Models.Get by a list of failures, then well."""
+
+    def __init__(self, *failures: Any) -> None:
+        self.failures = list(failures)
+        self.calls = 0
+
+    def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        self.calls += 1
+        if self.failures:
+            code, details, trailer = self.failures.pop(0)
+            context.set_trailing_metadata(trailer)
+            context.abort(code, details)
+        return ANSWER
+
+
+@contextmanager
+def scripted(script: Script) -> Iterator[DecoderClient]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    methods = {"Get": grpc.unary_unary_rpc_method_handler(script.get)}
+    handler = grpc.method_handlers_generic_handler("logitsieve.v1.Models", methods)
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with DecoderClient(f"127.0.0.1:{port}", timeout_s=60) as client:
+            yield client
+    finally:
+        server.stop(None).wait()
+
+
+def raised(*failures: Any) -> LogitsieveError:
+    with scripted(Script(*failures)) as client, pytest.raises(LogitsieveError) as caught:
+        client.model("demo")
+    return caught.value
+
+
+ERRORS = [
+    InvalidRequest("k", 0, "an integer in 1..5"),
+    InvalidRequest("hidden.data", "3 bytes", "rows x cols x 4 = 4 bytes"),
+    InvalidKnob("knobs.probes", 65.0, "1 to 64"),
+    ModelNotFound("model: no 'x' here", "model"),
+    DeadlineExceeded("the deadline passed before computing"),
+    NotBuilt("constraints: not built", "constraints"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_arrives_as_it_was_raised(error: LogitsieveError) -> None:
+    arrived = raised(to_status(error))
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert getattr(arrived, "field", "") == getattr(error, "field", "")
+    assert isinstance(arrived.__cause__, grpc.RpcError)
+
+
+def test_an_incident_arrives() -> None:
+    status = to_status(RuntimeError("defect"))
+    arrived = raised(status)
+    assert isinstance(arrived, InternalError)
+    assert arrived.incident
+    assert arrived.incident in status.message
+
+
+@pytest.mark.parametrize("code", grpc.StatusCode)
+def test_every_code_without_a_trailer_is_one_of_ours(code: grpc.StatusCode) -> None:
+    if code is grpc.StatusCode.OK:
+        return
+    assert "told" in str(raised(*[(code, "told", ())] * 4))
+
+
+def test_every_code_that_the_server_sends_has_its_exception() -> None:
+    assert set(CODES.values()) <= EXCEPTIONS.keys() | {grpc.StatusCode.INTERNAL}
+
+
+def test_a_spoiled_trailer_leaves_the_status() -> None:
+    trailer = (("logitsieve-error-bin", b"\xff\xff"),)
+    assert str(raised((grpc.StatusCode.NOT_FOUND, "gone", trailer))) == "gone"
+
+
+def test_grpcs_own_refusal_of_a_large_message() -> None:
+    words = "SERVER: Received message larger than max (9 vs. 8)"
+    error = raised(*[(grpc.StatusCode.RESOURCE_EXHAUSTED, words, ())] * 4)
+    assert isinstance(error, RequestTooLarge)
+    assert words in str(error)
+
+
+@pytest.mark.parametrize("error", [Overloaded("full", 0.001), Unavailable("draining")])
+def test_a_short_trouble_is_waited_out(error: LogitsieveError) -> None:
+    script = Script(to_status(error), to_status(error))
+    with scripted(script) as client:
+        assert client.model("demo").version == "7"
+    assert script.calls == 3
+
+
+def test_a_long_trouble_is_raised() -> None:
+    script = Script(*[to_status(Overloaded("full", 0.003))] * 9)
+    with scripted(script) as client, pytest.raises(Overloaded) as caught:
+        client.model("demo")
+    assert script.calls == 4
+    assert caught.value.retry_after_s == 0.003
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_what_cannot_get_better_is_not_retried(error: LogitsieveError) -> None:
+    script = Script(to_status(error))
+    with scripted(script) as client, pytest.raises(LogitsieveError):
+        client.model("demo")
+    assert script.calls == 1
+
+
+def test_pushback_beyond_the_timeout_ends_at_the_timeout() -> None:
+    script = Script(*[to_status(Overloaded("full", 3600))] * 2)
+    with scripted(script) as client:
+        client.timeout_s = 0.5
+        with pytest.raises((Overloaded, DeadlineExceeded)):
+            client.model("demo")
+    assert script.calls == 1
+
+
+def test_nobody_listens() -> None:
+    with DecoderClient("127.0.0.1:1", timeout_s=60) as client, pytest.raises(Unavailable):
+        client.models()

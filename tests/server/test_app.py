@@ -1,0 +1,237 @@
+"""The whole server: health, metrics, overload, deadlines, stopping."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import Future, as_completed
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from logitsieve.client import DecoderClient
+from logitsieve.client.codec import to_tensor
+from logitsieve.server import ServeConfig, create_server
+from logitsieve.types.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+)
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.doubles import Gate, gated
+from tests.server.running import WAIT_S, Loop, Running, config_for, running, write_model
+from tests.synthetic import make_hidden
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+LARGE = make_hidden(64)  # more than 100 us of an uncalibrated model: it goes to the pool
+
+
+def get(server: Running, path: str, method: str = "GET") -> tuple[int, str]:
+    url = f"http://127.0.0.1:{server.server.metrics_port}{path}"
+    request = urllib.request.Request(url, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def value(server: Running, series: str) -> float:
+    lines = get(server, "/metrics")[1].splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(series + " ")), 0.0)
+
+
+def test_health(server: Running) -> None:
+    health = HealthStub(server.channel)
+    for service, state in {
+        "": SERVING,
+        "demo": SERVING,
+        "demo@2": SERVING,
+        "demo@3": NOT_SERVING,
+    }.items():
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert health.Check(request, timeout=WAIT_S).status == state
+    with pytest.raises(grpc.RpcError):
+        health.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=WAIT_S)
+
+
+def test_http(server: Running) -> None:
+    assert get(server, "/healthz") == (200, "alive\n")
+    assert get(server, "/readyz") == (200, "ready\n")
+    assert get(server, "/readyz", "HEAD") == (200, "")
+    assert get(server, "/secrets")[0] == 404
+    assert get(server, "/metrics", "POST")[0] == 405
+
+
+@pytest.mark.parametrize("sent", [b"\r\n\r\n", b"\xff" * 40_000, b"GET\r\n\r\n", b""])
+def test_the_http_port_outlives_nonsense(server: Running, sent: bytes) -> None:
+    address = ("127.0.0.1", server.server.metrics_port)
+    with socket.create_connection(address, timeout=WAIT_S) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        try:
+            reply = connection.recv(1 << 16)
+        except ConnectionResetError:
+            reply = b""
+    assert reply == b"" or reply.startswith(b"HTTP/1.1 405")
+    assert get(server, "/healthz")[0] == 200
+
+
+def test_metrics_count_what_was_answered(server: Running) -> None:
+    ok = 'logitsieve_requests_total{code="OK",model="demo",rpc="TopK"}'
+    rows = 'logitsieve_rows_total{head="screen",model="demo"}'
+    scanned = 'logitsieve_scanned_rows_total{head="screen",model="demo"}'
+    certified = 'logitsieve_certified_rows_total{head="screen",model="demo"}'
+    fallback = 'logitsieve_fallback_rows_total{model="demo",reason="escalated"}'
+    series = (ok, rows, scanned, certified, fallback)
+    before = [value(server, name) for name in series]
+    plain = server.client.topk(make_hidden(3), 5, model="demo").answer
+    handed_over = server.client.topk(make_hidden(2), 100, model="demo").answer
+    after = [value(server, name) for name in series]
+    all_scanned = int(plain.scanned.sum() + handed_over.scanned.sum())
+    assert [b - a for a, b in zip(before, after, strict=True)] == [2, 5, all_scanned, 2, 2]
+    assert value(server, 'logitsieve_compute_seconds_count{head="screen",model="demo"}') >= 2
+    assert value(server, 'logitsieve_queue_seconds_count{model="demo"}') >= 2
+    assert 'le="1e-05"' in get(server, "/metrics")[1]
+    assert get(server, "/metrics")[1].count("logitsieve_index_info{") == 3
+
+
+def test_what_clients_send_is_no_label(server: Running) -> None:
+    with pytest.raises(ModelNotFound):
+        server.client.topk(make_hidden(1), 1, model="made-up-name")
+    text = get(server, "/metrics")[1]
+    assert "made-up-name" not in text
+    assert 'code="NOT_FOUND",model="unknown"' in text
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def tight(loop: Loop, models: Path, kernel_cache: Path, gate: Gate) -> Iterator[Running]:
+    """One thread, two requests in flight, a gate before each computation."""
+    config = config_for(models, max_in_flight=2, kernel_cache=kernel_cache, drain_s=WAIT_S)
+    with running(loop, config, gated(config, gate)) as run:
+        yield run
+        gate.open()
+
+
+def send(server: Running, timeout: float = WAIT_S) -> Future[bytes]:
+    call = server.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
+    request = pb.TopKRequest(target=pb.Target(model="demo"), hidden=to_tensor(LARGE), k=3)
+    sent = call.future(request.SerializeToString(), timeout=timeout)
+    done: Future[bytes] = Future()
+
+    def finish(call: grpc.Future) -> None:
+        if error := call.exception():
+            done.set_exception(error)
+        else:
+            done.set_result(call.result())
+
+    sent.add_done_callback(finish)
+    return done
+
+
+def test_overload(tight: Running, gate: Gate) -> None:
+    gate.shut()
+    futures = [send(tight) for _ in range(3)]
+    refused = next(as_completed(futures, timeout=WAIT_S))
+    error = refused.exception()
+    assert isinstance(error, grpc.RpcError)
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert ("grpc-retry-pushback-ms", "50") in [tuple(pair) for pair in error.trailing_metadata()]
+    with pytest.raises(Overloaded) as caught:
+        tight.client.topk(LARGE, 3, model="demo")
+    assert caught.value.retry_after_s == 0.05
+    assert value(tight, 'logitsieve_shed_total{reason="in_flight"}') >= 2
+    gate.open()
+    assert all(future.result(WAIT_S) for future in futures if future is not refused)
+    assert tight.client.topk(LARGE, 3, model="demo").ids.shape == (64, 3)
+
+
+def test_a_request_whose_deadline_passes_in_the_queue_is_never_computed(
+    tight: Running, gate: Gate
+) -> None:
+    gate.shut()
+    first = send(tight)
+    gate.wait_entered()
+    with (
+        DecoderClient(tight.address, timeout_s=0.2) as hasty,
+        pytest.raises(DeadlineExceeded),
+    ):
+        hasty.topk(LARGE, 3, model="demo")
+    gate.open()
+    assert first.result(WAIT_S)
+    assert tight.client.topk(LARGE, 3, model="demo").answer.queue_ns > 0
+    assert gate.computed == 2
+
+
+def test_a_defect_is_an_incident_and_the_server_lives_on(
+    tight: Running, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.failure = ZeroDivisionError("a secret of the server")
+    with pytest.raises(InternalError) as caught:
+        tight.client.topk(LARGE, 3, model="demo")
+    assert caught.value.incident in caplog.text
+    assert "secret" not in str(caught.value)
+    gate.failure = None
+    assert tight.client.topk(LARGE, 3, model="demo").ids.shape == (64, 3)
+
+
+def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(
+    loop: Loop, models: Path, kernel_cache: Path, gate: Gate
+) -> None:
+    config = config_for(models, kernel_cache=kernel_cache, drain_s=WAIT_S)
+    with running(loop, config, gated(config, gate)) as run:
+        watch = HealthStub(run.channel).Watch(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
+        assert next(watch).status == SERVING
+        gate.shut()
+        first = send(run)
+        gate.wait_entered()
+        stopping = loop.start(run.server.stop())
+        assert next(watch).status == NOT_SERVING
+        with pytest.raises(Unavailable):
+            run.client.topk(LARGE, 3, model="demo")
+        assert not stopping.done()
+        gate.open()
+        assert first.result(WAIT_S)
+        stopping.result(WAIT_S)
+
+
+@pytest.mark.parametrize("option", ["port", "metrics_port"])
+def test_a_port_that_is_taken(loop: Loop, server: Running, models: Path, option: str) -> None:
+    taken = {"port": 0, "metrics_port": 0, option: getattr(server.server, option)}
+    second = create_server(ServeConfig(models=models, **taken))
+    with pytest.raises(InvalidRequest, match="free") as caught:
+        loop.run(second.start())
+    assert caught.value.field == option
+    loop.run(second.stop())
+
+
+def test_not_ready_where_everything_failed(loop: Loop, tmp_path: Path) -> None:
+    (tmp_path / "demo" / "1").mkdir(parents=True)
+    with running(loop, config_for(tmp_path)) as run:
+        assert get(run, "/readyz")[0] == 503
+        assert get(run, "/healthz")[0] == 200
+        assert [model.state for model in run.client.models()] == ["failed"]
+
+
+def test_progress_is_told(loop: Loop, tmp_path: Path, kernel_cache: Path) -> None:
+    write_model(tmp_path)
+    told: list[str] = []
+    server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
+    loop.run(server.start(lambda stage, done, total: told.append(stage)))
+    loop.run(server.stop())
+    assert {"demo@1 verify", "demo@1 warm"} <= set(told)

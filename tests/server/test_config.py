@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from logitsieve.server import ServeConfig
+from logitsieve.types.errors import InvalidRequest
+
+
+def test_every_option_has_its_help() -> None:
+    assert all(field.metadata["help"] for field in fields(ServeConfig))
+
+
+def test_binds_are_loopback_by_default() -> None:
+    assert ServeConfig().host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("port", -1),
+        ("metrics_port", 65536),
+        ("threads", 0),
+        ("max_rows", 0),
+        ("max_k", 0),
+        ("max_in_flight", 0),
+        ("drain_s", -0.1),
+        ("drain_s", float("nan")),
+        ("verify", "never"),
+    ],
+)
+def test_senseless_options(option: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ServeConfig(**{option: value})
+    assert caught.value.field == option
+
+
+def test_the_message_limit_is_all_rows_and_64_kib() -> None:
+    assert ServeConfig(max_rows=10).max_message_bytes(100) == 10 * 100 * 4 + 65536
