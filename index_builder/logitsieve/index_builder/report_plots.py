@@ -47,10 +47,10 @@ def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
                 axes.axvline(single[0]["us_per_row"], color=colour, linestyle="--", label="exact")
                 continue
             for k, marker in (("1", "o"), ("5", "s")):
-                style = {"color": colour, "marker": marker}
+                style: dict[str, Any] = {"color": colour, "marker": marker}
                 axes.plot(*_curve(single, k), label=f"{head} P@{k}", linewidth=1, **style)
                 batched = [point for point in own if point["rows"] == max(p["rows"] for p in own)]
-                hollow = {"markerfacecolor": "none", "linestyle": ":", "linewidth": 1}
+                hollow: dict[str, Any] = {"markerfacecolor": "none", "linestyle": ":", "linewidth": 1}
                 axes.plot(*_curve(batched, k), **style, **hollow)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(LogFormatter())
