@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus; written from the event loop only.
+"""What the server counts, for Prometheus; requests are counted on the event loop.
 
 The `model` label is the name of a loaded model or "unknown": what clients send never becomes a
 label. Durations are in seconds.
