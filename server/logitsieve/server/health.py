@@ -16,18 +16,23 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
 
     def __init__(self) -> None:
         super().__init__()
-        self._draining = asyncio.Event()
         self._server_status[""] = HealthCheckResponse.NOT_SERVING
+        self._changed = asyncio.Event()
+        self._final = False
 
     async def Watch(self, request: Any, context: Any) -> None:
-        """Stream the state of a service until it changes for the last time."""
-        watch = asyncio.ensure_future(super().Watch(request, context))
-        drained = asyncio.ensure_future(self._draining.wait())
-        try:
-            await asyncio.wait((watch, drained), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            watch.cancel()
-            drained.cancel()
+        """Stream the state of a service, its last one included."""
+        last = None
+        while True:
+            changed = self._changed
+            state = self._server_status.get(request.service, HealthCheckResponse.SERVICE_UNKNOWN)
+            if state != last:
+                await context.write(HealthCheckResponse(status=state))
+                last = state
+            elif self._final:
+                return
+            else:
+                await changed.wait()
 
     async def serving(self, repository: Repository) -> bool:
         """Publish what is loaded; whether that is anything."""
@@ -40,9 +45,15 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
             await self.set(
                 service, HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
             )
+        self._announce()
         return states[""]
 
     async def drain(self) -> None:
         """NOT_SERVING for good, everywhere."""
         await self.enter_graceful_shutdown()
-        self._draining.set()
+        self._final = True
+        self._announce()
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
