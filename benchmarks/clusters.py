@@ -28,7 +28,7 @@ from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fit_screen import (
     FixedBudget,
     Screen,
-    plain_partition,
+    plain_centroids,
     spend,
     train_screen,
 )
@@ -166,13 +166,20 @@ class NumpyExact:
 
 def fit(bench: Bench, config: BuildConfig) -> Screen:
     """Algorithm 1 at the budget of `config`."""
-    plain = plain_partition(bench.material, config, config.clusters, config.labels)
-    return train_screen(bench.material, plain, FixedBudget(config.budget), config, no_progress)
+    return train_screen(
+        bench.material, start(bench, config), FixedBudget(config.budget), config, no_progress
+    )
+
+
+def start(bench: Bench, config: BuildConfig) -> Partition:
+    """Plain spherical k-means."""
+    centroids_CD = plain_centroids(bench.material, config, config.clusters)
+    return Partition(bench.material, centroids_CD, config.labels, config.waste_weight)
 
 
 def compare(bench: Bench, config: BuildConfig, time_us: float) -> dict[str, Any]:
     """Plain k-means at the budget that takes `time_us`; trained at that budget, timed again."""
-    plain = plain_partition(bench.material, config, config.clusters, config.labels)
+    plain = start(bench, config)
     budget = budget_of_time(bench, plain, time_us)
     goal = FixedBudget(budget)
     trained = train_screen(bench.material, plain, goal, config, no_progress).partition

@@ -5,7 +5,7 @@ import pytest
 
 from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_screen import FixedBudget, fit_screen, plain_partition
+from logitsieve.index_builder.fit_screen import FixedBudget, fit_screen, plain_centroids
 from logitsieve.index_builder.material import Material
 from tests.index_builder.clustered import make_exact, make_material
 
@@ -68,8 +68,7 @@ def test_without_a_budget_every_label_seen_is_kept(material: Material) -> None:
 
 
 def test_scaled_centroids_route_as_unit_ones(material: Material) -> None:
-    plain = plain_partition(material, CONFIG, 10, 5)
-    norms = np.linalg.norm(plain.centroids_CD, axis=1)
+    norms = np.linalg.norm(plain_centroids(material, CONFIG, 10), axis=1)
     np.testing.assert_allclose(norms, norms[0], rtol=1e-5)
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from logitsieve.evaluation.bounds import lower_bound
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_screen import Screen, plain_partition, spend
+from logitsieve.index_builder.fit_screen import Screen, plain_centroids, spend
 from logitsieve.index_builder.material import Material
+from logitsieve.index_builder.partition import Partition
 from logitsieve.index_builder.target import (
     PRECISE,
     UNREACHED,
@@ -66,7 +67,8 @@ def test_the_bounds_are_those_of_the_hits(material: Material) -> None:
 
 
 def test_the_budget_is_the_least_that_meets_the_target(material: Material) -> None:
-    goal, partition = Target(REACHABLE), plain_partition(material, CONFIG, 12, 5)
+    goal = Target(REACHABLE)
+    partition = Partition(material, plain_centroids(material, CONFIG, 12), 5, 3e-4)
     plan = goal.plan(partition)
     assert plan.budget is not None
     assert goal.shortfall(partition, partition.knapsack.select(plan.budget)) <= 0
@@ -96,10 +98,10 @@ def test_a_harder_target_costs_more(material: Material) -> None:
 
 def test_depths() -> None:
     config = BuildConfig(labels=5)
-    assert depths({"p1": 0.9}, config, 1000) == (5, 10)
-    assert depths({"p1": 0.9, "p10": 0.9}, config, 1000) == (10, 20)
+    assert depths({"p1": 0.9}, config, 1000) == (5, 7, 10)
+    assert depths({"p1": 0.9, "p10": 0.9}, config, 1000) == (10, 15, 20)
     assert depths({"p1": 0.9}, config, 3) == (3,)
-    assert depths({"p1": 0.9}, BuildConfig(labels=64), 1000) == (64, 128)
+    assert depths({"p1": 0.9}, BuildConfig(labels=64), 1000) == (64, 96, 128)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ class ScreenConfig:
         None, "Candidates a row on average, B; unset keeps every label that pays.", 1
     )
     labels: int = option(5, "Exact best ids of each context that a list should hold, k'.", 1, 64)
-    rounds: int = option(4, "Rounds of training after the first lists, T; 0 is plain k-means.", 0)
-    steps: int = option(300, "Gradient steps in each round.", 1)
+    rounds: int = option(8, "Rounds of training after the first lists, T; 0 is plain k-means.", 0)
+    steps: int = option(150, "Gradient steps in each round.", 1)
     batch_rows: int = option(1024, "Contexts in each gradient step.", 1)
     learning_rate: float = option(
         0.03, "Step of the optimizer, in units of the centroids' root mean square.", 1e-6, 10

@@ -95,20 +95,18 @@ def spend(partition: Partition, budget: float | None) -> float:
 
 def fit_screen(material: Material, config: BuildConfig, progress: Progress) -> Screen:
     """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
-    plain = plain_partition(material, config, config.clusters, config.labels)
+    centroids_CD = plain_centroids(material, config, config.clusters)
+    plain = Partition(material, centroids_CD, config.labels, config.waste_weight)
     return train_screen(material, plain, FixedBudget(config.budget), config, progress)
 
 
-def plain_partition(
-    material: Material, config: BuildConfig, clusters: int, depth: int
-) -> Partition:
-    """Lines 2-4: spherical k-means over the sample, scaled so that it can be trained.
+def plain_centroids(material: Material, config: BuildConfig, clusters: int) -> Float32:
+    """Line 3: spherical k-means over the sample, [C, D], scaled so that it can be trained.
 
     The scale is one for all centroids, so it does not change any argmax.
     """
     unit_CD = spherical_kmeans(material.sample, clusters, config, config.seed)
-    scale = trainable_scale(material.sample, unit_CD)
-    return Partition(material, unit_CD * np.float32(scale), depth, config.waste_weight)
+    return unit_CD * np.float32(trainable_scale(material.sample, unit_CD))
 
 
 def train_screen(

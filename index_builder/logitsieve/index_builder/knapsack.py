@@ -11,6 +11,8 @@ import numpy as np
 
 from logitsieve.types.results import Bool, Int32, Int64
 
+ROUNDING = 1e-6  # rows: what a quotient of whole numbers may lose when it is multiplied back
+
 
 class Knapsack:
     """The pairs in greedy order, so that many budgets can be tried; O(P log P) once.
@@ -43,7 +45,7 @@ class Knapsack:
         fits later, so each pass drops all such items and takes the longest prefix of the rest.
         """
         keep_P = np.zeros(self._pairs, bool)
-        capacity = int(min(budget, self.everything + 1) * self._total_rows)
+        capacity = int(min(budget, self.everything + 1) * self._total_rows + ROUNDING)
         items, weights = self._items, self._weights
         while True:
             fits = weights <= capacity

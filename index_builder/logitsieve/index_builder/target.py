@@ -18,7 +18,7 @@ from logitsieve.index_builder.config import BuildConfig, Progress, no_progress
 from logitsieve.index_builder.fit_screen import (
     Plan,
     Screen,
-    plain_partition,
+    plain_centroids,
     spend,
     train_screen,
 )
@@ -28,7 +28,7 @@ from logitsieve.types.errors import InvalidRequest, TargetNotReached
 from logitsieve.types.results import Bool
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
-DEEPER = 2  # labels this many times as deep are tried too: lists that hold them generalize better
+DEEPER = (1.0, 1.5, 2.0)  # lists that hold more labels than are asked for generalise better
 TRAINED = 4  # partitions trained at least, the fastest of the plain ones
 TIMINGS = 5  # times each finalist is timed, in turn; the least counts, for load only ever adds
 PRECISE = 0.25  # candidates a row to which a budget is found
@@ -87,7 +87,7 @@ class Target:
 def depths(target: Mapping[str, float], config: BuildConfig, vocab_size: int) -> tuple[int, ...]:
     """Labels a context that the search counts: what is asked for, and deeper."""
     asked = max(config.labels, *(TARGETS[name] for name in target))
-    return tuple(sorted({min(asked, vocab_size), min(DEEPER * asked, vocab_size)}))
+    return tuple(sorted({min(int(asked * factor), vocab_size) for factor in DEEPER}))
 
 
 def search_screen(
@@ -132,18 +132,14 @@ def _plain_partitions(
 
     One that misses the goal with every label kept is timed so: training may make up for it.
     """
-    choices = [
-        (clusters, depth)
-        for clusters in config.clusters_tried
-        for depth in depths(goal.precision, config, material.vocab_size)
-    ]
     ranked: list[tuple[float, int, Partition]] = []
-    for number, (clusters, depth) in enumerate(choices, start=1):
-        partition = plain_partition(material, config, clusters, depth)
-        plan = goal.plan(partition)
-        keep_P = partition.knapsack.select(spend(partition, plan.budget))
-        ranked.append((timer(partition.arrays(keep_P)), number, partition))
-        progress("search", number, len(choices))
+    for number, clusters in enumerate(config.clusters_tried, start=1):
+        centroids_CD = plain_centroids(material, config, clusters)
+        for depth in depths(goal.precision, config, material.vocab_size):
+            partition = Partition(material, centroids_CD, depth, config.waste_weight)
+            keep_P = partition.knapsack.select(spend(partition, goal.plan(partition).budget))
+            ranked.append((timer(partition.arrays(keep_P)), len(ranked), partition))
+        progress("search", number, len(config.clusters_tried))
     return [partition for _, _, partition in sorted(ranked, key=lambda entry: entry[:2])]
 
 
