@@ -104,6 +104,15 @@ def test_from_files_without_a_bias(softmax: Softmax, tmp_path: Path) -> None:
     assert index.calibration["heldout_rows"] == 100
 
 
+def test_no_more_contexts_judge_than_asked(softmax: Softmax, tmp_path: Path) -> None:
+    config = BuildConfig(**{**vars(CONFIG), "heldout_rows": 100})
+    index = build(
+        **arguments(softmax, out=tmp_path / "lm" / "1", heldout=make_contexts(700), config=config)
+    )
+    assert index.calibration is not None
+    assert index.calibration["heldout_rows"] == 100
+
+
 def test_exact_alone_needs_no_fit(softmax: Softmax, tmp_path: Path) -> None:
     index = build(**arguments(softmax, out=tmp_path / "lm" / "1", heads=("exact",)))
     assert index.heads == ("exact",)

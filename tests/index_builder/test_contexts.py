@@ -114,6 +114,27 @@ def test_the_last_tenth_is_held_out(values: np.ndarray, tmp_path: Path) -> None:
     np.testing.assert_array_equal(train.take(np.array([44])), values[44:45].astype(np.float32))
 
 
+@pytest.mark.parametrize(
+    ("rows", "blocks", "expected"),
+    [
+        (12, 4, [0, 1, 2, 12, 13, 14, 25, 26, 27, 37, 38, 39]),
+        (13, 4, [0, 1, 2, 12, 13, 14, 25, 26, 27, 37, 38, 39]),
+        (3, 4, [0, 1, 2]),
+        (50, 4, list(range(50))),
+        (80, 4, list(range(50))),
+    ],
+)
+def test_blocks_spread_over_the_rows(
+    rows: int, blocks: int, expected: list[int], values: np.ndarray
+) -> None:
+    shards = [values[:17], values[17:26], values[26:]]
+    found = Contexts(shards).spread(rows, blocks)
+    assert found.rows == len(expected)
+    np.testing.assert_array_equal(
+        found.take(np.arange(found.rows)), values[expected].astype(np.float32)
+    )
+
+
 def test_two_rows_can_be_split_but_not_one() -> None:
     train, heldout = Contexts([np.zeros((2, 3), np.float32)]).split()
     assert train.rows == heldout.rows == 1

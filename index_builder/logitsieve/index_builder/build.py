@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logitsieve.evaluation.bounds import BLOCKS
 from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.config import BuildConfig, Progress, no_progress
 from logitsieve.index_builder.contexts import Source, open_contexts
@@ -68,7 +69,7 @@ def build(
         inputs = pipeline.Inputs(
             softmax=softmax,
             train=train,
-            heldout=judged,
+            heldout=judged.spread(config.heldout_rows, BLOCKS),
             vocabulary=vocabulary,
             heads=names,
             target=target_precision,

@@ -72,6 +72,9 @@ class BuildConfig(ScreenConfig):
             "high": 65_535,
         },
     )
+    heldout_rows: int = option(
+        50_000, "Held-out contexts that judge, at most: in contiguous blocks spread over them.", 1
+    )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)
 

@@ -64,6 +64,15 @@ class Contexts:
             shards.append(shard[max(0, start - first) : max(0, stop - first)])
         return type(self)(shards, self.field)
 
+    def spread(self, rows: int, blocks: int) -> Self:
+        """At most `rows` of the rows, as `blocks` contiguous blocks at equal distances."""
+        size = rows // blocks
+        if self.rows <= rows or size == 0:
+            return self.between(0, rows)
+        starts = [self.rows * number // blocks for number in range(blocks)]
+        parts = [self.between(start, start + size)._shards for start in starts]
+        return type(self)([shard for part in parts for shard in part], self.field)
+
     def split(self) -> tuple[Self, Self]:
         """(to fit on, held out): the last tenth is held out, since neighbours resemble each other.
 

@@ -112,7 +112,7 @@ def search_screen(
     for number, partition in enumerate(plains, start=1):
         screens.append(train_screen(material, partition, goal, config, no_progress))
         reached = [screen for screen in screens if screen.plan.badness < UNREACHED]
-        progress("train", number, len(plains))
+        progress("train", number, max(number, min(TRAINED, len(plains))))
         if reached and number >= TRAINED:
             return _fastest(reached, timer)
     if reached:
