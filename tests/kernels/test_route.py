@@ -55,7 +55,7 @@ def test_sums_of_byte_products_are_exact(
     np.testing.assert_array_equal(generic, fast)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     clusters=st.integers(1, 70),
     dim=st.integers(1, 70),

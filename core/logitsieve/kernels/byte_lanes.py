@@ -13,9 +13,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
 
-from logitsieve.kernels.lanes import LANES, LANES32
+from logitsieve.kernels.lanes import LANES, LANES32, spread
 
-_BYTE, _INT16, _INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_BYTE, _INT32 = ir.IntType(8), ir.IntType(32)
 _SUMS, _BYTES = ir.VectorType(_INT32, LANES), ir.VectorType(_BYTE, 4 * LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
@@ -48,18 +48,11 @@ def zero_sums(typing_context):
     return SUMS(), codegen
 
 
-def _splat(builder, value, vector):
-    undefined = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(undefined, value, ir.Constant(_INT32, 0))
-    zeros = ir.Constant(ir.VectorType(_INT32, vector.count), None)
-    return builder.shuffle_vector(first, undefined, zeros)
-
-
 def _add_products_vnni(builder, sums, rows, quad):
     product = builder.module.declare_intrinsic(
         "llvm.x86.avx512.vpdpbusd.512", fnty=ir.FunctionType(_SUMS, [_SUMS] * 3)
     )
-    return builder.call(product, [sums, builder.bitcast(rows, _SUMS), _splat(builder, quad, _SUMS)])
+    return builder.call(product, [sums, builder.bitcast(rows, _SUMS), spread(builder, quad, _SUMS)])
 
 
 def _add_products_generic(builder, sums, rows, quad):
@@ -67,7 +60,7 @@ def _add_products_generic(builder, sums, rows, quad):
         order = ir.Constant(_SUMS, list(range(place, 4 * LANES, 4)))
         of_rows = builder.zext(builder.shuffle_vector(rows, rows, order), _SUMS)
         of_query = builder.trunc(builder.lshr(quad, ir.Constant(_INT32, 8 * place)), _BYTE)
-        of_query = _splat(builder, builder.sext(of_query, _INT32), _SUMS)
+        of_query = spread(builder, builder.sext(of_query, _INT32), _SUMS)
         sums = builder.add(sums, builder.mul(of_rows, of_query))
     return sums
 
@@ -137,30 +130,8 @@ def scale_sums(typing_context, sums, correction, scales):
 
     def codegen(context, builder, signature, arguments):
         sums, correction, scales = arguments
-        correction = _splat(builder, builder.trunc(correction, _INT32), _SUMS)
+        correction = spread(builder, builder.trunc(correction, _INT32), _SUMS)
         exact = builder.sitofp(builder.sub(sums, correction), _FLOATS)
         return builder.fmul(exact, scales)
 
     return LANES32(sums, types.int64, scales), codegen
-
-
-@intrinsic
-def lanes_not_below(typing_context, lanes, limit):
-    """A bit for each of sixteen float32 that is not below `limit`; NaN is not below."""
-
-    def codegen(context, builder, signature, arguments):
-        limits = _splat(builder, arguments[1], _FLOATS)
-        mask = builder.fcmp_unordered(">=", arguments[0], limits)
-        return builder.zext(builder.bitcast(mask, _INT16), ir.IntType(64))
-
-    return types.int64(lanes, types.float32), codegen
-
-
-@intrinsic
-def lowest_bit(typing_context, mask):
-    """The place of the lowest bit that is set in `mask`, which is not zero."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(mask), codegen

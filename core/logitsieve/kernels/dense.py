@@ -9,8 +9,9 @@ import numpy as np
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.dots import padded, row_of
-from logitsieve.kernels.lanes import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.lanes import as_float32, int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.queries import (
+    CHUNK,
     STATE,
     Queries,
     at_once,
@@ -34,7 +35,7 @@ def dense_topk(
     record = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     block = at_once(stop - start, dim, limit)
-    scratch = np.empty(block * (padded(dim) + STATE + limit), np.float64)
+    scratch = np.empty(block * (padded(dim) + STATE + limit) + 2 * CHUNK, np.float64)
     bad = -1
     for first in range(start, stop, block):
         count = min(stop - first, block)
@@ -44,6 +45,7 @@ def dense_topk(
             shift(pointer(scratch), block * padded(dim)),
             shift(pointer(scratch), block * (padded(dim) + STATE)),
             row_of(pointer(ids), first, limit),
+            as_float32(shift(pointer(scratch), block * (padded(dim) + STATE + limit))),
             limit,
             False,
         )

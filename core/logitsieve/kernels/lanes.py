@@ -132,6 +132,14 @@ def _zeros(lanes):
 zeros32, zeros64 = _zeros(LANES32), _zeros(LANES64)
 
 
+def spread(builder, value, vector):
+    """LLVM: the value in every lane of a vector type."""
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.Constant(_INT32, 0))
+    zeros = ir.Constant(ir.VectorType(_INT32, vector.count), None)
+    return builder.shuffle_vector(first, undefined, zeros)
+
+
 def _splat(lanes):
     vector = _vector(lanes.dtype)
 
@@ -140,10 +148,7 @@ def _splat(lanes):
         """The value in every lane."""
 
         def codegen(context, builder, signature, arguments):
-            undefined = ir.Constant(vector, ir.Undefined)
-            first = builder.insert_element(undefined, arguments[0], ir.Constant(_INT32, 0))
-            zeros = ir.Constant(ir.VectorType(_INT32, LANES), None)
-            return builder.shuffle_vector(first, undefined, zeros)
+            return spread(builder, arguments[0], vector)
 
         return lanes(lanes.dtype), codegen
 
@@ -154,19 +159,31 @@ splat32, splat64 = _splat(LANES32), _splat(LANES64)
 
 
 @intrinsic
-def larger_magnitude(typing_context, largest, lanes):
-    """max(largest, |lanes|), lane by lane."""
+def larger(typing_context, left, right):
+    """The larger of two values, lane by lane."""
+    vector = _vector(left.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        maximum = builder.module.declare_intrinsic(
+            f"llvm.maxnum.{_SUFFIX[left.dtype]}", fnty=ir.FunctionType(vector, [vector, vector])
+        )
+        return builder.call(maximum, arguments)
+
+    return left(left, right), codegen
+
+
+@intrinsic
+def magnitude(typing_context, lanes):
+    """|lanes|."""
     vector = _vector(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
-        module, suffix = builder.module, _SUFFIX[lanes.dtype]
-        one = ir.FunctionType(vector, [vector])
-        two = ir.FunctionType(vector, [vector, vector])
-        magnitude = module.declare_intrinsic(f"llvm.fabs.{suffix}", fnty=one)
-        larger = module.declare_intrinsic(f"llvm.maxnum.{suffix}", fnty=two)
-        return builder.call(larger, [arguments[0], builder.call(magnitude, [arguments[1]])])
+        absolute = builder.module.declare_intrinsic(
+            f"llvm.fabs.{_SUFFIX[lanes.dtype]}", fnty=ir.FunctionType(vector, [vector])
+        )
+        return builder.call(absolute, arguments)
 
-    return largest(largest, lanes), codegen
+    return lanes(lanes), codegen
 
 
 @intrinsic
@@ -183,6 +200,41 @@ def largest_lane(typing_context, lanes):
         return builder.call(reduce, arguments)
 
     return lanes.dtype(lanes), codegen
+
+
+@intrinsic
+def lanes_below(typing_context, lanes, limit):
+    """The lanes that are below `limit`, and -inf for the others."""
+    vector = _vector(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        below = builder.fcmp_ordered("<", arguments[0], spread(builder, arguments[1], vector))
+        return builder.select(below, arguments[0], ir.Constant(vector, [float("-inf")] * LANES))
+
+    return lanes(lanes, lanes.dtype), codegen
+
+
+@intrinsic
+def lanes_not_below(typing_context, lanes, limit):
+    """A bit for each lane that is not below `limit`; NaN is not."""
+    vector = _vector(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        limits = spread(builder, arguments[1], vector)
+        mask = builder.fcmp_unordered(">=", arguments[0], limits)
+        return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(lanes, lanes.dtype), codegen
+
+
+@intrinsic
+def lowest_bit(typing_context, mask):
+    """The place of the lowest bit that is set in `mask`, which is not zero."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(mask), codegen
 
 
 @intrinsic
@@ -207,10 +259,7 @@ def load_first(typing_context, start, offset, count):
     def codegen(context, builder, signature, arguments):
         address = builder.gep(arguments[0], [arguments[1]])
         address = builder.bitcast(address, vector.as_pointer())
-        undefined = ir.Constant(indices, ir.Undefined)
-        limit = builder.trunc(arguments[2], _INT32)
-        limit = builder.insert_element(undefined, limit, ir.Constant(_INT32, 0))
-        limit = builder.shuffle_vector(limit, undefined, ir.Constant(indices, None))
+        limit = spread(builder, builder.trunc(arguments[2], _INT32), indices)
         mask = builder.icmp_signed("<", ir.Constant(indices, list(range(LANES))), limit)
         masked_load = builder.module.declare_intrinsic(
             f"llvm.masked.load.{_SUFFIX[dtype]}.p0",

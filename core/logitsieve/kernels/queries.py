@@ -21,10 +21,12 @@ SCRATCH = 1 << 22  # float64 values that the scratch of several queries may take
 SIZE, CUT, SLACK, NORM = range(4)
 STATE = 4
 
+CHUNK = 256  # float32 logits of one query at a time; four queries at once have four times as many
+
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], states float64 [Q, 4], and the
-# heaps: values float64 [Q, K] and kept int32 [Q, K] (row numbers). `distinct`: rows may be offered
-# twice, and must be kept once.
-Queries = namedtuple("Queries", "hidden wide states values kept limit distinct")
+# heaps: values float64 [Q, K] and kept int32 [Q, K] (row numbers), and room for float32 logits
+# [4, CHUNK]. `distinct`: rows may be offered twice, and must be kept once.
+Queries = namedtuple("Queries", "hidden wide states values kept logits limit distinct")
 
 
 @inline

@@ -58,12 +58,12 @@ def matrix_at(record, place):
 def slack_at(record, place, norm):
     """How far a float32 logit may be from the float64 one, for a row of hidden of that norm.
 
-    gamma_D ||w|| ||h||, underflow, and the rounding of the bias added in float64.
+    gamma_D ||w|| ||h||, underflow, and the roundings of the logit and of what it is compared with.
     """
     dim = record[place + DIM]
     product = norm * float64_of_bits(record[place + LARGEST_NORM])
     gamma = dim * 2.0**-24 / (1.0 - dim * 2.0**-24)
-    rounding = 2.0**-50 * (product + float64_of_bits(record[place + LARGEST_BIAS]))
+    rounding = 2.0**-22 * (product + float64_of_bits(record[place + LARGEST_BIAS]))
     return 1.01 * gamma * product + rounding + dim * 2.0**-148
 
 

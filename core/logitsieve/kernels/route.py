@@ -14,8 +14,6 @@ import numpy as np
 
 from logitsieve.kernels.byte_lanes import (
     add_sums,
-    lanes_not_below,
-    lowest_bit,
     multiply_bytes,
     round_scaled,
     scale_sums,
@@ -27,10 +25,11 @@ from logitsieve.kernels.dots import padded, row_of
 from logitsieve.kernels.lanes import (
     LANES,
     as_int8,
-    larger_magnitude,
+    larger,
     largest_lane,
     load,
     load_first,
+    magnitude,
     multiply_add,
     pair_sum,
     shift,
@@ -41,8 +40,8 @@ from logitsieve.kernels.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.queries import CUT, NORM, SLACK, STATE
-from logitsieve.kernels.scan import decide
+from logitsieve.kernels.queries import NORM, SLACK, STATE
+from logitsieve.kernels.scan import decide_above
 from logitsieve.types.results import Float32
 
 LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
@@ -77,14 +76,14 @@ def encode_query(h, dim, codes):
     whole, rest = dim - dim % LANES, dim % LANES
     largest = zeros32()
     for d in range(0, whole, LANES):
-        largest = larger_magnitude(largest, load(h, d))
+        largest = larger(largest, magnitude(load(h, d)))
     if rest:
-        largest = larger_magnitude(largest, load_first(h, whole, rest))
-    magnitude = largest_lane(largest)
-    if not SMALLEST < magnitude < LARGEST:
+        largest = larger(largest, magnitude(load_first(h, whole, rest)))
+    most = largest_lane(largest)
+    if not SMALLEST < most < LARGEST:
         return np.float32(0), 0, 0.0
-    scale = magnitude / np.float32(127)
-    factor, step = splat32(np.float32(126.99999) / magnitude), splat64(-float(scale))
+    scale = most / np.float32(127)
+    factor, step = splat32(np.float32(126.99999) / most), splat64(-float(scale))
     squares, total, ones = zeros64(), zeros32(), splat32(np.float32(1))
     for d in range(0, padded(dim), LANES):
         x = load(h, d) if d < whole else load_first(h, whole, rest)
@@ -109,37 +108,27 @@ def _dots(rows, query, quads):
 
 
 @inline
-def route(clusters, scratch, routes, q):
+def route(clusters, routes, q):
     """Fill the heap of query q with its best centroids; False if its row cannot be encoded.
 
-    `scratch` has room for 16 G + D float32 values.
+    `routes.logits` has room for 16 G float32 values and D bytes.
     """
     matrix, error, largest = clusters.matrix, clusters.error, clusters.largest
     dim, groups = matrix.dim, (matrix.rows + LANES - 1) // LANES
     quads = padded(dim) // 4
-    query_codes = as_int8(shift(scratch, groups * LANES))
+    query_codes = as_int8(shift(routes.logits, groups * LANES))
     scale, total, rest = encode_query(row_of(routes.hidden, q, dim), dim, query_codes)
     if scale == 0:
         return False
     state = shift(routes.states, STATE * q)
     norm = state[NORM]
     slack = error * norm + (largest + error) * (rest + 2.0**-20 * (norm + rest))
-    state[SLACK] = 1.000001 * slack
-    best = np.float32(-np.inf)
+    underflow = dim * 2.0**-132  # a product of scales may be off by 2^-150, an int8 dot is < 2^15 D
+    state[SLACK] = 1.000001 * slack + underflow
     for group in range(groups):
-        sums = _dots(shift(clusters.codes, group * quads * 4 * LANES), query_codes, quads)
+        rows = shift(clusters.codes, group * quads * 4 * LANES)
+        sums = _dots(rows, query_codes, quads)
         factors = multiply_add(load(clusters.scales, group * LANES), splat32(scale), zeros32())
-        dots = scale_sums(sums, 128 * total, factors)
-        store(scratch, group * LANES, dots)
-        best = max(best, largest_lane(dots))
-    # With one probe the best one's int8 dot is a cut from the start.
-    floor = best - 2.0 * state[SLACK] if routes.limit == 1 else -np.inf
-    for group in range(groups):
-        cut = np.float32(max(floor, state[CUT]))
-        mask = lanes_not_below(load(scratch, group * LANES), cut)
-        while mask:
-            row = group * LANES + lowest_bit(mask)
-            mask &= mask - 1
-            if row < matrix.rows:
-                decide(matrix, routes, q, row)
+        store(routes.logits, group * LANES, scale_sums(sums, 128 * total, factors))
+    decide_above(matrix, False, routes.kept, 0, matrix.rows, routes.logits, routes, q)
     return True

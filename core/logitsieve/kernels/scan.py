@@ -1,20 +1,37 @@
-"""Streaming top-k of rows of a matrix: float32 dots choose, `dot64` decides.
+"""Top k of rows of a matrix: float32 dots choose, `dot64` decides.
 
-A float32 dot of D terms, summed in any order, is within gamma_D ||w|| ||h|| of the true one. Once k
-answers are kept and the worst of them is x, a row whose float32 logit is below x - slack cannot be
-among the k best. All others are evaluated by `dot64` and offered to the heap. So the answer is that
-of `dot64` over all rows scanned, in whatever order they come and however rows are grouped.
+A float32 dot of D terms, summed in any order, is within `slack` of the exact logit. So a row whose
+float32 logit is more than slack below the worst of k exact logits, or more than twice slack below
+the k-th best of float32 ones, cannot be among the k best. All others are evaluated by `dot64` and
+offered to the heap: the answer is that of `dot64` over all rows scanned, in whatever order they
+come and however queries are grouped.
+
+Rows are taken a chunk at a time, first all float32 dots, then the few decisions: a decision in
+between would stall the dots behind it.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.dots import dot64, dots_1x4, dots_4x4, padded, row_of
 from logitsieve.kernels.heap import contains, offer
-from logitsieve.kernels.lanes import shift
-from logitsieve.kernels.queries import CUT, SIZE, SLACK, STATE
+from logitsieve.kernels.lanes import (
+    LANES,
+    lanes_below,
+    lanes_not_below,
+    larger,
+    largest_lane,
+    load,
+    lowest_bit,
+    shift,
+    splat32,
+)
+from logitsieve.kernels.queries import CHUNK, CUT, SIZE, SLACK, STATE
 
 TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
+RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
 
 @inline
@@ -34,71 +51,107 @@ def decide(matrix, queries, q, row):
 
 
 @inline
-def _consider(matrix, queries, q, row, dot):
-    # Written so that a NaN would be evaluated, not dropped.
-    if not (dot + float(matrix.bias[row]) < queries.states[STATE * q + CUT]):
-        decide(matrix, queries, q, row)
+def decide_above(matrix, listed, ids, first, count, logits, queries, q):
+    """Offer to query q every row whose float32 logit does not rule it out.
+
+    `logits` holds those of rows first, first + 1, ... (of ids[first], ... if `listed`), and -inf up
+    to whole lanes. It does not matter which rows are offered besides those that must be.
+    """
+    state = shift(queries.states, STATE * q)
+    floor = -np.inf
+    if int(state[SIZE]) == 0 and queries.limit <= min(count, RANKED):
+        floor = _ranked(logits, count, queries.limit) - 2.0 * state[SLACK]
+    for i in range(0, count, LANES):
+        mask = lanes_not_below(load(logits, i), np.float32(max(floor, state[CUT])))
+        while mask:
+            place = first + i + lowest_bit(mask)
+            mask &= mask - 1
+            if place < first + count:
+                decide(matrix, queries, q, int(ids[place]) if listed else place)
 
 
 @inline
-def _row(listed, ids, i):
+def _ranked(logits, count, rank):
+    """The rank-th largest of different values, so at most the rank-th largest; or -inf."""
+    value = np.float32(np.inf)
+    for _ in range(rank):
+        best = splat32(np.float32(-np.inf))
+        for i in range(0, count, LANES):
+            best = larger(best, lanes_below(load(logits, i), value))
+        value = largest_lane(best)
+    return value
+
+
+@inline
+def _row(listed, ids, i, last):
+    i = min(i, last - 1)
     return int(ids[i]) if listed else i
+
+
+@inline
+def _fill_lanes(logits, count):
+    """-inf after `count` logits, up to whole lanes."""
+    for i in range(count, padded(count)):
+        logits[i] = -np.inf
 
 
 @inline
 def scan_one(matrix, listed, ids, first, last, queries, q):
     """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to query q."""
-    dim = matrix.dim
+    dim, logits = matrix.dim, queries.logits
     hidden = row_of(queries.hidden, q, dim)
-    whole = first + (last - first) // 4 * 4
-    for i in range(first, whole, 4):
-        a, b = _row(listed, ids, i), _row(listed, ids, i + 1)
-        c, e = _row(listed, ids, i + 2), _row(listed, ids, i + 3)
-        dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
-        _consider(matrix, queries, q, a, dots[0])
-        _consider(matrix, queries, q, b, dots[1])
-        _consider(matrix, queries, q, c, dots[2])
-        _consider(matrix, queries, q, e, dots[3])
-    for i in range(whole, last):
-        decide(matrix, queries, q, _row(listed, ids, i))
+    for start in range(first, last, CHUNK):
+        stop = min(start + CHUNK, last)
+        for i in range(start, stop, 4):
+            a, b = _row(listed, ids, i, stop), _row(listed, ids, i + 1, stop)
+            c, e = _row(listed, ids, i + 2, stop), _row(listed, ids, i + 3, stop)
+            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
+            logits[i - start] = dots[0] + matrix.bias[a]
+            logits[i - start + 1] = dots[1] + matrix.bias[b]
+            logits[i - start + 2] = dots[2] + matrix.bias[c]
+            logits[i - start + 3] = dots[3] + matrix.bias[e]
+        _fill_lanes(logits, stop - start)
+        decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
 
 
 @inline
-def _consider_four(matrix, queries, q0, q1, q2, q3, row, dots):
-    _consider(matrix, queries, q0, row, dots[0])
-    _consider(matrix, queries, q1, row, dots[1])
-    _consider(matrix, queries, q2, row, dots[2])
-    _consider(matrix, queries, q3, row, dots[3])
+def _store_four(logits, place, dots, bias):
+    """The logits of one row for four queries."""
+    logits[place] = dots[0] + bias
+    logits[CHUNK + place] = dots[1] + bias
+    logits[2 * CHUNK + place] = dots[2] + bias
+    logits[3 * CHUNK + place] = dots[3] + bias
 
 
 @inline
 def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
     """As `scan_one` for four queries, which share every load of a row."""
-    dim, H = matrix.dim, queries.hidden
-    whole = first + (last - first) // 4 * 4
-    for i in range(first, whole, 4):
-        a, b = _row(listed, ids, i), _row(listed, ids, i + 1)
-        c, e = _row(listed, ids, i + 2), _row(listed, ids, i + 3)
-        dots = dots_4x4(
-            matrix.weight, a * dim, b * dim, c * dim, e * dim,
-            H, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
-        )  # fmt: skip
-        _consider_four(matrix, queries, q0, q1, q2, q3, a, dots[0])
-        _consider_four(matrix, queries, q0, q1, q2, q3, b, dots[1])
-        _consider_four(matrix, queries, q0, q1, q2, q3, c, dots[2])
-        _consider_four(matrix, queries, q0, q1, q2, q3, e, dots[3])
-    for i in range(whole, last):
-        row = _row(listed, ids, i)
-        decide(matrix, queries, q0, row)
-        decide(matrix, queries, q1, row)
-        decide(matrix, queries, q2, row)
-        decide(matrix, queries, q3, row)
+    dim, H, logits = matrix.dim, queries.hidden, queries.logits
+    for start in range(first, last, CHUNK):
+        stop = min(start + CHUNK, last)
+        for i in range(start, stop, 4):
+            a, b = _row(listed, ids, i, stop), _row(listed, ids, i + 1, stop)
+            c, e = _row(listed, ids, i + 2, stop), _row(listed, ids, i + 3, stop)
+            dots = dots_4x4(
+                matrix.weight, a * dim, b * dim, c * dim, e * dim,
+                H, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
+            )  # fmt: skip
+            _store_four(logits, i - start, dots[0], matrix.bias[a])
+            _store_four(logits, i - start + 1, dots[1], matrix.bias[b])
+            _store_four(logits, i - start + 2, dots[2], matrix.bias[c])
+            _store_four(logits, i - start + 3, dots[3], matrix.bias[e])
+        for j in range(4):
+            q = (q0, q1, q2, q3)[j]
+            own = shift(logits, j * CHUNK)
+            _fill_lanes(own, stop - start)
+            decide_above(matrix, listed, ids, start, stop - start, own, queries, q)
 
 
 @inline
 def scan_all(matrix, queries, count):
     """Offer every row of the matrix to every query, a tile of rows at a time."""
-    tile = max(8, TILE_BYTES // (4 * matrix.dim) // 4 * 4) if count > 1 else matrix.rows
+    shared = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
+    tile = CHUNK if count == 1 else min(CHUNK, shared)
     fours = count // 4 * 4
     for first in range(0, matrix.rows, tile):
         last = min(matrix.rows, first + tile)

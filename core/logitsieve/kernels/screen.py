@@ -30,6 +30,7 @@ from logitsieve.kernels.lanes import (
     uint8_pointer,
 )
 from logitsieve.kernels.queries import (
+    CHUNK,
     STATE,
     Queries,
     at_once,
@@ -82,13 +83,14 @@ def _lists(record):
 
 
 @inline
-def _routing_scratch(record):
-    """float64 values that routing one query takes."""
-    return (record[RECORD + ROWS] + LANES) // 2 + padded(record[RECORD + DIM])
+def _spare(record):
+    """float64 values of scratch, for float32 logits of rows or for routing one query."""
+    routing = (record[RECORD + ROWS] + LANES) // 2 + padded(record[RECORD + DIM])
+    return max(2 * CHUNK, routing)
 
 
 @inline
-def _route_queries(record, routes, count, scratch):
+def _route_queries(record, routes, count):
     """Fill the heaps of `routes` with the best clusters."""
     clusters = _clusters(record)
     empty_heaps(record, RECORD, routes, count)
@@ -96,7 +98,7 @@ def _route_queries(record, routes, count, scratch):
         scan_all(clusters.matrix, routes, count)
         return
     for q in range(count):
-        if not route(clusters, as_float32(scratch), routes, q):
+        if not route(clusters, routes, q):
             scan_one(clusters.matrix, False, routes.kept, 0, clusters.matrix.rows, routes, q)
 
 
@@ -119,26 +121,26 @@ def screen_topk(
     record = int64_pointer(address)
     limit, dim, probes = ids.shape[1], hidden.shape[1], record[PROBES]
     block = at_once(stop - start, dim, limit)
-    size = block * (padded(dim) + STATE + limit + 2 * probes) + _routing_scratch(record)
+    size = block * (padded(dim) + STATE + limit + 2 * probes) + _spare(record)
     scratch = np.empty(size, np.float64)
     wide = pointer(scratch)
     states = shift(wide, block * padded(dim))
     values = shift(states, block * STATE)
     route_values = shift(values, block * limit)
     routed = shift(route_values, block * probes)
-    rest = shift(routed, block * probes)
+    spare = as_float32(shift(routed, block * probes))
     lists, unfilled = _lists(record), 0
     for first in range(start, stop, block):
         count = min(stop - first, block)
         rows = row_of(pointer(hidden), first, dim)
         kept = row_of(pointer(ids), first, limit)
-        routes = Queries(rows, wide, states, route_values, as_int32(routed), probes, False)
-        queries = Queries(rows, wide, states, values, kept, limit, probes > 1)
+        routes = Queries(rows, wide, states, route_values, as_int32(routed), spare, probes, False)
+        queries = Queries(rows, wide, states, values, kept, spare, limit, probes > 1)
         bad = widen_queries(record, queries, count)
         if bad >= 0:
             unfilled = -1 - first - bad
             break
-        _route_queries(record, routes, count, rest)
+        _route_queries(record, routes, count)
         empty_heaps(record, 0, queries, count)
         if count < 4:
             _scan_lists(matrix_at(record, 0), lists, routes, queries, count)
@@ -214,19 +216,20 @@ def screen_lists(address: int, hidden: Float32, offsets: Int64, ids: Int32) -> i
     record = int64_pointer(address)
     rows, dim = hidden.shape
     probes, lists = record[PROBES], _lists(record)
-    scratch = np.empty(padded(dim) + STATE + 2 * probes + _routing_scratch(record), np.float64)
+    scratch = np.empty(padded(dim) + STATE + 2 * probes + _spare(record), np.float64)
     wide = pointer(scratch)
     states = shift(wide, padded(dim))
     values = shift(states, STATE)
     clusters = as_int32(shift(values, probes))
+    spare = as_float32(shift(values, 2 * probes))
     bad = -1
     for row in range(rows):
         here = row_of(pointer(hidden), row, dim)
-        routes = Queries(here, wide, states, values, clusters, probes, False)
+        routes = Queries(here, wide, states, values, clusters, spare, probes, False)
         if widen_queries(record, routes, 1) >= 0:
             bad = row
             break
-        _route_queries(record, routes, 1, shift(values, 2 * probes))
+        _route_queries(record, routes, 1)
         united = _united(lists, clusters, probes)
         if ids.size:
             ids[offsets[row] : offsets[row + 1]] = united
