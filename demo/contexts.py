@@ -1,0 +1,62 @@
+"""The contexts of the demo: what the language model hands to its softmax while it reads.
+
+Shape letters: N windows, T words of a window.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from demo.excerpt import RUN, split
+from demo.language_model import LanguageModel, Vocabulary
+from logitsieve.index_builder import Progress
+from logitsieve.index_builder.capture import CaptureConfig, capture
+
+HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files left beside the versions of the index
+WINDOW = 70  # words that the model reads from an empty state, T
+WINDOWS_AT_ONCE = 16  # their logits fit in 45 MB
+
+
+class Texts(NamedTuple):
+    """Paragraphs that the model was trained on, and two halves of those that it was not."""
+
+    fit: list[str]
+    choose: list[str]  # decides how many candidates meet the target precision
+    judge: list[str]  # decides nothing, so that it can tell how precise the index is
+
+
+def three_texts(paragraphs: list[str]) -> Texts:
+    """Runs of the held-out text go to its halves in turn, so that both are spread alike."""
+    fit, unseen = split(paragraphs)
+    runs = [unseen[start : start + RUN] for start in range(0, len(unseen), RUN)]
+    return Texts(fit, list(chain(*runs[::2])), list(chain(*runs[1::2])))
+
+
+def windows(vocabulary: Vocabulary, paragraphs: Sequence[str], most: int) -> Tensor:
+    """int64 [N, T]: windows evenly spread over the text, of some `most` words in all.
+
+    The last words of the text, which fill no window, are left out.
+    """
+    ids = vocabulary.encode("".join(f"{paragraph}\n" for paragraph in paragraphs))
+    every_NT = torch.tensor(ids[: len(ids) // WINDOW * WINDOW]).view(-1, WINDOW)
+    count = min(len(every_NT), max(1, most // WINDOW))
+    return every_NT[torch.linspace(0, len(every_NT) - 1, count).long()]
+
+
+def capture_contexts(
+    model: LanguageModel, windows_NT: Tensor, out: Path, progress: Progress
+) -> None:
+    """Write the context of every word, N T in all, as `00000.npy` in the new folder `out`."""
+    total = windows_NT.numel()
+    capture(
+        model,
+        torch.split(windows_NT, WINDOWS_AT_ONCE),
+        out,
+        output_layer="output",
+        config=CaptureConfig(max_rows=total, shard_rows=total),
+        progress=lambda _, seen, __: progress(f"read to {out.name}", seen, total),
+    )

@@ -1,0 +1,192 @@
+"""The whole way in about a minute: `python -m demo.run`.
+
+A small language model reads text (`capture`), an index is built from what it met (`build`), a
+server answers from it (`logitsieve serve`), and the model completes prompts through gRPC.
+
+Shape letters: N contexts, D hidden size.
+"""
+
+import inspect
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+
+from demo.contexts import HELD_OUT, PROMPTS, capture_contexts, three_texts, windows
+from demo.decode import Writer, read
+from demo.excerpt import EXCERPT, read_paragraphs
+from demo.language_model import LanguageModel, Vocabulary
+from demo.measure import measure
+from demo.serving import NotServing, serving
+from demo.show import (
+    Stages,
+    advice,
+    completions_table,
+    conditions,
+    index_line,
+    next_commands,
+    numbers_table,
+)
+from logitsieve.client import DecoderClient
+from logitsieve.index import Index
+from logitsieve.index.manifest import is_version
+from logitsieve.index_builder import BuildConfig, build
+from logitsieve.kernels.compile import use_cache
+from logitsieve.types.decoder import Decoder
+from logitsieve.types.errors import LogitsieveError
+
+HERE = Path(__file__).parent
+NAME = "demo"
+TARGET = {"p1": 0.998, "p5": 0.99}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command; the fields carry their help."""
+
+    models: Annotated[Path, typer.Option(help="Folder that gets demo/VERSION.")] = Path("models")
+    model: Annotated[Path, typer.Option(help="Folder of the language model.")] = HERE / "model"
+    text: Annotated[Path, typer.Option(help="Text, one paragraph a line, gzipped.")] = EXCERPT
+    prompts: Annotated[Path, typer.Option(help="What to complete, one a line.")] = (
+        HERE / "prompts.txt"
+    )
+    contexts: Annotated[int, typer.Option(min=1, help="Contexts to fit on.")] = 100_000
+    clusters: Annotated[int, typer.Option(min=1, help="Clusters of the screen.")] = 100
+    words: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 14
+    beams: Annotated[int, typer.Option(min=1, help="Hypotheses that beam search keeps.")] = 4
+
+    @property
+    def folder(self) -> Path:
+        """Where the versions go, and beside them contexts to try them with."""
+        return self.models / NAME
+
+    @property
+    def search(self) -> BuildConfig:
+        """A light one: a single number of clusters, a little training."""
+        return BuildConfig(
+            clusters_tried=(self.clusters,), rounds=2, steps=200, kmeans_iterations=15
+        )
+
+
+class Demo:
+    """The stages, in the order in which `run` calls them."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        self.options = options
+        self.console = console
+        self.stages = Stages(console)
+        self.model = LanguageModel.load(options.model)
+        self.vocabulary = Vocabulary.load(options.model)
+        self.prompts = options.prompts.read_text(encoding="utf-8").splitlines()
+
+    def run(self) -> None:
+        """Everything; the index stays, the server does not."""
+        options = self.options
+        words, dim = self.model.output.weight.shape
+        self.stages.title(f"logitsieve: an LSTM with {words:,} words (V) of {dim} numbers (D)")
+        with TemporaryDirectory() as scratch:
+            self.capture(Path(scratch))
+            version = next_version(options.folder)
+            index = self.build(Path(scratch), options.folder / str(version))
+        label = f"{NAME}@{version}"
+        with serving(options.models, label) as address, DecoderClient(address) as decoder:
+            self.stages.done("serve", f"{label} is ready at {address}, in a process of its own")
+            self.complete(decoder, label)
+            self.measure(index, decoder, label)
+        self.stages.title(f"Done in {self.stages.total:.0f} s")
+        kept = options.folder / str(version)
+        self.console.print(
+            f"{kept} stays. Each run adds a version and deletes none; `{NAME}` means the highest.\n"
+        )
+        self.console.print(*next_commands(kept), sep="\n", soft_wrap=True)
+
+    def capture(self, scratch: Path) -> None:
+        """Keep what the model hands to its softmax as it reads; each text gets a folder."""
+        texts = three_texts(read_paragraphs(self.options.text))._asdict()
+        read_NT = {
+            name: windows(self.vocabulary, paragraphs, self.options.contexts)
+            for name, paragraphs in texts.items()
+        }
+        with self.stages.bars() as bars:
+            for name, ids_NT in read_NT.items():
+                capture_contexts(self.model, ids_NT, scratch / name, bars)
+        rows = {name: f"{ids_NT.numel():,}" for name, ids_NT in read_NT.items()}
+        self.stages.done(
+            "capture",
+            f"{rows['fit']} contexts to fit on, from text the model was trained on; "
+            f"{rows['choose']} to choose by and {rows['judge']} to judge by, from other text",
+        )
+
+    def build(self, scratch: Path, out: Path) -> Index:
+        """The index `out`, and beside it files of contexts to try it with."""
+        with self.stages.bars() as bars:
+            index = build(
+                scratch / "fit" / "weight.npy",
+                scratch / "fit" / "bias.npy",
+                scratch / "fit",
+                out,
+                vocabulary=self.vocabulary.words,
+                target_precision=TARGET,
+                config=self.options.search,
+                progress=bars,
+                heldout=scratch / "choose",
+                best_effort=True,
+            )
+        prompts = [read(self.model, [self.vocabulary.encode(prompt)])[0] for prompt in self.prompts]
+        np.save(self.options.folder / PROMPTS, np.concatenate(prompts))
+        np.save(self.options.folder / HELD_OUT, np.load(scratch / "judge" / "00000.npy"))
+        self.stages.done("build", index_line(index, TARGET))
+        return index
+
+    def complete(self, decoder: Decoder, label: str) -> None:
+        """Complete every prompt with both heads, through the server."""
+        options = self.options
+        writer = Writer(
+            model=self.model,
+            vocabulary=self.vocabulary,
+            decoder=decoder,
+            label=label,
+            words=options.words,
+        )
+        found = list(writer.compare(self.prompts, options.beams))
+        same = sum(each.exact == each.screen for each in found)
+        self.stages.done("decode", f"{same} of {len(found)} completions are the same")
+        self.console.print(completions_table(found))
+
+    def measure(self, index: Index, decoder: Decoder, label: str) -> None:
+        """Judge and time both heads on text that had no part in the index."""
+        hidden_ND = np.load(self.options.folder / HELD_OUT).astype(np.float32)
+        with self.console.status("measuring"):
+            numbers = measure(index, decoder, label, hidden_ND)
+        self.stages.done("measure", conditions(numbers))
+        self.console.print(numbers_table(numbers), advice(numbers), sep="\n")
+
+
+def next_version(folder: Path) -> int:
+    """One more than the highest version in `folder`; 1 where there is none."""
+    names = (path.name for path in folder.glob("*"))
+    return 1 + max((int(name) for name in names if is_version(name)), default=0)
+
+
+def main(**values: Any) -> None:
+    """Capture contexts, build an index, serve it and decode through the server."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    torch.set_num_threads(1)
+    use_cache(None)  # what the build compiles, the server need not
+    try:
+        Demo(Options(**values), Console()).run()
+    except (LogitsieveError, NotServing) as error:
+        sys.exit(f"error: {error}")
+
+
+main.__signature__ = inspect.signature(Options)  # type: ignore[attr-defined]
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,76 @@
+"""A `logitsieve serve` of our own: started, waited for, and stopped whatever happens."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+
+import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+PROGRAM = Path(sys.executable).with_name("logitsieve")
+START_S = 90.0  # compiling every kernel on a slow machine included
+HEALTH_S = 10.0
+STOP_S = 10.0
+ANNOUNCED = "gRPC at "
+
+
+class NotServing(Exception):
+    """The server did not come up; the message holds what it said."""
+
+
+@contextmanager
+def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[str]:
+    """The address of a server of the folder `models`, once `label` (name@version) is SERVING.
+
+    NotServing if that takes longer than `start_s` seconds, or cannot be.
+    """
+    ports = ["--port", "0", "--metrics-port", "0", "--drain-s", "1"]
+    process = subprocess.Popen(
+        [PROGRAM, "serve", "--models", models, *ports], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        address = _announced(process, start_s)
+        _require_serving(address, label)
+        yield address
+    finally:
+        _stop(process)
+
+
+def _announced(process: subprocess.Popen[str], start_s: float) -> str:
+    """The address that the server prints when all is loaded; it is killed when time is up."""
+    assert process.stderr is not None
+    said = []
+    timer = Timer(start_s, process.kill)
+    timer.start()
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith(ANNOUNCED):
+                return line.removeprefix(ANNOUNCED).partition(",")[0]
+    finally:
+        timer.cancel()
+    raise NotServing(f"within {start_s:g} s the server only said: {''.join(said) or 'nothing'}")
+
+
+def _require_serving(address: str, label: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        try:
+            reply = HealthStub(channel).Check(HealthCheckRequest(service=label), timeout=HEALTH_S)
+        except grpc.RpcError as error:
+            raise NotServing(f"{label}: {error.details()}") from error
+    if reply.status != HealthCheckResponse.SERVING:
+        raise NotServing(f"{label}: {HealthCheckResponse.ServingStatus.Name(reply.status)}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """SIGTERM, and SIGKILL should it not end."""
+    process.terminate()
+    try:
+        process.communicate(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
