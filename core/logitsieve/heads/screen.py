@@ -23,7 +23,7 @@ from logitsieve.heads.base import (
     refuse_row,
 )
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.screen import screen_lists, screen_record, screen_topk
+from logitsieve.kernels.screen import screen_candidates, screen_record, screen_topk
 from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, Int32, TopK
 
 _INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
@@ -142,20 +142,15 @@ class ScreenHead:
         """The rows of W that `topk` would look at; `upper` is +inf: nothing is proven."""
         hidden = ready_hidden(hidden, self._dim)
         k = checked_k(k, self._vocab_size)
-        offsets = np.zeros(hidden.shape[0] + 1, np.int64)
-        bad = screen_lists(self._address, hidden, offsets, np.empty(0, np.int32))
-        if bad >= 0:
-            refuse_row(bad)
-        np.cumsum(offsets, out=offsets)
-        ids = np.empty(offsets[-1], np.int32)
-        screen_lists(self._address, hidden, offsets, ids)
-        logits = self._softmax.logits(hidden, offsets, ids)
+        short, offsets, ids, logits = screen_candidates(self._address, hidden, k)
+        if short < 0:
+            refuse_row(-1 - short)
         upper = np.full(hidden.shape[0], np.inf, np.float32)
         found = Candidates(offsets, ids, logits, upper)
-        short = np.diff(offsets) < k
-        if not short.any():
+        if not short:
             return found
-        return _replace_rows(found, short, self._fallback.candidates(hidden[short], k))
+        rows = np.diff(offsets) < k
+        return _replace_rows(found, rows, self._fallback.candidates(hidden[rows], k))
 
     def warm(self) -> None:
         """The kernels are compiled when first called; this calls each once."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from logitsieve.kernels.byte_lanes import VNNI
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.dots import padded, row_of
+from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
 from logitsieve.kernels.lanes import (
     LANES,
     as_float32,
@@ -206,52 +206,62 @@ def _group(routes, count, ends, order):
         ends[cluster] += 1
 
 
-@kernel("(int64, float32[:,::1], int64[::1], int32[::1])")
-def screen_lists(address: int, hidden: Float32, offsets: Int64, ids: Int32) -> int:
-    """The distinct candidates of each row of hidden [B, D], in ascending order.
+@kernel("(int64, float32[:,::1], int64)")
+def screen_candidates(
+    address: int, hidden: Float32, least: int
+) -> tuple[int, Int64, Int32, Float32]:
+    """The distinct candidates of each row of hidden [B, D] with their exact logits, as CSR.
 
-    With an empty `ids`, offsets[r+1] becomes how many row r has; else they are written to
-    ids[offsets[r]:offsets[r+1]]. Returns -1, or the first row that is not finite or too large.
+    `address` is the record's. Returns (status, offsets [B+1], ids, logits); the status is how many
+    rows have fewer than `least` candidates, or -1 - r where row r is not finite or too large.
     """
     record = int64_pointer(address)
     rows, dim = hidden.shape
-    probes, lists = record[PROBES], _lists(record)
+    matrix, lists, probes = matrix_at(record, 0), _lists(record), record[PROBES]
     scratch = np.empty(padded(dim) + STATE + 2 * probes + _spare(record), np.float64)
     wide = pointer(scratch)
     states = shift(wide, padded(dim))
     values = shift(states, STATE)
-    clusters = as_int32(shift(values, probes))
-    spare = as_float32(shift(values, 2 * probes))
-    bad = -1
+    clusters = np.empty(rows * probes, np.int32)
+    offsets, room, status = np.zeros(rows + 1, np.int64), 0, 0
     for row in range(rows):
-        here = row_of(pointer(hidden), row, dim)
-        routes = Queries(here, wide, states, values, clusters, spare, probes, False)
+        here, kept = row_of(pointer(hidden), row, dim), row_of(pointer(clusters), row, probes)
+        spare = as_float32(shift(values, 2 * probes))
+        routes = Queries(here, wide, states, values, kept, spare, probes, False)
         if widen_queries(record, routes, 1) >= 0:
-            bad = row
+            room, rows, status = 0, 0, -1 - row
             break
         _route_queries(record, routes, 1)
-        united = _united(lists, clusters, probes)
-        if ids.size:
-            ids[offsets[row] : offsets[row + 1]] = united
-        else:
-            offsets[row + 1] = united.size
+        room += _length(lists, kept, probes)
+    ids, logits = np.empty(room, np.int32), np.empty(room, np.float32)
+    for row in range(rows):
+        begin = offsets[row]
+        end = begin + _unite(lists, row_of(pointer(clusters), row, probes), probes, ids[begin:])
+        widen_row(row_of(pointer(hidden), row, dim), wide, dim)
+        for i in range(begin, end):
+            value = dot64(row_of(matrix.weight, ids[i], dim), wide, dim) + matrix.bias[ids[i]]
+            logits[i] = np.float32(value)
+        offsets[row + 1] = end
+        status += end - begin < least
     keep_alive(scratch)
-    return bad
+    keep_alive(clusters)
+    return status, offsets, ids[: offsets[rows]], logits[: offsets[rows]]
 
 
 @inline
-def _united(lists, clusters, probes):
-    """The sorted union of the clusters' lists."""
-    every = np.empty(_length(lists, clusters, probes), np.int32)
+def _unite(lists, clusters, probes, out):
+    """Write the distinct ids of the clusters' lists; how many there are."""
     size = 0
     for p in range(probes):
         for i in range(lists.offsets[clusters[p]], lists.offsets[clusters[p] + 1]):
-            every[size] = lists.ids[i]
+            out[size] = lists.ids[i]
             size += 1
-    every.sort()
+    if probes == 1:
+        return size
+    out[:size].sort()
     distinct = 0
     for i in range(size):
-        if i == 0 or every[i] != every[distinct - 1]:
-            every[distinct] = every[i]
+        if i == 0 or out[i] != out[distinct - 1]:
+            out[distinct] = out[i]
             distinct += 1
-    return every[:distinct]
+    return distinct

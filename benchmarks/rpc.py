@@ -1,0 +1,207 @@
+"""TopK over gRPC, one row a call, beside an echo on the same stack. `python -m benchmarks.rpc`.
+
+Both are grpc.aio servers in a process of their own, asked by one blocking client on loopback. The
+echo parses the same request and returns a reply of the same message and size, prepared beforehand:
+what is left is the price of the transport. Runs alternate; p50 and p99 are medians over the runs.
+The client keeps to one core and each server to the other, or the scheduler decides the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import grpc
+import numpy as np
+
+from benchmarks.machine import describe
+from logitsieve.client.codec import to_tensor
+from logitsieve.index import Index, open_index
+from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.arrays import load_array
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.decoder_pb2_grpc import DecoderStub
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
+OUT = Path(__file__).parent / "results" / "rpc.json"
+CALLS, WARM_CALLS, RUNS = 3000, 500, 5
+K = 5
+
+
+def main() -> None:
+    """Start both servers, measure, write the raw numbers, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=DATA, help="lm-docs-10k-200.npz")
+    parser.add_argument("--index", type=Path, help="ask this index instead of building one")
+    parser.add_argument("--contexts", type=Path, help="contexts for --index, .npy [N, D]")
+    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
+    parser.add_argument("--echo", help=argparse.SUPPRESS)  # what the echo process replies
+    options = parser.parse_args()
+    if options.echo:
+        asyncio.run(echo(base64.b64decode(options.echo)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.index:
+            index, source = open_index(options.index), str(options.contexts)
+        elif options.data.exists():
+            index, source = build_index(options.data, Path(scratch)), f"{options.data}:H_test"
+        else:
+            print(f"{options.data} is absent: pass --index and --contexts")
+            return
+        contexts = np.asarray(load_array(source)[:2048], np.float32)
+        results = {"machine": describe()} | measure(index, contexts)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    show(results)
+
+
+def build_index(data: Path, scratch: Path) -> Index:
+    """A screen of 100 clusters and 64 candidates a row, fitted without a search."""
+    config = BuildConfig(clusters=100, budget=64)
+    return build(
+        f"{data}:W", f"{data}:b", f"{data}:H_train", scratch / "lm-docs" / "1", config=config
+    )
+
+
+async def echo(reply: bytes) -> None:
+    """Parse each request, answer with the same reply; the port is the only line printed."""
+    answer = pb.TopKResponse.FromString(reply)
+
+    async def top_k(message: bytes, context: Any) -> bytes:
+        pb.TopKRequest.FromString(message)
+        return answer.SerializeToString()
+
+    server = grpc.aio.server()
+    methods = {"TopK": grpc.unary_unary_rpc_method_handler(top_k)}
+    handler = grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", methods)
+    server.add_generic_rpc_handlers((handler,))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
+    """p50 and p99 of both, and of the in-process call, in microseconds."""
+    requests = [pb.TopKRequest(hidden=to_tensor(row[None]), k=K) for row in contexts]
+    for request in requests:
+        request.target.normalizer = pb.NORMALIZER_CANDIDATES
+    with our_server(index) as ours:
+        reply = ours.TopK(requests[0])
+        with echo_server(reply) as other:
+            runs: dict[str, list[np.ndarray]] = {"logitsieve": [], "echo": []}
+            for _ in range(RUNS):
+                for name, stub in (("echo", other), ("logitsieve", ours)):
+                    runs[name].append(latencies(stub, requests))
+        compute = [ours.TopK(request).answer.compute_ns for request in requests]
+    head = index.head()
+    local = []
+    for row in contexts:
+        start = perf_counter_ns()
+        head.topk(row[None], K)
+        local.append(perf_counter_ns() - start)
+    return {
+        "vocab_size": index.vocab_size,
+        "dim": index.dim,
+        "k": K,
+        "rows": 1,
+        "request_bytes": requests[0].ByteSize(),
+        "reply_bytes": reply.ByteSize(),
+        "us": {
+            name: {
+                f"p{rank}": statistics.median(float(np.percentile(run, rank)) for run in found)
+                for rank in (50, 99)
+            }
+            for name, found in runs.items()
+        },
+        "ratios_p50": [
+            float(np.median(ours_run) / np.median(echo_run))
+            for ours_run, echo_run in zip(runs["logitsieve"], runs["echo"], strict=True)
+        ],
+        "server_compute_us_p50": statistics.median(compute) / 1000,
+        "in_process_us_p50": statistics.median(local) / 1000,
+    }
+
+
+def latencies(stub: DecoderStub, requests: list[pb.TopKRequest]) -> np.ndarray:
+    """Microseconds of each of CALLS calls, after WARM_CALLS that are not counted."""
+    taken = np.empty(CALLS)
+    for number in range(-WARM_CALLS, CALLS):
+        request = requests[number % len(requests)]
+        start = perf_counter_ns()
+        stub.TopK(request, timeout=5)
+        taken[number] = (perf_counter_ns() - start) / 1000
+    return taken
+
+
+@contextmanager
+def our_server(index: Index) -> Iterator[DecoderStub]:
+    """`logitsieve serve` over the folder that holds the index."""
+    models = index.path.parent.parent
+    command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", str(models)]
+    with running([*command, "--port", "0", "--metrics-port", "0"], "stderr") as lines:
+        for line in lines:
+            if line.startswith("gRPC at "):
+                yield stub_of(line.split()[2].rstrip(","))
+                return
+    raise RuntimeError("the server did not start")
+
+
+@contextmanager
+def echo_server(reply: pb.TopKResponse) -> Iterator[DecoderStub]:
+    """This module as an echo process."""
+    prepared = base64.b64encode(reply.SerializeToString()).decode()
+    with running([sys.executable, "-m", "benchmarks.rpc", "--echo", prepared], "stdout") as lines:
+        yield stub_of(f"127.0.0.1:{next(lines).strip()}")
+
+
+@contextmanager
+def running(command: list[str], stream: str) -> Iterator[Iterator[str]]:
+    """The lines of a process's stream; it is stopped at the end."""
+    pipes: dict[str, Any] = {stream: subprocess.PIPE}
+    process = subprocess.Popen(
+        command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes
+    )
+    try:
+        yield iter(getattr(process, stream))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def stub_of(address: str) -> DecoderStub:
+    """A blocking stub on a channel of its own."""
+    return DecoderStub(grpc.insecure_channel(address))
+
+
+def show(results: dict[str, Any]) -> None:
+    """A small Markdown table."""
+    us = results["us"]
+    print(
+        f"\n{results['machine']['cpu']}, V={results['vocab_size']:,} D={results['dim']} B=1 k=5, "
+        f"request {results['request_bytes']} bytes, reply {results['reply_bytes']} bytes\n"
+    )
+    print("| | p50 us | p99 us |\n|---|---|---|")
+    for name in ("echo", "logitsieve"):
+        print(f"| {name} | {us[name]['p50']:.0f} | {us[name]['p99']:.0f} |")
+    ratio = statistics.median(results["ratios_p50"])
+    print(
+        f"\nlogitsieve / echo at p50: {ratio:.3f} (median of {RUNS} alternating runs); compute in "
+        f"the server {results['server_compute_us_p50']:.1f} us, the head in process "
+        f"{results['in_process_us_p50']:.1f} us"
+    )
+
+
+if __name__ == "__main__":
+    main()

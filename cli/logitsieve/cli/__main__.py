@@ -1,0 +1,5 @@
+"""`python -m logitsieve.cli`."""
+
+from logitsieve.cli import main
+
+main()
