@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.dots import dot64, dots_1x4, dots_4x4, padded, row_of, widen_row
-from logitsieve.kernels.lanes import keep_alive, pointer
+from logitsieve.kernels.pointers import keep_alive, pointer
 from tests.oracle import dot64 as oracle_dot64
 
 

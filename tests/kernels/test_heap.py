@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.heap import contains, offer, sort_best_first
-from logitsieve.kernels.lanes import pointer
+from logitsieve.kernels.pointers import pointer
 
 
 @kernel("(float64[::1], float64[::1], int32[::1])")

@@ -15,7 +15,8 @@ from logitsieve.kernels.byte_lanes import (
     zero_sums,
 )
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.lanes import load, pointer, store
+from logitsieve.kernels.lanes import load, store
+from logitsieve.kernels.pointers import pointer
 from logitsieve.kernels.route import LARGEST_DIM, encode_centroids
 from tests.oracle import dot64
 from tests.synthetic import make_head, make_softmax

@@ -64,7 +64,7 @@ def write_index(
     `checkpoint` is called with each step's name once the step is done. Equal arguments give equal
     files, `calibration` (what depends on the machine) aside. InvalidRequest names the argument.
     """
-    out = _new_path(out)
+    out = new_path(out)
     arrays = _checked_parts(softmax, parts)
     matrix = arrays["softmax"]
     words = None if vocabulary is None else _vocabulary_bytes(vocabulary, softmax.vocab_size)
@@ -115,7 +115,8 @@ def _fill(
     checkpoint("manifest")
 
 
-def _new_path(out: Path | str) -> Path:
+def new_path(out: Path | str) -> Path:
+    """`out` as <name>/<version>, not there yet; InvalidRequest otherwise."""
     path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps the name it has here
     if not is_version(path.name) or not is_name(path.parent.name):
         allowed = "<name>/<version>, the name [a-z0-9][a-z0-9._-]{0,63}, the version 1, 2, ..."

@@ -9,7 +9,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.dots import padded, row_of
-from logitsieve.kernels.lanes import as_float32, int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.queries import (
     CHUNK,
     STATE,

@@ -13,13 +13,13 @@ from logitsieve.kernels.lanes import (
     load_first,
     multiply_add,
     pair_sum,
-    shift,
     store,
     sums_of_four,
     widen,
     zeros32,
     zeros64,
 )
+from logitsieve.kernels.pointers import shift
 
 
 @inline

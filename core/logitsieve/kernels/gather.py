@@ -9,7 +9,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
-from logitsieve.kernels.lanes import int64_pointer, keep_alive, pointer
+from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.record import admissible, matrix_at
 from logitsieve.types.results import Float32, Int32, Int64
 

@@ -3,10 +3,6 @@
 Numba vectorises a loop only when it may reassociate the sum, and then the order of the sum depends
 on the CPU. These intrinsics emit LLVM vectors of sixteen lanes instead: LLVM turns them into
 whatever registers the CPU has (one, two or four of them), in one order of summation everywhere.
-
-They work on raw pointers, because an array argument costs Numba two atomic reference counts in
-each function that takes one. A pointer is only valid while its array is alive: the entry kernels
-take arrays, everything below them pointers.
 """
 
 from __future__ import annotations
@@ -43,79 +39,6 @@ def _vector(dtype: Any) -> ir.VectorType:
 class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
     def __init__(self, manager: Any, numba_type: Any) -> None:
         super().__init__(manager, numba_type, _vector(numba_type.dtype))
-
-
-@intrinsic
-def pointer(typing_context, array):
-    """The address of an array's first element, typed by its dtype."""
-
-    def codegen(context, builder, signature, arguments):
-        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
-
-    return types.CPointer(array.dtype)(array), codegen
-
-
-@intrinsic
-def keep_alive(typing_context, array):
-    """Nothing, but as the last use of `array`: Numba frees an array after the last."""
-
-    def codegen(context, builder, signature, arguments):
-        return context.get_dummy_value()
-
-    return types.void(array), codegen
-
-
-def _pointer_from_address(dtype):
-    @intrinsic
-    def from_address(typing_context, address):
-        def codegen(context, builder, signature, arguments):
-            target = context.get_value_type(signature.return_type)
-            return builder.inttoptr(arguments[0], target)
-
-        return types.CPointer(dtype)(types.int64), codegen
-
-    return from_address
-
-
-float32_pointer = _pointer_from_address(types.float32)
-int32_pointer = _pointer_from_address(types.int32)
-int64_pointer = _pointer_from_address(types.int64)
-uint8_pointer = _pointer_from_address(types.uint8)
-
-
-def _pointer_cast(dtype):
-    @intrinsic
-    def cast(typing_context, start):
-        def codegen(context, builder, signature, arguments):
-            return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(dtype)(start), codegen
-
-    return cast
-
-
-as_int32, as_float32 = _pointer_cast(types.int32), _pointer_cast(types.float32)
-as_int8 = _pointer_cast(types.int8)
-
-
-@intrinsic
-def float64_of_bits(typing_context, bits):
-    """The float64 whose bit pattern is the given int64."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
-
-
-@intrinsic
-def shift(typing_context, start, count):
-    """The pointer `count` elements after `start`."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.gep(arguments[0], [arguments[1]])
-
-    return start(start, types.intp), codegen
 
 
 def _zeros(lanes):
@@ -357,21 +280,3 @@ def sums_of_four(typing_context, a, b, c, d):
         return context.make_tuple(builder, signature.return_type, sums)
 
     return types.UniTuple(types.float32, 4)(a, b, c, d), codegen
-
-
-@intrinsic
-def prefetch(typing_context, start, offset):
-    """Ask for the cache line that holds start[offset]."""
-
-    def codegen(context, builder, signature, arguments):
-        address = builder.gep(arguments[0], [arguments[1]])
-        address = builder.bitcast(address, ir.IntType(8).as_pointer())
-        request = builder.module.declare_intrinsic(
-            "llvm.prefetch.p0",
-            fnty=ir.FunctionType(ir.VoidType(), [address.type, _INT32, _INT32, _INT32]),
-        )
-        read, keep, data = (ir.Constant(_INT32, value) for value in (0, 3, 1))
-        builder.call(request, [address, read, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(start, types.intp), codegen

@@ -12,7 +12,7 @@ import numpy as np
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.dots import padded, row_of, widen_row
 from logitsieve.kernels.heap import sort_best_first
-from logitsieve.kernels.lanes import shift
+from logitsieve.kernels.pointers import shift
 from logitsieve.kernels.record import DIM, admissible, slack_at
 
 AT_ONCE = 64  # queries that share one pass over a matrix

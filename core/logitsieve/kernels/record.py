@@ -12,7 +12,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.dots import padded, row_of, widen_row
-from logitsieve.kernels.lanes import float32_pointer, float64_of_bits, keep_alive, pointer
+from logitsieve.kernels.pointers import float32_pointer, float64_of_bits, keep_alive, pointer
 from logitsieve.types.results import Float32, Int64
 
 WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS = range(6)

@@ -24,7 +24,6 @@ from logitsieve.kernels.compile import inline
 from logitsieve.kernels.dots import padded, row_of
 from logitsieve.kernels.lanes import (
     LANES,
-    as_int8,
     larger,
     largest_lane,
     load,
@@ -32,7 +31,6 @@ from logitsieve.kernels.lanes import (
     magnitude,
     multiply_add,
     pair_sum,
-    shift,
     splat32,
     splat64,
     store,
@@ -40,6 +38,7 @@ from logitsieve.kernels.lanes import (
     zeros32,
     zeros64,
 )
+from logitsieve.kernels.pointers import as_int8, shift
 from logitsieve.kernels.queries import NORM, SLACK, STATE
 from logitsieve.kernels.scan import decide_above
 from logitsieve.types.results import Float32

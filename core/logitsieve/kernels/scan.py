@@ -25,9 +25,9 @@ from logitsieve.kernels.lanes import (
     largest_lane,
     load,
     lowest_bit,
-    shift,
     splat32,
 )
+from logitsieve.kernels.pointers import shift
 from logitsieve.kernels.queries import CHUNK, CUT, SIZE, SLACK, STATE
 
 TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries

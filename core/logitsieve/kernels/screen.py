@@ -16,8 +16,8 @@ import numpy as np
 from logitsieve.kernels.byte_lanes import VNNI
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
-from logitsieve.kernels.lanes import (
-    LANES,
+from logitsieve.kernels.lanes import LANES
+from logitsieve.kernels.pointers import (
     as_float32,
     as_int32,
     float32_pointer,

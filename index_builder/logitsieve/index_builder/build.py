@@ -46,11 +46,12 @@ def build(
     """
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
+    from logitsieve.index import new_path
     from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
 
     config = config or BuildConfig()
     names = pipeline.check_heads(heads, targeted=target_precision is not None)
-    out = pipeline.check_out(out)
+    out = new_path(out)  # refused before hours of fitting, not after
     weight_VD = _matrix(weight, "weight")
     softmax = Softmax(weight_VD, _bias(bias, len(weight_VD)))
     if target_precision is not None:

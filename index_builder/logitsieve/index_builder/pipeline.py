@@ -5,7 +5,6 @@ Shape letters: D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,7 +18,6 @@ import torch
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index import HeadEntry, Index, open_index, write_index
-from logitsieve.index.manifest import is_name, is_version
 from logitsieve.index_builder.calibrate import TIMED_K, TIMED_ROWS, calibrate
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.contexts import Contexts
@@ -61,7 +59,7 @@ FITS: dict[str, Fit] = {"screen": fit_screen}
 
 EXACT = "exact"
 
-__all__ = ["FITS", "Inputs", "check_heads", "check_out", "checked_target", "run"]
+__all__ = ["FITS", "Inputs", "check_heads", "checked_target", "run"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -183,14 +181,3 @@ def check_heads(heads: Sequence[str], targeted: bool) -> tuple[str, ...]:
     if targeted and "screen" not in heads:
         raise InvalidRequest("target_precision", "no head to search", "heads with 'screen'")
     return tuple(dict.fromkeys([EXACT, *heads]))
-
-
-def check_out(out: Path | str) -> Path:
-    """`out`, refused before hours of fitting where the writer would refuse it afterwards."""
-    path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps the name it has here
-    if not is_version(path.name) or not is_name(path.parent.name):
-        allowed = "<name>/<version>, the name [a-z0-9][a-z0-9._-]{0,63}, the version 1, 2, ..."
-        raise InvalidRequest("out", out, allowed)
-    if os.path.lexists(path):
-        raise InvalidRequest("out", f"{path}, which exists", "a version not yet written")
-    return path

@@ -50,8 +50,8 @@ def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
                 style: dict[str, Any] = {"color": colour, "marker": marker}
                 axes.plot(*_curve(single, k), label=f"{head} P@{k}", linewidth=1, **style)
                 batched = [point for point in own if point["rows"] == max(p["rows"] for p in own)]
-                hollow: dict[str, Any] = {"markerfacecolor": "none", "linestyle": ":", "linewidth": 1}
-                axes.plot(*_curve(batched, k), **style, **hollow)
+                style |= {"markerfacecolor": "none", "linestyle": ":"}
+                axes.plot(*_curve(batched, k), linewidth=1, **style)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(LogFormatter())
         axes.margins(0.15)

@@ -1,0 +1,85 @@
+"""Raw pointers for kernels, typed by what they point at.
+
+An array argument costs Numba two atomic reference counts in each function that takes one, so only
+entry kernels take arrays, and everything below them pointers. A pointer is valid only while its
+array is alive: the entry kernel ends with `keep_alive` of what it allocated.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def pointer(typing_context, array):
+    """The address of an array's first element, typed by its dtype."""
+
+    def codegen(context, builder, signature, arguments):
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), codegen
+
+
+@intrinsic
+def keep_alive(typing_context, array):
+    """Nothing, but as the last use of `array`: Numba frees an array after the last."""
+
+    def codegen(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return types.void(array), codegen
+
+
+def _pointer_from_address(dtype):
+    @intrinsic
+    def from_address(typing_context, address):
+        def codegen(context, builder, signature, arguments):
+            target = context.get_value_type(signature.return_type)
+            return builder.inttoptr(arguments[0], target)
+
+        return types.CPointer(dtype)(types.int64), codegen
+
+    return from_address
+
+
+float32_pointer = _pointer_from_address(types.float32)
+int32_pointer = _pointer_from_address(types.int32)
+int64_pointer = _pointer_from_address(types.int64)
+uint8_pointer = _pointer_from_address(types.uint8)
+
+
+def _pointer_cast(dtype):
+    @intrinsic
+    def cast(typing_context, start):
+        def codegen(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(dtype)(start), codegen
+
+    return cast
+
+
+as_int32, as_float32 = _pointer_cast(types.int32), _pointer_cast(types.float32)
+as_int8 = _pointer_cast(types.int8)
+
+
+@intrinsic
+def float64_of_bits(typing_context, bits):
+    """The float64 whose bit pattern is the given int64."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
+def shift(typing_context, start, count):
+    """The pointer `count` elements after `start`."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return start(start, types.intp), codegen
