@@ -115,10 +115,11 @@ class Writer:
     def compare(self, prompts: Sequence[str], beams: int) -> Iterator[Completion]:
         """Each prompt by greedy search, then by beam search, with both heads."""
         for prompt in prompts:
+            shown = self._text(self._ids(prompt))
             greedily = (self.greedily(prompt, head) for head in HEADS)
-            yield Completion(prompt, "greedy", *greedily)
+            yield Completion(shown, "greedy", *greedily)
             by_beams = (self.by_beams(prompt, head, beams) for head in HEADS)
-            yield Completion(prompt, f"beam {beams}", *by_beams)
+            yield Completion(shown, f"beam {beams}", *by_beams)
 
     def greedily(self, prompt: str, head: str) -> str:
         """The greedy completion."""

@@ -98,10 +98,10 @@ def completions_table(completions: Iterable[Completion]) -> Table:
         expand=True,
         pad_edge=False,
         caption="Beam search weighs words by their share of the candidates' probability, and each "
-        "head has candidates of its own: completions that are nearly as likely may change places.",
+        "head has candidates of its own: completions nearly as likely may change places.\n",
         caption_justify="left",
     )
-    table.add_column("prompt", style="bold", ratio=4)
+    table.add_column("prompt", style="bold", ratio=5)
     table.add_column("search", style="cyan", no_wrap=True)
     table.add_column("exact", ratio=6)
     table.add_column("")
