@@ -38,7 +38,6 @@ from logitsieve.client import DecoderClient
 from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.kernels.compile import use_cache
 from logitsieve.types.decoder import Decoder
 from logitsieve.types.errors import LogitsieveError
 
@@ -179,7 +178,6 @@ def main(**values: Any) -> None:
     """Capture contexts, build an index, serve it and decode through the server."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     torch.set_num_threads(1)
-    use_cache(None)  # what the build compiles, the server need not
     try:
         Demo(Options(**values), Console()).run()
     except (LogitsieveError, NotServing) as error:

@@ -38,3 +38,5 @@ def test_an_unwritable_folder_costs_one_warning_and_no_error(tmp_path: Path) -> 
     occupied.write_text("not a folder")
     with pytest.warns(RuntimeWarning, match="compiled anew at every start"):
         use_cache(occupied)
+    use_cache(tmp_path)
+    assert list(tmp_path.glob("kernels-*"))

@@ -19,7 +19,7 @@ from numba.core import config, sigutils
 
 inline = numba.njit  # for what entry kernels call; LLVM inlines these
 
-_state: dict[str, Path | None] = {"cache": None}
+_cache: dict[str, Path | None] = {}  # "folder": where to keep machine code, once that is decided
 
 
 class Kernel:
@@ -31,8 +31,9 @@ class Kernel:
         self.entry = cache(self._compile)
 
     def _compile(self) -> Callable[..., Any]:
-        folder = _state["cache"]
-        if folder is not None:
+        if "folder" not in _cache:
+            use_cache(None)
+        if (folder := _cache["folder"]) is not None:
             config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # set at run time
             self._dispatcher.enable_caching()
         entry: Callable[..., Any] = self._dispatcher.compile(self._arguments)
@@ -65,9 +66,9 @@ def use_cache(folder: Path | None) -> None:
             pass
     except OSError as error:
         _warn_once(f"kernels are compiled anew at every start: {target}: {error.strerror}")
-        _state["cache"] = None
+        _cache["folder"] = None
     else:
-        _state["cache"] = target
+        _cache["folder"] = target
 
 
 @cache
