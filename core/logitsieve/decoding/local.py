@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
-from time import perf_counter_ns
 
 import numpy as np
 
-from logitsieve.decoding.normalizers import find_normalizer
+from logitsieve.decoding.point import Point
 from logitsieve.heads.base import Head
 from logitsieve.index import Index
 from logitsieve.types.decoder import NormalizerName
 from logitsieve.types.errors import InvalidKnob, InvalidRequest, ModelNotFound
-from logitsieve.types.hidden import as_hidden
-from logitsieve.types.results import Answer, ArrayLike, Float32, TopKReply
+from logitsieve.types.results import ArrayLike, TopKReply
 
 # Operating points kept: clients use a handful, and a stream of fresh knobs must not grow memory.
 POINTS_KEPT = 64
+
+KnobValues = tuple[tuple[str, float], ...]
 
 
 class LocalDecoder:
@@ -30,6 +30,8 @@ class LocalDecoder:
         self.version = str(index.version)
         self._names = ("", self.name, f"{self.name}@{self.version}")
         self._head = lru_cache(maxsize=POINTS_KEPT)(self._make_head)
+        # (head or "", knobs in order of their names, normalizer or "") -> Point
+        self.point = lru_cache(maxsize=POINTS_KEPT)(self._make_point)
 
     def topk(
         self,
@@ -47,32 +49,15 @@ class LocalDecoder:
         """
         if model not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        chosen = self._head(head, _point(knobs) if knobs else ())
-        started = perf_counter_ns()
-        top = chosen.topk(hidden, k)
-        log_z = self._log_z(chosen, hidden, k, normalizer) if normalizer else None
-        answer = Answer(
-            model=self.name,
-            version=self.version,
-            digest=self.index.digest,
-            head=chosen.name,
-            knobs=chosen.knobs,
-            exact=top.exact,
-            scanned=top.scanned,
-            # A head that proves nothing itself owes every proven row to its fallback.
-            fallback=np.zeros(len(top.exact), np.bool_) if chosen.proves else top.exact.copy(),
-            normalizer=normalizer or "",
-            log_z=log_z,
-            compute_ns=perf_counter_ns() - started,
-        )
-        return TopKReply(top.ids, top.logits, answer)
+        values = _values(knobs) if knobs else ()
+        return self.point(head, values, normalizer or "").topk(hidden, k)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel a request may need, so that none waits for a compiler."""
         self.index.warm(progress)
         self.topk(np.zeros((1, self.index.dim), np.float32), 1, normalizer="candidates")
 
-    def _make_head(self, name: str, knobs: tuple[tuple[str, float], ...]) -> Head:
+    def _make_head(self, name: str, knobs: KnobValues) -> Head:
         head = self.index.head(name)
         for knob, value in knobs:
             if knob not in head.knob_table:
@@ -82,13 +67,12 @@ class LocalDecoder:
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _log_z(self, head: Head, hidden: ArrayLike, k: int, normalizer: str) -> Float32:
-        rows = as_hidden(hidden, self.index.dim)
-        exact = self._head("exact", ())
-        return find_normalizer(normalizer)(head, exact, rows, k, self.index.vocab_size)
+    def _make_point(self, head: str, knobs: KnobValues, normalizer: str) -> Point:
+        chosen, exact = self._head(head, knobs), self._head("exact", ())
+        return Point(self.name, self.index, chosen, exact, normalizer)
 
 
-def _point(knobs: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+def _values(knobs: Mapping[str, float]) -> KnobValues:
     try:
         return tuple(sorted((name, float(value)) for name, value in knobs.items()))
     except (TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ Shape letters: B batch rows, K answers a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,26 +37,24 @@ class Candidates(NamedTuple):
     upper: Float32  # [B] no logit outside the set exceeds it; +inf where nothing is proven
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """How a reply was made: which index, head and knobs, and how right it is."""
 
     model: str
     version: str
     digest: str
     head: str
-    knobs: Mapping[str, float] = field(default_factory=dict)
     exact: Bool  # [B]
     scanned: Int32  # [B]
     fallback: Bool  # [B] rows that the head handed to its fallback
+    knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" when no log Z was asked for
     log_z: Float32 | None = None  # [B]
     queue_ns: int = 0
     compute_ns: int = 0
 
 
-@dataclass(frozen=True)
-class TopKReply:
+class TopKReply(NamedTuple):
     """A decoder's answer to `topk`."""
 
     ids: Int32  # [B, K]

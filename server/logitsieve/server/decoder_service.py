@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import cast
-
 import grpc
 
 from logitsieve.server.codec import to_array, to_point, to_response
@@ -13,7 +10,6 @@ from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.repository import Repository
 from logitsieve.server.rpc import Context, not_built, parse, unary
 from logitsieve.server.work import Work
-from logitsieve.types.decoder import NormalizerName
 from logitsieve.types.errors import InvalidRequest, NotBuilt
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -46,28 +42,25 @@ class DecoderService:
     async def top_k(self, message: bytes, context: Context, call: Call) -> bytes:
         """TopKRequest -> TopKResponse."""
         request = parse(pb.TopKRequest, message)
-        served = self._repository.served(request.target.model)
+        target = request.target
+        served = self._repository.served(target.model)
         call.model = served.decoder.name
         if request.HasField("constraints"):
             raise NotBuilt("constraints: not built", "constraints")
-        head, knobs, normalizer = to_point(request.target)
-        hidden = to_array(request.hidden, "hidden")
-        self._check_size(len(hidden), request.k)
+        point, us_per_row, origin = served.at(*to_point(target))
+        hidden, k = to_array(request.hidden, "hidden"), request.k
+        rows = len(hidden)
+        self._check_size(rows, k)
         reply, call.queue_ns = await self._work.run(
-            partial(
-                served.decoder.topk,
-                hidden,
-                request.k,
-                head=head,
-                knobs=knobs,
-                normalizer=cast("NormalizerName | None", normalizer),
-            ),
-            estimate_us=served.costs.estimate_us(len(hidden), head, knobs, normalizer),
+            point.topk,
+            hidden,
+            k,
+            estimate_us=rows * us_per_row,
             arrived_ns=call.arrived_ns,
             time_left_s=context.time_remaining(),
         )
         call.answer = reply.answer
-        return to_response(reply, call.queue_ns).SerializeToString()
+        return origin + to_response(reply, call.queue_ns).SerializeToString()
 
     def _check_size(self, rows: int, k: int) -> None:
         if rows > self._config.max_rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grpc
 
-from logitsieve.server.codec import to_model
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.repository import Repository, Version
@@ -65,3 +64,22 @@ class ModelsService:
 
     def _model(self, version: Version) -> pb.Model:
         return to_model(version, self._repository.aliases(version), self._config)
+
+
+def to_model(version: Version, aliases: list[str], config: ServeConfig) -> pb.Model:
+    """A version as the Models service shows it, without points."""
+    model = pb.Model(name=version.name, version=str(version.number), aliases=aliases)
+    if version.served is None:
+        model.state, model.error = pb.STATE_FAILED, version.error
+        return model
+    index = version.served.decoder.index
+    model.state = pb.STATE_AVAILABLE
+    model.digest = index.digest
+    model.vocabulary, model.dim = index.vocab_size, index.dim
+    if index.manifest.vocabulary is not None:
+        model.vocabulary_id = index.manifest.vocabulary.sha256
+    model.heads.extend(index.heads)
+    model.limits.max_rows = config.max_rows
+    model.limits.max_k = min(config.max_k, index.vocab_size)
+    model.limits.max_request_bytes = config.max_message_bytes(index.dim)
+    return model

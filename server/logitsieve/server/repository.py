@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.costs import Costs, read_points
+from logitsieve.server.served import Served
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest, LogitsieveError, ModelNotFound
-from logitsieve.v1 import decoder_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +29,6 @@ STABLE = "stable"
 # (stage, done, total) of the version being loaded
 Progress = Callable[[str, int, int], None]
 Opener = Callable[[Path, ServeConfig, Progress], Index]
-
-
-@dataclass(frozen=True, eq=False)
-class Served:
-    """A loaded version: what answers for it, and what it was measured to cost."""
-
-    decoder: LocalDecoder
-    costs: Costs
-    points: Sequence[pb.OperatingPoint]
 
 
 @dataclass(frozen=True)

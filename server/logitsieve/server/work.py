@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from time import monotonic, perf_counter_ns
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from logitsieve.types.errors import DeadlineExceeded, Overloaded
 
@@ -32,13 +32,13 @@ class Work:
 
     async def run(
         self,
-        compute: Callable[[], T],
-        *,
+        compute: Callable[..., T],
+        *arguments: Any,
         estimate_us: float,
         arrived_ns: int,
         time_left_s: float | None,
     ) -> tuple[T, int]:
-        """(`compute()`, nanoseconds from `arrived_ns` to its start).
+        """(`compute(*arguments)`, nanoseconds from `arrived_ns` to its start).
 
         DeadlineExceeded if no time is left at the start, Overloaded if too much is in flight.
         Cancelled while it waits, it is never computed.
@@ -47,14 +47,14 @@ class Work:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded("the deadline passed before computing")
             queue_ns = perf_counter_ns() - arrived_ns
-            return compute(), queue_ns
+            return compute(*arguments), queue_ns
         deadline = None if time_left_s is None else monotonic() + time_left_s
 
         def job() -> tuple[T, int]:
             if deadline is not None and monotonic() >= deadline:
                 raise DeadlineExceeded("the deadline passed before computing")
             queue_ns = perf_counter_ns() - arrived_ns
-            return compute(), queue_ns
+            return compute(*arguments), queue_ns
 
         return await asyncio.wrap_future(self._submit(job))
 
