@@ -1,4 +1,6 @@
-"""What the server counts, for Prometheus; requests are counted on the event loop.
+"""What the server counts, for Prometheus: plain integers, made into series when they are read.
+
+Requests are counted, and counts are read, on the event loop: nothing here needs a lock.
 
 The `model` label is the name of a loaded model or "unknown": what clients send never becomes a
 label. Durations are in seconds.
@@ -6,10 +8,15 @@ label. Durations are in seconds.
 
 from __future__ import annotations
 
-from functools import cache
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate
 from time import perf_counter_ns
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from logitsieve.types.results import Answer
 
@@ -17,6 +24,8 @@ UNKNOWN = "unknown"
 
 # From 10 us, where a screened row is, by steps of 1-2-5 to the 5 s default timeout of the client.
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
+BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
+LABELS = [*map(str, SECONDS), "+Inf"]
 
 
 class Call:
@@ -37,39 +46,86 @@ class Call:
         self.elapsed_ns = perf_counter_ns() - self.arrived_ns
 
 
-class Metrics:
+class Durations:
+    """A histogram of durations."""
+
+    __slots__ = ("counts", "total_ns")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_NS) + 1)
+        self.total_ns = 0
+
+    def add(self, ns: int) -> None:
+        """One more; a bucket holds its upper bound."""
+        self.counts[bisect_left(BOUNDS_NS, ns)] += 1
+        self.total_ns += ns
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound in seconds, how many are not above it)."""
+        return list(zip(LABELS, accumulate(self.counts), strict=True))
+
+
+class Counters(defaultdict[tuple[str, ...], int]):
+    """A counter by the values of its labels."""
+
+    def __init__(self, name: str, help_text: str, *labels: str) -> None:
+        super().__init__(int)
+        self._series = (f"logitsieve_{name}", help_text, labels)
+
+    def metric(self) -> Metric:
+        """As the registry takes it."""
+        name, help_text, labels = self._series
+        family = CounterMetricFamily(name, help_text, labels=labels)
+        for values, count in self.items():
+            family.add_metric(values, count)
+        return family
+
+
+class Histograms(defaultdict[tuple[str, ...], Durations]):
+    """A histogram of durations by the values of its labels."""
+
+    def __init__(self, name: str, help_text: str, *labels: str) -> None:
+        super().__init__(Durations)
+        self._series = (f"logitsieve_{name}", help_text, labels)
+
+    def metric(self) -> Metric:
+        """As the registry takes it."""
+        name, help_text, labels = self._series
+        family = HistogramMetricFamily(name, help_text, labels=labels)
+        for values, durations in self.items():
+            family.add_metric(values, durations.buckets(), durations.total_ns * 1e-9)
+        return family
+
+
+class Metrics(Collector):
     """All series, in a registry of their own."""
 
     def __init__(self) -> None:
+        self._requests = Counters("requests", "Requests answered", "rpc", "model", "code")
+        self._request_seconds = Histograms(
+            "request_seconds", "From arrival to reply", "rpc", "model"
+        )
+        self._queue_seconds = Histograms("queue_seconds", "From arrival to computing", "model")
+        self._compute_seconds = Histograms("compute_seconds", "Computing", "model", "head")
+        self._rows = Counters("rows", "Rows answered", "model", "head")
+        self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
+        self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
+        self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
+        self._shed = Counters("shed", "Requests refused before computing", "reason")
         self.registry = CollectorRegistry()
-
-        def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(f"logitsieve_{name}", help_text, labels, registry=self.registry)
-
-        def seconds(name: str, help_text: str, *labels: str) -> Histogram:
-            return Histogram(
-                f"logitsieve_{name}", help_text, labels, registry=self.registry, buckets=SECONDS
-            )
-
-        self._requests = counter("requests", "Requests answered", "rpc", "model", "code")
-        self._request_seconds = seconds("request_seconds", "From arrival to reply", "rpc", "model")
-        self._queue_seconds = seconds("queue_seconds", "From arrival to computing", "model")
-        self._compute_seconds = seconds("compute_seconds", "Computing", "model", "head")
-        self._rows = counter("rows", "Rows answered", "model", "head")
-        self._scanned = counter("scanned_rows", "Rows of W with an exact logit", "model", "head")
-        self._certified = counter("certified_rows", "Rows proven exact", "model", "head")
-        self._fallback = counter("fallback_rows", "Rows handed to the fallback", "model", "reason")
-        self._shed = counter("shed", "Requests refused before computing", "reason")
+        self.registry.register(self)
         self._index_info = Gauge(
             "logitsieve_index_info",
             "Loaded indexes; always 1",
             ("model", "version", "digest", "vocabulary", "dim"),
             registry=self.registry,
         )
-        # Finding a labelled child costs more than using it; labels are few by construction.
-        self._requests_of = cache(self._requests.labels)
-        self._request_seconds_of = cache(self._request_seconds.labels)
-        self._answer_of = cache(self._answer_children)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series that requests count in, for the registry."""
+        for series in vars(self).values():
+            if isinstance(series, Counters | Histograms):
+                yield series.metric()
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""
@@ -81,33 +137,22 @@ class Metrics:
 
     def record(self, call: Call) -> None:
         """A request that has finished, with an answer or with an error."""
-        self._requests_of(call.rpc, call.model, call.code).inc()
-        self._request_seconds_of(call.rpc, call.model).observe(call.elapsed_ns * 1e-9)
+        self._requests[call.rpc, call.model, call.code] += 1
+        self._request_seconds[call.rpc, call.model].add(call.elapsed_ns)
         if call.answer is not None:
             self._record_answer(call.answer, call.queue_ns)
 
     def shed(self, reason: str) -> None:
         """A request that was refused before it was computed."""
-        self._shed.labels(reason).inc()
+        self._shed[reason,] += 1
 
     def _record_answer(self, answer: Answer, queue_ns: int) -> None:
-        queue, compute, rows, scanned, certified = self._answer_of(answer.model, answer.head)
-        queue.observe(queue_ns * 1e-9)
-        compute.observe(answer.compute_ns * 1e-9)
+        by_head = answer.model, answer.head
+        self._queue_seconds[answer.model,].add(queue_ns)
+        self._compute_seconds[by_head].add(answer.compute_ns)
         # For the few rows of a usual request, Python adds and counts faster than numpy.
-        rows.inc(len(answer.exact))
-        scanned.inc(sum(answer.scanned.tolist()))
-        certified.inc(answer.exact.tobytes().count(1))
+        self._rows[by_head] += len(answer.exact)
+        self._scanned[by_head] += sum(answer.scanned.tolist())
+        self._certified[by_head] += answer.exact.tobytes().count(1)
         if handed_over := answer.fallback.tobytes().count(1):
-            self._fallback.labels(answer.model, "escalated").inc(handed_over)
-
-    def _answer_children(
-        self, model: str, head: str
-    ) -> tuple[Histogram, Histogram, Counter, Counter, Counter]:
-        return (
-            self._queue_seconds.labels(model),
-            self._compute_seconds.labels(model, head),
-            self._rows.labels(model, head),
-            self._scanned.labels(model, head),
-            self._certified.labels(model, head),
-        )
+            self._fallback[answer.model, "escalated"] += handed_over

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.parser import text_string_to_metric_families
+
+from logitsieve.server.metrics import BOUNDS_NS, SECONDS, Call, Metrics
+from logitsieve.types.results import Answer
+
+
+def finished(elapsed_ns: int, code: str = "OK", answer: Answer | None = None) -> Call:
+    call = Call("TopK")
+    call.model = "demo"
+    call.answer = answer
+    call.finish(code)
+    call.elapsed_ns = elapsed_ns
+    return call
+
+
+def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    return {
+        tuple(sample.labels[label] for label in sorted(sample.labels)): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_histograms_count_as_the_librarys_do() -> None:
+    metrics = Metrics()
+    theirs = Histogram("s", "s", buckets=SECONDS, registry=CollectorRegistry())
+    for ns in (0, *BOUNDS_NS, *(bound + 1 for bound in BOUNDS_NS)):
+        metrics.record(finished(ns))
+        theirs.observe(ns / 1e9)
+    expected = {
+        (sample.labels["le"], "demo", "TopK"): sample.value
+        for sample in next(iter(theirs.collect())).samples
+        if sample.name == "s_bucket"
+    }
+    assert samples(metrics, "logitsieve_request_seconds_bucket") == expected
+    total = (2 * sum(BOUNDS_NS) + len(BOUNDS_NS)) / 1e9
+    ((_, found),) = samples(metrics, "logitsieve_request_seconds_sum").items()
+    np.testing.assert_allclose(found, total)
+
+
+def test_what_an_answer_adds() -> None:
+    metrics = Metrics()
+    rows = np.array([True, False, True])
+    scanned = np.array([300, 20, 300], np.int32)
+    answer = Answer("demo", "1", "", "screen", rows, scanned, rows, compute_ns=3_000_000)
+    metrics.record(finished(5, answer=answer))
+    metrics.record(finished(5, code="INTERNAL"))
+    metrics.shed("deadline")
+    for name, labels, value in (
+        ("requests_total", ("OK", "demo", "TopK"), 1),
+        ("requests_total", ("INTERNAL", "demo", "TopK"), 1),
+        ("rows_total", ("screen", "demo"), 3),
+        ("scanned_rows_total", ("screen", "demo"), 620),
+        ("certified_rows_total", ("screen", "demo"), 2),
+        ("fallback_rows_total", ("demo", "escalated"), 2),
+        ("compute_seconds_sum", ("screen", "demo"), 0.003),
+        ("queue_seconds_count", ("demo",), 1),
+        ("shed_total", ("deadline",), 1),
+    ):
+        assert samples(metrics, f"logitsieve_{name}")[labels] == value, name
