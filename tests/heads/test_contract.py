@@ -114,6 +114,49 @@ def test_adversarial_matrices(
 
 
 @EVERY_HEAD
+@pytest.mark.parametrize("exponent", [-149, -140, -126, -100, 0, 60])
+def test_a_large_vocabulary_of_rows_one_bit_apart(name: str, exponent: int) -> None:
+    """More rows than one chunk, ordered by their last bits, down to denormal products."""
+    weight = np.ones((700, 20), np.float32)
+    weight[:, 7] += np.arange(700, dtype=np.float32)[::-1] * np.spacing(np.float32(1))
+    softmax = Softmax(weight, np.zeros(700, np.float32))
+    hidden = np.full((5, 20), 2.0**exponent, np.float32)
+    hidden[1:] *= make_hidden(4, 20)
+    for k in (1, 5, 64):
+        assert_right(make_head(name, softmax), softmax, hidden, k)
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize(
+    ("weight", "bias", "field"),
+    [
+        (np.ones((4, 3)), np.zeros(4, np.float32), "weight"),
+        (np.ones((3, 4), np.float32).T, np.zeros(4, np.float32), "weight"),
+        (np.ones((4, 3), np.int32), np.zeros(4, np.float32), "weight"),
+        (np.ones((0, 3), np.float32), np.zeros(0, np.float32), "weight"),
+        (np.ones((4, 3), np.float32), np.zeros(3, np.float32), "bias"),
+        (np.ones((4, 3), np.float32), np.zeros(4), "bias"),
+    ],
+)
+def test_a_softmax_that_kernels_would_misread_is_refused(
+    name: str, weight: np.ndarray, bias: np.ndarray, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        make_head(name, Softmax(weight, bias))
+    assert error.value.field == field
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize("place", ["weight", "bias"])
+def test_nothing_is_proven_over_a_matrix_that_is_not_finite(name: str, place: str) -> None:
+    arrays = {"weight": SOFTMAX.weight.copy(), "bias": SOFTMAX.bias.copy()}
+    arrays[place][3] = np.nan
+    head = make_head(name, Softmax(**arrays))
+    with pytest.raises(InvalidRequest):
+        head.topk(HIDDEN, 5)
+
+
+@EVERY_HEAD
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_row_does_not_depend_on_its_batch(name: str, threads: int) -> None:
     head = make_head(name, SOFTMAX, threads=threads)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import pytest
 
 from logitsieve.heads import ExactHead, ScreenHead, Softmax
+from logitsieve.types.errors import InvalidRequest
 from tests.oracle import best, dot64, logits64
 from tests.synthetic import make_head, make_hidden, make_softmax, screen_arrays
 
@@ -75,14 +79,48 @@ def test_duplicates_among_probed_lists_are_kept_once() -> None:
 
 
 def test_near_tied_centroids_are_decided_by_the_exact_dot() -> None:
-    """Centroids one bit apart: a batch routed as a product must agree with single rows."""
+    """Centroids one bit apart: neither float32 nor int8 can order them."""
     centroids = np.repeat(ARRAYS["centroids"][:1], 6, axis=0)
     steps = np.arange(6, dtype=np.float32) * np.spacing(centroids[0, 0])
     centroids[:, 0] += steps
     screen = make_screen({**ARRAYS, "centroids": centroids})
-    together = screen.topk(HIDDEN, 5).ids
+    found = screen.candidates(HIDDEN, 1)
     for row in range(len(HIDDEN)):
-        np.testing.assert_array_equal(screen.topk(HIDDEN[row], 5).ids[0], together[row])
+        cluster = int(dot64(centroids, HIDDEN[row]).argmax())
+        listed = ARRAYS["ids"][ARRAYS["offsets"][cluster] : ARRAYS["offsets"][cluster + 1]]
+        ids = found.ids[found.offsets[row] : found.offsets[row + 1]]
+        np.testing.assert_array_equal(ids, listed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("centroids", np.zeros((6, 5), np.float32), "centroids"),
+        ("centroids", np.zeros((6, 24)), "centroids"),
+        ("centroids", np.zeros((24, 6), np.float32).T, "centroids"),
+        ("offsets", ARRAYS["offsets"][:-1].copy(), "offsets"),
+        ("offsets", ARRAYS["offsets"][::-1].copy(), "offsets"),
+        ("offsets", ARRAYS["offsets"] + 1, "offsets"),
+        ("ids", ARRAYS["ids"] + 300, "ids"),
+        ("ids", ARRAYS["ids"] - 300, "ids"),
+        ("ids", ARRAYS["ids"].astype(np.int64), "ids"),
+    ],
+)
+def test_arrays_that_a_kernel_could_not_follow_are_refused(
+    name: str, value: np.ndarray, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        make_screen({**ARRAYS, name: value})
+    assert error.value.field == field
+
+
+def test_the_first_of_several_bad_rows_is_named() -> None:
+    hidden = make_hidden(64)
+    hidden[[4, 40]] = np.nan
+    for threads in (1, 2):
+        head = make_head("screen", SOFTMAX, threads=threads)
+        with pytest.raises(InvalidRequest, match=re.escape("hidden[4]")):
+            head.topk(hidden, 3)
 
 
 def test_more_probes_than_clusters_means_all_of_them() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -22,6 +24,20 @@ def test_slices_partition_the_rows(rows: int, threads: int) -> None:
     assert results == sorted(results)
     assert sorted(row for start, stop in seen for row in range(start, stop)) == list(range(rows))
     assert len(seen) <= max(1, min(threads, rows // ROWS_A_SLICE))
+
+
+@pytest.mark.system
+def test_a_forked_child_gets_threads_of_its_own() -> None:
+    script = (
+        "import os\n"
+        "from logitsieve.kernels.pool import run_slices\n"
+        "assert sum(run_slices(lambda a, b: b - a, 64, 2)) == 64\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0 if sum(run_slices(lambda a, b: b - a, 64, 2)) == 64 else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_many_callers_share_the_threads() -> None:

@@ -18,8 +18,9 @@ from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.lanes import load, store
 from logitsieve.kernels.pointers import pointer
 from logitsieve.kernels.route import LARGEST_DIM, encode_centroids
+from logitsieve.kernels.screen import CODES
 from tests.oracle import dot64
-from tests.synthetic import make_head, make_softmax
+from tests.synthetic import make_head, make_softmax, screen_arrays
 
 
 @kernel("(uint8[::1], int8[::1], float32[::1], float32[::1])")
@@ -83,11 +84,40 @@ def test_the_route_is_that_of_the_exact_dots(
         softmax, arrays, fallback=exact, threads=1, knobs={"probes": probes}
     )
     hidden = (random.standard_normal((6, dim)) * 2.0**hidden_exponent).astype(np.float32)
+    for _ in range(2):
+        assert_routed(head, hidden, arrays["centroids"], probes)
+        without_codes(head)
+
+
+def without_codes(head: ScreenHead) -> None:
+    """From now on route by float32, as a CPU without the instruction does."""
+    head._record[CODES] = 0
+
+
+def assert_routed(head: ScreenHead, hidden: np.ndarray, centroids: np.ndarray, probes: int) -> None:
+    """Over lists that hold their own cluster's number alone."""
     found = head.candidates(hidden, 1)
-    for row in range(6):
-        order = np.argsort(-dot64(arrays["centroids"], hidden[row]), kind="stable")[:probes]
+    for row in range(len(hidden)):
+        order = np.argsort(-dot64(centroids, hidden[row]), kind="stable")[:probes]
         ids = found.ids[found.offsets[row] : found.offsets[row + 1]]
-        assert ids.tolist() == sorted(order.tolist())
+        assert sorted(ids.tolist()) == sorted(order.tolist())
+
+
+def test_centroids_whose_float32_dots_overflow_are_routed_by_the_exact_ones() -> None:
+    """Partial sums pass 3.4e38, the dots themselves do not."""
+    centroids = np.array([[-1, 0], [-3.5, 3.39]], np.float32)
+    hidden = np.full((5, 2), 1e38, np.float32)
+    softmax = Softmax(np.full((2, 2), 0.1, np.float32), np.zeros(2, np.float32))
+    arrays = {
+        "centroids": centroids,
+        "offsets": np.arange(3, dtype=np.int32),
+        "ids": np.arange(2, dtype=np.int32),
+    }
+    exact = make_head("exact", softmax)
+    head = ScreenHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
+    for _ in range(2):
+        assert_routed(head, hidden, centroids, 1)
+        without_codes(head)
 
 
 def test_codes_are_within_the_error_that_is_claimed() -> None:
@@ -103,15 +133,23 @@ def test_codes_are_within_the_error_that_is_claimed() -> None:
 def test_hidden_sizes_whose_sums_would_overflow_are_routed_without_codes() -> None:
     softmax = make_softmax(20, LARGEST_DIM + 1)
     hidden = np.ones((2, LARGEST_DIM + 1), np.float32)
+    arrays = screen_arrays(softmax)
     top = make_head("screen", softmax).topk(hidden, 3)
-    assert (top.ids[0] == top.ids[1]).all()
+    cluster = int(dot64(arrays["centroids"], hidden[0]).argmax())
+    listed = np.sort(arrays["ids"][arrays["offsets"][cluster] : arrays["offsets"][cluster + 1]])
+    logits = dot64(softmax.weight[listed], hidden[0]) + softmax.bias[listed]
+    assert (top.ids == listed[np.argsort(-logits, kind="stable")[:3]]).all()
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-31, 1e-29, 1e29, 1e31])
 def test_magnitudes_at_the_ends_of_what_codes_can_hold(scale: float) -> None:
     softmax = make_softmax(40, 20, scale=1e-3)
     hidden = (np.random.default_rng(1).standard_normal((9, 20)) * scale).astype(np.float32)
-    head = make_head("screen", softmax)
-    together = head.topk(hidden, 3).ids
+    arrays = screen_arrays(softmax)
+    found = make_head("screen", softmax).candidates(hidden, 1)
     for row in range(9):
-        np.testing.assert_array_equal(head.topk(hidden[row], 3).ids[0], together[row])
+        cluster = int(dot64(arrays["centroids"], hidden[row]).argmax())
+        listed = arrays["ids"][arrays["offsets"][cluster] : arrays["offsets"][cluster + 1]]
+        np.testing.assert_array_equal(
+            found.ids[found.offsets[row] : found.offsets[row + 1]], listed
+        )

@@ -31,3 +31,20 @@ def test_a_tensor_that_is_not_on_the_cpu_is_refused() -> None:
         as_hidden(torch.empty(2, 3, device="meta"))
     with pytest.raises(InvalidRequest, match="dtype"):
         as_hidden(torch.zeros(2, 3, dtype=torch.int64))
+    with pytest.raises(InvalidRequest, match="sparse"):
+        as_hidden(torch.ones(2, 3).to_sparse())
+
+
+def test_a_list_of_bfloat16_rows_is_not_taken_for_integers() -> None:
+    bits = np.array([0x3F80, 0xC000], np.uint16)
+    np.testing.assert_array_equal(as_hidden([bits, bits]), [[1.0, -2.0]] * 2)
+    np.testing.assert_array_equal(as_hidden([[1, 2], [3, 4]]), [[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_an_object_that_will_not_be_an_array_is_refused() -> None:
+    class Stubborn:
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            raise TypeError("no")
+
+    with pytest.raises(InvalidRequest, match="hidden"):
+        as_hidden(Stubborn())

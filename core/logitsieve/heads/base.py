@@ -30,6 +30,11 @@ class Softmax:
     weight: Float32
     bias: Float32
 
+    def __post_init__(self) -> None:
+        # Kernels read these arrays by address: what is not so would be read as if it were.
+        require_array("weight", self.weight, FLOAT32, (None, None))
+        require_array("bias", self.bias, FLOAT32, (len(self.weight),))
+
     @property
     def vocab_size(self) -> int:
         """V."""
@@ -48,7 +53,8 @@ class Softmax:
     def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
         """Exact logits of the ids that each row of hidden [B, D] owns (CSR)."""
         values = np.empty(ids.size, np.float32)
-        bad = csr_logits(self.record.ctypes.data, hidden, offsets, ids, values)
+        record = self.record
+        bad = csr_logits(record.ctypes.data, hidden, offsets, ids, values)
         if bad >= 0:
             refuse_row(bad)
         return values
@@ -104,6 +110,20 @@ class Head(Protocol):
     def warm(self) -> None:
         """Compile (or load) every kernel this head uses, so that no request waits for it."""
         ...
+
+
+def require_array(
+    field: str, array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int | None, ...]
+) -> None:
+    """InvalidRequest unless `array` is C-contiguous, of that dtype and shape (None: at least 1)."""
+    fits = array.ndim == len(shape) and all(
+        got == wanted if wanted is not None else got >= 1
+        for got, wanted in zip(array.shape, shape, strict=True)
+    )
+    if array.dtype != dtype or not array.flags.c_contiguous or not fits:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        got = f"{array.dtype} {list(array.shape)}"
+        raise InvalidRequest(field, got, f"{dtype} [{wanted}], C-contiguous")
 
 
 def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:

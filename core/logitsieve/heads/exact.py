@@ -22,7 +22,7 @@ from logitsieve.heads.base import (
 )
 from logitsieve.kernels.dense import dense_topk
 from logitsieve.kernels.pool import run_slices
-from logitsieve.types.results import ArrayLike, Candidates, TopK
+from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, TopK
 
 
 class ExactHead:
@@ -36,7 +36,8 @@ class ExactHead:
         self._softmax = softmax
         self._threads = threads
         self._kernel = dense_topk.entry()
-        self._address = softmax.record.ctypes.data
+        self._record = softmax.record
+        self._address = self._record.ctypes.data
 
     @classmethod
     def from_arrays(
@@ -69,14 +70,23 @@ class ExactHead:
         k = checked_k(k, softmax.vocab_size)
         rows = hidden.shape[0]
         ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
+        exact, scanned = np.empty(rows, np.bool_), np.empty(rows, np.int32)
+        if self._threads == 1 or rows == 1:
+            bad = self._kernel(self._address, hidden, ids, logits, 0, rows)
+        else:
+            bad = self._run_slices(hidden, ids, logits)
+        if bad >= 0:
+            refuse_row(bad)
+        exact.fill(True)
+        scanned.fill(softmax.vocab_size)
+        return TopK(ids, logits, exact, scanned)
 
+    def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32) -> int:
         def answer(start: int, stop: int) -> int:
             return int(self._kernel(self._address, hidden, ids, logits, start, stop))
 
-        for bad in run_slices(answer, rows, self._threads):
-            if bad >= 0:
-                refuse_row(bad)
-        return TopK(ids, logits, np.ones(rows, bool), np.full(rows, softmax.vocab_size, np.int32))
+        results = run_slices(answer, hidden.shape[0], self._threads)
+        return next((bad for bad in results if bad >= 0), -1)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """All V rows of W; nothing is outside, so `upper` is -inf."""

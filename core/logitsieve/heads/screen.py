@@ -21,9 +21,11 @@ from logitsieve.heads.base import (
     checked_knobs,
     ready_hidden,
     refuse_row,
+    require_array,
 )
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.screen import screen_candidates, screen_record, screen_topk
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, Int32, TopK
 
 _INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
@@ -73,11 +75,13 @@ class ScreenHead:
         """`centroids` float32 [C, D], `offsets` int32 [C+1], `ids` int32 [offsets[C]]."""
         assert fallback is not None, "a screen needs a fallback for rows it cannot fill"
         point = checked_knobs(cls.knob_table, {}, knobs)
+        centroids, offsets, ids = (arrays[name] for name in ("centroids", "offsets", "ids"))
+        _require_lists(softmax, centroids, offsets, ids)
         return cls(
             softmax,
-            arrays["centroids"],
-            arrays["offsets"],
-            arrays["ids"],
+            centroids,
+            offsets,
+            ids,
             fallback=fallback,
             threads=threads,
             probes=point["probes"],
@@ -128,7 +132,8 @@ class ScreenHead:
             return int(self._kernel(self._address, hidden, ids, logits, scanned, start, stop))
 
         results = run_slices(answer, hidden.shape[0], self._threads)
-        return min(results) if min(results) < 0 else sum(results)
+        refused = [result for result in results if result < 0]
+        return max(refused) if refused else sum(results)  # of refused rows the first
 
     def _repair(self, unfilled: int, hidden: Float32, k: int, top: TopK) -> None:
         """Refuse a bad row, or let the fallback answer the rows that found too few candidates."""
@@ -157,6 +162,18 @@ class ScreenHead:
         zeros = np.zeros((1, self._dim), np.float32)
         self.topk(zeros, 1)
         self.candidates(zeros, 1)
+
+
+def _require_lists(softmax: Softmax, centroids: Float32, offsets: Int32, ids: Int32) -> None:
+    """InvalidRequest unless a kernel can follow every offset and id."""
+    require_array("centroids", centroids, _FLOAT32, (None, softmax.dim))
+    require_array("offsets", offsets, _INT32, (len(centroids) + 1,))
+    require_array("ids", ids, _INT32, (None,))
+    if offsets[0] != 0 or offsets[-1] != ids.size or (offsets[1:] < offsets[:-1]).any():
+        raise InvalidRequest("offsets", "an order", f"rising from 0 to {ids.size}, the ids")
+    if ids.min() < 0 or ids.max() >= softmax.vocab_size:
+        got = f"{ids.min()} to {ids.max()}"
+        raise InvalidRequest("ids", got, f"0 to {softmax.vocab_size - 1}")
 
 
 def _replace_rows(found: Candidates, rows: Bool, other: Candidates) -> Candidates:

@@ -1,7 +1,8 @@
 """Lanes of bytes: sixteen int32 sums of products of unsigned row bytes and signed query bytes.
 
-One instruction does 64 products where the CPU has AVX-512 VNNI; elsewhere LLVM is given the same
-sum in plain vector operations. Both are exact, so they are equal.
+One instruction does 64 products where the CPU has AVX-512 VNNI. `multiply_bytes_generic` is the
+same sum in plain vector operations: what the instruction is tested against, and what compiles
+elsewhere, though there it is never reached (see `screen_record`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import llvmlite.binding
 from llvmlite import ir
 from numba import types
+from numba.core import config
 from numba.extending import intrinsic, models, register_model
 
 from logitsieve.kernels.lanes import LANES, LANES32, spread
@@ -19,7 +21,15 @@ _BYTE, _INT32 = ir.IntType(8), ir.IntType(32)
 _SUMS, _BYTES = ir.VectorType(_INT32, LANES), ir.VectorType(_BYTE, 4 * LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
-VNNI = bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
+
+def _has_vnni() -> bool:
+    """Whether the CPU that Numba compiles for, by its settings if they name one, has it."""
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return "+avx512vnni" in (config.CPU_FEATURES or "")
+    return bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
+
+
+VNNI = _has_vnni()
 
 
 class Sums(types.Type):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -10,9 +11,12 @@ from itertools import pairwise
 ROWS_A_SLICE = 16  # below this a slice costs less than the hand-over to a thread
 
 
-@cache
+@cache  # emptied in a forked child, which has none of the threads
 def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="logitsieve")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list[int]:

@@ -40,7 +40,9 @@ def largest_norm(weight: Float32) -> float:
     start, wide = pointer(weight), pointer(scratch)
     largest = 0.0
     for row in range(rows):
-        largest = max(largest, widen_row(row_of(start, row, dim), wide, dim))
+        squares = widen_row(row_of(start, row, dim), wide, dim)
+        if largest == largest and not squares <= largest:
+            largest = squares  # NaN, once met, stays, and every request is refused
     keep_alive(scratch)
     keep_alive(weight)
     return np.sqrt(largest) * (1.0 + 1e-12)
@@ -58,13 +60,14 @@ def matrix_at(record, place):
 def slack_at(record, place, norm):
     """How far a float32 logit may be from the float64 one, for a row of hidden of that norm.
 
-    gamma_D ||w|| ||h||, underflow, and the roundings of the logit and of what it is compared with.
+    gamma_D ||w|| ||h||, underflow and rounding; infinite where float32 sums might overflow.
     """
     dim = record[place + DIM]
     product = norm * float64_of_bits(record[place + LARGEST_NORM])
+    if not product + float64_of_bits(record[place + LARGEST_BIAS]) <= LARGEST_LOGIT:
+        return np.inf
     gamma = dim * 2.0**-24 / (1.0 - dim * 2.0**-24)
-    rounding = 2.0**-22 * (product + float64_of_bits(record[place + LARGEST_BIAS]))
-    return 1.01 * gamma * product + rounding + dim * 2.0**-148
+    return (1.01 * gamma + 2.0**-22) * product + dim * 2.0**-148
 
 
 @inline

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.dots import dot64, dots_1x4, dots_4x4, padded, row_of
-from logitsieve.kernels.heap import contains, offer
+from logitsieve.kernels.heap import better, contains, offer
 from logitsieve.kernels.lanes import (
     LANES,
     lanes_below,
@@ -31,6 +31,8 @@ from logitsieve.kernels.pointers import shift
 from logitsieve.kernels.queries import CHUNK, CUT, SIZE, SLACK, STATE
 
 TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
+# Of a logit when its bias is added; rounding keeps order, so comparisons need no more than this.
+ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
 
@@ -42,12 +44,14 @@ def decide(matrix, queries, q, row):
     state, limit = shift(queries.states, STATE * q), queries.limit
     values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
     size = int(state[SIZE])
+    if size == limit and not better(value, row, values[0], kept[0]):
+        return
     if queries.distinct and contains(kept, size, row):
         return
     size = offer(values, kept, size, limit, value, row)
     state[SIZE] = size
     if size == limit:
-        state[CUT] = values[0] - state[SLACK]
+        state[CUT] = values[0] - state[SLACK] - ROUNDING64 * abs(values[0])
 
 
 @inline
@@ -60,7 +64,9 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
     state = shift(queries.states, STATE * q)
     floor = -np.inf
     if int(state[SIZE]) == 0 and queries.limit <= min(count, RANKED):
-        floor = _ranked(logits, count, queries.limit) - 2.0 * state[SLACK]
+        ranked = float(_ranked(logits, count, queries.limit))
+        if ranked > -np.inf and state[SLACK] < np.inf:
+            floor = ranked - 2.0 * state[SLACK] - ROUNDING32 * abs(ranked)
     for i in range(0, count, LANES):
         mask = lanes_not_below(load(logits, i), np.float32(max(floor, state[CUT])))
         while mask:

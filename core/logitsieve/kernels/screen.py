@@ -3,8 +3,9 @@
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes, Q queries
 answered together.
 
-A screen's record is that of W, that of the centroids (with a bias of zeros), then what `Fields`
-names: addresses of offsets int32 [C+1], ids int32 [offsets[C]], int8 codes and their scales.
+A screen's record is that of W, that of the centroids (with a bias of zeros), then the addresses of
+offsets int32 [C+1] and ids int32 [offsets[C]], the number of probes, the addresses of the
+centroids' int8 codes and scales (0 where there are none), and the codes' largest error.
 """
 
 from __future__ import annotations

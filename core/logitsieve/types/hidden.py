@@ -51,17 +51,17 @@ def _to_rows(hidden: ArrayLike) -> np.ndarray:
 def _to_numpy(hidden: ArrayLike) -> np.ndarray:
     if isinstance(hidden, np.ndarray):
         return hidden
-    if type(hidden).__module__.partition(".")[0] == "torch":
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden).__mro__):
         if hidden.device.type != "cpu":
             raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
-        if not hidden.dtype.is_floating_point:
-            raise InvalidRequest("hidden", f"dtype {hidden.dtype}", ALLOWED)
+        if not hidden.dtype.is_floating_point or hidden.layout != sys.modules["torch"].strided:
+            raise InvalidRequest("hidden", f"dtype {hidden.dtype}, {hidden.layout}", ALLOWED)
         return _from_torch(hidden.detach())
     try:
         array = np.asarray(hidden)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise InvalidRequest("hidden", f"a ragged {type(hidden).__name__}", ALLOWED) from error
-    if array.dtype.kind in "iu" and isinstance(hidden, (list, tuple)):
+    if array.dtype == np.int64 and isinstance(hidden, (list, tuple)):
         return array.astype(np.float32)
     return array
 
