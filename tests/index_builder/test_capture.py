@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from logitsieve.index_builder import spread
+from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.capture import CaptureConfig, capture
 from logitsieve.types.errors import InvalidRequest
 
@@ -119,6 +123,25 @@ def test_the_sample_is_spread_ordered_and_full(tmp_path: Path, total: int, batch
     assert np.diff([-1, *kept, total]).max() <= 4 * max(total / 40, 1)  # cells are at most 2 x
     if total == 5000:  # not always the same position of a sequence of 16
         assert len(np.unique(kept % 16)) > 8
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is asked to hold rows before they are written: a hole would be a SIGBUS."""
+    asked: list[tuple[int, int]] = []
+
+    def full(file: Path, array: np.memmap, start: int, stop: int) -> None:
+        asked.append((start, stop))
+        if stop > 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(file, array, start, stop)
+
+    monkeypatch.setattr(spread, "reserve", full)
+    with pytest.raises(OSError, match="No space left"):
+        capture(model(), batches(), tmp_path / "out")
+    assert asked == [(0, 12), (12, 24), (24, 36)]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_sample_depends_on_seed_alone(tmp_path: Path) -> None:

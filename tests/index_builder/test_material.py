@@ -9,8 +9,9 @@ import pytest
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.kmeans import spherical_kmeans
-from logitsieve.index_builder.material import prepare, sample_rows
+from logitsieve.index_builder.material import exact_labels, prepare, sample_rows
 from logitsieve.index_builder.partition import Partition
+from logitsieve.types.results import ArrayLike, TopK
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax
 
@@ -44,6 +45,21 @@ def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
     np.testing.assert_array_equal(material.heldout_labels, exact.topk(hidden[270:], 10).ids)
     np.testing.assert_array_equal(material.sample, hidden[:270])
     assert seen[-1] == ("label held-out", 30, 30)
+
+
+def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None:
+    """A full disk is then an OSError; a write to a hole in a mapped file would be a SIGBUS."""
+    exact, file = make_exact(make_softmax(vocab_size=90, dim=16)), tmp_path / "labels.npy"
+    held: list[bool] = []
+
+    class Watching:
+        def topk(self, hidden: ArrayLike, k: int) -> TopK:
+            held.append(file.stat().st_blocks * 512 >= file.stat().st_size)
+            return exact.topk(hidden, k)
+
+    contexts = Contexts([make_contexts(5000)])
+    exact_labels(Watching(), contexts, 90, 20, file, "label", lambda *step: None)
+    assert held[0]
 
 
 def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:

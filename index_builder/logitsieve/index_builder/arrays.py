@@ -7,6 +7,7 @@ in pieces to a folder given for that. Nothing is ever unpickled.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 import zlib
@@ -51,6 +52,16 @@ def map_arrays(source: Path | str, field: str, scratch: Path) -> list[np.ndarray
     if path.suffix == ".npz":
         return [_map_npy(_unpack(path, name, field, scratch), field)]
     return [_map_file(path, name, field)]
+
+
+def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
+    """Have the disk hold rows start .. stop - 1 of the mapped `array`: OSError if it cannot.
+
+    Without this, a full disk is met by a write to the mapping, and that is a SIGBUS.
+    """
+    row = array.strides[0]
+    with file.open("r+b") as stream:
+        os.posix_fallocate(stream.fileno(), array.offset + start * row, (stop - start) * row)
 
 
 def _split(source: Path | str) -> tuple[Path, str]:

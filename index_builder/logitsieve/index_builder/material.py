@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.types.results import ArrayLike, Float32, Int64, TopK
@@ -93,6 +94,7 @@ def exact_labels(
     """[N, depth] ids of the exact top `depth`, best first, in a mapped file."""
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
     labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
+    reserve(file, labels, 0, contexts.rows)
     done = 0
     for block in contexts.blocks(LABEL_ROWS):
         labels[done : done + len(block)] = exact.topk(block, depth).ids

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from logitsieve.index_builder.arrays import reserve
 from logitsieve.types.errors import InvalidRequest
 
 CHUNK = 8192  # rows moved at once
@@ -33,6 +34,7 @@ class SpreadSample:
         self._seed = seed
         self._cell = 1  # rows of the stream for each row kept
         self._kept = 0
+        self._reserved = 0  # rows that the disk surely holds
         shape = (2 * max_rows, dim)
         self._file = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
@@ -61,8 +63,12 @@ class SpreadSample:
         drawn = cells * np.uint64(self._cell) + self._draw(cells) % np.uint64(self._cell)
         local = drawn.astype(np.int64) - self.seen
         local = local[(local >= 0) & (local < len(rows_BD))]
-        self._file[self._kept : self._kept + len(local)] = rows_BD[local]
-        self._kept += len(local)
+        kept = self._kept + len(local)
+        if kept > self._reserved:
+            reserve(self._path, self._file, self._reserved, kept)
+            self._reserved = kept
+        self._file[self._kept : kept] = rows_BD[local]
+        self._kept = kept
         self.seen += len(rows_BD)
 
     def _thin(self) -> None:
