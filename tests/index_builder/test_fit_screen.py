@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_screen import FixedBudget, fit_screen, plain_centroids
 from logitsieve.index_builder.material import Material
+from logitsieve.index_builder.partition import route
 from tests.index_builder.clustered import make_exact, make_material
 
 CONFIG = BuildConfig(clusters=10, budget=12.0, rounds=3, steps=40, batch_rows=128, seed=5)
@@ -19,6 +23,12 @@ def material() -> Material:
 
 def ignore(stage: str, done: int, total: int) -> None:
     pass
+
+
+def written(arrays: Mapping[str, np.ndarray], material: Material) -> float:
+    """Candidates a row of the contexts that were fitted, on average."""
+    sizes = np.diff(arrays["offsets"])
+    return float(sizes[route(material.train, arrays["centroids"])].mean())
 
 
 def test_equal_inputs_give_equal_arrays(material: Material) -> None:
@@ -54,9 +64,23 @@ def test_no_rounds_is_plain_k_means(material: Material) -> None:
         np.testing.assert_array_equal(array, screen.arrays[name])
 
 
-def test_the_budget_holds(material: Material) -> None:
-    screen = fit_screen(material, CONFIG, ignore)
-    assert 8 < screen.summary["candidates"] <= 12
+@pytest.mark.parametrize(("labels", "budget", "filled_up"), [(5, 12.0, 0.0), (64, 10.0, 1.0)])
+def test_the_budget_holds_for_the_lists_as_written(
+    labels: int, budget: float, filled_up: float
+) -> None:
+    """But for what fills up the shortest of them."""
+    _, material = make_material(rows=2000, depth=64)
+    config = replace(CONFIG, labels=labels, budget=budget)
+    screen = fit_screen(material, config, ignore)
+    candidates = written(screen.arrays, material)
+    assert 8 < candidates <= budget + filled_up
+    assert screen.summary["candidates"] == pytest.approx(candidates)
+
+
+def test_what_fills_up_short_lists_is_counted(material: Material) -> None:
+    screen = fit_screen(material, replace(CONFIG, budget=1.0), ignore)
+    assert screen.summary["candidates"] == pytest.approx(written(screen.arrays, material))
+    assert (np.diff(screen.arrays["offsets"]) >= 5).all()
 
 
 def test_without_a_budget_every_label_seen_is_kept(material: Material) -> None:

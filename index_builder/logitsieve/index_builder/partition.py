@@ -16,7 +16,7 @@ from logitsieve.index_builder.knapsack import Knapsack
 from logitsieve.index_builder.material import Material
 from logitsieve.types.results import Bool, Float32, Int32, Int64
 
-MAX_CLUSTERS = 1 << 16  # a cluster's number takes two bytes for each context
+SHORTEST = 5  # ids in every list, labels allowing: one of none could answer nothing
 
 
 class Pairs(NamedTuple):
@@ -63,17 +63,21 @@ class Partition:
     def heldout_loss(self, keep_P: Bool) -> float:
         """The mean loss of eq. 6 on the held-out contexts."""
         hits_H = self.heldout_hits(keep_P)[:, : self.depth].sum(axis=1)
-        size_H = self.sizes(keep_P)[self._heldout_H]
+        size_H = self.list_sizes(keep_P)[self._heldout_H]
         return float((self.depth - hits_H + self.waste_weight * (size_H - hits_H)).mean())
 
     def sizes(self, keep_P: Bool) -> Int64:
         """int64 [C]: labels kept in each cluster."""
         return np.bincount(self.pairs.cluster[keep_P], minlength=self.clusters)
 
+    def list_sizes(self, keep_P: Bool) -> Int64:
+        """int64 [C]: ids in each list of `arrays`, which fills up the shortest."""
+        return np.maximum(self.sizes(keep_P), min(self.depth, SHORTEST))
+
     def candidates(self, keep_P: Bool) -> float:
-        """Kept labels a row, on average over the contexts that were fitted."""
+        """Ids in a row's list, on average over the contexts that were fitted."""
         rows_C = self.pairs.rows
-        return float((self.sizes(keep_P) * rows_C).sum() / rows_C.sum())
+        return float((self.list_sizes(keep_P) * rows_C).sum() / rows_C.sum())
 
     def table(self, keep_P: Bool) -> np.ndarray:
         """uint8 [V, C]: c transposed, 1 where the cluster's list holds the label."""
@@ -84,26 +88,27 @@ class Partition:
     def arrays(self, keep_P: Bool) -> dict[str, np.ndarray]:
         """The `screen` part: each list holds its most frequent labels first.
 
-        A list shorter than `depth` could not answer as many, so it gets the labels that are most
-        frequent over all clusters.
+        A list of fewer than SHORTEST gets the labels that are most frequent over all clusters,
+        beyond the budget.
         """
         cluster_L, label_L = self.pairs.cluster[keep_P], self.pairs.label[keep_P]
         order = np.lexsort((label_L, -self.pairs.hits[keep_P], cluster_L))
-        lists = np.split(label_L[order], np.cumsum(self.sizes(keep_P))[:-1])
-        for cluster in np.flatnonzero(self.sizes(keep_P) < self.depth):
-            lists[cluster] = self._padded(lists[cluster])
-        offsets = np.cumsum([0, *(len(ids) for ids in lists)])
+        kept_C, size_C = self.sizes(keep_P), self.list_sizes(keep_P)
+        lists = np.split(label_L[order], np.cumsum(kept_C)[:-1])
+        for cluster in np.flatnonzero(kept_C < size_C):
+            lists[cluster] = self._padded(lists[cluster], size_C[cluster])
+        offsets = np.cumsum([0, *size_C])
         return {
             "centroids": np.ascontiguousarray(self.centroids_CD),
             "offsets": offsets.astype(np.int32),
             "ids": np.concatenate(lists).astype(np.int32),
         }
 
-    def _padded(self, ids: Int32) -> Int32:
+    def _padded(self, ids: Int32, size: int) -> Int32:
         hits_V = np.bincount(self.pairs.label, self.pairs.hits, minlength=self._material.vocab_size)
-        frequent = np.argsort(-hits_V, kind="stable")[: self.depth]
+        frequent = np.argsort(-hits_V, kind="stable")[:size]
         fresh = frequent[~np.isin(frequent, ids)]
-        return np.concatenate([ids, fresh[: self.depth - len(ids)]]).astype(np.int32)
+        return np.concatenate([ids, fresh[: size - len(ids)]]).astype(np.int32)
 
     def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int64:
         """int64 [H, K]: the pair of each label in its row's cluster, or -1 if never seen there."""

@@ -69,7 +69,7 @@ class Target:
                 low = middle
             else:
                 high = middle
-        return Plan(high, high)
+        return Plan(high, partition.candidates(partition.knapsack.select(high)))
 
     def shortfall(self, partition: Partition, keep_P: Bool) -> float:
         """How far the worst of the lower bounds is below its target; 0 or less if none is."""
