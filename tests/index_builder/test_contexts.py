@@ -135,6 +135,16 @@ def test_blocks_spread_over_the_rows(
     )
 
 
+@pytest.mark.parametrize(("rows", "expected"), [(4, [0, 12, 25, 37]), (99, list(range(50)))])
+def test_a_sample_is_spread_over_the_rows(
+    rows: int, expected: list[int], values: np.ndarray
+) -> None:
+    shards = [values[:17], values[17:26], values[26:]]
+    np.testing.assert_array_equal(
+        Contexts(shards).sample(rows), values[expected].astype(np.float32)
+    )
+
+
 def test_two_rows_can_be_split_but_not_one() -> None:
     train, heldout = Contexts([np.zeros((2, 3), np.float32)]).split()
     assert train.rows == heldout.rows == 1

@@ -6,6 +6,8 @@ import statistics
 from time import perf_counter_ns
 from typing import Protocol
 
+import numpy as np
+
 from logitsieve.types.results import ArrayLike, Float32, TopK
 
 CALLS = 400  # timed at most
@@ -28,10 +30,12 @@ class Timed(Protocol):
 def us_per_row(head: Timed, hidden: Float32, k: int, batch: int, calls: int = CALLS) -> float:
     """Microseconds a row: the median over calls of `batch` rows each, taken from `hidden` [N, D].
 
-    Fewer rows than `batch` are a batch of all there are.
+    More batches than calls are spread over `hidden`; fewer rows than `batch` are repeated.
     """
-    batch = min(batch, len(hidden))
+    if len(hidden) < batch:
+        hidden = np.resize(hidden, (batch, hidden.shape[1]))
     batches = [hidden[start : start + batch] for start in range(0, len(hidden) - batch + 1, batch)]
+    batches = batches[:: max(1, len(batches) // calls)]
     head.warm()
     head.topk(batches[0], k)
     times: list[int] = []

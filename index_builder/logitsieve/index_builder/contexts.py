@@ -56,6 +56,11 @@ class Contexts:
                 taken[places[part]] = self._read(shard[local[part]], int(rows_S[places[part]][0]))
         return taken
 
+    def sample(self, rows: int) -> Float32:
+        """float32 [S, D]: at most `rows` of the rows, at equal distances."""
+        count = min(rows, self.rows)
+        return self.take(np.arange(count) * self.rows // count)
+
     def between(self, start: int, stop: int) -> Self:
         """Rows start .. stop - 1, sharing the storage."""
         shards = []

@@ -132,9 +132,7 @@ def _memory(index: Index) -> str:
 def _sample(index: Index, centroids: np.ndarray, lists: Lists, source: Source) -> Sample:
     with tempfile.TemporaryDirectory() as scratch:
         contexts = open_contexts(source, index.dim, Path(scratch))
-        count = min(contexts.rows, SAMPLED)
-        rows_B = np.arange(count) * contexts.rows // count
-        hidden_BD = contexts.take(rows_B)
+        hidden_BD = contexts.sample(SAMPLED)
     labels_BK = index.head("exact").topk(hidden_BD, min(LABELS, index.vocab_size)).ids
     clusters_B = (hidden_BD @ centroids.T).argmax(axis=1)
     offsets, ids = lists
