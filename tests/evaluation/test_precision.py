@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
-from logitsieve.evaluation import evaluate
-from logitsieve.evaluation.precision import hits, mass_kept
-from logitsieve.types.results import TopK
+from logitsieve.evaluation import evaluate, evaluate_all
+from logitsieve.evaluation.precision import MASS_STRIDE, Answering, hits, mass_kept
+from logitsieve.types.results import ArrayLike, Candidates, TopK
 from tests.synthetic import make_head, make_hidden, make_softmax
+
+BLOCKS = [make_hidden(64), make_hidden(16, seed=5)]
 
 
 def top(ids: list[list[int]], logits: list[list[float]]) -> TopK:
@@ -71,7 +75,42 @@ def test_mass_is_the_softmax_over_the_candidates() -> None:
     expected = [
         p[row, found.ids[found.offsets[row] : found.offsets[row + 1]]].sum() for row in range(5)
     ]
-    np.testing.assert_allclose(mass_kept(screen, exact, hidden, 1), expected, rtol=1e-5)
+    kept = mass_kept({"screen": screen, "exact": exact}, exact, hidden, 1)
+    assert kept["exact"].tolist() == [1] * 5
+    np.testing.assert_allclose(kept["screen"], expected, rtol=1e-5)
+
+
+class Counting:
+    """The exact head, counting the rows that it was given."""
+
+    proves: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.answered = self.summed = 0
+        self._head = make_head("exact", make_softmax())
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        self.answered += len(np.asarray(hidden))
+        return self._head.topk(hidden, k)
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        self.summed += len(np.asarray(hidden))
+        return self._head.candidates(hidden, k)
+
+
+def test_the_truth_is_found_once_for_all_heads() -> None:
+    exact, screen = Counting(), make_head("screen", make_softmax())
+    heads: dict[str, Answering] = {"exact": exact, "one": screen, "two": screen}
+    found = evaluate_all(heads, exact, BLOCKS)
+    assert exact.answered == 80
+    assert exact.summed == 80 // MASS_STRIDE
+    assert found["one"] == found["two"] == evaluate(screen, exact, BLOCKS)
+
+
+def test_a_proof_needs_no_judge() -> None:
+    exact = make_head("exact", make_softmax())
+    found = evaluate(exact, exact, [make_hidden(20)])
+    assert {precision.low for precision in found.precision.values()} == {1.0}
 
 
 def test_no_blocks_is_an_error() -> None:

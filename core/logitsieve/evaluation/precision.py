@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from logitsieve.evaluation.bounds import Precision, summarize
+from logitsieve.evaluation.bounds import PROVEN, Precision, summarize
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Float64, TopK
 
 MASS_STRIDE = 8  # mass kept needs all V logits of a row: one row in so many is enough
@@ -22,6 +22,8 @@ MASS_LOGITS = 1 << 22  # logits held at once for that
 
 class Answering(Protocol):
     """What is judged, and what judges: any head."""
+
+    proves: ClassVar[bool]
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best ids of each row."""
@@ -49,24 +51,56 @@ def evaluate(
 
     ValueError if there is no block, or if the head repeats an id in an answer.
     """
-    shares: dict[int, list[Float64]] = {k: [] for k in ks}
-    scanned: dict[int, list[Float64]] = {k: [] for k in ks}
-    masses = []
+    return evaluate_all({"head": head}, exact, blocks, ks)["head"]
+
+
+def evaluate_all(
+    heads: Mapping[str, Answering],
+    exact: Answering,
+    blocks: Iterable[Float32],
+    ks: Sequence[int] = (1, 5, 10),
+) -> dict[str, Evaluation]:
+    """`evaluate` for every head by its name; the truth is found once for all of them."""
+    tallies = {name: _Tally(ks) for name in heads}
     for block in blocks:
         truth = exact.topk(block, max(ks))
-        for k in ks:
-            answer = head.topk(block, k)
-            shares[k].append(hits(answer, truth, k) / k)
-            scanned[k].append(answer.scanned.astype(np.float64))
-        masses.append(mass_kept(head, exact, block[::MASS_STRIDE], min(ks)))
-    if not masses:
-        raise ValueError("blocks: none to evaluate on")
-    return Evaluation(
-        rows=sum(map(len, shares[min(ks)])),
-        precision={k: summarize(np.concatenate(shares[k])) for k in ks},
-        scanned={k: float(np.concatenate(scanned[k]).mean()) for k in ks},
-        mass_kept=float(np.concatenate(masses).mean()),
-    )
+        for name, head in heads.items():
+            for k in ks:
+                answer = truth if head is exact else head.topk(block, k)
+                tallies[name].scanned[k].append(answer.scanned.astype(np.float64))
+                if not head.proves:
+                    tallies[name].shares[k].append(hits(answer, truth, k) / k)
+        step = max(1, MASS_LOGITS // int(truth.scanned[0]))  # the exact head scans all V
+        some = block[::MASS_STRIDE]
+        for start in range(0, len(some), step):
+            rows = some[start : start + step]
+            for name, kept in mass_kept(heads, exact, rows, min(ks)).items():
+                tallies[name].masses.append(kept)
+    return {name: tallies[name].evaluation(head.proves) for name, head in heads.items()}
+
+
+class _Tally:
+    """What was counted of one head so far: a list of blocks for each k."""
+
+    def __init__(self, ks: Sequence[int]) -> None:
+        self.shares: dict[int, list[Float64]] = {k: [] for k in ks}
+        self.scanned: dict[int, list[Float64]] = {k: [] for k in ks}
+        self.masses: list[Float64] = []
+
+    def evaluation(self, proven: bool) -> Evaluation:
+        """The figures of all blocks; a proof needs no judge, and its bound no rows."""
+        if not self.masses:
+            raise ValueError("blocks: none to evaluate on")
+        scanned = {k: np.concatenate(blocks) for k, blocks in self.scanned.items()}
+        return Evaluation(
+            rows=len(scanned[min(scanned)]),
+            precision={
+                k: PROVEN if proven else summarize(np.concatenate(blocks))
+                for k, blocks in self.shares.items()
+            },
+            scanned={k: float(rows.mean()) for k, rows in scanned.items()},
+            mass_kept=float(np.concatenate(self.masses).mean()),
+        )
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:
@@ -83,16 +117,17 @@ def hits(answer: TopK, truth: TopK, k: int) -> Float64:
     return np.asarray((inside | tied).sum(axis=1), np.float64)
 
 
-def mass_kept(head: Answering, exact: Answering, block: Float32, k: int) -> Float64:
-    """float64 [B]: the probability of each row's candidates under the full softmax."""
-    vocab_size = int(exact.candidates(block[:1], 1).offsets[-1])
-    step = max(1, MASS_LOGITS // vocab_size)
-    parts = []
-    for start in range(0, len(block), step):
-        rows = block[start : start + step]
-        kept = _log_sums(head.candidates(rows, k))
-        parts.append(np.exp(kept - _log_sums(exact.candidates(rows, 1))))
-    return np.concatenate(parts)
+def mass_kept(
+    heads: Mapping[str, Answering], exact: Answering, rows: Float32, k: int
+) -> dict[str, Float64]:
+    """float64 [B] for each head: the probability of its candidates under the full softmax."""
+    whole = _log_sums(exact.candidates(rows, 1))
+    return {
+        name: np.ones(len(rows))
+        if head is exact
+        else np.exp(_log_sums(head.candidates(rows, k)) - whole)
+        for name, head in heads.items()
+    }
 
 
 def _log_sums(candidates: Candidates) -> Float64:

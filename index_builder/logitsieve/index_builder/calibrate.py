@@ -13,10 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from logitsieve.evaluation import evaluate, us_per_row
+from logitsieve.evaluation import Evaluation, evaluate_all, us_per_row
 from logitsieve.heads import Head
 from logitsieve.index_builder.config import Progress
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.types.results import Float32
 
 KS = (1, 5, 10)
 BATCHES = (1, 8, 64)
@@ -37,30 +38,28 @@ def calibrate(
 
     `compared` are measured in the same way under names of their own; the index does not hold them.
     """
+    ks = tuple(k for k in KS if k <= vocab_size)
+    everything = {**heads, **compared}
+    found = evaluate_all(everything, heads["exact"], heldout.blocks(JUDGED_ROWS), ks)
+    hidden = heldout.sample(TIMED_ROWS)
     measured: dict[str, list[dict[str, Any]]] = {"points": [], "compared": []}
-    done, total = 0, len(heads) + len(compared)
-    for group, members in (("points", heads), ("compared", compared)):
-        for name, head in members.items():
-            measured[group] += measure(name, head, heads["exact"], heldout, vocab_size)
-            done += 1
-            progress("calibrate", done, total)
+    for done, (name, head) in enumerate(everything.items(), start=1):
+        group = measured["points" if name in heads else "compared"]
+        group += measure(name, head, found[name], hidden, min(TIMED_K, vocab_size))
+        progress("calibrate", done, len(everything))
     return {"machine": machine(), "heldout_rows": heldout.rows, **measured}
 
 
 def measure(
-    name: str, head: Head, exact: Head, heldout: Contexts, vocab_size: int
+    name: str, head: Head, found: Evaluation, hidden: Float32, timed_k: int
 ) -> list[dict[str, Any]]:
     """The head's operating point, once for each batch size: precision, candidates, time a row."""
-    ks = tuple(k for k in KS if k <= vocab_size)
-    found = evaluate(head, exact, heldout.blocks(JUDGED_ROWS), ks)
-    hidden = heldout.sample(TIMED_ROWS)
-    timed_k = min(TIMED_K, vocab_size)
     point = {
         "head": {"name": name, "knobs": dict(head.knobs)},
         "precision_at": {str(k): precision.mean for k, precision in found.precision.items()},
         "precision": {str(k): asdict(precision) for k, precision in found.precision.items()},
         "uneven": any(precision.uneven for precision in found.precision.values()),
-        "candidates": found.scanned[max(k for k in ks if k <= TIMED_K)],
+        "candidates": found.scanned[max(k for k in found.scanned if k <= TIMED_K)],
         "mass_kept": found.mass_kept,
         "proven": head.proves,
     }
