@@ -11,9 +11,11 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
-from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder import BuildConfig, build, pipeline
+from logitsieve.index_builder.config import no_progress
+from logitsieve.index_builder.contexts import Contexts
 from logitsieve.types.errors import InvalidRequest, TargetNotReached
-from tests.index_builder.clustered import make_contexts
+from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax
 
 CONFIG = BuildConfig(
@@ -133,6 +135,26 @@ def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
     screen = index.calibration["points"][3]
     assert screen["precision"]["1"]["low"] >= target["p1"]
     assert screen["precision"]["5"]["low"] >= target["p5"]
+
+
+def test_with_a_target_every_other_head_is_fitted_too(
+    softmax: Softmax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(pipeline.FITS, "other", pipeline.FITS["screen"])
+    train, heldout = Contexts([make_contexts(1500)]).split()
+    inputs = pipeline.Inputs(
+        softmax=softmax,
+        train=train,
+        heldout=heldout,
+        vocabulary=None,
+        heads=("exact", "screen", "other"),
+        target={"p1": 0.5},
+        best_effort=True,
+        config=CONFIG,
+    )
+    fitted = pipeline._fit(inputs, make_exact(softmax), tmp_path, no_progress)
+    assert list(fitted) == ["screen", "other"]
+    assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 
 def test_a_target_out_of_reach_writes_nothing(softmax: Softmax, tmp_path: Path) -> None:

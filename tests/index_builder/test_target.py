@@ -38,12 +38,7 @@ def scanned(arrays: Mapping[str, np.ndarray]) -> float:
 
 def search(material: Material, target: Mapping[str, float], best_effort: bool = False) -> Screen:
     return search_screen(
-        material,
-        target,
-        CONFIG,
-        scanned,
-        best_effort=best_effort,
-        progress=lambda *step: None,
+        material, CONFIG, lambda *step: None, target=target, timer=scanned, best_effort=best_effort
     )
 
 

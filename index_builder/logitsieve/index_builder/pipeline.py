@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -123,19 +124,15 @@ def _fit(inputs: Inputs, exact: Head, scratch: Path, progress: Progress) -> dict
     material = prepare(
         exact, vocab_size, inputs.train, inputs.heldout, depth, config, scratch, progress
     )
-    if inputs.target is None:
-        return {name: FITS[name](material, config, progress) for name in learned}
-    timer = _timer(inputs)
-    return {
-        "screen": search_screen(
-            material,
-            inputs.target,
-            config,
-            timer,
+    fits = dict(FITS)
+    if inputs.target is not None:
+        fits["screen"] = partial(
+            search_screen,
+            target=inputs.target,
+            timer=_timer(inputs),
             best_effort=inputs.best_effort,
-            progress=progress,
         )
-    }
+    return {name: fits[name](material, config, progress) for name in learned}
 
 
 def _timer(inputs: Inputs) -> Timer:

@@ -92,12 +92,12 @@ def depths(target: Mapping[str, float], config: BuildConfig, vocab_size: int) ->
 
 def search_screen(
     material: Material,
-    target: Mapping[str, float],
     config: BuildConfig,
-    timer: Timer,
-    *,
-    best_effort: bool,
     progress: Progress,
+    *,
+    target: Mapping[str, float],
+    timer: Timer,
+    best_effort: bool,
 ) -> Screen:
     """The fastest screen found that meets `target`, over clusters, labels and budget.
 
