@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 
 import numpy as np
@@ -89,6 +90,22 @@ def test_best_effort_returns_the_nearest_point(material: Material) -> None:
 def test_a_harder_target_costs_more(material: Material) -> None:
     easy, hard = ({"p5": value} for value in (0.8, 0.97))
     assert scanned(search(material, easy).arrays) < scanned(search(material, hard).arrays)
+
+
+def test_partitions_that_were_timed_are_not_kept(material: Material) -> None:
+    def alive() -> int:
+        return sum(type(thing) is Partition for thing in gc.get_objects())
+
+    before, found = alive(), []
+
+    def timer(arrays: Mapping[str, np.ndarray]) -> float:
+        found.append(alive() - before)
+        return scanned(arrays)
+
+    search_screen(
+        material, CONFIG, lambda *step: None, target=REACHABLE, timer=timer, best_effort=False
+    )
+    assert found[:6] == [1] * 6
 
 
 def test_depths() -> None:

@@ -25,7 +25,7 @@ from logitsieve.index_builder.fit_screen import (
 from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
 from logitsieve.types.errors import InvalidRequest, TargetNotReached
-from logitsieve.types.results import Bool
+from logitsieve.types.results import Bool, Float32
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 DEEPER = (1.0, 1.5, 2.0)  # lists that hold more labels than are asked for generalise better
@@ -106,18 +106,22 @@ def search_screen(
     TargetNotReached with the nearest point, unless `best_effort`, which returns that.
     """
     goal = Target(target)
-    plains = _plain_partitions(material, goal, config, timer, progress)
-    screens: list[Screen] = []
     reached: list[Screen] = []
-    for number, partition in enumerate(plains, start=1):
-        screens.append(train_screen(material, partition, goal, config, no_progress))
-        reached = [screen for screen in screens if screen.plan.badness < UNREACHED]
-        progress("train", number, max(number, min(TRAINED, len(plains))))
+    nearest: Screen | None = None
+    starts = _fastest_starts(material, goal, config, timer, progress)
+    for number, (centroids_CD, depth) in enumerate(starts, start=1):
+        plain = Partition(material, centroids_CD, depth, config.waste_weight)
+        screen = train_screen(material, plain, goal, config, no_progress)
+        if screen.plan.badness < UNREACHED:
+            reached.append(screen)
+        if nearest is None or screen.plan.badness < nearest.plan.badness:
+            nearest = screen
+        progress("train", number, max(number, min(TRAINED, len(starts))))
         if reached and number >= TRAINED:
-            return _fastest(reached, timer)
+            break
     if reached:
         return _fastest(reached, timer)
-    nearest = min(screens, key=lambda screen: screen.plan.badness)
+    assert nearest is not None
     if best_effort:
         return nearest
     keep_P = nearest.partition.knapsack.select(spend(nearest.partition, nearest.plan.budget))
@@ -125,22 +129,24 @@ def search_screen(
     raise TargetNotReached(target, {**bounds, **nearest.summary})
 
 
-def _plain_partitions(
+def _fastest_starts(
     material: Material, goal: Target, config: BuildConfig, timer: Timer, progress: Progress
-) -> list[Partition]:
-    """Plain k-means at all numbers of clusters and depths, the fastest first.
+) -> list[tuple[Float32, int]]:
+    """Centroids and depth of plain k-means at all numbers of clusters, the fastest first.
 
     One that misses the goal with every label kept is timed so: training may make up for it.
+    The partitions are not kept, for there are many and few are trained.
     """
-    ranked: list[tuple[float, int, Partition]] = []
+    ranked: list[tuple[float, int, Float32, int]] = []
     for number, clusters in enumerate(config.clusters_tried, start=1):
         centroids_CD = plain_centroids(material, config, clusters)
         for depth in depths(goal.precision, config, material.vocab_size):
             partition = Partition(material, centroids_CD, depth, config.waste_weight)
             keep_P = partition.knapsack.select(spend(partition, goal.plan(partition).budget))
-            ranked.append((timer(partition.arrays(keep_P)), len(ranked), partition))
+            us = timer(partition.arrays(keep_P))
+            ranked.append((us, len(ranked), centroids_CD, depth))
         progress("search", number, len(config.clusters_tried))
-    return [partition for _, _, partition in sorted(ranked, key=lambda entry: entry[:2])]
+    return [(start, depth) for _, _, start, depth in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 def _fastest(screens: list[Screen], timer: Timer) -> Screen:
