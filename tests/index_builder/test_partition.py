@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from logitsieve.heads import HEADS
+from logitsieve.index_builder import partition as partition_module
 from logitsieve.index_builder.config import ScreenConfig
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.kmeans import spherical_kmeans
 from logitsieve.index_builder.material import Material
-from logitsieve.index_builder.partition import Partition, route
+from logitsieve.index_builder.partition import COUNTED_ROWS, Partition, route
 from tests.index_builder.clustered import make_exact, make_material
 
 WASTE = 3e-4
@@ -36,6 +38,34 @@ def test_pairs_count_every_label_of_every_context(material: Material) -> None:
     found[pairs.cluster, pairs.label] = pairs.hits
     np.testing.assert_array_equal(found, counted)
     np.testing.assert_array_equal(pairs.rows, np.bincount(cluster_N))
+
+
+def test_counting_in_parts_changes_nothing(
+    material: Material, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_partition(material).pairs
+    monkeypatch.setattr(partition_module, "COUNTED_ROWS", 100)
+    for array, again in zip(whole, make_partition(material).pairs, strict=True):
+        np.testing.assert_array_equal(array, again)
+
+
+def test_a_context_takes_two_bytes() -> None:
+    rows = 3_000_000
+    material = Material(
+        vocab_size=4,
+        train=Contexts([np.ones((rows, 1), np.float16)]),
+        labels=np.zeros((rows, 1), np.uint8),
+        heldout=Contexts([np.ones((1, 1), np.float32)]),
+        heldout_labels=np.zeros((1, 1), np.uint8),
+        sample=np.ones((1, 1), np.float32),
+        sample_rows=np.array([0]),
+    )
+    tracemalloc.start()
+    Partition(material, np.ones((1, 1), np.float32), 1, WASTE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    fixed = 32 * COUNTED_ROWS
+    assert peak < 2 * rows + fixed
 
 
 def test_clusters_without_contexts_are_dropped(material: Material) -> None:

@@ -16,6 +16,7 @@ from logitsieve.index_builder.knapsack import Knapsack
 from logitsieve.index_builder.material import Material
 from logitsieve.types.results import Bool, Float32, Int32, Int64
 
+COUNTED_ROWS = 1 << 18  # contexts grouped by cluster at once
 SHORTEST = 5  # ids in every list, labels allowing: one of none could answer nothing
 
 
@@ -41,11 +42,13 @@ class Partition:
         self.depth = min(depth, material.labels.shape[1])
         self.waste_weight = waste_weight
         cluster_N = route(material.train, centroids_CD)
-        used = np.unique(cluster_N)
+        pairs = count_pairs(
+            cluster_N, material.labels[:, : self.depth], len(centroids_CD), material.vocab_size
+        )
+        used = np.flatnonzero(pairs.rows)
         self.centroids_CD = centroids_CD[used]
-        cluster_N = np.searchsorted(used, cluster_N).astype(np.uint16)
-        self.pairs = count_pairs(
-            cluster_N, material.labels[:, : self.depth], len(used), material.vocab_size
+        self.pairs = pairs._replace(
+            cluster=np.searchsorted(used, pairs.cluster).astype(np.int32), rows=pairs.rows[used]
         )
         self.knapsack = Knapsack(self.pairs.cluster, self.pairs.hits, self.pairs.rows, waste_weight)
         self._heldout_H = route(material.heldout, self.centroids_CD)
@@ -110,13 +113,13 @@ class Partition:
         fresh = frequent[~np.isin(frequent, ids)]
         return np.concatenate([ids, fresh[: size - len(ids)]]).astype(np.int32)
 
-    def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int64:
-        """int64 [H, K]: the pair of each label in its row's cluster, or -1 if never seen there."""
+    def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int32:
+        """int32 [H, K]: the pair of each label in its row's cluster, or -1 if never seen there."""
         V = self._material.vocab_size
         key_P = self.pairs.cluster.astype(np.int64) * V + self.pairs.label
         key_HK = cluster_H.astype(np.int64)[:, None] * V + label_HK
         place_HK = np.minimum(np.searchsorted(key_P, key_HK), len(key_P) - 1)
-        return np.where(key_P[place_HK] == key_HK, place_HK, -1)
+        return np.where(key_P[place_HK] == key_HK, place_HK, -1).astype(np.int32)
 
 
 def route(contexts: Contexts, centroids_CD: Float32) -> np.ndarray:
@@ -132,17 +135,31 @@ def route(contexts: Contexts, centroids_CD: Float32) -> np.ndarray:
 
 
 def count_pairs(cluster_N: np.ndarray, labels_NK: np.ndarray, C: int, V: int) -> Pairs:
-    """Count the rows of each cluster that have each label; one cluster's labels at a time."""
-    rows_C = np.bincount(cluster_N, minlength=C)
-    by_cluster = np.split(np.argsort(cluster_N, kind="stable"), np.cumsum(rows_C)[:-1])
-    labels, hits = [], []
-    for rows in by_cluster:
-        hits_V = np.bincount(labels_NK[rows].ravel(), minlength=V)
-        labels.append(np.flatnonzero(hits_V))
-        hits.append(hits_V[labels[-1]])
+    """Count the rows of each cluster that have each label, COUNTED_ROWS at a time."""
+    rows_C = np.zeros(C, np.int64)
+    key_P = hits_P = np.zeros(0, np.int64)  # the key of a pair is its cluster times V, plus label
+    for start in range(0, len(cluster_N), COUNTED_ROWS):
+        part = slice(start, start + COUNTED_ROWS)
+        rows_C += np.bincount(cluster_N[part], minlength=C)
+        key, hits = _count(cluster_N[part], labels_NK[part], V)
+        key_P, place = np.unique(np.concatenate([key_P, key]), return_inverse=True)
+        hits_P = np.bincount(place, np.concatenate([hits_P, hits])).astype(np.int64)
     return Pairs(
-        cluster=np.repeat(np.arange(C, dtype=np.int32), [len(found) for found in labels]),
-        label=np.concatenate(labels).astype(np.int32),
-        hits=np.concatenate(hits).astype(np.int32),
-        rows=rows_C.astype(np.int64),
+        cluster=(key_P // V).astype(np.int32),
+        label=(key_P % V).astype(np.int32),
+        hits=hits_P.astype(np.int32),
+        rows=rows_C,
     )
+
+
+def _count(cluster_N: np.ndarray, labels_NK: np.ndarray, V: int) -> tuple[Int64, Int64]:
+    """Keys and hits of the pairs, one cluster's labels at a time."""
+    order = np.argsort(cluster_N, kind="stable")
+    used, first = np.unique(cluster_N[order], return_index=True)
+    keys, hits = [], []
+    for cluster, rows in zip(used, np.split(order, first[1:]), strict=True):
+        hits_V = np.bincount(labels_NK[rows].ravel(), minlength=V)
+        labels = np.flatnonzero(hits_V)
+        keys.append(int(cluster) * V + labels)
+        hits.append(hits_V[labels])
+    return np.concatenate(keys), np.concatenate(hits)
