@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -196,6 +198,19 @@ def test_wrong_arguments_are_named_and_nothing_is_written(
         build(**arguments(softmax, **{**changes, "out": out}))
     assert caught.value.field == field
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_build_left_is_swept_after_a_day(softmax: Softmax, tmp_path: Path) -> None:
+    """Also beside folders that the build has yet to make."""
+    stale, young = tmp_path / ".tmp-build-stale", tmp_path / ".tmp-build-young"
+    for folder in (stale, young):
+        folder.mkdir()
+        (folder / "labels.npy").touch()
+    old = time.time() - 25 * 3600
+    os.utime(stale, (old, old))
+    with pytest.raises(InvalidRequest):
+        build(**arguments(softmax, out=tmp_path / "lm" / "1", contexts="nothing.npy"))
+    assert [path.name for path in tmp_path.iterdir()] == [young.name]
 
 
 def test_an_existing_out_is_left_alone(softmax: Softmax, tmp_path: Path) -> None:

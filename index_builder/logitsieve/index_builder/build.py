@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,9 @@ from logitsieve.types.results import ArrayLike, Float32
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
+
+SCRATCH = ".tmp-build-"
+STALE_AFTER_S = 24 * 3600.0
 
 
 def build(
@@ -60,7 +66,9 @@ def build(
         raise InvalidRequest(
             "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
         )
-    with tempfile.TemporaryDirectory(prefix=".tmp-build-", dir=_existing(out.parent)) as folder:
+    beside = _existing(out.parent)
+    _sweep(beside)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as folder:
         scratch = Path(folder)
         train = open_contexts(contexts, softmax.dim, scratch, "contexts")
         if heldout is None:
@@ -85,6 +93,15 @@ def _existing(folder: Path) -> Path:
     while not folder.is_dir():
         folder = folder.parent
     return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what builds that were killed left behind; a younger one may still be at work."""
+    oldest = time.time() - STALE_AFTER_S
+    for path in folder.glob(f"{SCRATCH}*"):
+        with suppress(FileNotFoundError):  # another build swept it, or its own removed it
+            if path.lstat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _matrix(value: ArrayLike, field: str) -> Float32:
