@@ -48,12 +48,26 @@ def test_heads_get_the_matrix_their_part_and_their_operating_point(tiny: Path) -
     assert (exact.knobs, screen.knobs) == ({}, {"probes": 1.0})
 
 
-def test_heads_read_the_mapping_itself(tiny: Path) -> None:
+def test_heads_read_the_mapping_itself_but_copies_of_addresses(tiny: Path) -> None:
     _, screen = fakes_of(tiny)
     assert isinstance(screen, FakeHead)
-    for array in (screen.softmax.weight, screen.softmax.bias, *screen.arrays.values()):
-        assert not array.flags.owndata
-        assert not array.flags.writeable
+    mapped = (screen.softmax.weight, screen.softmax.bias, screen.arrays["centroids"])
+    copied = (screen.arrays["offsets"], screen.arrays["ids"])
+    assert not any(array.flags.owndata for array in mapped)
+    assert all(array.flags.owndata for array in copied)
+    assert not any(array.flags.writeable for array in (*mapped, *copied))
+
+
+def test_a_write_under_an_open_index_moves_no_address(tiny: Path) -> None:
+    _, screen = fakes_of(tiny)
+    assert isinstance(screen, FakeHead)
+    before = {name: screen.arrays[name].copy() for name in ("offsets", "ids")}
+    file = tiny / "screen.safetensors"
+    with file.open("r+b") as stream:  # in place, from `ids` on: a mapping sees it
+        stream.seek(-76, os.SEEK_END)
+        stream.write(b"\x7f" * 76)
+    for name, array in before.items():
+        np.testing.assert_array_equal(screen.arrays[name], array)
 
 
 def test_every_registered_head_has_a_part_that_is_checked() -> None:

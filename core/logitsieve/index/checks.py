@@ -28,10 +28,22 @@ PIECE = 1 << 24  # bytes hashed between two reports
 
 
 class PartCheck(NamedTuple):
-    """`structure(file, arrays, V, D)` and `values(file, arrays, V, report)`: IndexUnreadable."""
+    """`structure(file, arrays, V, D)` and `values(file, arrays, V, report)`: IndexUnreadable.
+
+    `addresses` names the arrays that a kernel uses as addresses.
+    """
 
     structure: Callable[[Path, Arrays, int, int], None]
     values: Callable[[Path, Arrays, int, Report], None]
+    addresses: tuple[str, ...] = ()
+
+
+def private(arrays: Arrays, names: tuple[str, ...]) -> Arrays:
+    """`arrays` with those of `names` copied: what was checked stays so if the file is written to."""
+    copies = {name: arrays[name].copy() for name in names if name in arrays}
+    for copy in copies.values():
+        copy.flags.writeable = False  # as the mapped ones: kernels are compiled for one kind
+    return {**arrays, **copies}
 
 
 def softmax_sha256(weight: np.ndarray, bias: np.ndarray, report: Report = lambda _: None) -> str:
@@ -119,6 +131,6 @@ def check_heads(heads: Mapping[str, HeadEntry], registry: Registry) -> None:
 
 CHECKS: dict[str, PartCheck] = {
     "softmax": PartCheck(_softmax_structure, _softmax_values),
-    "screen": PartCheck(_screen_structure, _screen_values),
+    "screen": PartCheck(_screen_structure, _screen_values, ("offsets", "ids")),
 }
 HEAD_PARTS: dict[str, str | None] = {"exact": None}  # the parts of others bear the head's name

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.heads.base import Softmax
-from logitsieve.index.checks import CHECKS
+from logitsieve.index.checks import CHECKS, private
 from logitsieve.index.files import read_small, regular
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -29,7 +29,10 @@ from logitsieve.types.errors import IndexUnreadable
 
 @dataclass(frozen=True)
 class Contents:
-    """`parts` holds the mapped arrays of every part this version knows, by part and name."""
+    """`parts` holds the arrays of every part this version knows, by part and name.
+
+    They are mapped, but for the small ones that kernels use as addresses: those are copies.
+    """
 
     path: Path
     manifest: Manifest
@@ -79,8 +82,10 @@ def _read_part(file: Path, name: str, manifest: Manifest) -> Mapping[str, np.nda
         raise IndexUnreadable(
             file, f"belongs to another matrix ({bound_to}, not {manifest.softmax_sha256})"
         )
-    CHECKS[name].structure(file, part.tensors, manifest.vocab_size, manifest.dim)
-    return part.tensors
+    check = CHECKS[name]
+    arrays = private(part.tensors, check.addresses)
+    check.structure(file, arrays, manifest.vocab_size, manifest.dim)
+    return arrays
 
 
 def _read_calibration(file: Path) -> Mapping[str, Any] | None:
