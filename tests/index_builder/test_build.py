@@ -200,6 +200,12 @@ def test_wrong_arguments_are_named_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_empty_weight_says_what_is_wrong(softmax: Softmax, tmp_path: Path) -> None:
+    empty = np.zeros((0, D), np.float32)
+    with pytest.raises(InvalidRequest, match="B >= 1"):
+        build(**arguments(softmax, out=tmp_path / "lm" / "1", weight=empty, bias=None))
+
+
 def test_what_a_killed_build_left_is_swept_after_a_day(softmax: Softmax, tmp_path: Path) -> None:
     """Also beside folders that the build has yet to make."""
     stale, young = tmp_path / ".tmp-build-stale", tmp_path / ".tmp-build-young"

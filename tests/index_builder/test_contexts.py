@@ -236,6 +236,24 @@ def a_shard_is_missing(folder: Path) -> str:
     return str(folder)
 
 
+def two_shards_of_one_number(folder: Path) -> str:
+    for name in ("0.npy", "00000.npy", "00001.npy"):
+        np.save(folder / name, np.zeros((3, DIM)))
+    return str(folder)
+
+
+def member_that_is_no_array(folder: Path) -> str:
+    with zipfile.ZipFile(folder / "h.npz", "w") as archive:
+        archive.writestr("H", b"text")
+    return f"{folder}/h.npz:H"
+
+
+def npy_named_npz(folder: Path) -> str:
+    with (folder / "h.npz").open("wb") as stream:
+        np.save(stream, np.zeros((3, DIM)))
+    return f"{folder}/h.npz:H"
+
+
 def unnamed(folder: Path) -> str:
     np.savez(folder / "h.npz", H=np.zeros((3, DIM)))
     return f"{folder}/h.npz"
@@ -281,6 +299,9 @@ HOSTILE = [
     missing,
     no_shards,
     a_shard_is_missing,
+    two_shards_of_one_number,
+    member_that_is_no_array,
+    npy_named_npz,
     unnamed,
     unknown_member,
     unknown_tensor,
@@ -296,7 +317,9 @@ def test_hostile_files_are_refused_by_name(write: Callable[[Path], str], tmp_pat
         open_contexts(source, DIM, tmp_path)
     assert caught.value.field == "contexts"
     assert str(tmp_path) in str(caught.value)
+    assert "allow_pickle" not in str(caught.value)
     if not Path(source).is_dir():
         with pytest.raises(InvalidRequest) as caught:
             load_array(source, "weight")
         assert caught.value.field == "weight"
+        assert str(caught.value).count("got") == 1

@@ -11,8 +11,10 @@ import os
 import shutil
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from logitsieve.types.errors import InvalidRequest
 
 FORMS = (
     "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "
-    "of float16 or float32"
+    "of float16, float32, float64 or bfloat16 (or its uint16 view)"
 )
 SAFETENSORS_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
 PIECE = 1 << 24  # bytes unpacked at once
@@ -33,11 +35,8 @@ def load_array(source: Path | str, field: str = "array") -> np.ndarray:
     """
     path, name = _split(source)
     if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                return np.asarray(archive[_member(archive.files, name, path, field)])
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise _refused(field, path, error) from error
+        with _member_of(path, name, field) as packed:
+            return np.asarray(np.lib.format.read_array(packed, allow_pickle=False))
     return _map_file(path, name, field)
 
 
@@ -95,10 +94,13 @@ def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
 
     try:
         with safe_open(path, framework="np") as file:  # checks the whole header
-            _member(list(file.keys()), name, path, field)
+            names = list(file.keys())
+        _check_name(names, name, path, field)
         with path.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             entry: dict[str, Any] = json.loads(stream.read(length))[name]
+    except InvalidRequest:
+        raise
     except (OSError, ValueError, SafetensorError) as error:
         raise _refused(field, path, error) from error
     if entry["dtype"] not in SAFETENSORS_TYPES:
@@ -112,7 +114,13 @@ def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
 
 def _shards(folder: Path, field: str) -> list[Path]:
     """`00000.npy`, `00001.npy`, ... by number; other files are not contexts."""
-    numbered = {int(path.stem): path for path in folder.glob("*.npy") if path.stem.isdecimal()}
+    numbered: dict[int, Path] = {}
+    for path in sorted(folder.glob("*.npy")):
+        if path.stem.isdecimal():
+            other = numbered.setdefault(int(path.stem), path)
+            if other != path:
+                got = f"{folder}: {other.name} and {path.name}"
+                raise InvalidRequest(field, got, "one file of each number")
     if not numbered:
         raise InvalidRequest(field, f"{folder}: no numbered .npy file", FORMS)
     if missing := set(range(max(numbered) + 1)) - set(numbered):
@@ -125,24 +133,34 @@ def _shards(folder: Path, field: str) -> list[Path]:
 def _unpack(path: Path, name: str, field: str, scratch: Path) -> Path:
     """The member `name` of an `.npz` as a file of its own in `scratch`, copied in pieces."""
     target = scratch / f"{field}.npy"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [member.removesuffix(".npy") for member in archive.namelist()]
-            member = _member(names, name, path, field) + ".npy"
-            with archive.open(member) as packed, target.open("wb") as stream:
-                shutil.copyfileobj(packed, stream, PIECE)
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise _refused(field, path, error) from error
+    with _member_of(path, name, field) as packed, target.open("wb") as stream:
+        shutil.copyfileobj(packed, stream, PIECE)
     return target
 
 
-def _member(names: list[str], name: str, path: Path, field: str) -> str:
-    if name in names:
-        return name
-    got = f"{path}: no array named {name!r}" if name else f"{path} without an array's name"
-    raise InvalidRequest(field, got, f"{path}:NAME, NAME one of {', '.join(names)}")
+@contextmanager
+def _member_of(path: Path, name: str, field: str) -> Iterator[IO[bytes]]:
+    """The member `name` of an `.npz`, open to be read; what goes wrong then names `field`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            files = [file for file in archive.namelist() if file.endswith(".npy")]
+            _check_name([file.removesuffix(".npy") for file in files], name, path, field)
+            with archive.open(f"{name}.npy") as packed:
+                yield packed
+    except InvalidRequest:
+        raise
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise _refused(field, path, error) from error
+
+
+def _check_name(names: list[str], name: str, path: Path, field: str) -> None:
+    if name not in names:
+        got = f"{path}: no array named {name!r}" if name else f"{path} without an array's name"
+        raise InvalidRequest(field, got, f"{path}:NAME, NAME one of {', '.join(names)}")
 
 
 def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
     reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    if "allow_pickle" in reason:  # advice to whoever calls numpy, not to whoever names a file
+        reason = "not an array of numbers"
     return InvalidRequest(field, reason if str(path) in reason else f"{path}: {reason}", FORMS)

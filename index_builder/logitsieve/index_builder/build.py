@@ -124,7 +124,7 @@ def _finite(array: ArrayLike, field: str) -> Float32:
     try:
         values = as_hidden(array)
     except InvalidRequest as error:
-        raise InvalidRequest(field, error.got, "float32 or another float type") from error
+        raise InvalidRequest(field, error.got, error.allowed) from error
     if not np.isfinite(values).all():
         raise InvalidRequest(field, "NaN or infinity", "finite values")
     return values
