@@ -11,6 +11,7 @@ from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.kmeans import spherical_kmeans
 from logitsieve.index_builder.material import exact_labels, prepare, sample_rows
 from logitsieve.index_builder.partition import Partition
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import ArrayLike, TopK
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax
@@ -60,6 +61,26 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
     contexts = Contexts([make_contexts(5000)])
     exact_labels(Watching(), contexts, 90, 20, file, "label", lambda *step: None)
     assert held[0]
+
+
+@pytest.mark.parametrize("row", [3, 1030, 2650])
+def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row: int) -> None:
+    """Also one that is held out."""
+    exact, hidden = make_exact(make_softmax(vocab_size=90, dim=16)), make_contexts(2700)
+    hidden[row] = 1e38
+    train, heldout = Contexts([hidden[:1000], hidden[1000:]]).split()
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(
+            exact,
+            90,
+            train,
+            heldout.spread(200, 20),
+            5,
+            BuildConfig(),
+            tmp_path,
+            lambda *step: None,
+        )
+    assert caught.value.field == f"contexts[{row}]"
 
 
 def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:

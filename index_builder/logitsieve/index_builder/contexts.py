@@ -6,6 +6,7 @@ Shape letters: N contexts, D hidden size, S rows asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -28,8 +29,17 @@ class Contexts:
     Every row read is checked: InvalidRequest names `field` and the row if a value is not finite.
     """
 
-    def __init__(self, shards: Sequence[np.ndarray], field: str = "contexts") -> None:
+    def __init__(
+        self,
+        shards: Sequence[np.ndarray],
+        field: str = "contexts",
+        firsts: Sequence[int] | None = None,
+    ) -> None:
+        """`firsts` are the numbers by which the first row of each shard is named in errors."""
+        if firsts is None:
+            firsts = list(accumulate((len(shard) for shard in shards), initial=0))[:-1]
         self.field = field
+        self._firsts = [first for shard, first in zip(shards, firsts, strict=True) if len(shard)]
         self._shards = [shard for shard in shards if len(shard)]
         self._ends = np.cumsum([len(shard) for shard in self._shards], dtype=np.int64)
         self.rows = int(self._ends[-1]) if self._shards else 0
@@ -37,11 +47,9 @@ class Contexts:
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Float32]:
         """float32 [n, D] in order, n <= size; a block never spans two shards."""
-        first = 0
-        for shard in self._shards:
+        for shard, first in zip(self._shards, self._firsts, strict=True):
             for start in range(0, len(shard), size):
                 yield self._read(shard[start : start + size], first + start)
-            first += len(shard)
 
     def take(self, rows_S: Int64) -> Float32:
         """float32 [S, D]: the rows asked for, in that order."""
@@ -53,7 +61,9 @@ class Contexts:
             local = rows_S[places] - (self._ends[number] - len(shard))
             for start in range(0, len(places), BLOCK_ROWS):
                 part = slice(start, start + BLOCK_ROWS)
-                taken[places[part]] = self._read(shard[local[part]], int(rows_S[places[part]][0]))
+                taken[places[part]] = self._read(
+                    shard[local[part]], self.number(int(rows_S[places[part]][0]))
+                )
         return taken
 
     def sample(self, rows: int) -> Float32:
@@ -63,11 +73,17 @@ class Contexts:
 
     def between(self, start: int, stop: int) -> Self:
         """Rows start .. stop - 1, sharing the storage."""
-        shards = []
-        for shard, end in zip(self._shards, self._ends, strict=True):
+        shards, firsts = [], []
+        for shard, end, number in zip(self._shards, self._ends, self._firsts, strict=True):
             first = int(end) - len(shard)
             shards.append(shard[max(0, start - first) : max(0, stop - first)])
-        return type(self)(shards, self.field)
+            firsts.append(number + max(0, start - first))
+        return type(self)(shards, self.field, firsts)
+
+    def number(self, row: int) -> int:
+        """The row's number in what the user gave: these may be a part of that."""
+        shard = int(np.searchsorted(self._ends, row, side="right"))
+        return self._firsts[shard] + row - (int(self._ends[shard]) - len(self._shards[shard]))
 
     def spread(self, rows: int, blocks: int) -> Self:
         """At most `rows` of the rows, as `blocks` contiguous blocks at equal distances."""
@@ -75,8 +91,10 @@ class Contexts:
         if self.rows <= rows or size == 0:
             return self.between(0, rows)
         starts = [self.rows * number // blocks for number in range(blocks)]
-        parts = [self.between(start, start + size)._shards for start in starts]
-        return type(self)([shard for part in parts for shard in part], self.field)
+        parts = [self.between(start, start + size) for start in starts]
+        shards = [shard for part in parts for shard in part._shards]
+        firsts = [first for part in parts for first in part._firsts]
+        return type(self)(shards, self.field, firsts)
 
     def split(self) -> tuple[Self, Self]:
         """(to fit on, held out): the last tenth is held out, since neighbours resemble each other.

@@ -6,6 +6,7 @@ V vocabulary, K labels a context.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,7 @@ import numpy as np
 from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import ArrayLike, Float32, Int64, TopK
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers
@@ -97,10 +99,22 @@ def exact_labels(
     reserve(file, labels, 0, contexts.rows)
     done = 0
     for block in contexts.blocks(LABEL_ROWS):
-        labels[done : done + len(block)] = exact.topk(block, depth).ids
+        try:
+            labels[done : done + len(block)] = exact.topk(block, depth).ids
+        except InvalidRequest as error:
+            raise _of_contexts(error, contexts, done) from error
         done += len(block)
         progress(stage, done, contexts.rows)
     return labels
+
+
+def _of_contexts(error: InvalidRequest, contexts: Contexts, done: int) -> InvalidRequest:
+    """The head's `hidden[row]`, a row of a block, as the user knows it."""
+    row = re.fullmatch(r"hidden\[(\d+)\]", error.field)
+    if row is None:
+        return error
+    number = contexts.number(done + int(row[1]))
+    return InvalidRequest(f"{contexts.field}[{number}]", error.got, error.allowed)
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:
