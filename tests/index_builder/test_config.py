@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, fields
+from typing import Any
 
 import pytest
 
+from logitsieve.index_builder.capture import CaptureConfig
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.types.errors import InvalidRequest
 
@@ -13,6 +15,16 @@ def test_every_option_has_help_and_a_range() -> None:
         assert field.metadata["help"].endswith(".")
         assert field.metadata["low"] is not None
         assert field.kw_only
+
+
+@pytest.mark.parametrize("config", [BuildConfig, CaptureConfig])
+def test_a_huge_number_is_refused_by_name(config: type[BuildConfig | CaptureConfig]) -> None:
+    numbers = [field for field in fields(config) if "low" in field.metadata]
+    for field in numbers:
+        value: Any = (10**400,) if field.name == "clusters_tried" else 10**400
+        with pytest.raises(InvalidRequest) as caught:
+            config(**{field.name: value})
+        assert caught.value.field == field.name
 
 
 def test_it_cannot_be_changed() -> None:

@@ -34,9 +34,9 @@ CHUNK = 8192  # rows of W multiplied at once
 class CaptureConfig:
     """What `capture` keeps, and how; InvalidRequest for a value out of range."""
 
-    max_rows: int = option(200_000, "Contexts kept, spread over all that the model sees.", 1)
-    shard_rows: int = option(65_536, "Contexts in one file.", 1)
-    seed: int = option(0, "Draws which row of each stretch is kept.", 0)
+    max_rows: int = option(200_000, "Contexts kept, spread over all that the model sees.", 1, 10**9)
+    shard_rows: int = option(65_536, "Contexts in one file.", 1, 10**9)
+    seed: int = option(0, "Draws which row of each stretch is kept.", 0, 2**31 - 1)
     dtype: Literal["float16", "float32"] = field(
         default="float16", metadata={"help": "What the contexts are stored as."}
     )

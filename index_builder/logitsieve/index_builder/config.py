@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
     """The callback of who does not care."""
 
 
-def option(default: Any, help: str, low: float, high: float = math.inf) -> Any:
+def option(default: Any, help: str, low: float, high: float) -> Any:
     """A field with its help and the inclusive range of its values."""
     return field(default=default, metadata={"help": help, "low": low, "high": high})
 
@@ -28,12 +27,14 @@ class ScreenConfig:
 
     clusters: int = option(100, "Clusters, C (the paper's r).", 1, 65_535)
     budget: float | None = option(
-        None, "Candidates a row on average, B; unset keeps every label that pays.", 1
+        None, "Candidates a row on average, B; unset keeps every label that pays.", 1, 2**31 - 1
     )
     labels: int = option(5, "Exact best ids of each context that a list should hold, k'.", 1, 64)
-    rounds: int = option(8, "Rounds of training after the first lists, T; 0 is plain k-means.", 0)
-    steps: int = option(150, "Gradient steps in each round.", 1)
-    batch_rows: int = option(1024, "Contexts in each gradient step.", 1)
+    rounds: int = option(
+        8, "Rounds of training after the first lists, T; 0 is plain k-means.", 0, 1000
+    )
+    steps: int = option(150, "Gradient steps in each round.", 1, 1_000_000)
+    batch_rows: int = option(1024, "Contexts in each gradient step.", 1, 1_000_000)
     learning_rate: float = option(
         0.03, "Step of the optimizer, in units of the centroids' root mean square.", 1e-6, 10
     )
@@ -41,11 +42,11 @@ class ScreenConfig:
         3e-4, "Cost of a candidate that is no label, a missed label being 1 (lambda).", 0, 1
     )
     overrun_weight: float = option(
-        10.0, "Cost of each candidate a row above the budget while training (gamma).", 0
+        10.0, "Cost of each candidate a row above the budget while training (gamma).", 0, 1e6
     )
-    kmeans_iterations: int = option(25, "Iterations of spherical k-means.", 1)
+    kmeans_iterations: int = option(25, "Iterations of spherical k-means.", 1, 10_000)
     sample_mib: int = option(
-        256, "Memory for the contexts that k-means and training see, in MiB.", 1
+        256, "Memory for the contexts that k-means and training see, in MiB.", 1, 1 << 24
     )
 
     def __post_init__(self) -> None:
@@ -73,7 +74,10 @@ class BuildConfig(ScreenConfig):
         },
     )
     heldout_rows: int = option(
-        50_000, "Held-out contexts that judge, at most: in contiguous blocks spread over them.", 1
+        50_000,
+        "Held-out contexts that judge, at most: in contiguous blocks spread over them.",
+        1,
+        10**9,
     )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)
@@ -88,6 +92,6 @@ def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
     right_kind = isinstance(value, int if integral else (int, float)) and not isinstance(
         value, bool
     )
-    if not (right_kind and low <= value <= high and math.isfinite(value)):
-        bounds = f"from {low:g}" + (f" to {high:g}" if high != math.inf else "")
+    if not (right_kind and low <= value <= high):
+        bounds = f"from {low:g} to {high:g}"
         raise InvalidRequest(name, value, f"{'an integer' if integral else 'a number'} {bounds}")
