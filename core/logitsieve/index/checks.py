@@ -39,7 +39,7 @@ class PartCheck(NamedTuple):
 
 
 def private(arrays: Arrays, names: tuple[str, ...]) -> Arrays:
-    """`arrays` with those of `names` copied: what was checked stays so if the file is written to."""
+    """`arrays`, those of `names` copied: once checked they stay, whoever writes to the file."""
     copies = {name: arrays[name].copy() for name in names if name in arrays}
     for copy in copies.values():
         copy.flags.writeable = False  # as the mapped ones: kernels are compiled for one kind

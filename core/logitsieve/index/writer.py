@@ -128,8 +128,6 @@ def new_path(out: Path | str) -> Path:
 
 def _checked_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, Arrays]:
     """Every array, contiguous and little-endian, after the checks that a reader will make."""
-    if softmax.weight.ndim != 2:
-        raise InvalidRequest("softmax", f"weight {list(softmax.weight.shape)}", "weight [V, D]")
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
     checked: dict[str, Arrays] = {}
