@@ -11,7 +11,7 @@ import numpy as np
 
 from logitsieve.types.results import Bool, Int32, Int64
 
-ROUNDING = 1e-6  # rows: what a quotient of whole numbers may lose when it is multiplied back
+ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when multiplied back
 
 
 class Knapsack:
@@ -45,7 +45,7 @@ class Knapsack:
         fits later, so each pass drops all such items and takes the longest prefix of the rest.
         """
         keep_P = np.zeros(self._pairs, bool)
-        capacity = int(min(budget, self.everything + 1) * self._total_rows + ROUNDING)
+        capacity = int(min(budget, self.everything + 1) * self._total_rows * (1 + ROUNDING))
         items, weights = self._items, self._weights
         while True:
             fits = weights <= capacity
