@@ -19,6 +19,14 @@ def test_centroids_are_unit_vectors_near_the_topics() -> None:
     assert cosines.max(axis=1).min() > 0.95
 
 
+def test_squares_that_overflow_change_no_cluster() -> None:
+    hidden = make_contexts(500, topics=5)
+    plain, large = (
+        spherical_kmeans(hidden * np.float32(scale), 5, CONFIG, seed=1) for scale in (1, 2.0**90)
+    )
+    np.testing.assert_allclose(large, plain, atol=1e-5)
+
+
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 def test_samples_agree_with_the_argmax_in_nine_of_ten_cases(scale: float) -> None:
     hidden = make_contexts(3000) * np.float32(scale)

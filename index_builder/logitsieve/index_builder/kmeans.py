@@ -21,8 +21,10 @@ SCALE_ROWS = 8192  # contexts on which the scale is set
 
 def spherical_kmeans(hidden_SD: Float32, clusters: int, config: ScreenConfig, seed: int) -> Float32:
     """float32 [C, D]: unit centroids, at most `clusters` and at most one a context."""
-    norms_S = np.linalg.norm(hidden_SD, axis=1, keepdims=True)
-    unit_SD = hidden_SD / np.maximum(norms_S, np.finfo(np.float32).tiny)
+    tiny = np.finfo(np.float32).tiny
+    largest_S = np.abs(hidden_SD).max(axis=1, keepdims=True)
+    unit_SD = hidden_SD / np.maximum(largest_S, tiny)  # squares of larger ones could overflow
+    unit_SD /= np.maximum(np.linalg.norm(unit_SD, axis=1, keepdims=True), tiny)
     kmeans = faiss.Kmeans(
         hidden_SD.shape[1],
         min(clusters, len(hidden_SD)),
