@@ -185,6 +185,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("heads", {"heads": ("exact", "certain")}),
     ("target_precision", {"target_precision": {"p7": 0.5}}),
     ("target_precision", {"target_precision": {"p1": 0.5}, "heads": ("exact",)}),
+    ("best_effort", {"best_effort": True}),
     ("out", {"out": "lm/first"}),
 ]
 

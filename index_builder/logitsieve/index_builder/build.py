@@ -57,6 +57,8 @@ def build(
 
     config = config or BuildConfig()
     names = pipeline.check_heads(heads, targeted=target_precision is not None)
+    if best_effort and target_precision is None:
+        raise InvalidRequest("best_effort", True, "a target_precision that it may miss")
     out = new_path(out)  # refused before hours of fitting, not after
     weight_VD = _matrix(weight, "weight")
     softmax = Softmax(weight_VD, _bias(bias, len(weight_VD)))
