@@ -121,6 +121,17 @@ def test_a_fingerprint_changes_with_the_file_not_with_the_reading(tiny: Path) ->
     assert len({before, touched, replaced}) == 3
 
 
+def test_what_is_mapped_is_hashed_not_what_bears_its_name_now(tiny: Path) -> None:
+    file = tiny / "screen.safetensors"
+    whole = file.read_bytes()
+    replace_file(file, whole.replace(b"\x00\x00\x80\x3f", b"\x00\x00\x80\x3e"))
+    damaged = read_contents(tiny)
+    replace_file(file, whole)
+    with pytest.raises(IndexUnreadable, match=r"screen\.safetensors: damaged"):
+        verify_contents(damaged)
+    verify_contents(read_contents(tiny))
+
+
 def test_memory_is_kept_in_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "logitsieve"
     assert "a" not in VerifiedMemory(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -9,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from logitsieve.heads.base import Softmax
-from logitsieve.index.checks import CHECKS, private
+from logitsieve.index.checks import CHECKS, Arrays, private
 from logitsieve.index.files import read_small, regular
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -23,7 +22,7 @@ from logitsieve.index.manifest import (
     is_name,
     is_version,
 )
-from logitsieve.index.tensorfile import map_tensors
+from logitsieve.index.tensorfile import TensorFile, map_tensors
 from logitsieve.types.errors import IndexUnreadable
 
 
@@ -32,12 +31,14 @@ class Contents:
     """`parts` holds the arrays of every part this version knows, by part and name.
 
     They are mapped, but for the small ones that kernels use as addresses: those are copies.
+    `mapped` holds the files that were mapped, by file name.
     """
 
     path: Path
     manifest: Manifest
     softmax: Softmax
-    parts: Mapping[str, Mapping[str, np.ndarray]]
+    parts: Mapping[str, Arrays]
+    mapped: Mapping[str, TensorFile]
     calibration: Mapping[str, Any] | None
 
     def file(self, entry: FileEntry) -> Path:
@@ -59,14 +60,15 @@ def read_contents(path: Path | str) -> Contents:
     manifest = Manifest.from_json(read_small(file, MAX_MANIFEST), file)
     for entry in manifest.files():
         _check_size(folder / entry.file, entry.size)
+    known = {name: entry.file for name, entry in manifest.parts.items() if name in CHECKS}
+    mapped = {file: map_tensors(folder / file) for file in known.values()}
     parts = {
-        name: _read_part(folder / entry.file, name, manifest)
-        for name, entry in manifest.parts.items()
-        if name in CHECKS
+        name: _checked_part(folder / file, name, mapped[file], manifest)
+        for name, file in known.items()
     }
     softmax = Softmax(parts["softmax"]["weight"], parts["softmax"]["bias"])
     calibration = _read_calibration(folder / CALIBRATION_FILE)
-    return Contents(folder, manifest, softmax, parts, calibration)
+    return Contents(folder, manifest, softmax, parts, mapped, calibration)
 
 
 def _check_size(file: Path, size: int) -> None:
@@ -75,8 +77,7 @@ def _check_size(file: Path, size: int) -> None:
         raise IndexUnreadable(file, f"{found} bytes, the manifest says {size}")
 
 
-def _read_part(file: Path, name: str, manifest: Manifest) -> Mapping[str, np.ndarray]:
-    part = map_tensors(file)
+def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -> Arrays:
     bound_to = part.metadata.get("softmax_sha256")
     if bound_to != manifest.softmax_sha256:
         raise IndexUnreadable(
@@ -100,14 +101,27 @@ def _read_calibration(file: Path) -> Mapping[str, Any] | None:
     return calibration
 
 
+def check_digest(file: Path, entry: FileEntry, found: str) -> None:
+    """IndexUnreadable unless the sha256 `found` is that of the manifest."""
+    if found != entry.sha256:
+        raise IndexUnreadable(
+            file, f"damaged: its sha256 is {found}, the manifest says {entry.sha256}"
+        )
+
+
 def read_vocabulary(path: Path, manifest: Manifest) -> tuple[str, ...] | None:
-    """The words by id, one a line; None where the index at `path` has none."""
+    """The words by id, one a line; None where the index at `path` has none.
+
+    The bytes that are read are those that the digest is compared with.
+    """
     entry = manifest.vocabulary
     if entry is None:
         return None
     file = path / entry.file
+    data = read_small(file, entry.size)
+    check_digest(file, entry, hashlib.sha256(data).hexdigest())
     try:
-        text = read_small(file, entry.size).decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise IndexUnreadable(file, f"not UTF-8 at byte {error.start}") from error
     words = text.split("\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,15 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A mapped file: read-only arrays that share its pages, and the strings of its header."""
+    """A mapped file: read-only arrays that share its pages, and the strings of its header.
+
+    `content` is all of it, `status` what the system said about it when it was mapped.
+    """
 
     tensors: Mapping[str, np.ndarray]
     metadata: Mapping[str, str]
+    content: mmap.mmap
+    status: os.stat_result
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,11 @@ def pieces(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> It
 
 def map_tensors(path: Path) -> TensorFile:
     """Map a file and check its header: IndexUnreadable unless every byte is accounted for."""
-    size = regular(path).st_size
-    if size < 8:
-        raise IndexUnreadable(path, f"{size} bytes, too short for a header")
+    regular(path)
     with refusing(path), path.open("rb") as stream:
+        status = os.fstat(stream.fileno())
+        if (size := status.st_size) < 8:
+            raise IndexUnreadable(path, f"{size} bytes, too short for a header")
         mapped = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
     try:
         begin = 8 + _header_length(mapped, size)
@@ -115,7 +122,7 @@ def map_tensors(path: Path) -> TensorFile:
         for span in spans
         if not span.name.startswith(PADDING)
     }
-    return TensorFile(tensors, metadata)
+    return TensorFile(tensors, metadata, mapped, status)
 
 
 def _header_length(mapped: mmap.mmap, size: int) -> int:

@@ -10,16 +10,17 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 from logitsieve.index.checks import CHECKS, Report, softmax_sha256
-from logitsieve.index.contents import Contents, read_vocabulary
+from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import refusing, regular
 from logitsieve.index.manifest import FileEntry, canonical
+from logitsieve.index.tensorfile import TensorFile
 from logitsieve.types.errors import IndexUnreadable
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -43,7 +44,6 @@ def verify_contents(contents: Contents, progress: Progress | None = None) -> Non
                 future.result()
         finally:
             pool.shutdown(cancel_futures=True)
-    read_vocabulary(contents.path, contents.manifest)
 
 
 def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
@@ -51,7 +51,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     manifest, softmax = contents.manifest, contents.softmax
 
     def hash_file(entry: FileEntry) -> Callable[[Report], None]:
-        return lambda report: _check_file(contents.file(entry), entry, report)
+        return lambda report: _check_file(contents, entry, report)
 
     def check_values(part: str) -> Callable[[Report], None]:
         file = contents.file(manifest.parts[part])
@@ -66,25 +66,39 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
                 file, f"holds the matrix {found}, the manifest says {manifest.softmax_sha256}"
             )
 
-    jobs = [(entry.size, hash_file(entry)) for entry in manifest.files()]
+    def check_vocabulary(report: Report) -> None:
+        words = read_vocabulary(contents.path, manifest)
+        report(sum(len(word.encode()) + 1 for word in words or ()))
+
+    jobs = [(entry.size, hash_file(entry)) for entry in manifest.parts.values()]
     jobs += [
         (sum(array.nbytes for array in arrays.values()), check_values(part))
         for part, arrays in contents.parts.items()
     ]
     jobs.append((softmax.weight.nbytes + softmax.bias.nbytes, hash_softmax))
+    if manifest.vocabulary is not None:
+        jobs.append((manifest.vocabulary.size, check_vocabulary))
     return sorted(jobs, key=lambda job: -job[0])
 
 
-def _check_file(file: Path, entry: FileEntry, report: Report) -> None:
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(PIECE))
+def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:
+    file, digest = contents.file(entry), hashlib.sha256()
+    for piece in _pieces(file, contents.mapped.get(entry.file)):
+        digest.update(piece)
+        report(len(piece))
+    check_digest(file, entry, digest.hexdigest())
+
+
+def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
+    """What is mapped, whatever bears its name by now; only unknown parts are read by name."""
+    if mapped is not None:
+        view = memoryview(mapped.content)
+        yield from (view[start : start + PIECE] for start in range(0, len(view), PIECE))
+        return
+    buffer = memoryview(bytearray(PIECE))
     with refusing(file), file.open("rb", buffering=0) as stream:
         while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
-            report(count)
-    if digest.hexdigest() != entry.sha256:
-        raise IndexUnreadable(
-            file, f"damaged: its sha256 is {digest.hexdigest()}, the manifest says {entry.sha256}"
-        )
+            yield buffer[:count]
 
 
 def _counter(progress: Progress | None, total: int) -> Report:
