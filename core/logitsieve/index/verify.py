@@ -117,13 +117,20 @@ def _counter(progress: Progress | None, total: int) -> Report:
 
 def fingerprint(contents: Contents) -> str:
     """Changes when a file is replaced, cut or written to, and when there is more to check."""
-    statuses = [
-        (entry.file, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        for entry in contents.manifest.files()
-        if (status := regular(contents.file(entry)))
-    ]
+    statuses = [_identity(_status(contents, entry)) for entry in contents.manifest.files()]
     state = [str(contents.path), contents.manifest.digest, sorted(CHECKS), statuses]
     return hashlib.sha256(canonical(state)).hexdigest()
+
+
+def _status(contents: Contents, entry: FileEntry) -> os.stat_result:
+    mapped = contents.mapped.get(entry.file)
+    return regular(contents.file(entry)) if mapped is None else mapped.status
+
+
+def _identity(status: os.stat_result) -> list[int]:
+    """The time of the last change of status too: a program can set the other one back."""
+    times = [status.st_mtime_ns, status.st_ctime_ns]
+    return [status.st_dev, status.st_ino, status.st_size, *times]
 
 
 class VerifiedMemory:
