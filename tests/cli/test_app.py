@@ -45,6 +45,14 @@ def test_what_the_system_refuses_is_an_error_without_a_traceback(
     assert result.stderr.startswith("error: ")
 
 
+def test_no_control_character_reaches_the_terminal(run: Run, tmp_path: Path) -> None:
+    result = run("verify", tmp_path / "a\x1b]0;owned\x07b" / "1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.removesuffix("\n").isprintable()
+    assert r"a\x1b]0;owned\x07b" in result.stderr
+
+
 def test_the_installed_command_runs() -> None:
     program = Path(sys.executable).with_name("logitsieve")
     done = subprocess.run([program, "verify", "nowhere/1"], capture_output=True, text=True)

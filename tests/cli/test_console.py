@@ -40,6 +40,11 @@ def test_no_cell_is_markup_or_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert "…" not in printed
 
 
+def test_no_title_holds_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("first\nsecond \x1b[2J", ["word"], [])
+    assert capsys.readouterr().out.startswith("first\n'second \\x1b[2J'\n")
+
+
 def test_a_table_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("title", ["word"], [])
     assert "word" in capsys.readouterr().out

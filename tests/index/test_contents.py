@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from logitsieve.index import FileEntry
 from logitsieve.index.contents import read_contents, read_vocabulary
+from logitsieve.index.manifest import canonical
+from logitsieve.index.tensorfile import pieces
 from logitsieve.index.verify import verify_contents
 from logitsieve.types.errors import IndexUnreadable
 from tests.index.samples import (
@@ -96,6 +100,50 @@ def test_a_part_of_another_matrix_is_refused_even_when_its_digest_fits(tiny: Pat
     error = refused(tiny)
     assert error.file == tiny / "screen.safetensors"
     assert "another matrix" in error.reason
+
+
+ESCAPE = "\x1b]0;owned\x07"
+
+
+def assert_legible(error: IndexUnreadable) -> None:
+    assert error.reason.isprintable()
+    assert len(error.reason) < 1500
+
+
+def test_a_matrix_named_by_escapes_without_end_is_quoted_shortly(tiny: Path) -> None:
+    metadata = {"softmax_sha256": ESCAPE * 1000}
+    replace_file(
+        tiny / "screen.safetensors",
+        b"".join(bytes(piece) for piece in pieces(tiny_screen(), metadata)),
+    )
+    forge(tiny)
+    error = refused(tiny)
+    assert "another matrix" in error.reason
+    assert_legible(error)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format_version": ESCAPE * 1000},
+        {ESCAPE * 1000: 1},
+        {"parts": {ESCAPE * 1000: {}}},
+        {"heads": {ESCAPE * 1000: {}}},
+        {"heads": {"exact": {"part": None, "config": {}, "knobs": {ESCAPE * 1000: 1}}}},
+        {"seeds": {ESCAPE * 1000: "x"}},
+        {"vocab_size": ESCAPE * 1000},
+        {"default_head": ESCAPE * 1000},
+    ],
+)
+def test_what_a_manifest_holds_is_quoted_shortly(tiny: Path, changes: dict[str, Any]) -> None:
+    file = tiny / "manifest.json"
+    fields = {**json.loads(file.read_bytes()), **changes}
+    del fields["digest"]
+    fields["digest"] = hashlib.sha256(canonical(fields)).hexdigest()
+    replace_file(file, canonical(fields) + b"\n")
+    error = refused(tiny)
+    assert error.file == file
+    assert_legible(error)
 
 
 def test_the_softmax_of_another_index_is_refused(tiny: Path) -> None:

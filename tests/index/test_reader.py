@@ -95,6 +95,7 @@ def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
         (HeadEntry(), "names the part None, needed: 'screen'"),
         (HeadEntry("screen", {"probes": 0}), "head 'screen': knobs.probes"),
         (HeadEntry("screen", {"warp": 1}), "head 'screen': knobs.warp"),
+        (HeadEntry("screen", {"\x1b[2J": 1}), r"head 'screen': knobs.\x1b[2J"),
     ],
 )
 def test_heads_are_refused_by_name(tiny: Path, entry: HeadEntry, reason: str) -> None:
@@ -104,6 +105,7 @@ def test_heads_are_refused_by_name(tiny: Path, entry: HeadEntry, reason: str) ->
             refusing(tiny)
         assert refused.value.file == tiny / "manifest.json"
         assert reason in refused.value.reason
+        assert refused.value.reason.isprintable()
 
 
 def test_verify_index_names_what_it_checked(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from logitsieve.cli.console import shown
 from logitsieve.types.errors import InvalidRequest, LogitsieveError
 from logitsieve.types.extras import require
 
@@ -77,7 +78,7 @@ class CommandGroup(TyperGroup):
         except BrokenPipeError:
             raise  # `| head` is no failure: typer ends quietly
         except (LogitsieveError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {shown(str(error))}", file=sys.stderr)
             code = BAD_INPUT if isinstance(error, InvalidRequest) else COULD_NOT
             raise typer.Exit(code) from error
 
@@ -100,7 +101,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    shown: Annotated[
+    show_version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
     ] = False,
 ) -> None:

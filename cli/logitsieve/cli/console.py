@@ -24,7 +24,7 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """The title and a table; cells are shown as they are, never as markup, numbers to the right."""
-    print(title)
+    print(*(shown(line) for line in title.split("\n")), sep="\n")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for number, column in enumerate(columns):
         is_number = rows and all(isinstance(row[number], int | float | None) for row in rows)

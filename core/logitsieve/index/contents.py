@@ -12,7 +12,7 @@ from typing import Any
 
 from logitsieve.heads.base import Softmax
 from logitsieve.index.checks import CHECKS, Arrays, private
-from logitsieve.index.files import read_small, regular
+from logitsieve.index.files import read_small, refusal, regular
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
     MANIFEST_FILE,
@@ -81,7 +81,7 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
     bound_to = part.metadata.get("softmax_sha256")
     if bound_to != manifest.softmax_sha256:
         raise IndexUnreadable(
-            file, f"belongs to another matrix ({bound_to}, not {manifest.softmax_sha256})"
+            file, f"belongs to another matrix ({bound_to!r:.80}, not {manifest.softmax_sha256})"
         )
     check = CHECKS[name]
     arrays = private(part.tensors, check.addresses)
@@ -95,7 +95,7 @@ def _read_calibration(file: Path) -> Mapping[str, Any] | None:
     try:
         calibration = json.loads(read_small(file, MAX_MANIFEST))
     except (ValueError, RecursionError) as error:
-        raise IndexUnreadable(file, f"not JSON: {str(error)[:200]}") from error
+        raise refusal(file, f"not JSON: {error}") from error
     if not isinstance(calibration, dict):
         raise IndexUnreadable(file, "not a JSON object")
     return calibration

@@ -10,6 +10,14 @@ from pathlib import Path
 
 from logitsieve.types.errors import IndexUnreadable
 
+LEGIBLE = 300  # characters of a reason
+
+
+def refusal(path: Path, error: object) -> IndexUnreadable:
+    """IndexUnreadable for a reason that quotes the file: bounded, control characters escaped."""
+    text = str(error)[:LEGIBLE]
+    return IndexUnreadable(path, text if text.isprintable() else ascii(text)[1:-1])
+
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from logitsieve.index.files import refusal
 from logitsieve.types.errors import IndexUnreadable
 
 FORMAT_VERSION = 1
@@ -124,7 +125,7 @@ class Manifest:
         except RecursionError as error:
             raise IndexUnreadable(file, "nested too deeply") from error
         except ValueError as error:
-            raise IndexUnreadable(file, str(error)) from error
+            raise refusal(file, error) from error
         if manifest.file_bytes() != data:
             raise IndexUnreadable(file, "not in canonical form")
         return manifest
@@ -135,7 +136,7 @@ class Manifest:
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
         if type(version := fields.get("format_version")) is not int or version not in READABLE:
-            raise ValueError(f"format_version {version!r} is not one of {list(READABLE)}")
+            raise ValueError(f"format_version {version!r:.40} is not one of {list(READABLE)}")
         digest = fields.pop("digest", None)
         if digest != hashlib.sha256(canonical(fields)).hexdigest():
             raise ValueError("the contents do not match the digest they name")
@@ -152,7 +153,7 @@ class Manifest:
         """ValueError unless names, heads, parts and files fit together."""
         for kind, names in (("part", self.parts), ("head", self.heads)):
             if wrong := [name for name in names if not is_name(name)]:
-                raise ValueError(f"{wrong[0]!r} cannot name a {kind}")
+                raise ValueError(f"{wrong[0]!r:.80} cannot name a {kind}")
         files = [entry.file for entry in self.files()]
         if len({*files, MANIFEST_FILE, CALIBRATION_FILE}) != len(files) + 2:
             raise ValueError("two parts share a file")

@@ -9,6 +9,7 @@ from logitsieve.heads import HEADS
 from logitsieve.heads.base import Head
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
+from logitsieve.index.files import refusal
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
 from logitsieve.index.verify import Progress, VerifiedMemory, fingerprint, verify_contents
@@ -69,7 +70,7 @@ def _check_heads(contents: Contents, registry: Registry) -> None:
     try:
         check_heads(manifest.heads, registry)
     except ValueError as error:
-        raise IndexUnreadable(file, str(error)) from error
+        raise refusal(file, error) from error
 
 
 def assemble(contents: Contents, registry: Registry, threads: int) -> Index:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.index.files import refusing, regular
+from logitsieve.index.files import refusal, refusing, regular
 from logitsieve.types.errors import IndexUnreadable
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
@@ -114,7 +114,7 @@ def map_tensors(path: Path) -> TensorFile:
         spans, metadata = _parse_header(mapped[8:begin])
         _check_layout(spans, begin, size)
     except ValueError as error:
-        raise IndexUnreadable(path, str(error)) from error
+        raise refusal(path, error) from error
     tensors = {
         span.name: np.frombuffer(
             mapped, span.dtype, math.prod(span.shape), begin + span.start
@@ -168,7 +168,7 @@ def _parse_entry(name: str, entry: object) -> _Span:
         raise ValueError(f"tensor {name!r} needs exactly dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or code not in DTYPES:
-        raise ValueError(f"tensor {name!r} has dtype {code!r}, allowed: {', '.join(DTYPES)}")
+        raise ValueError(f"tensor {name!r} has dtype {code!r:.40}, allowed: {', '.join(DTYPES)}")
     if not _are_counts(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
         raise ValueError(f"tensor {name!r} has no usable shape: {str(shape)[:80]}")
     if not _are_counts(offsets) or len(offsets) != 2:
