@@ -29,11 +29,18 @@ def test_inspect_as_tables(run: Run, index: Path) -> None:
         assert text in shown.stdout
 
 
-def test_inspect_refuses_a_calibration_that_it_cannot_read(run: Run, index: Path) -> None:
-    (index / "calibration.json").write_text('{"points": 3}')
-    result = run("inspect", index)
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"], ["report"]])
+@pytest.mark.parametrize(
+    "text", ['{"points": 3}', '{"machine": {"cpu": "any"}, "heldout_rows": "many"}']
+)
+def test_a_calibration_of_another_shape_is_refused(
+    run: Run, index: Path, command: list[str], text: str
+) -> None:
+    (index / "calibration.json").write_text(text)
+    result = run(*command, index)
     assert result.exit_code == 1
     assert "calibration.json" in result.stderr
+    assert result.stdout == ""
 
 
 def test_verify(run: Run, index: Path) -> None:

@@ -196,7 +196,17 @@ def test_an_index_without_screen_calibration_and_vocabulary(make: Make, tmp_path
     assert "Clusters" not in page.text
 
 
-@pytest.mark.parametrize("broken", [{"points": 3}, {"points": [{}]}, {"machine": []}])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"points": 3},
+        {"points": [{}]},
+        {"points": [point("screen", 1, 4.0, 0.99)]},
+        {"points": [point("exact", 64, 4.0, 1.0)]},
+        {"points": [{**point("exact", 1, 4.0, 1.0), "precision": {"1": {"mean": "x", "low": 1}}}]},
+        {"machine": []},
+    ],
+)
 def test_a_calibration_of_another_shape_is_refused(
     make: Make, tmp_path: Path, broken: dict[str, Any]
 ) -> None:
@@ -204,6 +214,12 @@ def test_a_calibration_of_another_shape_is_refused(
     with pytest.raises(IndexUnreadable, match=r"calibration\.json"):
         write_report(index, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_head_named_like_a_formula_is_plain_text(make: Make, tmp_path: Path) -> None:
+    odd = point(r"$\frac$", 1, 5.0, 0.98)
+    write_report(make(calibration=calibration(compared=[odd])), tmp_path / "report.html")
+    assert r"$\frac$ P@1" in Page((tmp_path / "report.html").read_text()).text
 
 
 def test_wrong_contexts_name_their_field(make: Make, tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def _bytes(index: Index) -> dict[str, int]:
 
 
 def _show(index: Index) -> None:
-    print_points(index.path, index.calibration)
+    if index.measured is not None:
+        print_points(index.measured)
     matrix = index.vocab_size * index.dim * 4
     rows = [
         (name, size(count), f"{100 * count / matrix:.2f} %")

@@ -29,7 +29,8 @@ def command(
         print_json(facts)
     else:
         _show(facts)
-        print_points(index, facts["calibration"])
+        if facts["calibration"] is not None:
+            print_points(facts["calibration"])
 
 
 def _facts(index: Index) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _facts(index: Index) -> dict[str, Any]:
             entry.file: {"bytes": entry.size, "share_of_W": entry.size / matrix}
             for entry in manifest.files()
         },
-        "calibration": index.calibration,
+        "calibration": index.measured,
     }
 
 

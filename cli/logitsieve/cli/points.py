@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from logitsieve.cli.console import print_table
-from logitsieve.types.errors import IndexUnreadable
 
 KS = ("1", "5", "10")
 BATCHES = (1, 64)
 
 
-def print_points(index: Path, calibration: Mapping[str, Any] | None) -> None:
-    """One line an operating point, comparisons too; nothing if not calibrated.
-
-    IndexUnreadable if the calibration is not as the builder writes it: no digest covers it.
-    """
-    if calibration is None:
-        return
-    try:
-        _print(calibration)
-    except (KeyError, TypeError, AttributeError) as error:
-        file = index / "calibration.json"
-        raise IndexUnreadable(file, f"not as the builder writes it: {error!r}") from error
-
-
-def _print(calibration: Mapping[str, Any]) -> None:
+def print_points(calibration: Mapping[str, Any]) -> None:
+    """One line an operating point, comparisons too; `calibration` as `Index.measured`."""
     lines: dict[str, dict[str, Any]] = {}
     for point in [*calibration["points"], *calibration["compared"]]:
         knobs = [f"{name}={value:g}" for name, value in point["head"]["knobs"].items()]

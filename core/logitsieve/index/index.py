@@ -13,8 +13,10 @@ from typing import Any, Self
 import numpy as np
 
 from logitsieve.heads.base import Head, Softmax, ready_hidden
+from logitsieve.index.calibration import check_calibration
 from logitsieve.index.contents import Contents, read_vocabulary
-from logitsieve.index.manifest import Manifest
+from logitsieve.index.files import refusal
+from logitsieve.index.manifest import CALIBRATION_FILE, Manifest
 from logitsieve.index.verify import Progress
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import ArrayLike, Float32, Int32
@@ -49,6 +51,19 @@ class Index:
     def vocabulary(self) -> tuple[str, ...] | None:
         """The words by id, read when first asked for; None where the index has none."""
         return read_vocabulary(self.path, self.manifest)
+
+    @cached_property
+    def measured(self) -> Mapping[str, Any] | None:
+        """`calibration`, of which every field is as docs/building.md says; None without one.
+
+        No digest covers it: IndexUnreadable, when first asked for, names what is not so.
+        """
+        if self.calibration is not None:
+            try:
+                check_calibration(self.calibration)
+            except ValueError as error:
+                raise refusal(self.path / CALIBRATION_FILE, error) from error
+        return self.calibration
 
     def head(self, name: str = "", **knobs: float) -> Head:
         """The head `name` ("": the default one) at its stored operating point, or at `knobs`.

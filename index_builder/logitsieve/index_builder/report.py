@@ -18,10 +18,8 @@ import numpy as np
 from logitsieve.evaluation.bounds import block_means, summarize
 from logitsieve.index import Index
 from logitsieve.index.contents import read_contents
-from logitsieve.index.manifest import CALIBRATION_FILE
 from logitsieve.index_builder import report_plots as plots
 from logitsieve.index_builder.contexts import Source, open_contexts
-from logitsieve.types.errors import IndexUnreadable
 from logitsieve.types.results import Bool, Float64, Int64
 
 SAMPLED = 4000  # contexts looked at, spread over all
@@ -73,13 +71,7 @@ def _identity(index: Index) -> str:
 
 
 def _measured(index: Index) -> list[str]:
-    if index.calibration is None:
-        return []
-    try:
-        return list(_speed(index.calibration))
-    except (KeyError, TypeError, AttributeError) as error:
-        file = index.path / CALIBRATION_FILE
-        raise IndexUnreadable(file, f"not as the builder writes it: {error!r}") from error
+    return [] if index.measured is None else list(_speed(index.measured))
 
 
 def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
                 continue
             for k, marker in (("1", "o"), ("5", "s")):
                 style: dict[str, Any] = {"color": colour, "marker": marker}
-                axes.plot(*_curve(single, k), label=f"{head} P@{k}", linewidth=1, **style)
+                axes.plot(*_curve(single, k), label=f"{_plain(head)} P@{k}", linewidth=1, **style)
                 batched = [point for point in own if point["rows"] == max(p["rows"] for p in own)]
                 style |= {"markerfacecolor": "none", "linestyle": ":"}
                 axes.plot(*_curve(batched, k), linewidth=1, **style)
@@ -62,6 +62,11 @@ def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
 
 def _heads(points: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(point["head"]["name"] for point in points))
+
+
+def _plain(name: str) -> str:
+    """A name as it is, not as a formula."""
+    return name.replace("$", r"\$")
 
 
 def _curve(points: Sequence[Mapping[str, Any]], k: str) -> tuple[list[float], list[float]]:
@@ -110,7 +115,7 @@ def bars(names: Sequence[str], values: Sequence[float], xlabel: str) -> str:
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         axes = _axes(7.5, 0.7 + 0.35 * len(names))
         axes.barh(range(len(names)), values, color=COLOURS[0])
-        axes.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names])
+        axes.set_yticks(range(len(names)), [_plain(name) for name in names])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set(xlabel=xlabel)

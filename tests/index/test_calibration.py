@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitsieve.index import open_index
+from logitsieve.types.errors import IndexUnreadable
+
+
+def point(head: str = "exact") -> dict[str, Any]:
+    return {
+        "head": {"name": head, "knobs": {"probes": 1.0}},
+        "rows": 1,
+        "us_per_row": 2.5,
+        "precision_at": {"1": 1.0},
+        "precision": {"1": {"mean": 1.0, "low": 0.9}},
+        "uneven": False,
+        "candidates": 7.0,
+        "mass_kept": 1.0,
+    }
+
+
+def whole() -> dict[str, Any]:
+    return {
+        "machine": {"cpu": "any"},
+        "heldout_rows": 100,
+        "points": [point(), point("screen")],
+        "compared": [],
+        "fit": {"left": "alone"},
+    }
+
+
+def measured(index: Path, calibration: object) -> Any:
+    (index / "calibration.json").write_text(json.dumps(calibration))
+    with open_index(index, verify="sizes") as opened:
+        return opened.measured
+
+
+def test_what_the_builder_writes_is_given_as_it_is(tiny: Path) -> None:
+    assert measured(tiny, whole()) == whole()
+
+
+def test_an_index_without_calibration(tiny: Path) -> None:
+    with open_index(tiny, verify="sizes") as opened:
+        assert opened.measured is None
+
+
+SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "calibration.machine: missing": lambda c: c.pop("machine"),
+    "calibration.machine.cpu: missing": lambda c: c.update(machine={}),
+    "calibration.machine.date: got 3": lambda c: c["machine"].update(date=3),
+    "calibration.heldout_rows: got 'many'": lambda c: c.update(heldout_rows="many"),
+    "calibration.heldout_rows: got True": lambda c: c.update(heldout_rows=True),
+    "calibration.points: got 3": lambda c: c.update(points=3),
+    "calibration.compared[0]: got 3": lambda c: c.update(compared=[3]),
+    "points: the head 'exact' at 1 row": lambda c: c["points"].pop(0),
+    "points[0].head.knobs.probes: got 'x'": lambda c: c["points"][0]["head"].update(
+        knobs={"probes": "x"}
+    ),
+    "points[1].head.name: got 'aaa": lambda c: c["points"][1]["head"].update(name="a" * 1000),
+    "points[0].rows: got 0": lambda c: c["points"][0].update(rows=0),
+    "points[1].us_per_row: got nan": lambda c: c["points"][1].update(us_per_row=math.nan),
+    "points[1].us_per_row: got 0": lambda c: c["points"][1].update(us_per_row=0),
+    "points[1].candidates: got 10000": lambda c: c["points"][1].update(candidates=10**400),
+    "points[1].mass_kept: got inf": lambda c: c["points"][1].update(mass_kept=math.inf),
+    "points[1].uneven: got 'no'": lambda c: c["points"][1].update(uneven="no"),
+    "points[1].precision.1.mean: got '1'": lambda c: c["points"][1]["precision"]["1"].update(
+        mean="1"
+    ),
+    "points[1].precision_at: got []": lambda c: c["points"][1].update(precision_at=[]),
+}
+
+
+@pytest.mark.parametrize("reason", SPOILED)
+def test_any_other_shape_is_refused_by_its_place(tiny: Path, reason: str) -> None:
+    calibration = whole()
+    SPOILED[reason](calibration)
+    with pytest.raises(IndexUnreadable) as refused:
+        measured(tiny, calibration)
+    assert refused.value.file == tiny / "calibration.json"
+    assert reason in refused.value.reason
+    assert len(refused.value.reason) <= 300
