@@ -22,6 +22,21 @@ def test_it_is_a_decoder() -> None:
         assert as_protocol is client
 
 
+@pytest.mark.parametrize(
+    "timeout_s", [-1, 0, float("nan"), float("inf"), 1e12, 3601, True, "5", None]
+)
+def test_a_timeout_is_a_positive_number_of_seconds(timeout_s: Any) -> None:
+    with pytest.raises(InvalidRequest, match="at most 3600") as caught:
+        DecoderClient("127.0.0.1:1", timeout_s=timeout_s)
+    assert caught.value.field == "timeout_s"
+
+
+@pytest.mark.parametrize("timeout_s", [0.01, 3600, np.float32(2)])
+def test_a_timeout_of_any_real_type(timeout_s: Any) -> None:
+    with DecoderClient("127.0.0.1:1", timeout_s=timeout_s) as client:
+        assert client.timeout_s == pytest.approx(float(timeout_s))
+
+
 def test_importing_it_loads_only_the_base() -> None:
     script = "import sys, logitsieve.client; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Real
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -20,6 +21,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
 
 TIMEOUT_S = 5.0
+MAX_TIMEOUT_S = 3600.0
 MAX_MESSAGE_BYTES = 64 << 20
 UINT32_MAX = (1 << 32) - 1
 
@@ -47,8 +49,8 @@ SERVICE_CONFIG = json.dumps(
 class DecoderClient:
     """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
 
-    Each call, its retries included, takes at most `timeout_s` seconds. Messages over
-    `max_message_bytes`, either way, raise RequestTooLarge.
+    Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
+    over `max_message_bytes`, either way, raise RequestTooLarge.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class DecoderClient:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.address = address
-        self.timeout_s = timeout_s
+        self.timeout_s = _seconds(timeout_s)
         self._channel = grpc.insecure_channel(
             address,
             options=[
@@ -131,6 +133,13 @@ class DecoderClient:
             return method(request, timeout=self.timeout_s)
         except grpc.RpcError as failure:
             raise to_exception(failure) from failure
+
+
+def _seconds(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MAX_TIMEOUT_S:
+        allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
+        raise InvalidRequest("timeout_s", repr(value), allowed)
+    return float(value)
 
 
 def _uint32(field: str, value: int) -> int:
