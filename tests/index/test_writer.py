@@ -209,6 +209,8 @@ def refusals() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "vocabulary", {"vocabulary": WORDS[1:]}
     yield "vocabulary", {"vocabulary": [*WORDS[1:], "two\nlines"]}
     yield "vocabulary", {"vocabulary": [*WORDS[1:], "\ud800"]}
+    yield "vocabulary", {"vocabulary": [1] * len(WORDS)}
+    yield "vocabulary", {"vocabulary": [*WORDS[1:], b"bytes"]}
 
 
 @pytest.mark.parametrize(("field", "changes"), list(refusals()))

@@ -160,8 +160,8 @@ def _storable(part: str, key: str, array: np.ndarray) -> np.ndarray:
 def _vocabulary_bytes(vocabulary: Sequence[str], V: int) -> bytes:
     if len(vocabulary) != V:
         raise InvalidRequest("vocabulary", f"{len(vocabulary)} words", f"{V}, one for each id")
-    if wrong := [word for word in vocabulary if "\n" in word]:
-        raise InvalidRequest("vocabulary", repr(wrong[0]), "words without a line break")
+    if wrong := [word for word in vocabulary if not isinstance(word, str) or "\n" in word]:
+        raise InvalidRequest("vocabulary", f"{wrong[0]!r:.80}", "strings without a line break")
     try:
         return "".join(f"{word}\n" for word in vocabulary).encode()
     except UnicodeEncodeError as error:
