@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from traceback import extract_tb
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from logitsieve.cli.app import app
 from tests.cli.conftest import Run
 
 SOURCE = """
@@ -25,6 +28,9 @@ def scaled():
 
 def nothing():
     return None
+
+def broken():
+    raise KeyError("of the user's own")
 
 number = 3
 """
@@ -71,6 +77,14 @@ def test_wrong_input(
     assert result.exit_code == 2
     assert reason in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_of_the_users_module_keeps_its_traceback(source: Path, tmp_path: Path) -> None:
+    command = ["capture", "--module", f"{source}:broken", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, KeyError)
+    assert extract_tb(result.exception.__traceback__)[-1].name == "broken"
 
 
 @pytest.mark.parametrize("module", ["nowhere.py:load", "load", ":", "model.txt:load"])

@@ -165,3 +165,10 @@ def test_serve_with_wrong_options(run: Run, options: list[object], reason: str) 
     result = run("serve", *options)
     assert result.exit_code == 2
     assert reason in result.stderr
+
+
+@pytest.mark.parametrize("timeout_s", ["-1", "0", "nan", "inf", "1e12"])
+def test_query_with_a_timeout_that_is_none(run: Run, timeout_s: str) -> None:
+    result = run("query", "--timeout-s", timeout_s)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: timeout_s: got ")
