@@ -38,6 +38,10 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
 OUT = Path(__file__).parent / "results" / "rpc.json"
 CALLS, WARM_CALLS, RUNS = 3000, 500, 5
 K = 5
+ASKED = {
+    "alone": pb.NORMALIZER_UNSPECIFIED,
+    "with log Z over candidates": pb.NORMALIZER_CANDIDATES,
+}
 
 
 def main() -> None:
@@ -93,20 +97,8 @@ async def echo(reply: bytes) -> None:
 
 
 def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
-    """p50 and p99 of both, and of the in-process call, in microseconds."""
-    requests = [pb.TopKRequest(hidden=to_tensor(row[None]), k=K) for row in contexts]
-    for request in requests:
-        request.target.normalizer = pb.NORMALIZER_CANDIDATES
-    with our_server(index) as ours:
-        reply = ours.TopK(requests[0])
-        with echo_server(reply) as other:
-            runs: dict[str, list[np.ndarray]] = {"logitsieve": [], "echo": []}
-            for _ in range(RUNS):
-                for name, stub in (("echo", other), ("logitsieve", ours)):
-                    runs[name].append(latencies(stub, requests))
-        compute = [ours.TopK(request).answer.compute_ns for request in requests]
-    head = index.head()
-    local = []
+    """TopK alone and with log Z, each beside an echo of its own reply; in-process time."""
+    head, local = index.head(), []
     for row in contexts:
         start = perf_counter_ns()
         head.topk(row[None], K)
@@ -116,6 +108,25 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
         "dim": index.dim,
         "k": K,
         "rows": 1,
+        "in_process_us_p50": statistics.median(local) / 1000,
+        "asked": {name: compare(index, contexts, code) for name, code in ASKED.items()},
+    }
+
+
+def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> dict[str, Any]:
+    """p50 and p99 of both servers in microseconds, and the ratios of alternating runs."""
+    requests = [pb.TopKRequest(hidden=to_tensor(row[None]), k=K) for row in contexts]
+    for request in requests:
+        request.target.normalizer = normalizer
+    with our_server(index) as ours:
+        reply = ours.TopK(requests[0])
+        with echo_server(reply) as other:
+            runs: dict[str, list[np.ndarray]] = {"logitsieve": [], "echo": []}
+            for _ in range(RUNS):
+                for name, stub in (("echo", other), ("logitsieve", ours)):
+                    runs[name].append(latencies(stub, requests))
+        compute = [ours.TopK(request).answer.compute_ns for request in requests]
+    return {
         "request_bytes": requests[0].ByteSize(),
         "reply_bytes": reply.ByteSize(),
         "us": {
@@ -130,7 +141,6 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
             for ours_run, echo_run in zip(runs["logitsieve"], runs["echo"], strict=True)
         ],
         "server_compute_us_p50": statistics.median(compute) / 1000,
-        "in_process_us_p50": statistics.median(local) / 1000,
     }
 
 
@@ -187,20 +197,19 @@ def stub_of(address: str) -> DecoderStub:
 
 def show(results: dict[str, Any]) -> None:
     """A small Markdown table."""
-    us = results["us"]
     print(
-        f"\n{results['machine']['cpu']}, V={results['vocab_size']:,} D={results['dim']} B=1 k=5, "
-        f"request {results['request_bytes']} bytes, reply {results['reply_bytes']} bytes\n"
+        f"\n{results['machine']['cpu']}, V={results['vocab_size']:,} D={results['dim']} B=1 k={K}; "
+        f"the head in process {results['in_process_us_p50']:.1f} us\n"
     )
-    print("| | p50 us | p99 us |\n|---|---|---|")
-    for name in ("echo", "logitsieve"):
-        print(f"| {name} | {us[name]['p50']:.0f} | {us[name]['p99']:.0f} |")
-    ratio = statistics.median(results["ratios_p50"])
-    print(
-        f"\nlogitsieve / echo at p50: {ratio:.3f} (median of {RUNS} alternating runs); compute in "
-        f"the server {results['server_compute_us_p50']:.1f} us, the head in process "
-        f"{results['in_process_us_p50']:.1f} us"
-    )
+    print("| TopK | echo p50 | p99 | ours p50 | p99 us | ours / echo at p50 | compute us |")
+    print("|---|---|---|---|---|---|---|")
+    for name, found in results["asked"].items():
+        echo_us, our_us = found["us"]["echo"], found["us"]["logitsieve"]
+        print(
+            f"| {name} | {echo_us['p50']:.0f} | {echo_us['p99']:.0f} | {our_us['p50']:.0f} "
+            f"| {our_us['p99']:.0f} | {statistics.median(found['ratios_p50']):.3f} "
+            f"| {found['server_compute_us_p50']:.1f} |"
+        )
 
 
 if __name__ == "__main__":
