@@ -1,4 +1,4 @@
-"""log sum exp of CSR rows against numpy."""
+"""log sum exp of CSR rows against numpy in float64."""
 
 from __future__ import annotations
 
@@ -15,5 +15,16 @@ def test_rows_of_any_length_and_scale() -> None:
     out = np.empty(4, np.float32)
     csr_log_sum_exp(offsets, values, out)
     expected = [np.logaddexp.reduce(row.astype(np.float32).astype(np.float64)) for row in rows]
-    np.testing.assert_array_equal(out, np.array(expected).astype(np.float32))
+    np.testing.assert_allclose(out, expected, rtol=2e-7)
     assert out[3] == -np.inf
+
+
+def test_log_z_is_right_to_the_last_bits_of_float32() -> None:
+    random = np.random.default_rng(1)
+    for scale in (0.1, 1.0, 10.0, 50.0):
+        values = (random.standard_normal((40, 1003)) * scale).astype(np.float32)
+        offsets = np.arange(41, dtype=np.int64) * 1003
+        out = np.empty(40, np.float32)
+        csr_log_sum_exp(offsets, values.ravel(), out)
+        expected = np.logaddexp.reduce(values.astype(np.float64), axis=1)
+        np.testing.assert_allclose(out, expected, rtol=1e-7, atol=2e-7)

@@ -280,3 +280,32 @@ def sums_of_four(typing_context, a, b, c, d):
         return context.make_tuple(builder, signature.return_type, sums)
 
     return types.UniTuple(types.float32, 4)(a, b, c, d), codegen
+
+
+@intrinsic
+def rounded(typing_context, lanes):
+    """Each lane rounded to a whole number, halves to the even one."""
+    vector = _vector(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        rint = builder.module.declare_intrinsic(
+            f"llvm.rint.{_SUFFIX[lanes.dtype]}", fnty=ir.FunctionType(vector, [vector])
+        )
+        return builder.call(rint, arguments)
+
+    return lanes(lanes), codegen
+
+
+@intrinsic
+def times_power_of_two(typing_context, lanes, powers):
+    """lanes * 2^powers; `powers` are whole numbers, -126 to 127, in float32."""
+    integers, vector = ir.VectorType(_INT32, LANES), _vector(types.float32)
+
+    def codegen(context, builder, signature, arguments):
+        biased = builder.add(
+            builder.fptosi(arguments[1], integers), ir.Constant(integers, [127] * LANES)
+        )
+        bits = builder.shl(biased, ir.Constant(integers, [23] * LANES))
+        return builder.fmul(arguments[0], builder.bitcast(bits, vector))
+
+    return LANES32(LANES32, LANES32), codegen
