@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from logitsieve.heads.base import (
+    FLOAT32,
     Head,
     Knob,
     Softmax,
@@ -28,7 +29,7 @@ from logitsieve.kernels.screen import screen_candidates, screen_record, screen_t
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, Int32, TopK
 
-_INT32, _FLOAT32, _BOOL = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.bool_)
+_INT32, _BOOL = np.dtype(np.int32), np.dtype(np.bool_)
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
 
@@ -107,7 +108,7 @@ class ScreenHead:
         """The k best candidates of each row; rows with fewer than k go to the fallback."""
         if (  # ready_hidden's first lines: a call costs as much as they do
             type(hidden) is not np.ndarray
-            or hidden.dtype is not _FLOAT32
+            or hidden.dtype is not FLOAT32
             or not hidden.flags.c_contiguous
             or hidden.ndim != 2
         ):
@@ -117,7 +118,7 @@ class ScreenHead:
             ready_hidden(hidden, self._dim)  # says what is wrong
         if type(k) is not int or not 0 < k <= self._vocab_size:
             k = checked_k(k, self._vocab_size)
-        ids, logits = _empty((rows, k), _INT32), _empty((rows, k), _FLOAT32)
+        ids, logits = _empty((rows, k), _INT32), _empty((rows, k), FLOAT32)
         scanned, exact = _empty(rows, _INT32), _zeros(rows, _BOOL)
         if self._threads == 1 or rows == 1:
             unfilled = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
@@ -166,7 +167,7 @@ class ScreenHead:
 
 def _require_lists(softmax: Softmax, centroids: Float32, offsets: Int32, ids: Int32) -> None:
     """InvalidRequest unless a kernel can follow every offset and id."""
-    require_array("centroids", centroids, _FLOAT32, (None, softmax.dim))
+    require_array("centroids", centroids, FLOAT32, (None, softmax.dim))
     require_array("offsets", offsets, _INT32, (len(centroids) + 1,))
     require_array("ids", ids, _INT32, (None,))
     if offsets[0] != 0 or offsets[-1] != ids.size or (offsets[1:] < offsets[:-1]).any():

@@ -108,19 +108,6 @@ def add_sums(typing_context, left, right):
 
 
 @intrinsic
-def round_scaled(typing_context, lanes, factor):
-    """lanes * factor rounded to whole numbers, as float32."""
-
-    def codegen(context, builder, signature, arguments):
-        rint = builder.module.declare_intrinsic(
-            "llvm.rint.v16f32", fnty=ir.FunctionType(_FLOATS, [_FLOATS])
-        )
-        return builder.call(rint, [builder.fmul(*arguments)])
-
-    return LANES32(lanes, factor), codegen
-
-
-@intrinsic
 def store_bytes(typing_context, start, offset, lanes):
     """start[offset : offset + 16] = lanes, whole numbers from -128 to 127."""
     vector = ir.VectorType(_BYTE, LANES)

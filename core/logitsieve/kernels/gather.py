@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
 from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.record import admissible, matrix_at
 from logitsieve.types.results import Float32, Int32, Int64
+
+
+@inline
+def fill_logits(matrix, wide, ids, first, last, logits):
+    """logits[first:last] of ids[first:last] for one widened row of hidden, exact."""
+    for i in range(first, last):
+        value = dot64(row_of(matrix.weight, ids[i], matrix.dim), wide, matrix.dim)
+        logits[i] = np.float32(value + matrix.bias[ids[i]])
 
 
 @kernel("(int64, float32[:,::1], int64[::1], int32[::1], float32[::1])")
@@ -30,8 +38,6 @@ def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits
         if not admissible(record, 0, norm):
             bad = row
             break
-        for i in range(offsets[row], offsets[row + 1]):
-            weight = row_of(matrix.weight, ids[i], dim)
-            logits[i] = np.float32(dot64(weight, wide, dim) + matrix.bias[ids[i]])
+        fill_logits(matrix, wide, ids, offsets[row], offsets[row + 1], logits)
     keep_alive(scratch)
     return bad

@@ -15,7 +15,6 @@ import numpy as np
 from logitsieve.kernels.byte_lanes import (
     add_sums,
     multiply_bytes,
-    round_scaled,
     scale_sums,
     store_bytes,
     zero_sums,
@@ -31,6 +30,7 @@ from logitsieve.kernels.lanes import (
     magnitude,
     multiply_add,
     pair_sum,
+    rounded,
     splat32,
     splat64,
     store,
@@ -86,7 +86,7 @@ def encode_query(h, dim, codes):
     squares, total, ones = zeros64(), zeros32(), splat32(np.float32(1))
     for d in range(0, padded(dim), LANES):
         x = load(h, d) if d < whole else load_first(h, whole, rest)
-        z = round_scaled(x, factor)
+        z = rounded(multiply_add(x, factor, zeros32()))
         t = multiply_add(widen(z), step, widen(x))
         squares = multiply_add(t, t, squares)
         total = multiply_add(z, ones, total)

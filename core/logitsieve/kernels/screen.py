@@ -16,7 +16,8 @@ import numpy as np
 
 from logitsieve.kernels.byte_lanes import VNNI
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
+from logitsieve.kernels.dots import padded, row_of, widen_row
+from logitsieve.kernels.gather import fill_logits
 from logitsieve.kernels.lanes import LANES
 from logitsieve.kernels.pointers import (
     as_float32,
@@ -239,9 +240,7 @@ def screen_candidates(
         begin = offsets[row]
         end = begin + _unite(lists, row_of(pointer(clusters), row, probes), probes, ids[begin:])
         widen_row(row_of(pointer(hidden), row, dim), wide, dim)
-        for i in range(begin, end):
-            value = dot64(row_of(matrix.weight, ids[i], dim), wide, dim) + matrix.bias[ids[i]]
-            logits[i] = np.float32(value)
+        fill_logits(matrix, wide, ids, begin, end, logits)
         offsets[row + 1] = end
         status += end - begin < least
     keep_alive(scratch)
