@@ -76,13 +76,12 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     hidden = aligned(random.standard_normal((512, dim), np.float32))
     exact = ExactHead(softmax)
     lists = [random.permutation(vocab_size)[:LISTED] for _ in range(CLUSTERS)]
-    screen = ScreenHead(
-        softmax,
-        aligned(random.standard_normal((CLUSTERS, dim), np.float32)),
-        np.arange(CLUSTERS + 1, dtype=np.int32) * LISTED,
-        np.concatenate(lists).astype(np.int32),
-        fallback=exact,
-    )
+    arrays = {
+        "centroids": aligned(random.standard_normal((CLUSTERS, dim), np.float32)),
+        "offsets": np.arange(CLUSTERS + 1, dtype=np.int32) * LISTED,
+        "ids": np.concatenate(lists).astype(np.int32),
+    }
+    screen = ScreenHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
     whole, listed = weight.nbytes, LISTED * dim * 4
     codes, hot = CLUSTERS * dim, min(weight.nbytes, CLUSTERS * LISTED * dim * 4)
     row = Rows(hidden)

@@ -12,7 +12,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from logitsieve.heads import ScreenHead
 from logitsieve.heads.base import Head, Knob, Softmax
+from logitsieve.heads.part import Part
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.types.errors import InvalidKnob
 from logitsieve.types.results import ArrayLike, Candidates, TopK
@@ -115,6 +117,8 @@ class FakeHead:
         "probes": Knob(help="clusters united", default=1, low=1, high=8)
     }
     proves: ClassVar[bool] = False
+    part: ClassVar[Part | None] = ScreenHead.part
+    borrows: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def from_arrays(
@@ -144,4 +148,11 @@ class FakeHead:
         pass
 
 
-FAKES: dict[str, type[Head]] = {"exact": FakeHead, "screen": FakeHead}
+class FakeExact(FakeHead):
+    """The one that needs no arrays and proves its answers."""
+
+    proves: ClassVar[bool] = True
+    part: ClassVar[Part | None] = None
+
+
+FAKES: dict[str, type[Head]] = {"exact": FakeExact, "screen": FakeHead}

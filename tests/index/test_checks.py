@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.index.checks import CHECKS, CHUNK, softmax_sha256
+from logitsieve.heads.part import CHUNK
+from logitsieve.index.checks import require_structure, require_values, softmax_sha256
 from logitsieve.types.errors import IndexUnreadable
 from tests.index.samples import Arrays, tiny_screen, tiny_softmax
 
@@ -20,14 +21,14 @@ def softmax() -> Arrays:
 
 
 def check(part: str, arrays: Arrays) -> None:
-    CHECKS[part].structure(FILE, arrays, V, D)
-    CHECKS[part].values(FILE, arrays, V, lambda _: None)
+    require_structure(FILE, part, arrays, V, D)
+    require_values(FILE, part, arrays, lambda _: None)
 
 
 SAMPLES: dict[str, Callable[[], Arrays]] = {"softmax": softmax, "screen": tiny_screen}
 
 
-@pytest.mark.parametrize("part", CHECKS)
+@pytest.mark.parametrize("part", SAMPLES)
 def test_a_sound_part_passes(part: str) -> None:
     check(part, SAMPLES[part]())
 
@@ -59,16 +60,20 @@ SPOILED: dict[str, tuple[str, Callable[[Arrays], object], str]] = {
     "int64 ids": ("screen", array("ids", np.zeros(5, np.int64)), "ids is int64"),
     "id of V": ("screen", cell("ids", 4, to=V), "ids reach 0 .. 7, allowed: 0 .. 6"),
     "id of -1": ("screen", cell("ids", 4, to=-1), "ids reach -1"),
-    "an id too many": ("screen", array("ids", np.zeros(6, INT32)), "needed: int32 [5]"),
-    "offsets from 1": ("screen", cell("offsets", 0, to=1), "offsets do not begin at 0"),
+    "an id too many": (
+        "screen",
+        array("ids", np.zeros(6, INT32)),
+        "do not rise from 0 to 6",
+    ),
+    "offsets from 1": ("screen", cell("offsets", 0, to=1), "offsets do not rise from 0 to 5"),
     "an empty list": ("screen", cell("offsets", 1, to=0), "a list would be empty"),
-    "falling offsets": ("screen", cell("offsets", 1, to=6), "offsets do not begin at 0 and rise"),
+    "falling offsets": ("screen", cell("offsets", 1, to=6), "offsets do not rise from 0"),
     "offsets that wrap": (
         "screen",
         array("offsets", np.array([0, 2**31 - 1, -(2**31)], INT32)),
         "rise",
     ),
-    "an id twice": ("screen", cell("ids", 4, to=0), "cluster 1 holds an id twice"),
+    "an id twice": ("screen", cell("ids", 4, to=0), "list 1 holds an id twice"),
 }
 
 
@@ -91,15 +96,16 @@ def test_addresses_are_checked_without_reading_the_numbers() -> None:
     arrays = tiny_screen()
     arrays["ids"][0] = 1 << 30
     with pytest.raises(IndexUnreadable, match="ids reach"):
-        CHECKS["screen"].structure(FILE, arrays, V, D)
+        require_structure(FILE, "screen", arrays, V, D)
 
 
 @pytest.mark.parametrize("place", [0, CHUNK - 1, CHUNK, 2 * CHUNK + 5])
 def test_every_chunk_is_looked_at(place: int) -> None:
     bias = np.zeros(2 * CHUNK + 6, np.float32)
     bias[place] = np.nan
+    weight = np.ones((1, 1), np.float32)
     with pytest.raises(IndexUnreadable, match=f"row {place}$"):
-        CHECKS["softmax"].values(FILE, {"weight": np.ones((1, 1)), "bias": bias}, 1, lambda _: None)
+        require_values(FILE, "softmax", {"weight": weight, "bias": bias}, lambda _: None)
 
 
 def test_the_identity_of_a_matrix_covers_its_shape_and_its_bias() -> None:

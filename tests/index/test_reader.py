@@ -12,7 +12,7 @@ import pytest
 from logitsieve.heads import HEADS
 from logitsieve.heads.base import Head, Softmax
 from logitsieve.index import HeadEntry, open_index, verify_index
-from logitsieve.index.checks import CHECKS, HEAD_PARTS
+from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import read_contents
 from logitsieve.index.reader import assemble
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
@@ -71,9 +71,9 @@ def test_a_write_under_an_open_index_moves_no_address(tiny: Path) -> None:
 
 
 def test_every_registered_head_has_a_part_that_is_checked() -> None:
-    for name in HEADS:
-        part = HEAD_PARTS.get(name, name)
-        assert part is None or part in CHECKS
+    for name, head in HEADS.items():
+        assert head.name == name
+        assert head.part is None or PARTS[head.part.name] is head.part
 
 
 def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:

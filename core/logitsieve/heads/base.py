@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from logitsieve.heads.part import Arrays, Part, check_structure
 from logitsieve.kernels.gather import csr_logits
 from logitsieve.kernels.record import matrix_record
 from logitsieve.types.errors import InvalidKnob, InvalidRequest
@@ -62,12 +63,14 @@ class Softmax:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A whole-numbered query-time setting: what it trades, and the values it may take."""
+    """A query-time setting: what it trades, the values it may take, and those worth trying."""
 
     help: str
-    default: int
-    low: int
-    high: int
+    default: float
+    low: float
+    high: float
+    whole: bool = True  # whole numbers only
+    tried: tuple[float, ...] = ()  # by `tune` and the benchmarks
 
 
 class Head(Protocol):
@@ -76,6 +79,8 @@ class Head(Protocol):
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]]
     proves: ClassVar[bool]  # whether its own answers are proven exact
+    part: ClassVar[Part | None]  # the arrays it is made from
+    borrows: ClassVar[tuple[str, ...]]  # parts of other heads that it uses where the index has them
 
     @property
     def knobs(self) -> Mapping[str, float]:
@@ -86,13 +91,16 @@ class Head(Protocol):
     def from_arrays(
         cls,
         softmax: Softmax,
-        arrays: Mapping[str, np.ndarray],
+        arrays: Arrays,
         *,
         fallback: Head | None,
         threads: int,
         knobs: Mapping[str, float],
     ) -> Self:
-        """A head over a part's `arrays`; rows it cannot answer go to `fallback`."""
+        """A head over its part's `arrays`; rows it cannot answer go to `fallback`.
+
+        Borrowed arrays are named "<part>.<array>".
+        """
         ...
 
     def with_knobs(self, **knobs: float) -> Self:
@@ -151,20 +159,38 @@ def checked_k(k: Any, vocab_size: int) -> int:
 
 def checked_knobs(
     table: Mapping[str, Knob], current: Mapping[str, float], changed: Mapping[str, float]
-) -> dict[str, int]:
+) -> dict[str, float]:
     """The whole operating point after a change; InvalidKnob if unknown or out of range."""
-    point = {name: int(current.get(name, knob.default)) for name, knob in table.items()}
+    point = {name: _number(knob, current.get(name, knob.default)) for name, knob in table.items()}
     for name, value in changed.items():
         if name not in table:
             known = ", ".join(table) or "no knobs"
             raise InvalidKnob(f"knobs.{name}", value, known)
         knob = table[name]
-        whole = isinstance(value, Real) and type(value) is not bool and float(value).is_integer()
-        if not whole or not knob.low <= value <= knob.high:
-            allowed = f"a whole number, {knob.low} to {knob.high}"
+        number = isinstance(value, Real) and type(value) is not bool
+        fits = number and (float(value).is_integer() or not knob.whole)
+        if not fits or not knob.low <= value <= knob.high:
+            kind = "whole number" if knob.whole else "number"
+            allowed = f"a {kind}, {knob.low:g} to {knob.high:g}"
             raise InvalidKnob(f"knobs.{name}", repr(value), allowed)
-        point[name] = int(value)
+        point[name] = _number(knob, value)
     return point
+
+
+def _number(knob: Knob, value: float) -> float:
+    return int(value) if knob.whole else float(value)
+
+
+def require_part(part: Part | None, arrays: Arrays, softmax: Softmax) -> None:
+    """InvalidRequest unless the arrays are as `part` says, and laid out as kernels read them."""
+    assert part is not None, "a head with arrays names their part"
+    try:
+        check_structure(part, arrays, softmax.vocab_size, softmax.dim)
+    except ValueError as error:
+        raise InvalidRequest("arrays", str(error), f"the part {part.name!r}") from error
+    for name in part.tensors:
+        if not arrays[name].flags.c_contiguous:
+            raise InvalidRequest("arrays", f"{name} with strides", "C-contiguous arrays")
 
 
 def refuse_row(row: int) -> None:

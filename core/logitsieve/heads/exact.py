@@ -20,6 +20,7 @@ from logitsieve.heads.base import (
     ready_hidden,
     refuse_row,
 )
+from logitsieve.heads.part import Arrays, Part
 from logitsieve.kernels.dense import dense_topk
 from logitsieve.kernels.pool import run_slices
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, TopK
@@ -31,6 +32,8 @@ class ExactHead:
     name: ClassVar[str] = "exact"
     knob_table: ClassVar[Mapping[str, Knob]] = {}
     proves: ClassVar[bool] = True
+    part: ClassVar[Part | None] = None
+    borrows: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, softmax: Softmax, threads: int = 1) -> None:
         self._softmax = softmax
@@ -43,7 +46,7 @@ class ExactHead:
     def from_arrays(
         cls,
         softmax: Softmax,
-        arrays: Mapping[str, np.ndarray],
+        arrays: Arrays,
         *,
         fallback: Head | None,
         threads: int,

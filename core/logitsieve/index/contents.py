@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from logitsieve.heads.base import Softmax
-from logitsieve.index.checks import CHECKS, Arrays, private
+from logitsieve.heads.part import Arrays
+from logitsieve.index.checks import PARTS, private, require_structure
 from logitsieve.index.files import read_small, refusal, regular
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -60,7 +61,7 @@ def read_contents(path: Path | str) -> Contents:
     manifest = Manifest.from_json(read_small(file, MAX_MANIFEST), file)
     for entry in manifest.files():
         _check_size(folder / entry.file, entry.size)
-    known = {name: entry.file for name, entry in manifest.parts.items() if name in CHECKS}
+    known = {name: entry.file for name, entry in manifest.parts.items() if name in PARTS}
     mapped = {file: map_tensors(folder / file) for file in known.values()}
     parts = {
         name: _checked_part(folder / file, name, mapped[file], manifest)
@@ -83,9 +84,8 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
         raise IndexUnreadable(
             file, f"belongs to another matrix ({bound_to!r:.80}, not {manifest.softmax_sha256})"
         )
-    check = CHECKS[name]
-    arrays = private(part.tensors, check.addresses)
-    check.structure(file, arrays, manifest.vocab_size, manifest.dim)
+    arrays = private(name, part.tensors)
+    require_structure(file, name, arrays, manifest.vocab_size, manifest.dim)
     return arrays
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from logitsieve.heads import HEADS
-from logitsieve.heads.base import Head
+from logitsieve.heads.assembly import make_heads
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import refusal
@@ -74,16 +74,8 @@ def _check_heads(contents: Contents, registry: Registry) -> None:
 
 
 def assemble(contents: Contents, registry: Registry, threads: int) -> Index:
-    """The index with every head of the manifest that `registry` knows; `exact` is the fallback."""
+    """The index with every head of the manifest that `registry` knows."""
     _check_heads(contents, registry)
-
-    def head(name: str, fallback: Head | None) -> Head:
-        entry = contents.manifest.heads[name]
-        arrays = {} if entry.part is None else contents.parts[entry.part]
-        return registry[name].from_arrays(
-            contents.softmax, arrays, fallback=fallback, threads=threads, knobs=entry.knobs
-        )
-
-    exact = head("exact", None)
-    known = [name for name in registry if name in contents.manifest.heads and name != "exact"]
-    return Index(contents, {"exact": exact} | {name: head(name, exact) for name in known}, threads)
+    knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
+    heads = make_heads(registry, contents.softmax, contents.parts, knobs, threads)
+    return Index(contents, heads, threads)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from logitsieve.index.checks import CHECKS, Report, softmax_sha256
+from logitsieve.index.checks import PARTS, Report, require_values, softmax_sha256
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import refusing, regular
 from logitsieve.index.manifest import FileEntry, canonical
@@ -55,8 +55,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
 
     def check_values(part: str) -> Callable[[Report], None]:
         file = contents.file(manifest.parts[part])
-        check, arrays = CHECKS[part].values, contents.parts[part]
-        return lambda report: check(file, arrays, manifest.vocab_size, report)
+        return lambda report: require_values(file, part, contents.parts[part], report)
 
     def hash_softmax(report: Report) -> None:
         found = softmax_sha256(softmax.weight, softmax.bias, report)
@@ -118,7 +117,7 @@ def _counter(progress: Progress | None, total: int) -> Report:
 def fingerprint(contents: Contents) -> str:
     """Changes when a file is replaced, cut or written to, and when there is more to check."""
     statuses = [_identity(_status(contents, entry)) for entry in contents.manifest.files()]
-    state = [str(contents.path), contents.manifest.digest, sorted(CHECKS), statuses]
+    state = [str(contents.path), contents.manifest.digest, sorted(PARTS), statuses]
     return hashlib.sha256(canonical(state)).hexdigest()
 
 

@@ -21,7 +21,13 @@ import numpy as np
 
 from logitsieve.heads import HEADS
 from logitsieve.heads.base import Softmax
-from logitsieve.index.checks import CHECKS, check_heads, softmax_sha256
+from logitsieve.index.checks import (
+    PARTS,
+    check_heads,
+    require_structure,
+    require_values,
+    softmax_sha256,
+)
 from logitsieve.index.files import fsync_folder
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -134,12 +140,12 @@ def _checked_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, A
     matrix = {"weight": softmax.weight, "bias": softmax.bias}
     for name, arrays in {"softmax": matrix, **parts}.items():
         checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
-        if name not in CHECKS:
+        if name not in PARTS:
             continue
         file = Path(f"{name}.safetensors")
         try:
-            CHECKS[name].structure(file, checked[name], softmax.vocab_size, softmax.dim)
-            CHECKS[name].values(file, checked[name], softmax.vocab_size, lambda _: None)
+            require_structure(file, name, checked[name], softmax.vocab_size, softmax.dim)
+            require_values(file, name, checked[name], lambda _: None)
         except IndexUnreadable as error:
             field = "softmax" if name == "softmax" else f"parts[{name!r}]"
             raise InvalidRequest(field, error.reason, "docs/index-format.md") from error

@@ -81,6 +81,11 @@ class Screen:
             "best_round": self.best_round,
         }
 
+    @property
+    def knobs(self) -> dict[str, float]:
+        """One probe."""
+        return {}
+
     def _arrays(self, partition: Partition) -> dict[str, np.ndarray]:
         return partition.arrays(self._keep(partition))
 

@@ -18,6 +18,7 @@ import torch
 
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads.assembly import make_heads
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_K, TIMED_ROWS, calibrate
 from logitsieve.index_builder.config import BuildConfig, Progress
@@ -46,6 +47,11 @@ class Fitted(Protocol):
     @property
     def summary(self) -> Mapping[str, float]:
         """What was chosen, for the manifest: the same on every machine."""
+        ...
+
+    @property
+    def knobs(self) -> Mapping[str, float]:
+        """The operating point that the head is stored at."""
         ...
 
     @property
@@ -81,14 +87,13 @@ def run(inputs: Inputs, out: Path, scratch: Path, progress: Progress) -> Index:
     """Fit every head, measure it, write the index and open it."""
     config, softmax = inputs.config, inputs.softmax
     with _threads(config.threads):
-        exact = _head(EXACT, softmax, {}, None, config.threads)
+        exact = make_heads(HEADS, softmax, {}, {}, config.threads)[EXACT]
         fitted = _fit(inputs, exact, scratch, progress)
-    parts = {name: fit.arrays for name, fit in fitted.items()}
-    single = _head(EXACT, softmax, {}, None)
-    heads = {EXACT: single}
-    heads |= {name: _head(name, softmax, parts[name], single) for name in parts}
+    parts = {_part(name): fit.arrays for name, fit in fitted.items()}
+    knobs = {name: fit.knobs for name, fit in fitted.items()}
+    heads = make_heads(HEADS, softmax, parts, knobs, 1)
     compared = {
-        other: _head(name, softmax, arrays, single)
+        other: make_heads(HEADS, softmax, {**parts, _part(name): arrays}, knobs, 1)[name]
         for name, fit in fitted.items()
         for other, arrays in fit.compared.items()
     }
@@ -96,7 +101,7 @@ def run(inputs: Inputs, out: Path, scratch: Path, progress: Progress) -> Index:
     calibration["fit"] = {name: {"rounds": list(fit.history)} for name, fit in fitted.items()}
     entries = {EXACT: HeadEntry()}
     for name, fit in fitted.items():
-        entries[name] = HeadEntry(name, heads[name].knobs, fit.summary)
+        entries[name] = HeadEntry(_part(name), heads[name].knobs, fit.summary)
     progress("write", 0, 1)
     write_index(
         out,
@@ -137,24 +142,20 @@ def _fit(inputs: Inputs, exact: Head, scratch: Path, progress: Progress) -> dict
 
 def _timer(inputs: Inputs) -> Timer:
     """Times a screen over given arrays through the public `topk`, one row a call, one thread."""
-    exact = _head(EXACT, inputs.softmax, {}, None)
     hidden = inputs.heldout.sample(TIMED_ROWS)
     k = min(TIMED_K, inputs.softmax.vocab_size)
 
     def microseconds(arrays: Arrays) -> float:
-        return us_per_row(_head("screen", inputs.softmax, arrays, exact), hidden, k, 1)
+        heads = make_heads(HEADS, inputs.softmax, {"screen": arrays}, {"screen": {}}, 1)
+        return us_per_row(heads["screen"], hidden, k, 1)
 
     return microseconds
 
 
-def _head(
-    name: str,
-    softmax: Softmax,
-    arrays: Arrays,
-    fallback: Head | None,
-    threads: int = 1,
-) -> Head:
-    return HEADS[name].from_arrays(softmax, arrays, fallback=fallback, threads=threads, knobs={})
+def _part(name: str) -> str:
+    part = HEADS[name].part
+    assert part is not None, f"{name} has no arrays to fit"
+    return part.name
 
 
 @contextmanager

@@ -1,0 +1,35 @@
+"""From the parts of an index to its heads, each with the fallback and the arrays it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from logitsieve.heads.base import Head, Softmax
+from logitsieve.heads.part import Arrays
+
+
+def make_heads(
+    registry: Mapping[str, type[Head]],
+    softmax: Softmax,
+    parts: Mapping[str, Arrays],
+    knobs: Mapping[str, Mapping[str, float]],
+    threads: int,
+) -> dict[str, Head]:
+    """`exact` and the heads that `knobs` names, in the order of the registry.
+
+    Rows that a head cannot answer go to the last head before it that proves its answers.
+    """
+    heads: dict[str, Head] = {}
+    fallback: Head | None = None
+    for name, kind in registry.items():
+        if name != "exact" and name not in knobs:
+            continue
+        arrays = dict(parts[kind.part.name]) if kind.part else {}
+        for part in kind.borrows:
+            arrays |= {f"{part}.{key}": array for key, array in parts.get(part, {}).items()}
+        heads[name] = kind.from_arrays(
+            softmax, arrays, fallback=fallback, threads=threads, knobs=knobs.get(name, {})
+        )
+        if kind.proves:
+            fallback = heads[name]
+    return heads

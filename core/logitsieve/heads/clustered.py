@@ -1,0 +1,148 @@
+"""Heads that look at the lists of the best clusters: route by centroids, scan lists exactly.
+
+Time O(C D + S D) a row with S rows scanned; memory C D floats and the lists.
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import numpy as np
+
+from logitsieve.heads.base import (
+    FLOAT32,
+    Head,
+    Knob,
+    Softmax,
+    checked_k,
+    checked_knobs,
+    ready_hidden,
+    refuse_row,
+    require_part,
+)
+from logitsieve.heads.fallback import repair, replace_rows, worst_status
+from logitsieve.heads.part import Arrays, Part, Tensor, lists_part
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.screen import screen_candidates, screen_record, screen_topk
+from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, TopK
+
+_INT32, _BOOL = np.dtype(np.int32), np.dtype(np.bool_)
+_empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
+
+
+def clustered_part(name: str) -> Part:
+    """`centroids` float32 [C, D], `offsets` int32 [C+1], `ids` int32 [offsets[C]]."""
+    return lists_part(name, {"centroids": Tensor("float32", ("C", "D"))})
+
+
+class ClusteredHead:
+    """Looks at the lists of as many best clusters of each row as its knob `probed` says."""
+
+    name: ClassVar[str]
+    knob_table: ClassVar[Mapping[str, Knob]]
+    part: ClassVar[Part | None]
+    probed: ClassVar[str]
+    proves: ClassVar[bool] = False
+    borrows: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> None:
+        self._softmax, self._arrays, self._fallback = softmax, arrays, fallback
+        self._threads = threads
+        centroids = arrays["centroids"]
+        self.knobs = {**knobs, self.probed: min(knobs[self.probed], len(centroids))}
+        self._record, self._kept = screen_record(
+            softmax.record,
+            centroids,
+            arrays["offsets"],
+            arrays["ids"],
+            int(self.knobs[self.probed]),
+        )
+        self._address = self._record.ctypes.data
+        self._kernel = screen_topk.entry()
+        self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
+
+    @classmethod
+    def from_arrays(
+        cls,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head | None,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> Self:
+        """InvalidRequest unless the arrays are as `part` says."""
+        assert fallback is not None, "rows whose lists are too short need a fallback"
+        require_part(cls.part, arrays, softmax)
+        point = checked_knobs(cls.knob_table, {}, knobs)
+        return cls(softmax, arrays, fallback=fallback, threads=threads, knobs=point)
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """The same lists at another operating point."""
+        return type(self)(
+            self._softmax,
+            self._arrays,
+            fallback=self._fallback,
+            threads=self._threads,
+            knobs=checked_knobs(self.knob_table, self.knobs, knobs),
+        )
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        """The k best candidates of each row; rows with fewer than k go to the fallback."""
+        if (  # ready_hidden's first lines: a call costs as much as they do
+            type(hidden) is not np.ndarray
+            or hidden.dtype is not FLOAT32
+            or not hidden.flags.c_contiguous
+            or hidden.ndim != 2
+        ):
+            hidden = ready_hidden(hidden, self._dim)
+        rows, dim = hidden.shape
+        if dim != self._dim or not rows:
+            ready_hidden(hidden, self._dim)  # says what is wrong
+        if type(k) is not int or not 0 < k <= self._vocab_size:
+            k = checked_k(k, self._vocab_size)
+        ids, logits = _empty((rows, k), _INT32), _empty((rows, k), FLOAT32)
+        scanned, exact = _empty(rows, _INT32), _zeros(rows, _BOOL)
+        if self._threads == 1 or rows == 1:
+            unfilled = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
+        else:
+            unfilled = self._run_slices(hidden, ids, logits, scanned)
+        if unfilled:
+            repair(self._fallback, unfilled, hidden, k, TopK(ids, logits, exact, scanned))
+        return _make(TopK, (ids, logits, exact, scanned))
+
+    def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
+        def answer(start: int, stop: int) -> int:
+            return int(self._kernel(self._address, hidden, ids, logits, scanned, start, stop))
+
+        return worst_status(run_slices(answer, hidden.shape[0], self._threads))
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """The rows of W that `topk` would look at; `upper` is +inf: nothing is proven."""
+        hidden = ready_hidden(hidden, self._dim)
+        k = checked_k(k, self._vocab_size)
+        short, offsets, ids, logits = screen_candidates(self._address, hidden, k)
+        if short < 0:
+            refuse_row(-1 - short)
+        upper = np.full(hidden.shape[0], np.inf, np.float32)
+        found = Candidates(offsets, ids, logits, upper)
+        if not short:
+            return found
+        rows = np.diff(offsets) < k
+        return replace_rows(found, rows, self._fallback.candidates(hidden[rows], k))
+
+    def warm(self) -> None:
+        """The kernels are compiled when first called; this calls each once."""
+        zeros = np.zeros((1, self._dim), np.float32)
+        self.topk(zeros, 1)
+        self.candidates(zeros, 1)
