@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from logitsieve.evaluation import evaluate, evaluate_all
-from logitsieve.evaluation.precision import MASS_STRIDE, Answering, hits, mass_kept
+from logitsieve.evaluation import Judge, evaluate, evaluate_all, precision
+from logitsieve.evaluation.precision import MASS_STRIDE, Answering, hits, log_mass
 from logitsieve.types.results import ArrayLike, Candidates, TopK
 from tests.synthetic import make_head, make_hidden, make_softmax
 
@@ -75,9 +75,16 @@ def test_mass_is_the_softmax_over_the_candidates() -> None:
     expected = [
         p[row, found.ids[found.offsets[row] : found.offsets[row + 1]]].sum() for row in range(5)
     ]
-    kept = mass_kept({"screen": screen, "exact": exact}, exact, hidden, 1)
-    assert kept["exact"].tolist() == [1] * 5
-    np.testing.assert_allclose(kept["screen"], expected, rtol=1e-5)
+    kept = np.exp(log_mass(screen, hidden, 1, 300) - log_mass(exact, hidden, 1, 300))
+    np.testing.assert_allclose(kept, expected, rtol=1e-5)
+    assert evaluate(screen, exact, [hidden]).mass_kept == pytest.approx(expected[0], rel=1e-5)
+
+
+def test_memory_does_not_change_the_mass(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, hidden = make_head("screen", make_softmax()), make_hidden(9)
+    whole = log_mass(screen, hidden, 1, 300)
+    monkeypatch.setattr(precision, "MASS_LOGITS", 600)  # two rows at once
+    np.testing.assert_array_equal(log_mass(screen, hidden, 1, 300), whole)
 
 
 class Counting:
@@ -105,6 +112,17 @@ def test_the_truth_is_found_once_for_all_heads() -> None:
     assert exact.answered == 80
     assert exact.summed == 80 // MASS_STRIDE
     assert found["one"] == found["two"] == evaluate(screen, exact, BLOCKS)
+
+
+def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:
+    exact, screen = Counting(), make_head("screen", make_softmax())
+    judge = Judge(exact, lambda: BLOCKS, (1, 5))
+    assert (exact.answered, exact.summed) == (80, 80 // MASS_STRIDE)
+    assert judge.evaluate(screen) == evaluate(
+        screen, make_head("exact", make_softmax()), BLOCKS, (1, 5)
+    )
+    assert judge.evaluate(exact).mass_kept == 1
+    assert (exact.answered, exact.summed) == (80, 80 // MASS_STRIDE)
 
 
 def test_a_proof_needs_no_judge() -> None:

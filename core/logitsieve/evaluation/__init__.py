@@ -1,7 +1,21 @@
-"""How right and how fast a head is."""
+"""How right and how fast a head is, and which of its operating points to take."""
 
 from logitsieve.evaluation.bounds import Precision
-from logitsieve.evaluation.precision import Evaluation, evaluate, evaluate_all
+from logitsieve.evaluation.machine import cpu_name
+from logitsieve.evaluation.operating import Chooser, OperatingPoint, read_points, read_target
+from logitsieve.evaluation.precision import Evaluation, Judge, evaluate, evaluate_all
 from logitsieve.evaluation.timing import us_per_row
 
-__all__ = ["Evaluation", "Precision", "evaluate", "evaluate_all", "us_per_row"]
+__all__ = [
+    "Chooser",
+    "Evaluation",
+    "Judge",
+    "OperatingPoint",
+    "Precision",
+    "cpu_name",
+    "evaluate",
+    "evaluate_all",
+    "read_points",
+    "read_target",
+    "us_per_row",
+]

@@ -7,13 +7,14 @@ Shape letters: N rows, B rows of a block, K answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from logitsieve.evaluation.bounds import PROVEN, Precision, summarize
+from logitsieve.evaluation.operating import KS
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Float64, TopK
 
 MASS_STRIDE = 8  # mass kept needs all V logits of a row: one row in so many is enough
@@ -45,7 +46,7 @@ class Evaluation:
 
 
 def evaluate(
-    head: Answering, exact: Answering, blocks: Iterable[Float32], ks: Sequence[int] = (1, 5, 10)
+    head: Answering, exact: Answering, blocks: Iterable[Float32], ks: Sequence[int] = KS
 ) -> Evaluation:
     """Judge `head` by `exact` on blocks [B, D] of contexts, in the order of their text.
 
@@ -58,48 +59,92 @@ def evaluate_all(
     heads: Mapping[str, Answering],
     exact: Answering,
     blocks: Iterable[Float32],
-    ks: Sequence[int] = (1, 5, 10),
+    ks: Sequence[int] = KS,
 ) -> dict[str, Evaluation]:
-    """`evaluate` for every head by its name; the truth is found once for all of them."""
-    tallies = {name: _Tally(ks) for name in heads}
+    """`evaluate` for every head by its name, all of them on a block before the next is taken."""
+    tallies = {name: _Tally(head, exact, ks) for name, head in heads.items()}
     for block in blocks:
-        truth = exact.topk(block, max(ks))
-        for name, head in heads.items():
-            for k in ks:
-                answer = truth if head is exact else head.topk(block, k)
-                tallies[name].scanned[k].append(answer.scanned.astype(np.float64))
-                if not head.proves:
-                    tallies[name].shares[k].append(hits(answer, truth, k) / k)
-        step = max(1, MASS_LOGITS // int(truth.scanned[0]))  # the exact head scans all V
-        some = block[::MASS_STRIDE]
-        for start in range(0, len(some), step):
-            rows = some[start : start + step]
-            for name, kept in mass_kept(heads, exact, rows, min(ks)).items():
-                tallies[name].masses.append(kept)
-    return {name: tallies[name].evaluation(head.proves) for name, head in heads.items()}
+        truth = _truth(exact, block, max(ks))
+        for tally in tallies.values():
+            tally.add(block, truth)
+    return {name: tally.evaluation() for name, tally in tallies.items()}
+
+
+class Judge:
+    """What `exact` says about some contexts, found once: heads are judged one after the other.
+
+    `blocks()` gives the contexts in the order of their text, the same at every call; about 100
+    bytes of truth are kept for each.
+    """
+
+    def __init__(
+        self,
+        exact: Answering,
+        blocks: Callable[[], Iterable[Float32]],
+        ks: Sequence[int] = KS,
+    ) -> None:
+        self._exact, self._blocks, self._ks = exact, blocks, ks
+        self._truths = [_truth(exact, block, max(ks)) for block in blocks()]
+
+    def evaluate(self, head: Answering) -> Evaluation:
+        """As the function of that name."""
+        tally = _Tally(head, self._exact, self._ks)
+        for block, truth in zip(self._blocks(), self._truths, strict=True):
+            tally.add(block, truth)
+        return tally.evaluation()
+
+
+class _Truth(NamedTuple):
+    """What the exact head says about a block."""
+
+    top: TopK
+    log_z: Float64  # of every MASS_STRIDE-th row
+
+
+def _truth(exact: Answering, block: Float32, k: int) -> _Truth:
+    top = exact.topk(block, k)
+    vocab_size = int(top.scanned[0])  # the exact head scans all of it
+    return _Truth(top, log_mass(exact, block[::MASS_STRIDE], 1, vocab_size))
 
 
 class _Tally:
     """What was counted of one head so far: a list of blocks for each k."""
 
-    def __init__(self, ks: Sequence[int]) -> None:
-        self.shares: dict[int, list[Float64]] = {k: [] for k in ks}
-        self.scanned: dict[int, list[Float64]] = {k: [] for k in ks}
-        self.masses: list[Float64] = []
+    def __init__(self, head: Answering, exact: Answering, ks: Sequence[int]) -> None:
+        self._head, self._is_truth = head, head is exact
+        self._shares: dict[int, list[Float64]] = {k: [] for k in ks}
+        self._scanned: dict[int, list[Float64]] = {k: [] for k in ks}
+        self._masses: list[Float64] = []
 
-    def evaluation(self, proven: bool) -> Evaluation:
+    def add(self, block: Float32, truth: _Truth) -> None:
+        """Count a block; a head that proves its answers is not compared."""
+        for k, scanned in self._scanned.items():
+            answer = truth.top if self._is_truth else self._head.topk(block, k)
+            scanned.append(answer.scanned.astype(np.float64))
+            if not self._head.proves:
+                self._shares[k].append(hits(answer, truth.top, k) / k)
+        self._masses.append(self._mass_kept(block[::MASS_STRIDE], truth))
+
+    def _mass_kept(self, rows: Float32, truth: _Truth) -> Float64:
+        """float64 [B]: the probability of the candidates under the full softmax."""
+        if self._is_truth:
+            return np.ones(len(rows))
+        vocab_size = int(truth.top.scanned[0])
+        return np.exp(log_mass(self._head, rows, min(self._scanned), vocab_size) - truth.log_z)
+
+    def evaluation(self) -> Evaluation:
         """The figures of all blocks; a proof needs no judge, and its bound no rows."""
-        if not self.masses:
+        if not self._masses:
             raise ValueError("blocks: none to evaluate on")
-        scanned = {k: np.concatenate(blocks) for k, blocks in self.scanned.items()}
+        scanned = {k: np.concatenate(blocks) for k, blocks in self._scanned.items()}
         return Evaluation(
             rows=len(scanned[min(scanned)]),
             precision={
-                k: PROVEN if proven else summarize(np.concatenate(blocks))
-                for k, blocks in self.shares.items()
+                k: PROVEN if self._head.proves else summarize(np.concatenate(blocks))
+                for k, blocks in self._shares.items()
             },
             scanned={k: float(rows.mean()) for k, rows in scanned.items()},
-            mass_kept=float(np.concatenate(self.masses).mean()),
+            mass_kept=float(np.concatenate(self._masses).mean()),
         )
 
 
@@ -117,17 +162,13 @@ def hits(answer: TopK, truth: TopK, k: int) -> Float64:
     return np.asarray((inside | tied).sum(axis=1), np.float64)
 
 
-def mass_kept(
-    heads: Mapping[str, Answering], exact: Answering, rows: Float32, k: int
-) -> dict[str, Float64]:
-    """float64 [B] for each head: the probability of its candidates under the full softmax."""
-    whole = _log_sums(exact.candidates(rows, 1))
-    return {
-        name: np.ones(len(rows))
-        if head is exact
-        else np.exp(_log_sums(head.candidates(rows, k)) - whole)
-        for name, head in heads.items()
-    }
+def log_mass(head: Answering, rows: Float32, k: int, vocab_size: int) -> Float64:
+    """float64 [B]: log sum exp over each row's candidates, a few rows at once to bound memory."""
+    step = max(1, MASS_LOGITS // vocab_size)
+    starts = range(0, len(rows), step)
+    return np.concatenate(
+        [_log_sums(head.candidates(rows[start : start + step], k)) for start in starts]
+    )
 
 
 def _log_sums(candidates: Candidates) -> Float64:
