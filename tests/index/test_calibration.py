@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from logitsieve.index import open_index
+from logitsieve.index.calibration import pack_contexts, unpack_contexts
 from logitsieve.types.errors import IndexUnreadable
 
 
@@ -31,6 +33,7 @@ def whole() -> dict[str, Any]:
         "heldout_rows": 100,
         "points": [point(), point("screen")],
         "compared": [],
+        "contexts": pack_contexts(np.arange(12, dtype=np.float32).reshape(4, 3)),
         "fit": {"left": "alone"},
     }
 
@@ -43,6 +46,24 @@ def measured(index: Path, calibration: object) -> Any:
 
 def test_what_the_builder_writes_is_given_as_it_is(tiny: Path) -> None:
     assert measured(tiny, whole()) == whole()
+
+
+def test_contexts_are_what_they_were() -> None:
+    hidden = np.arange(12, dtype=np.float32).reshape(4, 3)
+    unpacked = unpack_contexts(whole(), 3)
+    assert unpacked is not None
+    np.testing.assert_array_equal(unpacked, hidden)
+    assert (unpacked.dtype, unpacked.flags.writeable) == (np.float32, True)
+    with pytest.raises(ValueError, match="dim: got 3, needed: 4"):
+        unpack_contexts(whole(), 4)
+    assert unpack_contexts({}, 3) is None
+
+
+@pytest.mark.parametrize(("rows", "dim", "kept"), [(300, 2, 256), (9, 1 << 18, 4), (2, 1 << 21, 1)])
+def test_so_many_contexts_are_kept_as_the_file_has_room_for(rows: int, dim: int, kept: int) -> None:
+    packed = pack_contexts(np.zeros((rows, dim), np.float32))
+    assert packed["rows"] == kept
+    assert len(packed["float32"]) < 12 << 20
 
 
 def test_an_index_without_calibration(tiny: Path) -> None:
@@ -73,6 +94,22 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
         mean="1"
     ),
     "points[1].precision_at: got []": lambda c: c["points"][1].update(precision_at=[]),
+    "points[1].precision_at: got 'p1'": lambda c: c["points"][1].update(precision_at={"p1": 1}),
+    "points[1].precision.1.low: got 1.5": lambda c: c["points"][1]["precision"]["1"].update(
+        low=1.5
+    ),
+    "points[1].precision.1.low: got nan": lambda c: c["points"][1]["precision"]["1"].update(
+        low=math.nan
+    ),
+    "calibration.contexts: got 3": lambda c: c.update(contexts=3),
+    "calibration.contexts.rows: missing": lambda c: c.update(contexts={}),
+    "calibration.contexts.float32: needed: rows": lambda c: c.update(
+        contexts={"rows": 1, "dim": 1, "float32": "####"}
+    ),
+    "contexts.float32: needed: rows x": lambda c: c["contexts"].update(rows=10**14),
+    "contexts.float32: needed: finite": lambda c: c.update(
+        contexts=pack_contexts(np.full((1, 3), np.nan, np.float32))
+    ),
 }
 
 

@@ -5,21 +5,54 @@ No digest covers the file, so readers ask here once and rely on the answer.
 
 from __future__ import annotations
 
+import binascii
+import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
+
+from logitsieve.types.results import Float32
 
 Check = Callable[[str, object], None]  # (where it stands, what stands there): ValueError
 
 LIMIT = 1e15  # no measurement comes near; NaN is not below it either
 MAX_TEXT = 200  # characters of a name
+CONTEXT_ROWS = 256  # contexts kept to time heads on, on other machines
+CONTEXT_BYTES = 4 << 20  # and at most so much of them: the file has a limit
+_K = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 def check_calibration(calibration: Mapping[str, Any]) -> None:
     """ValueError names the first place that is not as the builder writes it."""
     _CALIBRATION("calibration", calibration)
+    if "contexts" in calibration:  # indexes of earlier builders have none
+        _contexts("calibration.contexts", calibration["contexts"])
     points = calibration["points"]
     if not any(point["head"]["name"] == "exact" and point["rows"] == 1 for point in points):
         raise ValueError("points: the head 'exact' at 1 row a call is missing")
+
+
+def pack_contexts(hidden: Float32) -> dict[str, Any]:
+    """Contexts [N, D] as calibration.json holds them, at most what it has room for."""
+    rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden[0].nbytes))
+    kept = np.ascontiguousarray(hidden[:rows], "<f4")
+    return {"rows": len(kept), "dim": kept.shape[1], "float32": b64encode(kept.tobytes()).decode()}
+
+
+def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
+    """float32 [N, D]: the contexts of a checked calibration; None where it has none.
+
+    ValueError if they are not of size `dim`.
+    """
+    contexts = calibration.get("contexts")
+    if contexts is None:
+        return None
+    if contexts["dim"] != dim:
+        raise ValueError(f"calibration.contexts.dim: got {contexts['dim']}, needed: {dim}")
+    values = np.frombuffer(b64decode(contexts["float32"]), "<f4")
+    return values.reshape(-1, dim).astype(np.float32)
 
 
 def _object(**checks: Check) -> Check:
@@ -32,6 +65,18 @@ def _object(**checks: Check) -> Check:
             if name not in value:
                 raise ValueError(f"{where}.{name}: missing")
             of(f"{where}.{name}", value[name])
+
+    return check
+
+
+def _by_k(of: Check) -> Check:
+    """An object by numbers of answers."""
+
+    def check(where: str, value: object) -> None:
+        _each(of)(where, value)
+        assert isinstance(value, dict)
+        if wrong := [name for name in value if not _K.fullmatch(name)]:
+            raise _wrong(where, wrong[0], "a number of answers as each key")
 
     return check
 
@@ -79,6 +124,11 @@ def _positive(where: str, value: object) -> None:
         raise _wrong(where, value, "a number > 0")
 
 
+def _share(where: str, value: object) -> None:
+    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]
+        raise _wrong(where, value, "a number from 0 to 1")
+
+
 def _count(where: str, value: object) -> None:
     if type(value) is not int or not 0 < value < LIMIT:
         raise _wrong(where, value, "an integer >= 1")
@@ -93,12 +143,26 @@ def _machine(where: str, value: object) -> None:
     _object(cpu=_text)(where, value)
 
 
+def _contexts(where: str, value: object) -> None:
+    _object(rows=_count, dim=_count)(where, value)
+    assert isinstance(value, dict)
+    text = value.get("float32")
+    try:
+        size = len(b64decode(text if isinstance(text, str) else "?", validate=True))
+    except (binascii.Error, ValueError):
+        size = -1
+    if size != 4 * value["rows"] * value["dim"]:
+        raise ValueError(f"{where}.float32: needed: rows x dim float32 in base64")
+    if not np.isfinite(np.frombuffer(b64decode(value["float32"]), "<f4")).all():
+        raise ValueError(f"{where}.float32: needed: finite numbers")
+
+
 _POINT = _object(
     head=_object(name=_text, knobs=_each(_number)),
     rows=_count,
     us_per_row=_positive,
-    precision_at=_each(_number),
-    precision=_each(_object(mean=_number, low=_number)),
+    precision_at=_by_k(_number),
+    precision=_by_k(_object(mean=_share, low=_share)),
     uneven=_flag,
     candidates=_number,
     mass_kept=_number,
