@@ -66,6 +66,7 @@ class ClusteredHead:
             arrays["offsets"],
             arrays["ids"],
             int(self.knobs[self.probed]),
+            arrays.get("biases"),
         )
         self._address = self._record.ctypes.data
         self._kernel = screen_topk.entry()

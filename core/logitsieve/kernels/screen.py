@@ -3,9 +3,9 @@
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters, P probes, Q queries
 answered together.
 
-A screen's record is that of W, that of the centroids (with a bias of zeros), then the addresses of
-offsets int32 [C+1] and ids int32 [offsets[C]], the number of probes, the addresses of the
-centroids' int8 codes and scales (0 where there are none), and the codes' largest error.
+A screen's record is that of W, that of the centroids (with a bias of zeros, or their own), then the
+addresses of offsets int32 [C+1] and ids int32 [offsets[C]], the number of probes, the addresses of
+the centroids' int8 codes and scales (0 where there are none), and the codes' largest error.
 """
 
 from __future__ import annotations
@@ -52,14 +52,22 @@ Clusters = namedtuple("Clusters", "matrix codes scales error largest probes")
 
 
 def screen_record(
-    softmax_record: Int64, centroids: Float32, offsets: Int32, ids: Int32, probes: int
+    softmax_record: Int64,
+    centroids: Float32,
+    offsets: Int32,
+    ids: Int32,
+    probes: int,
+    biases: Float32 | None = None,
 ) -> tuple[Int64, tuple[np.ndarray, ...]]:
-    """The record of a screen over the softmax of `softmax_record`, and the arrays it points to."""
-    bias = np.zeros(centroids.shape[0], np.float32)
+    """The record of a screen over the softmax of `softmax_record`, and the arrays it points to.
+
+    `biases` [C] are added to the centroids' dots, which are then not approximated by int8.
+    """
+    bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
     tail = np.zeros(6, np.int64)
     tail[:3] = offsets.ctypes.data, ids.ctypes.data, probes
     kept: tuple[np.ndarray, ...] = (centroids, bias, offsets, ids)
-    if VNNI and centroids.shape[1] <= LARGEST_DIM:
+    if biases is None and VNNI and centroids.shape[1] <= LARGEST_DIM:
         codes, scales, error = encode_centroids(centroids)
         kept += (codes, scales)
         tail[3:5] = codes.ctypes.data, scales.ctypes.data
