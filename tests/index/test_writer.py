@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from logitsieve.heads.base import Softmax
-from logitsieve.index import HeadEntry
+from logitsieve.index import HeadEntry, link_index
 from logitsieve.index.contents import read_contents
+from logitsieve.index.durable import STALE_AFTER_S
 from logitsieve.index.verify import verify_contents
-from logitsieve.index.writer import STALE_AFTER_S
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 from tests.index.samples import WORDS, arguments, tiny_screen, tiny_softmax, write_tiny
 
 GOLDEN = Path(__file__).parent / "golden" / "1"
@@ -167,6 +167,67 @@ def test_only_what_is_older_than_a_day_is_swept(tiny: Path) -> None:
     assert not stale.exists()
     assert young.exists()
     assert tiny.exists()
+
+
+LINKED_STEPS = [
+    "folder",
+    "file screen.safetensors",
+    "file softmax.safetensors",
+    "file vocabulary.txt",
+    "calibration",
+    "manifest",
+    "named",
+]
+
+
+def test_a_linked_index_differs_in_its_measurements_alone(tiny: Path) -> None:
+    before, steps = snapshot(tiny), list[str]()
+    out = link_index(tiny, tiny.parent / "2", calibration={"us": 1.0}, checkpoint=steps.append)
+    assert steps == LINKED_STEPS
+    assert snapshot(out) == {**before, "calibration.json": b'{"us":1.0}\n'}
+    for name in ("screen.safetensors", "softmax.safetensors", "vocabulary.txt"):
+        assert (out / name).stat().st_ino == (tiny / name).stat().st_ino
+    assert snapshot(tiny) == before
+    assert not temporaries(tiny.parent)
+    verify_contents(read_contents(out))
+
+
+@pytest.mark.parametrize("last", LINKED_STEPS[:-1])
+def test_a_failure_while_linking_leaves_nothing(tiny: Path, last: str) -> None:
+    def fail(step: str) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        link_index(tiny, tiny.parent / "2", calibration={}, checkpoint=fail)
+    assert list(tiny.parent.iterdir()) == [tiny]
+    verify_contents(read_contents(tiny))
+
+
+def test_a_copy_is_checked(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise OSError("another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    copy = link_index(tiny, tiny.parent / "2", calibration={})
+    assert snapshot(copy) == {**snapshot(tiny), "calibration.json": b"{}\n"}
+    data = bytearray((tiny / "screen.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tiny / "screen.safetensors").write_bytes(data)
+    with pytest.raises(IndexUnreadable, match="sha256"):
+        link_index(tiny, tiny.parent / "3", calibration={})
+    assert not (tiny.parent / "3").exists()
+
+
+def test_what_cannot_be_linked(tiny: Path) -> None:
+    with pytest.raises(InvalidRequest, match="exists"):
+        link_index(tiny, tiny, calibration={})
+    with pytest.raises(InvalidRequest, match="calibration"):
+        link_index(tiny, tiny.parent / "2", calibration={"us": float("nan")})
+    (tiny / "manifest.json").write_bytes(b"{}")
+    with pytest.raises(IndexUnreadable, match=r"manifest\.json"):
+        link_index(tiny, tiny.parent / "2", calibration={})
+    assert list(tiny.parent.iterdir()) == [tiny]
 
 
 def spoiled(name: str, place: tuple[int, ...], value: float) -> dict[str, np.ndarray]:

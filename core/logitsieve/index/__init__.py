@@ -3,13 +3,14 @@
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import FileEntry, HeadEntry, Manifest
 from logitsieve.index.reader import open_index, verify_index
-from logitsieve.index.writer import new_path, write_index
+from logitsieve.index.writer import link_index, new_path, write_index
 
 __all__ = [
     "FileEntry",
     "HeadEntry",
     "Index",
     "Manifest",
+    "link_index",
     "new_path",
     "open_index",
     "verify_index",

@@ -1,19 +1,15 @@
 """Writing an index: all of it, or nothing; never a change to one that has its name.
 
-Files are made durable in a folder beside `out`, the manifest last; one rename names them all.
+Files are made durable in a folder beside `out`, the manifest last; one rename names them all. A
+version that only measures another one anew shares its files.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import secrets
-import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +24,7 @@ from logitsieve.index.checks import (
     require_values,
     softmax_sha256,
 )
+from logitsieve.index.durable import link_or_copy, new_folder, write_file
 from logitsieve.index.files import fsync_folder
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -43,8 +40,6 @@ from logitsieve.index.manifest import (
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 
-STALE_AFTER_S = 24 * 3600.0
-TEMPORARY = ".tmp-"
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 Arrays = Mapping[str, np.ndarray]
@@ -86,13 +81,42 @@ def write_index(
     }
     _check_manifest(fields, arrays)
 
-    _make_durably(out.parent)
-    _remove_stale(out.parent)
-    with _temporary(out.parent) as folder:
+    with new_folder(out) as folder:
         checkpoint("folder")
         _fill(folder, arrays, words, measured, fields, checkpoint)
-        _name(folder, out)
-        checkpoint("named")
+    checkpoint("named")
+    return out
+
+
+def link_index(
+    source: Path | str,
+    out: Path | str,
+    *,
+    calibration: Mapping[str, Any],
+    checkpoint: Callable[[str], None] = lambda step: None,
+) -> Path:
+    """Write the index `source` again as `out`, with other measurements, and return `out`.
+
+    Manifest and digest stay the same. The files that the digest covers are hard links, or, on
+    another file system, copies whose digests are checked. `checkpoint` as in `write_index`.
+    """
+    out, source = new_path(out), Path(source)
+    measured = _plain("calibration", calibration)
+    data = (source / MANIFEST_FILE).read_bytes()
+    manifest = Manifest.from_json(data, source / MANIFEST_FILE)
+    with new_folder(out) as folder:
+        checkpoint("folder")
+        for entry in manifest.files():
+            found = link_or_copy(source / entry.file, folder / entry.file)
+            if found is not None and found != entry.sha256:
+                raise IndexUnreadable(source / entry.file, f"sha256 {found}, not {entry.sha256}")
+            checkpoint(f"file {entry.file}")
+        write_file(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
+        checkpoint("calibration")
+        write_file(folder / MANIFEST_FILE, [data])
+        fsync_folder(folder)
+        checkpoint("manifest")
+    checkpoint("named")
     return out
 
 
@@ -108,17 +132,22 @@ def _fill(
     metadata = {"softmax_sha256": fields["softmax_sha256"]}
     written = {}
     for name, part in sorted(arrays.items()):
-        written[name] = _write(folder / f"{name}.safetensors", pieces(part, metadata))
+        written[name] = _entry(folder / f"{name}.safetensors", pieces(part, metadata))
         checkpoint(f"part {name}")
-    listed = None if words is None else _write(folder / VOCABULARY_FILE, [words])
+    listed = None if words is None else _entry(folder / VOCABULARY_FILE, [words])
     checkpoint("vocabulary")
     if measured is not None:
-        _write(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
+        write_file(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
     checkpoint("calibration")
     manifest = Manifest(parts=written, vocabulary=listed, **fields)
-    _write(folder / MANIFEST_FILE, [manifest.file_bytes()])
+    write_file(folder / MANIFEST_FILE, [manifest.file_bytes()])
     fsync_folder(folder)
     checkpoint("manifest")
+
+
+def _entry(file: Path, content: Iterable[bytes | memoryview]) -> FileEntry:
+    size, sha256 = write_file(file, content)
+    return FileEntry(file.name, size, sha256)
 
 
 def new_path(out: Path | str) -> Path:
@@ -204,51 +233,3 @@ def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
         raise InvalidRequest("heads", error.reason, "docs/index-format.md") from error
     except ValueError as error:
         raise InvalidRequest("heads", str(error), "docs/index-format.md") from error
-
-
-def _make_durably(folder: Path) -> None:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        fsync_folder(path.parent)
-
-
-def _remove_stale(folder: Path) -> None:
-    """What a writer that died left behind; a younger one may still be at work."""
-    oldest = time.time() - STALE_AFTER_S
-    for path in folder.glob(f"{TEMPORARY}*"):
-        with suppress(FileNotFoundError):  # another writer swept it, or gave it its name
-            if path.lstat().st_mtime < oldest:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def _temporary(folder: Path) -> Iterator[Path]:
-    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
-    path.mkdir()
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)  # gone already where it was given its name
-
-
-def _write(file: Path, content: Iterable[bytes | memoryview]) -> FileEntry:
-    digest, size = hashlib.sha256(), 0
-    with file.open("xb") as stream:
-        for piece in content:
-            stream.write(piece)
-            digest.update(piece)
-            size += len(piece)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return FileEntry(file.name, size, digest.hexdigest())
-
-
-def _name(folder: Path, out: Path) -> None:
-    try:
-        folder.rename(out)
-    except OSError as error:
-        if not os.path.lexists(out):
-            raise
-        raise InvalidRequest("out", f"{out}, which exists by now", "a new version") from error
-    fsync_folder(out.parent)
