@@ -107,7 +107,7 @@ def load(data: Path, config: BuildConfig, scratch: Path) -> Bench:
     half = test.rows // 2
     material = prepare(
         exact,
-        softmax.vocab_size,
+        softmax,
         train,
         test.between(0, half),
         config.labels,

@@ -38,7 +38,7 @@ def make_material(
     exact = make_exact(softmax)
     labels = exact.topk(hidden, max(10, depth)).ids
     return softmax, Material(
-        vocab_size=vocab_size,
+        softmax=softmax,
         train=Contexts([hidden[:rows]]),
         labels=labels[:rows, :depth].astype(np.uint16),
         heldout=Contexts([hidden[rows:]]),

@@ -34,7 +34,7 @@ def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     material = prepare(
         exact,
-        90,
+        softmax,
         train,
         heldout,
         5,
@@ -66,13 +66,14 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
 @pytest.mark.parametrize("row", [3, 1030, 2650])
 def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row: int) -> None:
     """Also one that is held out."""
-    exact, hidden = make_exact(make_softmax(vocab_size=90, dim=16)), make_contexts(2700)
+    softmax = make_softmax(vocab_size=90, dim=16)
+    exact, hidden = make_exact(softmax), make_contexts(2700)
     hidden[row] = 1e38
     train, heldout = Contexts([hidden[:1000], hidden[1000:]]).split()
     with pytest.raises(InvalidRequest) as caught:
         prepare(
             exact,
-            90,
+            softmax,
             train,
             heldout.spread(200, 20),
             5,
@@ -85,8 +86,17 @@ def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row
 
 def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:
     train, heldout = Contexts([make_contexts(40)]).split()
-    exact = make_exact(make_softmax(vocab_size=3, dim=16))
-    material = prepare(exact, 3, train, heldout, 5, BuildConfig(), tmp_path, lambda *step: None)
+    softmax = make_softmax(vocab_size=3, dim=16)
+    material = prepare(
+        make_exact(softmax),
+        softmax,
+        train,
+        heldout,
+        5,
+        BuildConfig(),
+        tmp_path,
+        lambda *step: None,
+    )
     assert material.labels.shape == (36, 3)
     assert material.heldout_labels.shape == (4, 3)
 
@@ -118,7 +128,7 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     train, heldout = open_contexts(tmp_path, DIM, tmp_path).split()
     material = prepare(
         exact,
-        80,
+        softmax,
         train,
         heldout,
         5,

@@ -14,6 +14,7 @@ from logitsieve.index_builder.kmeans import spherical_kmeans
 from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import COUNTED_ROWS, Partition, route
 from tests.index_builder.clustered import make_exact, make_material
+from tests.synthetic import make_softmax
 
 WASTE = 3e-4
 
@@ -52,7 +53,7 @@ def test_counting_in_parts_changes_nothing(
 def test_a_context_takes_two_bytes() -> None:
     rows = 3_000_000
     material = Material(
-        vocab_size=4,
+        softmax=make_softmax(vocab_size=4, dim=1),
         train=Contexts([np.ones((rows, 1), np.float16)]),
         labels=np.zeros((rows, 1), np.uint8),
         heldout=Contexts([np.ones((1, 1), np.float32)]),
@@ -147,7 +148,7 @@ def test_the_table_is_the_choice(material: Material) -> None:
 def test_one_context_is_enough() -> None:
     one = np.ones((1, 4), np.float32)
     material = Material(
-        vocab_size=9,
+        softmax=make_softmax(vocab_size=9, dim=4),
         train=Contexts([one]),
         labels=np.array([[3, 1]], np.uint16),
         heldout=Contexts([one]),

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from logitsieve.heads import Softmax
 from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.contexts import Contexts
@@ -33,9 +34,9 @@ class TopKHead(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """Contexts and labels; best labels first. Labels lie in mapped files, ids as small integers."""
+    """The softmax, contexts and labels, best first; labels lie in mapped files, as small integers."""
 
-    vocab_size: int
+    softmax: Softmax
     train: Contexts
     labels: np.ndarray  # [N, K]
     heldout: Contexts
@@ -48,10 +49,15 @@ class Material:
         """D."""
         return self.train.dim
 
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.softmax.vocab_size
+
 
 def prepare(
     exact: TopKHead,
-    vocab_size: int,
+    softmax: Softmax,
     train: Contexts,
     heldout: Contexts,
     depth: int,
@@ -60,11 +66,12 @@ def prepare(
     progress: Progress,
 ) -> Material:
     """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
+    vocab_size = softmax.vocab_size
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
     return Material(
-        vocab_size=vocab_size,
+        softmax=softmax,
         train=train,
         labels=exact_labels(
             exact, train, vocab_size, depth, scratch / "labels-fitted.npy", "label", progress

@@ -122,12 +122,12 @@ def _fit(inputs: Inputs, exact: Head, scratch: Path, progress: Progress) -> dict
     learned = [name for name in inputs.heads if name != EXACT]
     if not learned:
         return {}
-    config, vocab_size = inputs.config, inputs.softmax.vocab_size
+    config, softmax = inputs.config, inputs.softmax
     depth = config.labels
     if inputs.target is not None:
-        depth = max(depths(inputs.target, config, vocab_size))
+        depth = max(depths(inputs.target, config, softmax.vocab_size))
     material = prepare(
-        exact, vocab_size, inputs.train, inputs.heldout, depth, config, scratch, progress
+        exact, softmax, inputs.train, inputs.heldout, depth, config, scratch, progress
     )
     fits = dict(FITS)
     if inputs.target is not None:
