@@ -22,7 +22,7 @@ DIRECT: dict[str, set[str]] = {
     "kernels": {"types"},
     "heads": {"kernels", "types"},
     "index": {"heads"},
-    "decoding": {"index"},
+    "decoding": {"index", "evaluation"},
     "evaluation": {"types"},
     "index_builder": {"evaluation", "decoding", "index"},
     "client": {"types", "v1"},

@@ -53,7 +53,7 @@ def test_contexts_are_what_they_were() -> None:
     unpacked = unpack_contexts(whole(), 3)
     assert unpacked is not None
     np.testing.assert_array_equal(unpacked, hidden)
-    assert (unpacked.dtype, unpacked.flags.writeable) == (np.float32, True)
+    assert unpacked.flags.writeable
     with pytest.raises(ValueError, match="dim: got 3, needed: 4"):
         unpack_contexts(whole(), 4)
     assert unpack_contexts({}, 3) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.running import Loop, Running, config_for, running, write_model
+from tests.server.running import MEASURED, Loop, Running, config_for, running, write_model
 
 
 @pytest.fixture(scope="session")
@@ -37,4 +37,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
     config = config_for(models, max_rows=256, max_k=128, kernel_cache=kernel_cache)
     with running(loop, config) as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
+def measured_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Calibrated: demo@1 was built for no target, demo@2 for P@1 0.95."""
+    folder = tmp_path_factory.mktemp("measured")
+    write_model(folder, "demo", 1, calibration=MEASURED)
+    target = {"target_precision": {"p1": 0.95}}
+    write_model(folder, "demo", 2, calibration=MEASURED, config=target)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def measured(loop: Loop, measured_models: Path, kernel_cache: Path) -> Iterator[Running]:
+    with running(loop, config_for(measured_models, kernel_cache=kernel_cache)) as run:
         yield run

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 
 from logitsieve.client import DecoderClient
+from logitsieve.evaluation import cpu_name
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.server import ServeConfig, Server, create_server
 from logitsieve.server.repository import Repository
@@ -34,6 +35,45 @@ def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any)
         default_head="screen",
         **more,
     )
+
+
+def entries(
+    head: str, us: tuple[float, float, float], low: float, **knobs: float
+) -> list[dict[str, Any]]:
+    """A point as calibration.json has it, timed at 1, 8 and 64 rows; `low` at every k."""
+    ks = ("1", "5", "10")
+    return [
+        {
+            "head": {"name": head, "knobs": knobs},
+            "rows": rows,
+            "us_per_row": time,
+            "precision_at": dict.fromkeys(ks, low),
+            "precision": {k: {"mean": low, "low": low} for k in ks},
+            "uneven": False,
+            "candidates": 40.0,
+            "mass_kept": low,
+        }
+        for rows, time in zip((1, 8, 64), us, strict=True)
+    ]
+
+
+def calibration(*points: list[dict[str, Any]], cpu: str = "", **more: Any) -> dict[str, Any]:
+    """What a builder would have measured, on this processor unless another is named."""
+    return {
+        "machine": {"cpu": cpu or cpu_name()},
+        "heldout_rows": 100,
+        "points": [entry for point in points for entry in point],
+        "compared": [],
+        **more,
+    }
+
+
+# The dearest here is exact at one row a call, and screen at 64.
+MEASURED = calibration(
+    entries("exact", (9.0, 8.0, 3.0), 1.0),
+    entries("screen", (1.0, 1.0, 4.0), 0.9, probes=1),
+    entries("screen", (2.0, 2.0, 5.0), 0.99, probes=3),
+)
 
 
 class Loop:

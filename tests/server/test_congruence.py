@@ -44,6 +44,9 @@ def assert_same(one: TopKReply, other: TopKReply) -> None:
         {"head": "exact"},
         {"head": "screen", "knobs": {"probes": 3}},
         {"knobs": {"probes": 2}},
+        {"head": "AUTO"},
+        {"min_precision": 0.5},
+        {"exact": True, "head": "AUTO"},
         {"normalizer": "candidates"},
         {"normalizer": "exact", "head": "screen"},
     ],
@@ -55,6 +58,38 @@ def test_topk(
     hidden = make_hidden(rows)
     remote: Decoder = server.client
     assert_same(remote.topk(hidden, k, model="demo", **options), local.topk(hidden, k, **options))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("rows", "k"), [(1, 1), (10, 5), (64, 10), (2, 11)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"head": "AUTO", "normalizer": "candidates"},
+        {"min_precision": 0.9},
+        {"min_precision": np.float32(0.95)},
+        {"min_precision": 1},
+        {"exact": True},
+        {"knobs": {"probes": 2}},
+    ],
+    ids=str,
+)
+def test_auto(
+    measured: Running,
+    measured_models: Path,
+    kernel_cache: Path,
+    version: int,
+    rows: int,
+    k: int,
+    options: dict[str, Any],
+) -> None:
+    index = open_index(measured_models / "demo" / str(version), kernel_cache=kernel_cache)
+    mine = LocalDecoder(index).topk(make_hidden(rows), k, **options)
+    theirs = measured.client.topk(make_hidden(rows), k, model=f"demo@{version}", **options)
+    assert_same(theirs, mine)
+    if options.keys() & {"min_precision", "exact"} and k == 11:
+        assert mine.answer.exact.all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16], ids=str)
@@ -114,6 +149,20 @@ def test_the_caller_owns_the_arrays(server: Running) -> None:
         (make_hidden(1), 1, {"knobs": {"probes": 0.5}}),
         (make_hidden(1), 1, {"knobs": {"probes": float("nan")}}),
         (make_hidden(1), 1, {"knobs": {"self": 1}}),
+        (make_hidden(1), 0, {"min_precision": 0.9}),
+        (make_hidden(1), 301, {"exact": True}),
+        (make_hidden(1), 1, {"min_precision": 0}),
+        (make_hidden(1), 1, {"min_precision": 1.5}),
+        (make_hidden(1), 1, {"min_precision": float("nan")}),
+        (make_hidden(1), 1, {"min_precision": True}),
+        (make_hidden(1), 1, {"min_precision": "high"}),
+        (make_hidden(1), 1, {"min_precision": 0.9, "exact": True}),
+        (make_hidden(1), 1, {"min_precision": 0.9, "head": "screen"}),
+        (make_hidden(1), 1, {"min_precision": 0.9, "knobs": {"probes": 1}}),
+        (make_hidden(1), 1, {"exact": 1}),
+        (make_hidden(1), 1, {"exact": True, "head": "exact"}),
+        (make_hidden(1), 1, {"head": "AUTO", "knobs": {"probes": 1}}),
+        (make_hidden(1), 1, {"head": "auto"}),
         (make_hidden(1), 1, {"normalizer": "lowrank"}),
         (make_hidden(1), 1, {"normalizer": "none"}),
     ],

@@ -82,6 +82,11 @@ def target_with(**fields: Any) -> pb.Target:
         (changed(target=pb.Target(model="demo", normalizer=pb.NORMALIZER_LOWRANK)), "normalizer"),
         (changed(target=target_with(normalizer=77)), "normalizer"),
         (changed(target=pb.Target(model="demo", head=pb.Head(name="\u2603" * 9999))), "head"),
+        (changed(target=target_with(head=pb.Head(name="AUTO", knobs={"probes": 1}))), "knobs"),
+        (changed(target=target_with(min_precision=0)), "min_precision"),
+        (changed(target=target_with(min_precision=1.5)), "min_precision"),
+        (changed(target=target_with(min_precision=float("nan"))), "min_precision"),
+        (changed(target=target_with(min_precision=0.5), k=0), "k"),
         (changed(target=pb.Target()), "model"),
     ],
 )
@@ -104,10 +109,7 @@ def test_models_that_are_not_served(server: Running, model: str) -> None:
 
 @pytest.mark.parametrize(
     ("message", "field"),
-    [
-        (changed(constraints=pb.Constraints(repetition_penalty=2)), "constraints"),
-        (changed(target=pb.Target(model="demo", min_precision=0.9)), "min_precision"),
-    ],
+    [(changed(constraints=pb.Constraints(repetition_penalty=2)), "constraints")],
 )
 def test_fields_that_are_not_built(server: Running, message: bytes, field: str) -> None:
     code, error = refusal(server, "Decoder/TopK", message)

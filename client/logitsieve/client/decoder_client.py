@@ -13,7 +13,7 @@ import grpc
 from logitsieve.client.codec import to_reply, to_tensor
 from logitsieve.client.errors import to_exception
 from logitsieve.client.models import ModelInfo, model_info
-from logitsieve.types.decoder import NORMALIZER_CODES, NormalizerName
+from logitsieve.types.decoder import AUTO, NORMALIZER_CODES, NormalizerName, asked_precision
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.hidden import as_wire
 from logitsieve.types.results import ArrayLike, TopKReply
@@ -81,6 +81,8 @@ class DecoderClient:
         model: str = "",
         head: str = "",
         knobs: Mapping[str, float] | None = None,
+        min_precision: float | None = None,
+        exact: bool = False,
         normalizer: NormalizerName | None = None,
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
@@ -91,7 +93,13 @@ class DecoderClient:
         request = pb.TopKRequest(hidden=to_tensor(as_wire(hidden)), k=_uint32("k", k))
         target = request.target
         target.model = model
-        if head or knobs:
+        if min_precision is not None or exact is not False or head == AUTO:
+            precision = asked_precision(head, knobs, min_precision, exact)
+            if exact:
+                target.exact = True
+            elif precision is not None:
+                target.min_precision = precision
+        elif head or knobs:
             target.head.name = head
             target.head.knobs.update(_numbers(knobs or {}))
         if normalizer:

@@ -78,9 +78,13 @@ def read_target(config: Mapping[str, Any]) -> dict[int, float]:
     return {k: float(p) for k, p in asked.items() if isinstance(p, (int, float)) and 0 < p <= 1}
 
 
+# k -> its class, for k up to the last of KS.
+_CLASSES = tuple(next(each for each in KS if k <= each) for k in range(KS[-1] + 1))
+
+
 def k_class(k: int) -> int:
-    """`k` rounded up to one at which precision is measured, or BEYOND."""
-    return next((each for each in KS if k <= each), BEYOND)
+    """`k` >= 1 rounded up to one at which precision is measured, or BEYOND."""
+    return _CLASSES[k] if k < len(_CLASSES) else BEYOND
 
 
 def nearest(batches: Sequence[int], rows: int) -> int:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Literal, Protocol
 
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import ArrayLike, TopKReply
+
+AUTO = "AUTO"  # instead of a head's name: the cheapest operating point that is precise enough
 
 NormalizerName = Literal["candidates", "exact"]
 
@@ -24,12 +28,46 @@ class Decoder(Protocol):
         model: str = "",
         head: str = "",
         knobs: Mapping[str, float] | None = None,
+        min_precision: float | None = None,
+        exact: bool = False,
         normalizer: NormalizerName | None = None,
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D].
 
-        `model` is "name", "name@version" or "name:alias" (empty: the only one there is); `head`
-        empty is the index's own choice; `knobs` override its calibrated values; `normalizer` adds
-        log Z to the answer. Raises InvalidRequest naming the field at fault.
+        `model` is "name", "name@version" or "name:alias" (empty: the only one there is).
+
+        `head` empty or "AUTO" is the cheapest measured operating point, for as many rows, whose
+        P@k meets `min_precision`, k being rounded up to 1, 5 or 10, or that proves its answers, if
+        `exact`; with neither, that meets the target that the index was built for, and without one
+        the index's default head. Beyond k = 10 only a proof meets a `min_precision`. A head by name
+        answers at its stored knobs, but for those in `knobs`; so does the default head, where
+        `knobs` come without a name. The answer names head and knobs.
+
+        `normalizer` adds log Z to the answer. Raises InvalidRequest naming the field at fault.
         """
         ...
+
+
+def asked_precision(
+    head: str, knobs: Mapping[str, float] | None, min_precision: float | None, exact: bool
+) -> float | None:
+    """What AUTO is asked for: a precision, 1 for a proof, None for the index's own target.
+
+    InvalidRequest names the field that contradicts another, or holds no such value.
+    """
+    if type(exact) is not bool:
+        raise InvalidRequest("exact", repr(exact), "True or False")
+    if min_precision is not None:
+        number = isinstance(min_precision, Real) and not isinstance(min_precision, bool)
+        if not number or not 0 < min_precision <= 1:
+            raise InvalidRequest("min_precision", repr(min_precision), "a number in (0, 1]")
+        if exact:
+            raise InvalidRequest("min_precision", min_precision, "none beside exact")
+    if head not in ("", AUTO):
+        allowed = f"{AUTO!r}, or none, beside min_precision or exact"
+        raise InvalidRequest("head", repr(head), allowed)
+    if knobs:
+        raise InvalidRequest("knobs", f"{knobs!r:.80}", "none: AUTO chooses them")
+    if exact:
+        return 1.0
+    return None if min_precision is None else float(min_precision)

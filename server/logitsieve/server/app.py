@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import grpc
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from logitsieve.server.again import Again
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.decoder_service import DecoderService
 from logitsieve.server.health import Health
@@ -42,6 +43,7 @@ class Server:
         self._ready = False
         self._health = Health()
         self._work = Work(threads=config.threads, max_in_flight=config.max_in_flight)
+        self._again = Again()
         self._http = HttpServer(self.metrics.text, lambda: self._ready)
         self._grpc: grpc.aio.Server | None = None
 
@@ -63,6 +65,7 @@ class Server:
         self._grpc = self._listen()
         await self._grpc.start()
         self._ready = await self._health.serving(self.repository)
+        self._again.start(self.repository.versions())
 
     async def stop(self) -> None:
         """Say NOT_SERVING, refuse new requests, give those in flight `drain_s` seconds."""
@@ -70,6 +73,7 @@ class Server:
         await self._health.drain()
         if self._grpc is not None:
             await self._grpc.stop(self.config.drain_s)
+        await asyncio.to_thread(self._again.stop)
         await asyncio.to_thread(self._work.close)
         await self._http.stop()
 

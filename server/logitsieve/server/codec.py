@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from logitsieve.decoding.local import KnobValues
+from logitsieve.decoding.auto import KnobValues
 from logitsieve.decoding.point import Point
-from logitsieve.types.decoder import NORMALIZER_CODES
-from logitsieve.types.errors import InvalidRequest, NotBuilt
+from logitsieve.types.decoder import AUTO, NORMALIZER_CODES, asked_precision
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import TopKReply
 from logitsieve.types.tensors import decode
 from logitsieve.v1 import decoder_pb2 as pb
@@ -27,20 +27,30 @@ def to_array(tensor: pb.Tensor, field: str) -> np.ndarray:
     return decode(dtype, tensor.rows, tensor.cols, data, field)
 
 
-def to_point(target: pb.Target) -> tuple[str, KnobValues, str]:
-    """(head, knobs, normalizer) that a target asks for; NotBuilt names what cannot be asked yet."""
-    point = target.WhichOneof("point")
-    if point == "min_precision":
-        raise NotBuilt("min_precision: the choice by precision is not built", "min_precision")
-    head = ""
-    knobs: KnobValues = ()
-    if point == "head":
-        head, knobs = target.head.name, tuple(sorted(target.head.knobs.items()))
-    elif target.exact:
-        head = "exact"
+class Aim(NamedTuple):
+    """What a target asks for: AUTO at a precision (None: the index's own target), or a point."""
+
+    automatic: bool
+    precision: float | None
+    head: str
+    knobs: KnobValues
+    normalizer: str
+
+
+def to_aim(target: pb.Target) -> Aim:
+    """InvalidRequest names the field that holds no such value."""
     code = target.normalizer
     normalizer = NORMALIZER_NAMES.get(code, str(code)) if code else ""
-    return head, knobs, normalizer
+    point = target.WhichOneof("point")
+    if point is None:
+        return Aim(True, None, "", (), normalizer)
+    if point == "head":
+        head, knobs = target.head.name, target.head.knobs
+        if head != AUTO and (head or knobs):
+            return Aim(False, None, head, tuple(sorted(knobs.items())), normalizer)
+        return Aim(True, asked_precision(head, dict(knobs), None, False), "", (), normalizer)
+    precision = target.min_precision if point == "min_precision" else None
+    return Aim(True, asked_precision("", None, precision, target.exact), "", (), normalizer)
 
 
 def to_response(reply: TopKReply, queue_ns: int) -> pb.TopKResponse:

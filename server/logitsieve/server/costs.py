@@ -7,44 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from google.protobuf.json_format import ParseDict, ParseError
-
+from logitsieve.evaluation import OperatingPoint
 from logitsieve.index import Index
-from logitsieve.types.errors import IndexUnreadable
-from logitsieve.v1 import decoder_pb2 as pb
 
-# An uncalibrated head is taken to read all of W, at what one core of a small machine streams.
+# A point that was not measured is taken to read all of W, at what one core of a small machine
+# streams.
 BYTES_PER_US = 10_000
 
 
-def read_points(index: Index) -> list[pb.OperatingPoint]:
-    """The index's calibrated points; none where it was not calibrated."""
-    points = (index.calibration or {}).get("points", [])
-    try:
-        return [
-            ParseDict(point, pb.OperatingPoint(), ignore_unknown_fields=True) for point in points
-        ]
-    except (ParseError, TypeError, AttributeError) as error:
-        raise IndexUnreadable(index.path / "calibration.json", f"points: {error}") from error
-
-
 class Costs:
-    """Microseconds of a request, from the index's calibration where it has the point asked for."""
+    """Microseconds a row, from the index's calibration where it has the point asked for."""
 
-    def __init__(self, points: Sequence[pb.OperatingPoint], index: Index) -> None:
-        self._default_head = index.default_head
+    def __init__(self, points: Sequence[OperatingPoint], index: Index) -> None:
         self._dense_us = index.vocab_size * index.dim * 4 / BYTES_PER_US
-        # The dearest point of a head is that of the smallest batch.
-        self._us: dict[str, float] = {}
-        for point in points:
-            name = point.head.name
-            self._us[name] = max(point.us_per_row, self._us.get(name, 0.0))
+        self._points = {(point.head, _key(point.knobs)): point for point in points}
 
-    def estimate_us(
-        self, rows: int, head: str, knobs: Mapping[str, float], normalizer: str
+    def us_per_row(
+        self, head: str, knobs: Mapping[str, float], normalizer: str, rows: int
     ) -> float:
-        """At most about what `rows` rows take; other knobs than the calibrated ones: all of W."""
-        us = self._us.get(head or self._default_head, self._dense_us)
-        if knobs or normalizer == "exact":
+        """At most about what a row takes, by the batch size nearest to `rows` a call."""
+        point = self._points.get((head, _key(knobs)))
+        us = self._dense_us if point is None else point.us_at(rows)
+        if normalizer == "exact":
             us = max(us, self._dense_us)
-        return rows * us * (2 if normalizer else 1)
+        return us * (2 if normalizer else 1)
+
+
+def _key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:
+    return frozenset(knobs.items())

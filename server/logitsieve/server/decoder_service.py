@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from logitsieve.server.codec import to_array, to_point, to_response
+from logitsieve.server.codec import to_aim, to_array, to_response
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.repository import Repository
@@ -47,10 +47,10 @@ class DecoderService:
         call.model = served.decoder.name
         if request.HasField("constraints"):
             raise NotBuilt("constraints: not built", "constraints")
-        point, us_per_row, origin = served.at(*to_point(target))
         hidden, k = to_array(request.hidden, "hidden"), request.k
         rows = len(hidden)
         self._check_size(rows, k)
+        point, us_per_row, origin = served.at(to_aim(target), rows, k)
         reply, call.queue_ns = await self._work.run(
             point.topk,
             hidden,

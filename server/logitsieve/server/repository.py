@@ -16,7 +16,6 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.costs import Costs, read_points
 from logitsieve.server.served import Served
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest, LogitsieveError, ModelNotFound
 
@@ -158,8 +157,7 @@ class Repository:
 def _serve(index: Index, progress: Progress) -> Served:
     decoder = LocalDecoder(index)
     decoder.warm(progress)
-    points = read_points(index)
-    return Served(decoder, Costs(points, index), points)
+    return Served(decoder)
 
 
 def read_aliases(file: Path) -> dict[str, int]:

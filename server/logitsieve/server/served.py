@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.local import POINTS_KEPT, KnobValues
+from logitsieve.decoding.auto import CHOICES_KEPT, Kind, KnobValues
+from logitsieve.decoding.local import POINTS_KEPT
 from logitsieve.decoding.point import Point
-from logitsieve.server.codec import to_origin
+from logitsieve.evaluation import OperatingPoint
+from logitsieve.server.codec import Aim, to_origin
 from logitsieve.server.costs import Costs
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -25,17 +27,64 @@ class Priced(NamedTuple):
 class Served:
     """A loaded version: what answers for it, and what it was measured to cost."""
 
-    def __init__(
-        self, decoder: LocalDecoder, costs: Costs, points: Sequence[pb.OperatingPoint]
-    ) -> None:
+    def __init__(self, decoder: LocalDecoder) -> None:
         self.decoder = decoder
-        self.points = points
-        self._costs = costs
-        # (head or "", knobs in order of their names, normalizer or "") -> Priced
-        self.at = lru_cache(maxsize=POINTS_KEPT)(self._at)
+        self._prices = _Prices(decoder)
 
-    def _at(self, head: str, knobs: KnobValues, normalizer: str) -> Priced:
-        point = self.decoder.point(head, knobs, normalizer)
-        us = self._costs.estimate_us(1, head, dict(knobs), normalizer)
+    def at(self, aim: Aim, rows: int, k: int) -> Priced:
+        """What answers a request for `k` ids of each of `rows` rows."""
+        prices = self._prices
+        if not aim.automatic:
+            return prices.named(aim.head, aim.knobs, aim.normalizer)
+        kind = prices.auto.kind(rows, k, aim.precision)
+        return prices.chosen(kind, aim.precision, aim.normalizer)
+
+    @property
+    def points(self) -> list[pb.OperatingPoint]:
+        """The measured points, one for each batch size, as clients see them."""
+        return [message for point in self.decoder.points for message in to_messages(point)]
+
+    def measure_again(self, pause: Callable[[float], bool]) -> bool:
+        """As LocalDecoder does: choices and prices change together, between two requests."""
+        found = self.decoder.measure_again(pause)
+        if found:
+            self._prices = _Prices(self.decoder)
+        return found
+
+
+class _Prices:
+    """Points and their prices as of one measurement."""
+
+    def __init__(self, decoder: LocalDecoder) -> None:
+        self._decoder, self.auto = decoder, decoder.auto
+        self._costs = Costs(self.auto.points, decoder.index)
+        # (head or "", knobs in order of their names, normalizer or "") -> Priced
+        self.named = lru_cache(maxsize=POINTS_KEPT)(self._named)
+        # (kind of request, asked precision or None, normalizer or "") -> Priced
+        self.chosen = lru_cache(maxsize=CHOICES_KEPT)(self._chosen)
+
+    def _named(self, head: str, knobs: KnobValues, normalizer: str) -> Priced:
+        return self._priced(self._decoder.point(head, knobs, normalizer), 1)
+
+    def _chosen(self, kind: Kind, precision: float | None, normalizer: str) -> Priced:
+        return self._priced(self.auto.point(kind, precision, normalizer), kind[0])
+
+    def _priced(self, point: Point, rows: int) -> Priced:
+        us = self._costs.us_per_row(point.head, point.knobs, point.normalizer, rows)
         # Messages may be sent in pieces: protobuf merges what follows into what it has read.
         return Priced(point, us, to_origin(point).SerializeToString())
+
+
+def to_messages(point: OperatingPoint) -> list[pb.OperatingPoint]:
+    """One message for each batch size."""
+    return [
+        pb.OperatingPoint(
+            head=pb.Head(name=point.head, knobs=point.knobs),
+            rows=rows,
+            us_per_row=us,
+            precision_at=point.mean,
+            mass_kept=point.mass_kept,
+            proven=point.proven,
+        )
+        for rows, us in point.us_per_row.items()
+    ]

@@ -1,0 +1,138 @@
+"""AUTO: the operating point that a request gets when it names no head.
+
+The choice depends on the kind of a request: which measured batch size is nearest to its rows, and
+which measured k its k is rounded up to. It is made once for each kind that is asked for.
+
+Shape letters: B batch rows, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from time import perf_counter
+
+from logitsieve.decoding.point import Point
+from logitsieve.evaluation import (
+    Chooser,
+    OperatingPoint,
+    cpu_name,
+    read_points,
+    read_target,
+    us_per_row,
+)
+from logitsieve.evaluation.operating import k_class
+from logitsieve.evaluation.timing import BATCHES, TIMED_K
+from logitsieve.heads.base import Head, checked_k
+from logitsieve.index import Index
+from logitsieve.index.calibration import unpack_contexts
+from logitsieve.index.files import refusal
+from logitsieve.index.manifest import CALIBRATION_FILE
+from logitsieve.types.errors import InvalidKnob
+
+# Choices kept: batch sizes times ks times the precisions that clients ask for.
+CHOICES_KEPT = 256
+# Measured again beside requests: short, so that others get the processor soon.
+AGAIN_CALLS, AGAIN_NS = 100, 50_000_000
+
+KnobValues = tuple[tuple[str, float], ...]
+Kind = tuple[int, int]  # (a measured batch size, a class of k)
+HeadOf = Callable[[str, KnobValues], Head]
+PointOf = Callable[[str, KnobValues, str], Point]
+Pause = Callable[[float], bool]  # seconds just spent -> whether to stop
+
+
+class Auto:
+    """Chooses among measured points. Immutable; any number of threads may call it."""
+
+    def __init__(
+        self,
+        points: Sequence[OperatingPoint],
+        target: Mapping[int, float],
+        vocab_size: int,
+        point_of: PointOf,
+    ) -> None:
+        self.points = tuple(points)
+        self._chooser = Chooser(points, target)
+        self._vocab_size, self._point_of = vocab_size, point_of
+        self.choose = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
+        # (kind, asked precision or None, normalizer or "") -> Point
+        self.point = lru_cache(maxsize=CHOICES_KEPT)(self._point)
+
+    def over(self, points: Sequence[OperatingPoint]) -> Auto:
+        """The same over other points."""
+        return Auto(points, self._chooser.target, self._vocab_size, self._point_of)
+
+    def kind(self, rows: int, k: int, precision: float | None) -> Kind:
+        """What of a request decides its point; the index's own target does not look at k.
+
+        InvalidRequest if a precision is asked for at a k that cannot be.
+        """
+        batch = self._chooser.batch(rows)
+        if precision is None:
+            return batch, 0
+        return batch, k_class(checked_k(k, self._vocab_size))
+
+    def _choose(self, kind: Kind, precision: float | None) -> OperatingPoint | None:
+        """The cheapest point; None is the default head, or if a precision is asked for `exact`."""
+        return self._chooser.choose(*kind, precision)
+
+    def _point(self, kind: Kind, precision: float | None, normalizer: str) -> Point:
+        chosen = self.choose(kind, precision)
+        if chosen is not None:
+            return self._point_of(chosen.head, tuple(sorted(chosen.knobs.items())), normalizer)
+        return self._point_of("" if precision is None else "exact", (), normalizer)
+
+
+def read_auto(index: Index, head_of: HeadOf, point_of: PointOf) -> Auto:
+    """AUTO over the points of calibration.json, and over none where there is no such file.
+
+    Points of heads that the index does not hold, or this version not know, are left out. Whether a
+    head proves its answers is asked of the head, not of the file. IndexUnreadable names what is
+    wrong with the file.
+    """
+    points = []
+    measured = index.measured
+    for point in read_points(measured["points"] if measured is not None else ()):
+        if point.head not in index.heads:
+            continue
+        try:
+            head = head_of(point.head, tuple(sorted(point.knobs.items())))
+        except InvalidKnob as error:
+            raise refusal(index.path / CALIBRATION_FILE, f"points: {error}") from error
+        points.append(replace(point, proven=head.proves))
+    return Auto(points, read_target(index.manifest.config), index.vocab_size, point_of)
+
+
+def measured_elsewhere(index: Index) -> str:
+    """The processor on which the index was calibrated, if it is not this one; "" otherwise."""
+    cpu = "" if index.measured is None else str(index.measured["machine"]["cpu"])
+    return "" if cpu == cpu_name() else cpu
+
+
+def measure_again(
+    index: Index, auto: Auto, head_of: HeadOf, pause: Pause
+) -> list[OperatingPoint] | None:
+    """The points of `auto` with the times that they take here; None where that cannot be known.
+
+    It cannot without contexts in calibration.json, and once `pause` says to stop.
+    """
+    try:
+        hidden = unpack_contexts(index.measured or {}, index.dim)
+    except ValueError as error:
+        raise refusal(index.path / CALIBRATION_FILE, error) from error
+    if hidden is None:
+        return None
+    found = []
+    for point in auto.points:
+        head = head_of(point.head, tuple(sorted(point.knobs.items())))
+        times: dict[int, float] = {}
+        for batch in BATCHES:
+            started = perf_counter()
+            k = min(TIMED_K, index.vocab_size)
+            times[batch] = us_per_row(head, hidden, k, batch, AGAIN_CALLS, AGAIN_NS)
+            if pause(perf_counter() - started):
+                return None
+        found.append(replace(point, us_per_row=times))
+    return found

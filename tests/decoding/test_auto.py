@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.decoding import LocalDecoder, measured_elsewhere
+from logitsieve.evaluation import cpu_name
+from logitsieve.index import open_index
+from logitsieve.index.calibration import pack_contexts
+from logitsieve.types.errors import IndexUnreadable, InvalidRequest
+from logitsieve.types.results import Answer
+from tests.server.running import MEASURED, calibration, entries, write_model
+from tests.synthetic import make_hidden
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def opened(folder: Path, cache: Path, measured: Any = MEASURED, **target: float) -> LocalDecoder:
+    config = {"target_precision": target} if target else {}
+    path = write_model(folder, calibration=measured, config=config)
+    return LocalDecoder(open_index(path, kernel_cache=cache))
+
+
+def used(answer: Answer) -> tuple[str, dict[str, float]]:
+    return answer.head, dict(answer.knobs)
+
+
+def test_without_a_target_the_default_head_answers_at_its_stored_knobs(
+    tmp_path: Path, cache: Path
+) -> None:
+    decoder = opened(tmp_path, cache)
+    for options in ({}, {"head": "AUTO"}, {"exact": False}):
+        answer = decoder.topk(make_hidden(64), 5, **options).answer  # type: ignore[arg-type]
+        assert used(answer) == ("screen", {"probes": 1})
+
+
+def test_the_indexs_own_target_chooses(tmp_path: Path, cache: Path) -> None:
+    decoder = opened(tmp_path, cache, p1=0.95)
+    assert used(decoder.topk(make_hidden(1), 1).answer) == ("screen", {"probes": 3})
+    assert used(decoder.topk(make_hidden(64), 1, head="AUTO").answer) == ("exact", {})
+    assert used(decoder.topk(make_hidden(1), 1, min_precision=0.9).answer)[1] == {"probes": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "k", "head"),
+    [
+        ({"min_precision": 0.99}, 5, "screen"),
+        ({"min_precision": 0.991}, 5, "exact"),
+        ({"min_precision": 0.1}, 11, "exact"),
+        ({"min_precision": 1.0}, 1, "exact"),
+        ({"exact": True}, 1, "exact"),
+    ],
+)
+def test_an_asked_precision_chooses(
+    tmp_path: Path, cache: Path, options: dict[str, Any], k: int, head: str
+) -> None:
+    decoder, hidden = opened(tmp_path, cache), make_hidden(1)
+    for form in (hidden, hidden[0], hidden.tolist(), hidden.astype(np.float64)):
+        reply = decoder.topk(form, k, **options)
+        assert reply.answer.head == head
+        assert reply.ids.shape == (1, k)
+        if head == "exact":
+            assert reply.answer.exact.all()
+
+
+def test_requests_of_one_kind_share_a_point(tmp_path: Path, cache: Path) -> None:
+    auto = opened(tmp_path, cache).auto
+    kinds = {auto.kind(rows, k, 0.9) for rows in (1, 2) for k in (2, 5)}
+    assert len(kinds) == 1
+    kind = kinds.pop()
+    assert auto.point(kind, 0.9, "") is auto.point(kind, 0.9, "")
+    assert auto.kind(1, 1, None) == auto.kind(1, 300, None)
+
+
+def test_an_index_that_was_not_calibrated_is_exact_when_asked(tmp_path: Path, cache: Path) -> None:
+    decoder = opened(tmp_path, cache, None, p1=0.95)
+    assert decoder.points == ()
+    assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
+    for options in ({"min_precision": 0.1}, {"exact": True}):
+        answer = decoder.topk(make_hidden(1), 1, **options).answer  # type: ignore[arg-type]
+        assert answer.head == "exact"
+
+
+def test_a_file_does_not_make_a_head_prove_its_answers(tmp_path: Path, cache: Path) -> None:
+    points = calibration(
+        entries("exact", (9, 9, 9), 1.0),
+        [{**entry, "proven": True} for entry in entries("screen", (1, 1, 1), 1.0, probes=1)],
+    )
+    decoder = opened(tmp_path, cache, points)
+    assert decoder.topk(make_hidden(1), 1, exact=True).answer.head == "exact"
+    assert [point.proven for point in decoder.points] == [True, False]
+
+
+def test_points_of_heads_that_are_not_here_are_left_out(tmp_path: Path, cache: Path) -> None:
+    other = entries("telepathy", (0.1, 0.1, 0.1), 1.0, speed=9)
+    decoder = opened(tmp_path, cache, calibration(entries("exact", (9, 9, 9), 1.0), other))
+    assert [point.head for point in decoder.points] == ["exact"]
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        calibration(entries("exact", (9, 9, 9), 1.0), entries("screen", (1, 1, 1), 1.0, speed=1)),
+        calibration(entries("exact", (9, 9, 9), 1.0), entries("screen", (1, 1, 1), 1.0, probes=0)),
+        {"points": 3},
+    ],
+)
+def test_a_spoiled_calibration_is_refused(tmp_path: Path, cache: Path, points: Any) -> None:
+    with pytest.raises(IndexUnreadable) as refused:
+        opened(tmp_path, cache, points)
+    assert refused.value.file.name == "calibration.json"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"min_precision": 0}, "min_precision"),
+        ({"min_precision": None, "exact": None}, "exact"),
+        ({"min_precision": 0.5, "exact": True}, "min_precision"),
+        ({"exact": True, "knobs": {"probes": 1}}, "knobs"),
+        ({"exact": True, "head": "screen"}, "head"),
+    ],
+)
+def test_contradictions(tmp_path: Path, cache: Path, options: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        opened(tmp_path, cache).topk(make_hidden(1), 1, **options)
+    assert refused.value.field == field
+
+
+def test_times_are_measured_again_and_precision_stays(tmp_path: Path, cache: Path) -> None:
+    contexts = pack_contexts(make_hidden(9))
+    decoder = opened(tmp_path, cache, {**MEASURED, "contexts": contexts}, p1=0.95)
+    before, spent = decoder.points, list[float]()
+    assert decoder.measure_again(lambda seconds: bool(spent.append(seconds)))
+    assert len(spent) == 9
+    for old, new in zip(before, decoder.points, strict=True):
+        assert (new.head, new.knobs, new.low) == (old.head, old.knobs, old.low)
+        assert set(new.us_per_row) == {1, 8, 64}
+        assert set(new.us_per_row.values()).isdisjoint(old.us_per_row.values())
+    assert decoder.topk(make_hidden(1), 1).answer.head in ("screen", "exact")
+
+
+def test_nothing_to_measure_on(tmp_path: Path, cache: Path) -> None:
+    decoder = opened(tmp_path, cache)
+    before = decoder.points
+    assert not decoder.measure_again()
+    assert decoder.points is before
+
+
+def test_where_an_index_was_measured(tmp_path: Path, cache: Path) -> None:
+    assert measured_elsewhere(opened(tmp_path / "a", cache).index) == ""
+    assert measured_elsewhere(opened(tmp_path / "b", cache, None).index) == ""
+    other = opened(tmp_path / "c", cache, calibration(entries("exact", (1, 1, 1), 1), cpu="Z80"))
+    assert measured_elsewhere(other.index) == "Z80" != cpu_name()
