@@ -1,0 +1,5 @@
+"""`python -m benchmarks.race DATA`."""
+
+from benchmarks.race.run import main
+
+main()

@@ -1,0 +1,69 @@
+"""Interleaved timing of many operating points: each meets the same busy and quiet moments.
+
+As benchmarks.timing, but a method is set to its knobs before its turn, and turns are short enough
+for hundreds of points.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from benchmarks.race.methods import Knobs, Method
+from benchmarks.timing import batches_of
+from logitsieve.types.results import Float32
+
+ROUNDS = 9
+TURN_NS = 8_000_000
+CHECK_EVERY_ROWS = 16  # between two looks at the clock
+
+
+class Mode(NamedTuple):
+    """How rows are handed over."""
+
+    batch: int
+    threads: int
+
+    @property
+    def label(self) -> str:
+        """Its name in the results."""
+        return f"B={self.batch} threads={self.threads}"
+
+
+class Point(NamedTuple):
+    """A method at one operating point."""
+
+    method: Method
+    knobs: Knobs
+
+
+def time_points(
+    points: Sequence[Point],
+    hidden: Float32,
+    mode: Mode,
+    k: int,
+    progress: Callable[[str, int, int], None],
+) -> list[dict[str, float]]:
+    """Microseconds a row of each point: median over rounds of a turn's mean, least and most."""
+    batches = batches_of(hidden, mode.batch)
+    stride = max(1, CHECK_EVERY_ROWS // mode.batch)
+    means: list[list[float]] = [[] for _ in points]
+    for number in range(ROUNDS):
+        for place, (method, knobs) in enumerate(points):
+            method.set_knobs(mode.threads, knobs)
+            method.topk(batches[number % len(batches)], k)  # its arrays come back to the cache
+            done, at = 0, number * 1009
+            start = perf_counter_ns()
+            while (elapsed := perf_counter_ns() - start) < TURN_NS:
+                for _ in range(stride):
+                    method.topk(batches[at % len(batches)], k)
+                    at += 1
+                done += stride
+            means[place].append(elapsed / done / mode.batch / 1000)
+            progress(f"time {mode.label}", number * len(points) + place + 1, ROUNDS * len(points))
+    return [
+        {"median": statistics.median(found), "least": min(found), "most": max(found)}
+        for found in means
+    ]

@@ -1,0 +1,191 @@
+"""Softmaxes to race on, by name: weights, contexts to fit, to tune and to judge, and their origin.
+
+Contexts to judge had no part in fitting or tuning. What has to be computed is computed once into
+the cache folder. Shape letters: N contexts, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.race import synthetic
+from benchmarks.race.bars import bars
+from benchmarks.race.prepare import prepared
+from demo.contexts import three_texts, windows
+from demo.excerpt import EXCERPT, read_paragraphs
+from demo.language_model import LanguageModel, Vocabulary
+from logitsieve.heads import Softmax
+from logitsieve.index_builder import load_array
+from logitsieve.types.results import Float32
+
+DEMO_MODEL = EXCERPT.parents[1] / "model"
+DEMO_CONTEXTS = 100_000
+SLICES = (2000, 4000, 6000, 8000)
+GROWTH = (10_000, 30_000, 100_000, 300_000, 1_000_000)
+GROWTH_DIM = 200
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """A frozen softmax and real or synthetic contexts of it."""
+
+    name: str
+    index: str  # indexes are shared by datasets of the same softmax and fit
+    weight: Float32  # [V, D]
+    bias: Float32  # [V]
+    fit: Float32  # [N, D]
+    heldout: Float32  # to choose settings with
+    test: Float32  # to judge
+    provenance: str
+
+    @property
+    def softmax(self) -> Softmax:
+        """The output layer as heads take it."""
+        return Softmax(self.weight, self.bias)
+
+
+def load(name: str, shared: Path, cache: Path) -> Dataset:
+    """The dataset; a ValueError lists the names if there is none of that name."""
+    if name not in DATASETS:
+        raise ValueError(f"DATA is {name!r}, allowed: {', '.join(DATASETS)}")
+    return DATASETS[name](name, shared, cache)
+
+
+def halves(contexts: Float32) -> tuple[Float32, Float32]:
+    """To tune, to judge: neighbours leak, so in two contiguous parts."""
+    middle = len(contexts) // 2
+    return contexts[:middle], contexts[middle:]
+
+
+def _float(path: Path, *names: str) -> list[Float32]:
+    return [np.ascontiguousarray(load_array(f"{path}:{name}"), np.float32) for name in names]
+
+
+def _demo(name: str, shared: Path, cache: Path) -> Dataset:
+    """The bundled model, its text read again."""
+    path = cache / "demo.npz"
+    model = LanguageModel.load(DEMO_MODEL)
+    if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        texts = three_texts(read_paragraphs(EXCERPT))._asdict()
+        vocabulary = Vocabulary.load(DEMO_MODEL)
+        with bars() as progress:
+            read = {
+                part: _read(model, windows(vocabulary, paragraphs, DEMO_CONTEXTS), part, progress)
+                for part, paragraphs in texts.items()
+            }
+        np.savez(path, fit=read["fit"], choose=read["choose"], judge=read["judge"])
+    fit, heldout, test = _float(path, "fit", "choose", "judge")
+    return Dataset(
+        name=name,
+        index="demo",
+        weight=model.output.weight.detach().numpy(),
+        bias=model.output.bias.detach().numpy(),
+        fit=fit,
+        heldout=heldout,
+        test=test,
+        provenance="bundled LSTM language model and excerpt; judged on text it never saw",
+    )
+
+
+@torch.inference_mode()
+def _read(
+    model: LanguageModel, ids_NT: torch.Tensor, part: str, progress: Callable[[str, int, int], None]
+) -> np.ndarray:
+    found = []
+    for number, window in enumerate(torch.split(ids_NT, 64)):
+        found.append(model.hidden(window)[0].flatten(0, 1).half())
+        progress(f"read {part}", min(64 * (number + 1), len(ids_NT)), len(ids_NT))
+    return torch.cat(found).numpy()
+
+
+def _lm_docs(name: str, shared: Path, cache: Path, words: int = 10_000) -> Dataset:
+    path = shared / "data" / "lm-docs-10k-200.npz"
+    if not path.exists():
+        raise SystemExit(f"{path} is absent: {name} is made of it; `demo` needs nothing")
+    weight, bias, fit, unseen = _float(path, "W", "b", "H_train", "H_test")
+    heldout, test = halves(unseen)
+    return Dataset(
+        name=name,
+        index=name,
+        weight=weight[:words].copy(),
+        bias=bias[:words].copy(),
+        fit=fit,
+        heldout=heldout,
+        test=test,
+        provenance=f"2-layer LSTM on technical prose, its {words:,} most frequent words; "
+        "fitted on H_train, tuned on the first half of H_test, judged on the second",
+    )
+
+
+def _nmt(name: str, shared: Path, cache: Path, domain: str) -> Dataset:
+    path = prepared("nmt", shared, cache)
+    names = ("W", "b", "H_fit", "H_captions", "H_software")
+    weight, bias, fit, captions, software = _float(path, *names)
+    tune = [halves(captions)[0], halves(software)[0]]
+    return Dataset(
+        name=name,
+        index="nmt",
+        weight=weight,
+        bias=bias,
+        fit=fit,
+        heldout=np.concatenate(tune),
+        test=halves(captions if domain == "captions" else software)[1],
+        provenance="German-English Transformer, teacher-forced; fitted on both domains of "
+        f"train.tsv, tuned on the first half of both tests, judged on the second half of {domain}",
+    )
+
+
+def _wide(name: str, shared: Path, cache: Path) -> Dataset:
+    path = prepared("lm-docs-70k", shared, cache)
+    weight, bias, fit, heldout, test = _float(path, "W", "b", "H_fit", "H_heldout", "H_test")
+    with np.load(path) as arrays:
+        reached = json.loads(str(arrays["perplexity"]))["test"]
+    return Dataset(
+        name=name,
+        index=name,
+        weight=weight,
+        bias=bias,
+        fit=fit,
+        heldout=heldout,
+        test=test,
+        provenance="70,000-word output layer trained on the frozen lm-docs LSTM; "
+        f"perplexity {reached:.1f} on the contexts that judge, text that neither saw",
+    )
+
+
+def _synthetic(name: str, shared: Path, cache: Path, words: int, dim: int) -> Dataset:
+    made = synthetic.generate(words, dim)
+    return Dataset(
+        name=name,
+        index=name,
+        weight=made.weight,
+        bias=made.bias,
+        fit=made.fit,
+        heldout=made.heldout,
+        test=made.test,
+        provenance=f"seeded synthetic softmax with an LSTM's statistics; {made.summary}",
+    )
+
+
+DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
+    "demo": _demo,
+    "lm-docs": _lm_docs,
+    **{f"lm-docs-{words}": partial(_lm_docs, words=words) for words in SLICES},
+    "nmt-captions": partial(_nmt, domain="captions"),
+    "nmt-software": partial(_nmt, domain="software"),
+    "lm-docs-70k": _wide,
+    "synthetic-250k": partial(_synthetic, words=250_000, dim=1024),
+    **{f"synthetic-{words}": partial(_synthetic, words=words, dim=GROWTH_DIM) for words in GROWTH},
+}
+GROUPS = {
+    "nmt": ("nmt-captions", "nmt-software"),
+    "lm-docs-slices": tuple(f"lm-docs-{words}" for words in SLICES),
+}

@@ -1,0 +1,110 @@
+"""Who races on a dataset: every method with the build knobs to try, and who had to stay away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache as cached
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from benchmarks.race.datasets import Dataset
+from benchmarks.race.methods import Method
+from benchmarks.race.ours import indexes_of
+from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
+from benchmarks.race.peers.exact import MAKERS, ExactPeer
+from benchmarks.race.peers.faiss_panorama import FaissPanorama
+from benchmarks.race.peers.greedy_mips import GreedyMips
+from benchmarks.race.peers.hnsw import Hnswlib
+from benchmarks.race.peers.pca_tree import PcaTree
+from benchmarks.race.peers.scann import Scann
+from logitsieve.heads import HEADS, Softmax
+from logitsieve.types.results import Float32
+
+LEVELS = (4, 8, 16)  # of Panorama
+FIRST_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level
+LABELLED = 100_000  # contexts that adaptive softmax is trained on
+SMALL = 20_000_000  # numbers of W up to which every build knob is tried, graphs the largest
+OPTIONAL = {"hnswlib": "hnswlib", "ScaNN": "scann"}
+
+
+Labelled: TypeAlias = tuple[Float32, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method before it is built; `seconds` is known where it was built before."""
+
+    name: str
+    make: Callable[[], Method]
+    seconds: float | None = None
+
+
+def entrants(
+    data: Dataset,
+    cache: Path,
+    threads: Sequence[int],
+    rebuild: bool,
+    only: Sequence[str],
+    progress: Callable[[str, int, int], None],
+) -> Iterator[Entrant]:
+    """Exact searches, then the heads of the registry, then the peers; `only` names parts of names.
+
+    What is not asked for costs nothing: no index is built, no label computed.
+    """
+    softmax = data.softmax
+    for name in MAKERS:
+        yield Entrant(name, partial(ExactPeer, name, softmax))
+    heads = [name for name in HEADS if wanted(f"logitsieve {name}", only)]
+    for name, make, seconds in indexes_of(data, cache, threads, heads, rebuild, progress):
+        yield Entrant(f"logitsieve {name}", make, seconds)
+    large = softmax.weight.size > SMALL
+    for levels in LEVELS[1:2] if large else LEVELS:
+        yield Entrant("faiss IndexFlatIPPanorama", partial(FaissPanorama, softmax, levels))
+    yield Entrant("greedy-MIPS", partial(GreedyMips, softmax))
+    yield Entrant("PCA-tree MIPS", partial(PcaTree, softmax))
+    labelled = cached(lambda: label(softmax, data.fit))
+    for share in FIRST_SHARES[::2] if large else FIRST_SHARES:
+        first = max(16, round(share * softmax.vocab_size))
+        yield Entrant("adaptive softmax", partial(adaptive, softmax, labelled, first))
+    if find_spec("hnswlib"):
+        knobs = {"edges": 16, "construction": 100} if large else {}
+        for space in ("l2",) if large else ("ip", "l2"):
+            yield Entrant(f"hnswlib {space}", partial(Hnswlib, softmax, space, **knobs))
+    if find_spec("scann"):
+        for tree in (False, True):
+            yield Entrant("ScaNN", partial(Scann, softmax, tree))
+
+
+def wanted(name: str, only: Sequence[str]) -> bool:
+    """Whether a part of the name is among `only`, or that is empty."""
+    return not only or any(part in name for part in only)
+
+
+def label(softmax: Softmax, fit: Float32) -> Labelled:
+    """Spread contexts, the ids of their best words, and the probabilities of those."""
+    places = np.linspace(0, len(fit) - 1, min(LABELLED, len(fit))).astype(np.int64)
+    contexts = np.ascontiguousarray(fit[places])
+    return contexts, *exact_labels(softmax, contexts)
+
+
+def adaptive(softmax: Softmax, labelled: Callable[[], Labelled], first: int) -> Method:
+    """The labels are computed once for all sizes of the first level."""
+    contexts, ids, mass = labelled()
+    return AdaptiveSoftmax(softmax, (ids, mass), contexts, first)
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that race; "absent" for those that are not installed."""
+    found = {}
+    for package in ("numpy", "torch", "faiss-cpu", "numba", *OPTIONAL.values()):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found

@@ -1,0 +1,176 @@
+"""What the synthetic softmaxes share with a real one: `python -m benchmarks.race.lm_statistics`.
+
+Writes lm_statistics.json, curves and scalars of lm-docs-10k-200 and no weight or context of it.
+Shape letters: N contexts, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from logitsieve.types.results import Float32
+
+KNOTS = 25  # of the curves over log rank
+CLUSTERS = (20, 100, 400)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Spectra are shares of variance, descending; curves run over log(1 + rank) / log V."""
+
+    weight_spectrum: list[float]
+    hidden_spectrum: list[float]
+    aligned: float  # share of H's variance in the first tenth of W's eigenvectors
+    hidden_norm2: float  # E ||h||^2
+    mean_share: float  # ||E h||^2 of it
+    clusters: list[float]
+    explained: list[float]  # mean squared cosine to the centroid, by number of clusters
+    norms: list[float]  # ||w|| by rank
+    norm_spread: float  # standard deviation of log ||w|| around that curve
+    biases: list[float]  # b by rank
+    log_probabilities: list[float]  # log of the mean probability by rank
+    top1: float  # mean probability of the best word
+    entropy: float  # nats
+
+
+def measure(weight: Float32, bias: Float32, fit: Float32, judged: Float32) -> Statistics:
+    """Spectra and clusters of `fit` contexts, probabilities over `judged` ones."""
+    sample = weight[:: max(1, len(weight) // 50_000)].astype(np.float64)
+    values_D, vectors_DD = np.linalg.eigh(np.cov(sample.T))
+    hidden_cov = np.cov(fit.T.astype(np.float64))
+    energy_D = np.einsum("dj,de,ej->j", vectors_DD, hidden_cov, vectors_DD, optimize=True)[::-1]
+    hidden_values = np.linalg.eigvalsh(hidden_cov)[::-1]
+    norm_V = np.linalg.norm(weight, axis=1)
+    norms = by_rank(norm_V)
+    places = np.log1p(np.arange(len(weight))) / np.log(len(weight))
+    off_curve = np.log(norm_V) - np.log(np.interp(places, np.linspace(0, 1, KNOTS), norms))
+    norm2 = float((fit.astype(np.float64) ** 2).sum(axis=1).mean())
+    popular_V, top1, entropy = probabilities(weight, bias, judged)
+    return Statistics(
+        weight_spectrum=shares(values_D[::-1]),
+        hidden_spectrum=shares(hidden_values),
+        aligned=float(energy_D[: len(energy_D) // 10].sum() / energy_D.sum()),
+        hidden_norm2=norm2,
+        mean_share=float((fit.mean(axis=0, dtype=np.float64) ** 2).sum() / norm2),
+        clusters=[float(count) for count in CLUSTERS],
+        explained=[explained(fit, clusters) for clusters in CLUSTERS],
+        norms=norms,
+        norm_spread=float(off_curve.std()),
+        biases=by_rank(bias),
+        log_probabilities=np.log(by_rank(popular_V)).tolist(),
+        top1=top1,
+        entropy=entropy,
+    )
+
+
+def shares(values: np.ndarray) -> list[float]:
+    """Of their sum; never quite nothing, so that a logarithm can be taken."""
+    positive = np.maximum(values, 1e-9 * values[0])
+    return list((positive / positive.sum()).tolist())
+
+
+def by_rank(values_V: np.ndarray) -> list[float]:
+    """Means between knots that are even in log rank: one knot for each of 25 places."""
+    places = np.log1p(np.arange(len(values_V))) / np.log(len(values_V))
+    knots = np.linspace(0, 1, KNOTS)
+    width = knots[1] / 2
+    means = np.full(KNOTS, np.nan)
+    for number, knot in enumerate(knots):
+        near = abs(places - knot) <= width
+        if near.any():
+            means[number] = values_V[near].mean(dtype=np.float64)
+    known = ~np.isnan(means)
+    return list(np.interp(knots, knots[known], means[known]).tolist())
+
+
+def probabilities(
+    weight: Float32, bias: Float32, judged: Float32
+) -> tuple[np.ndarray, float, float]:
+    """Mean probability of each word, mean of the best one, mean entropy."""
+    popular_V, top1, entropy = np.zeros(len(weight)), 0.0, 0.0
+    for start in range(0, len(judged), 100):
+        logits = (judged[start : start + 100] @ weight.T + bias).astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        mass = np.exp(logits)
+        total = mass.sum(axis=1, keepdims=True)
+        mass /= total
+        entropy += float((np.log(total[:, 0]) - (mass * logits).sum(axis=1)).sum())
+        top1 += float((1 / total).sum())
+        popular_V += mass.sum(axis=0)
+    return popular_V / len(judged), top1 / len(judged), entropy / len(judged)
+
+
+def explained(contexts: Float32, clusters: int) -> float:
+    """Share of the energy of unit contexts that their spherical centroid accounts for."""
+    unit_ND = contexts / np.linalg.norm(contexts, axis=1, keepdims=True)
+    means = faiss.Kmeans(unit_ND.shape[1], clusters, niter=15, spherical=True, seed=1)
+    means.cp.max_points_per_centroid = len(unit_ND)
+    means.cp.min_points_per_centroid = 1
+    means.train(unit_ND)
+    cosine_N, _ = means.index.search(unit_ND, 1)
+    return float((cosine_N**2).mean())
+
+
+def side_by_side(real: Statistics, got: Statistics) -> str:
+    """A table of both."""
+
+    def first(spectrum: list[float], share: float) -> str:
+        return f"{sum(spectrum[: max(1, round(len(spectrum) * share))]):.3f}"
+
+    def at(curve: list[float]) -> str:
+        return ", ".join(f"{curve[place]:.2f}" for place in (0, 6, 12, 18, 24))
+
+    def words(each: Statistics) -> dict[str, str]:
+        return {
+            "D": f"{len(each.weight_spectrum)}",
+            **{
+                f"variance of {name} in its first {share:.0%}": first(spectrum, share)
+                for name, spectrum in (("W", each.weight_spectrum), ("H", each.hidden_spectrum))
+                for share in (0.05, 0.25, 0.5)
+            },
+            "variance of H in W's first tenth": f"{each.aligned:.3f}",
+            "mean ||h||": f"{each.hidden_norm2**0.5:.2f}",
+            "||mean h||^2 / mean ||h||^2": f"{each.mean_share:.3f}",
+            **{
+                f"energy explained by {count:.0f} clusters": f"{share:.3f}"
+                for count, share in zip(each.clusters, each.explained, strict=True)
+            },
+            "||w|| by rank": at(each.norms),
+            "spread of log ||w||": f"{each.norm_spread:.2f}",
+            "b by rank": at(each.biases),
+            "log mean p by rank": at(each.log_probabilities),
+            "top-1 probability": f"{each.top1:.3f}",
+            "entropy, nats": f"{each.entropy:.2f}",
+        }
+
+    left, right = words(real), words(got)
+    rows = [f"{name:36} {left[name]:>34} {right[name]:>34}" for name in left]
+    return "\n".join([f"{'':36} {'real':>34} {'synthetic':>34}", *rows])
+
+
+def main() -> None:
+    """Measure lm-docs-10k-200 on contexts of unseen text."""
+    from benchmarks.race.prepare import SHARED
+
+    path = SHARED / "data" / "lm-docs-10k-200.npz"
+    with np.load(path) as arrays:
+        weight, bias, fit, unseen = (
+            np.asarray(arrays[name], np.float32) for name in ("W", "b", "H_train", "H_test")
+        )
+    found = measure(weight, bias, fit, unseen[::5])
+    out = Path(__file__).parent / "lm_statistics.json"
+    rounded = {
+        name: [float(f"{value:.5g}") for value in values] if isinstance(values, list) else values
+        for name, values in asdict(found).items()
+    }
+    out.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+    print(out)
+
+
+if __name__ == "__main__":
+    main()

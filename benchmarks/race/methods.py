@@ -1,0 +1,80 @@
+"""What every contender of the race is: built once, then set to one operating point after another.
+
+Build knobs are arguments of the constructor, query knobs go through `set_knobs`, as in
+ann-benchmarks. Shape letters: B batch rows, D hidden size, K answers, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Protocol, TypeAlias
+
+import faiss
+import numpy as np
+import torch
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+from logitsieve.heads import Softmax
+from logitsieve.types.results import Float32
+
+Knobs: TypeAlias = Mapping[str, float]
+
+
+class Method(Protocol):
+    """A way to the best words; `name` may repeat where only build knobs differ."""
+
+    name: str
+    built: Knobs  # build knobs, for the tables
+
+    @property
+    def settings(self) -> Sequence[Knobs]:
+        """Operating points to try, from fast to precise."""
+        ...
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        """Answer from now on with these knobs on so many threads."""
+        ...
+
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        """Ids [B, K] best first; -1 where a method finds too few."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory beyond W and b."""
+        ...
+
+
+_pools = ThreadpoolController()
+
+
+def hold_threads(threads: int) -> None:
+    """Hold BLAS, OpenMP, torch and faiss to so many threads."""
+    _pools.limit(limits=threads)
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+
+
+@lru_cache(maxsize=2)
+def augmented(softmax: Softmax) -> Float32:
+    """float32 [V, D + 1]: the bias is one more dimension, of ones in the query. Shared."""
+    return np.concatenate([softmax.weight, softmax.bias[:, None]], axis=1)
+
+
+class Queries:
+    """Contexts with a one at the end, in an array that is used again."""
+
+    def __init__(self, dim: int, padded: int | None = None) -> None:
+        self._dim, self._width = dim, padded or dim + 1
+        self._room: dict[int, Float32] = {}
+
+    def __call__(self, hidden: Float32) -> Float32:
+        """float32 [B, D + 1], or wider with zeros at the end."""
+        rows = len(hidden)
+        found = self._room.get(rows)
+        if found is None:
+            found = self._room[rows] = np.zeros((rows, self._width), np.float32)
+            found[:, self._dim] = 1
+        found[:, : self._dim] = hidden
+        return found

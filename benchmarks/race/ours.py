@@ -1,0 +1,115 @@
+"""Every head of the registry as a method of the race: built once into the cache, then swept."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.race.datasets import Dataset
+from benchmarks.race.methods import Knobs, hold_threads
+from logitsieve.heads import HEADS, Head
+from logitsieve.index import Index, open_index
+from logitsieve.index_builder import BuildConfig, build
+from logitsieve.types.results import Float32
+
+TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
+CLUSTERS_TRIED = (50, 100, 200)
+SECONDS_FILE = "build-seconds.txt"
+
+
+class OursMethod:
+    """A head at one thread and at two; its index is mapped, W shared with the page cache."""
+
+    def __init__(self, name: str, built: Knobs, indexes: dict[int, Index], nbytes: int) -> None:
+        self.name = f"logitsieve {name}"
+        self.built = built
+        self._head = name
+        self._indexes = indexes
+        self.nbytes = nbytes
+        self._now: Head = indexes[1].head(name)
+
+    @property
+    def settings(self) -> Sequence[Knobs]:
+        """The stored point, and every combination of the values that each knob says to try."""
+        stored = dict(self._now.knobs)
+        table = HEADS[self._head].knob_table
+        tried = [knob.tried or (stored[name],) for name, knob in table.items()]
+        points = [stored, *(dict(zip(table, point, strict=True)) for point in product(*tried))]
+        return [point for place, point in enumerate(points) if point not in points[:place]]
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        """Another head over the same arrays."""
+        hold_threads(threads)
+        self._now = self._indexes[threads].head(self._head, **knobs)
+
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        """Through the public call."""
+        return self._now.topk(hidden, k).ids
+
+
+def indexes_of(
+    data: Dataset,
+    cache: Path,
+    threads: Sequence[int],
+    wanted: Sequence[str],
+    rebuild: bool,
+    progress: Callable[[str, int, int], None],
+) -> list[tuple[str, Callable[[], OursMethod], float]]:
+    """(name, how to make the method, seconds its index took to build) of every head `wanted`."""
+    found: list[tuple[str, Callable[[], OursMethod], float]] = []
+    for number, target in enumerate(TARGETS):
+        last = number == len(TARGETS) - 1
+        if not (wanted if last else "screen" in wanted):
+            continue
+        heads = tuple(HEADS) if last else ("exact", "screen")
+        path, seconds = _built(data, cache, number + 1, heads, target, rebuild, progress)
+        opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
+        for name in wanted if last else ("screen",):
+            built = {"p1 asked": target["p1"]} if name == "screen" else {}
+            size = _part_bytes(opened[1], name)
+            found.append((name, partial(OursMethod, name, built, opened, size), seconds))
+    return found
+
+
+def _built(
+    data: Dataset,
+    cache: Path,
+    version: int,
+    heads: tuple[str, ...],
+    target: dict[str, float],
+    rebuild: bool,
+    progress: Callable[[str, int, int], None],
+) -> tuple[Path, float]:
+    """The index, and the seconds it took when it was built; one is kept for each set of heads."""
+    folder = cache / "indexes" / f"{data.index}-{'-'.join(heads)}"
+    path, note = folder / str(version), folder / f"{version}-{SECONDS_FILE}"
+    if rebuild and path.exists():
+        shutil.rmtree(path)
+    if not path.exists():
+        start = time.monotonic()
+        build(
+            data.weight,
+            data.bias,
+            data.fit,
+            path,
+            heads=heads,
+            target_precision=target,
+            config=BuildConfig(clusters_tried=CLUSTERS_TRIED),
+            progress=progress,
+            heldout=data.heldout,
+            best_effort=True,
+        ).close()
+        note.write_text(f"{time.monotonic() - start:.1f}\n", encoding="utf-8")
+    return path, float(note.read_text(encoding="utf-8"))
+
+
+def _part_bytes(index: Index, name: str) -> int:
+    """Bytes of the head's own part on disk, which is what it maps."""
+    part = index.manifest.heads[name].part
+    return index.manifest.parts[part].size if part else 0

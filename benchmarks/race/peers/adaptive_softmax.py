@@ -1,0 +1,161 @@
+"""Adaptive softmax, distilled: frequent words in a full first level, rare ones in thin clusters.
+
+Grave et al. 2017, Efficient softmax approximation for GPUs; torch.nn.AdaptiveLogSoftmaxWithLoss. It
+starts from W itself (the first level its rows, the clusters their best low-rank products) and is
+trained on the fit contexts; targets are drawn from the exact softmax among its ten best words.
+To answer, a cluster is opened only if its own probability is above the k-th best word found: none
+of its words can be above that. The trade is the number of words in the first level, as in the
+paper's comparison (papers/001).
+Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers, F first level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from logitsieve.heads import Softmax
+from logitsieve.types.results import Float32
+
+LABELS = 10
+BATCH, LEARNING_RATE = 256, 1e-3
+TRAINING_FLOPS = 1e12  # some 20 s; three products of the first level a context
+LABEL_BLOCK = 256
+
+
+class AdaptiveSoftmax:
+    """`first` words in the first level, then a cluster up to five times as many, then the rest."""
+
+    name = "adaptive softmax"
+
+    def __init__(
+        self,
+        softmax: Softmax,
+        labels: tuple[np.ndarray, np.ndarray],
+        contexts: Float32,
+        first: int,
+    ) -> None:
+        words, dim = softmax.vocab_size, softmax.dim + 1
+        middle = min(5 * first, (first + words) // 2)
+        ids_NL, mass_NL = labels
+        counts_V = np.bincount(ids_NL.ravel(), mass_NL.ravel(), minlength=words)
+        self._words_V = np.argsort(-counts_V, kind="stable")  # by place in the levels
+        self.built: Knobs = {"first": first}
+        levels = nn.AdaptiveLogSoftmaxWithLoss(
+            dim, words, [first, middle], div_value=4.0, head_bias=False
+        )
+        _start(levels, torch.from_numpy(augmented(softmax)[self._words_V]), [first, middle, words])
+        place_of_V = np.empty(words, np.int64)
+        place_of_V[self._words_V] = np.arange(words)
+        rows = int(min(len(contexts) * 3, TRAINING_FLOPS / (6 * dim * (first + dim))))
+        _train(levels, contexts, place_of_V[ids_NL], mass_NL, rows)
+        self._head = levels.head.weight.detach().numpy()
+        self._tails = [
+            (down.weight.detach().numpy(), up.weight.detach().numpy())
+            for down, up in _tails(levels)
+        ]
+        self._first, self._starts = first, (first, middle)
+        self._queries = Queries(softmax.dim)
+        self.nbytes = self._head.nbytes + sum(w.nbytes for tail in self._tails for w in tail)
+
+    @property
+    def settings(self) -> Sequence[Knobs]:
+        """One: the levels are fixed when it is built."""
+        return ({},)
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        """Threads only."""
+        hold_threads(threads)
+
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        """Plain numpy, as papers/001 has it; clusters take the rows that need them together."""
+        queries = self._queries(hidden)
+        logits_BF = queries @ self._head.T
+        best = _best(logits_BF[:, : self._first], k)
+        ids_BK, value_BK = best, np.take_along_axis(logits_BF, best, 1)
+        for number, (down, up) in enumerate(self._tails):
+            gate_B = logits_BF[:, self._first + number]
+            rows = np.flatnonzero(gate_B > value_BK[:, -1])
+            if not rows.size:
+                continue
+            inner = queries[rows] @ down.T @ up.T
+            top = inner.max(axis=1, keepdims=True)
+            inner -= top + np.log(np.exp(inner - top).sum(axis=1, keepdims=True))
+            inner += gate_B[rows, None]
+            chosen = _best(inner, min(k, inner.shape[1]))
+            both_ids = np.concatenate([ids_BK[rows], chosen + self._starts[number]], 1)
+            both = np.concatenate([value_BK[rows], np.take_along_axis(inner, chosen, 1)], 1)
+            keep = _best(both, k)
+            ids_BK[rows] = np.take_along_axis(both_ids, keep, 1)
+            value_BK[rows] = np.take_along_axis(both, keep, 1)
+        return np.asarray(self._words_V[ids_BK])
+
+
+def exact_labels(softmax: Softmax, contexts: Float32) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [N, 10] of the best words and their probabilities among themselves."""
+    weight, bias = torch.from_numpy(softmax.weight), torch.from_numpy(softmax.bias)
+    ids, mass = [], []
+    with torch.inference_mode():
+        for block in torch.split(torch.from_numpy(contexts), LABEL_BLOCK):
+            top = torch.topk(nn.functional.linear(block, weight, bias), LABELS)
+            ids.append(top.indices)
+            mass.append(torch.softmax(top.values, 1))
+    return torch.cat(ids).numpy(), torch.cat(mass).numpy()
+
+
+def _best(values: np.ndarray, k: int) -> np.ndarray:
+    """Places of the k largest of each row, largest first."""
+    places = np.argpartition(values, -k, axis=1)[:, -k:] if k < values.shape[1] else None
+    if places is None:
+        return np.argsort(-values, axis=1)
+    order = np.argsort(-np.take_along_axis(values, places, 1), axis=1)
+    return np.take_along_axis(places, order, 1)
+
+
+def _tails(levels: nn.AdaptiveLogSoftmaxWithLoss) -> list[tuple[nn.Linear, nn.Linear]]:
+    """Down and up projections of each cluster."""
+    return [(tail[0], tail[1]) for tail in cast(list[nn.Sequential], levels.tail)]  # type: ignore[misc]
+
+
+@torch.no_grad()
+def _start(levels: nn.AdaptiveLogSoftmaxWithLoss, rows_VD: Tensor, ends: list[int]) -> None:
+    """The first level's rows are W's; a cluster's gate is its mean row, its words a low-rank W."""
+    first = ends[0]
+    levels.head.weight[:first] = rows_VD[:first]
+    for number, (down, up) in enumerate(_tails(levels)):
+        members = rows_VD[ends[number] : ends[number + 1]]
+        levels.head.weight[first + number] = members.mean(dim=0)
+        rank = down.weight.shape[0]
+        values, vectors = torch.linalg.eigh(members.T @ members)
+        directions = vectors[:, values.argsort(descending=True)[:rank]]
+        down.weight.copy_(directions.T)
+        up.weight.copy_(members @ directions)
+
+
+def _train(
+    levels: nn.AdaptiveLogSoftmaxWithLoss,
+    contexts: Float32,
+    places_NL: np.ndarray,
+    mass_NL: np.ndarray,
+    rows: int,
+) -> None:
+    """Adam over `rows` contexts in random order, the step falling to nothing."""
+    random = np.random.default_rng(0)
+    steps = max(1, rows // BATCH)
+    optimizer = torch.optim.Adam(levels.parameters(), lr=LEARNING_RATE)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    cumulated_NL = mass_NL.cumsum(axis=1)
+    ones = np.ones((BATCH, 1), np.float32)
+    for _ in range(steps):
+        chosen = random.integers(0, len(contexts), BATCH)
+        drawn = (random.random((BATCH, 1)) > cumulated_NL[chosen]).sum(axis=1).clip(max=LABELS - 1)
+        hidden = torch.from_numpy(np.concatenate([contexts[chosen], ones], axis=1))
+        optimizer.zero_grad()
+        levels(hidden, torch.from_numpy(places_NL[chosen, drawn])).loss.backward()
+        optimizer.step()
+        falling.step()

@@ -1,0 +1,145 @@
+"""Greedy-MIPS: walk each dimension's own ranking of the rows, best product first.
+
+Yu, Hsieh, Lei, Dhillon 2017, A Greedy Approach for Budgeted Maximum Inner Product Search: a row is
+a candidate when one of its products h_d w_id is among the largest; `budget` candidates are taken
+from a heap of D rankings (Algorithms 2 and 3) and put in order by their true logits.
+Time O(D + budget (log D + D)) a row; memory D V ids and D V values, in the order of each dimension.
+Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.peers.kernels import best_of, fast
+from logitsieve.heads import Softmax
+from logitsieve.kernels.pool import run_slices
+from logitsieve.types.results import Float32
+
+SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V
+
+
+class GreedyMips:
+    """Everything but the budget is fixed by W."""
+
+    name = "greedy-MIPS"
+
+    def __init__(self, softmax: Softmax) -> None:
+        self.built: Knobs = {}
+        self._rows_VD = augmented(softmax)
+        words, dim = self._rows_VD.shape
+        self._order_DV = np.empty((dim, words), np.int32)
+        self._value_DV = np.empty((dim, words), np.float32)
+        for d in range(dim):
+            column = np.ascontiguousarray(self._rows_VD[:, d])
+            self._order_DV[d] = np.argsort(-column)
+            self._value_DV[d] = column[self._order_DV[d]]
+        self._queries = Queries(softmax.dim)
+        self._threads, self._budget = 1, 1
+        self._seen: dict[int, np.ndarray] = {}  # by the first row of a slice: each has its own
+        self.nbytes = self._order_DV.nbytes + self._value_DV.nbytes
+
+    @property
+    def settings(self) -> Sequence[Knobs]:
+        """Growing shares of V."""
+        words = len(self._rows_VD)
+        return tuple({"budget": max(16, round(share * words))} for share in SHARES)
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        """`budget`, candidates a row."""
+        hold_threads(threads)
+        self._threads = threads
+        self._budget = min(int(knobs["budget"]), len(self._rows_VD))
+
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        """Slices of rows on threads."""
+        queries = self._queries(hidden)
+        ids = np.empty((len(queries), k), np.int64)
+
+        def answer(start: int, stop: int) -> int:
+            seen_V = self._seen.setdefault(start, np.zeros(len(self._rows_VD), np.bool_))
+            arrays = (self._rows_VD, self._order_DV, self._value_DV, seen_V)
+            search(*arrays, queries[start:stop], self._budget, ids[start:stop])
+            return 0
+
+        run_slices(answer, len(queries), self._threads)
+        return ids
+
+
+@fast
+def search(
+    rows_VD: Any,
+    order_DV: Any,
+    value_DV: Any,
+    seen_V: Any,
+    hidden_BD: Any,
+    budget: int,
+    ids_BK: Any,
+) -> None:
+    """The K best of `budget` candidates of each row; `seen_V` is False before and after."""
+    words, dim = rows_VD.shape
+    found = np.empty(budget, np.int32)
+    product_D, heap_D = np.empty(dim, np.float32), np.empty(dim, np.int32)
+    step_D = np.empty(dim, np.int32)
+    value_K = np.empty(ids_BK.shape[1], np.float32)
+    for row in range(len(hidden_BD)):
+        hidden_D = hidden_BD[row]
+        for d in range(dim):
+            step_D[d] = 0
+            product_D[d] = hidden_D[d] * value_DV[d, 0 if hidden_D[d] >= 0 else words - 1]
+            heap_D[d] = d
+        for place in range(dim // 2, -1, -1):
+            sink(heap_D, product_D, place)
+        count = 0
+        while count < budget:
+            d = heap_D[0]
+            forward = hidden_D[d] >= 0
+            while True:  # the next row of this ranking that is not a candidate yet
+                place = step_D[d] if forward else words - 1 - step_D[d]
+                word = order_DV[d, place]
+                if not seen_V[word]:
+                    break
+                step_D[d] += 1
+            product = hidden_D[d] * value_DV[d, place]
+            if product < product_D[d]:
+                product_D[d] = product  # its first rows were taken through other dimensions
+                sink(heap_D, product_D, 0)
+                continue
+            seen_V[word] = True
+            found[count] = word
+            count += 1
+            if count == words:
+                break
+            step_D[d] += 1
+            if step_D[d] == words:
+                product_D[d] = -np.inf
+                step_D[d] = words - 1
+            else:
+                place = step_D[d] if forward else words - 1 - step_D[d]
+                product_D[d] = hidden_D[d] * value_DV[d, place]
+            sink(heap_D, product_D, 0)
+        for place in range(count):
+            seen_V[found[place]] = False
+        best_of(rows_VD, hidden_D, found[:count], ids_BK[row], value_K)
+
+
+@fast
+def sink(heap_D: Any, product_D: Any, place: int) -> None:
+    """Restore the heap below one place; the largest product is on top."""
+    moved = heap_D[place]
+    value = product_D[moved]
+    while True:
+        child = 2 * place + 1
+        if child >= heap_D.size:
+            break
+        if child + 1 < heap_D.size and product_D[heap_D[child + 1]] > product_D[heap_D[child]]:
+            child += 1
+        if product_D[heap_D[child]] <= value:
+            break
+        heap_D[place] = heap_D[child]
+        place = child
+    heap_D[place] = moved

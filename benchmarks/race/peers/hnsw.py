@@ -1,0 +1,60 @@
+"""hnswlib: a navigable small world graph over the rows of W.
+
+Malkov and Yashunin 2016, Efficient and robust approximate nearest neighbor search using HNSW
+graphs. `space` "ip" searches by inner product as it is; "l2" after the reduction of Bachrach et al.
+2014 (one more dimension makes all rows equally long), which Zhang et al. 2018 (FGD) use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from logitsieve.heads import Softmax
+from logitsieve.types.results import Float32
+
+EFS = (5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560)
+
+
+class Hnswlib:
+    """M edges a node (2 M on the ground level)."""
+
+    def __init__(
+        self, softmax: Softmax, space: str, edges: int = 32, construction: int = 300
+    ) -> None:
+        import hnswlib  # type: ignore[import-untyped]
+
+        self.name = f"hnswlib {space}"
+        self.built: Knobs = {"M": edges, "ef_construction": construction}
+        rows = augmented(softmax)
+        self._dim = softmax.dim
+        if space == "l2":
+            squared_V = (rows.astype(np.float64) ** 2).sum(axis=1)
+            missing_V = np.sqrt(squared_V.max() - squared_V).astype(np.float32)
+            rows = np.concatenate([rows, missing_V[:, None]], axis=1)
+        self._queries = Queries(softmax.dim, rows.shape[1])
+        self._index = hnswlib.Index(space=space, dim=rows.shape[1])
+        self._index.init_index(
+            max_elements=len(rows), M=edges, ef_construction=construction, random_seed=1
+        )
+        self._index.add_items(rows, num_threads=1)
+        self._threads = 1
+        self.nbytes = int(self._index.index_file_size()) - softmax.weight.nbytes
+
+    @property
+    def settings(self) -> Sequence[Knobs]:
+        """Longer candidate lists."""
+        return tuple({"ef": ef} for ef in EFS)
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        """`ef`."""
+        hold_threads(threads)
+        self._threads = threads
+        self._index.set_ef(int(knobs["ef"]))
+
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        """hnswlib's own call."""
+        labels, _ = self._index.knn_query(self._queries(hidden), k=k, num_threads=self._threads)
+        return np.asarray(labels).astype(np.int64)

@@ -1,0 +1,103 @@
+"""Pareto pictures like Figures 2 to 7 of papers/001: `python -m benchmarks.race.plots`.
+
+Speed-up over the best exact float32 search against precision, the settings of each method that no
+other of its own settings beats in both. One panel for P@1, one for P@5.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib import pyplot
+
+from benchmarks.plots import STYLE
+from benchmarks.race.peers.exact import FLOAT32
+from benchmarks.race.table import baseline, methods
+
+RESULTS = Path(__file__).parents[1] / "results" / "race"
+LEAST_PRECISION = 0.5
+OURS = ("#0b6e4f", "#2ca58d", "#1f77b4", "#6a4c93", "#c2185b", "#8d6e63", "#455a64", "#7cb342")
+OTHERS = ("#e07b00", "#b9770e", "#7f8c8d", "#a93226", "#d98880", "#5d6d7e", "#af7ac5", "#f0b27a")
+MARKS = "osD^vP*X"
+
+
+def main() -> None:
+    """Draw every dataset whose results are there."""
+    for source in sorted(RESULTS.glob("*.json")):
+        results = json.loads(source.read_text(encoding="utf-8"))
+        if "points" in results:
+            draw(results, RESULTS)
+
+
+def draw(results: dict[str, Any], out: Path) -> None:
+    """<data>.svg, of the first mode: one row a call on one thread."""
+    mpl.use("svg")
+    mode = results["modes"][0]
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True)
+        for axes, metric in zip(panels, ("p1", "p5"), strict=True):
+            panel(axes, results, mode, metric)
+        panels[0].set_ylabel(f"speed-up over the best exact float32, {mode}")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="center left", bbox_to_anchor=(0.99, 0.5), frameon=False)
+        figure.suptitle(
+            f"{results['data']}: V = {results['vocab_size']:,}, D = {results['dim']:,}", fontsize=11
+        )
+        figure.tight_layout()
+        pyplot.savefig(out / f"{results['data']}.svg", metadata={"Date": None}, bbox_inches="tight")
+        pyplot.close(figure)
+
+
+def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
+    """Every method's frontier; misses are on a log scale, so that 0.99 and 0.999 lie apart."""
+    _, exact_us = baseline(results, mode)
+    floor = 0.5 / results["judged_contexts"]  # half a context missed stands for none
+    ours = iter(zip(OURS, MARKS, strict=True))
+    others = iter(zip(OTHERS, MARKS, strict=True))
+    for name in methods(results):
+        if name in FLOAT32:
+            continue
+        mine = name.startswith("logitsieve")
+        colour, mark = next(ours if mine else others)
+        points = frontier(
+            [
+                (entry[metric], exact_us / entry["us_per_row"][mode]["median"])
+                for entry in results["points"]
+                if entry["method"] == name
+            ]
+        )
+        shown = [(max(1 - p, floor), speed) for p, speed in points if p >= LEAST_PRECISION]
+        axes.plot(
+            [miss for miss, _ in shown],
+            [speed for _, speed in shown],
+            marker=mark,
+            markersize=5,
+            color=colour,
+            linestyle="-" if mine else "--",
+            label=name,
+        )
+    axes.axhline(1, color="#999999", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel=metric.upper().replace("P", "P@"))
+    axes.set_xlim(LEAST_PRECISION, floor * 0.8)
+    ticks = [tick for tick in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.002, 0.001) if tick > floor * 1.5]
+    axes.set_xticks([*ticks, floor], [*(f"{1 - tick:g}" for tick in ticks), "1"])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}x")
+    axes.grid(color="#eeeeee")
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """(precision, speed) that no other point beats in both, from precise to fast."""
+    kept: list[tuple[float, float]] = []
+    for precision, speed in sorted(points, reverse=True):
+        if not kept or speed > kept[-1][1]:
+            kept.append((precision, speed))
+    return kept
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Makes the large datasets of the race, once: `python -m benchmarks.race.prepare nmt|lm-docs-70k`.
+
+Both read ../shared, which is not part of this repository; without it only `demo` and the synthetic
+datasets can be raced. A dataset that is there already is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from benchmarks.race import nmt_contexts, wide_layer
+from benchmarks.race.bars import bars
+
+SHARED = Path(__file__).parents[3] / "shared"
+CACHE = Path.home() / ".cache" / "logitsieve-race"
+PREPARED = {"nmt": nmt_contexts.prepare, "lm-docs-70k": wide_layer.prepare}
+
+
+def prepared(name: str, shared: Path, cache: Path) -> Path:
+    """The file of a dataset that has to be made first; makes it if it is not there."""
+    path = cache / f"{name}.npz"
+    if not path.exists():
+        if not shared.is_dir():
+            raise SystemExit(f"{shared} is absent: {name} is made of it; `demo` needs nothing")
+        cache.mkdir(parents=True, exist_ok=True)
+        with bars() as progress:
+            PREPARED[name](shared, cache, progress)
+    return path
+
+
+def main() -> None:
+    """Make one dataset."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=PREPARED)
+    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where to write")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(prepared(options.name, options.shared, options.cache))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""`python -m benchmarks.race DATA`: build, judge and time every method, write the raw numbers.
+
+Each operating point is judged on the same contexts, then all of them are timed in turns with the
+exact searches: 1 row a call on 1 thread as in papers/001, then 64 rows on 1 and on 2 threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe
+from benchmarks.race import plots, table
+from benchmarks.race.bars import bars
+from benchmarks.race.clock import Mode, Point, time_points
+from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
+from benchmarks.race.entrants import entrants, versions
+from benchmarks.race.judge import Judge
+from benchmarks.race.methods import Knobs, Method, hold_threads
+from benchmarks.race.peers.exact import FLOAT32 as EXACT_NAMES
+from benchmarks.race.prepare import CACHE, SHARED
+from logitsieve.types.results import Float32
+
+OUT = Path(__file__).parents[1] / "results" / "race"
+K, KS = 5, (1, 5)
+JUDGED_BYTES = 4 << 30  # of logits in float64: so many contexts judge, within the bounds
+JUDGED_LOW, JUDGED_HIGH = 1000, 5000
+JUDGE_BATCH = 64
+
+
+def main() -> None:
+    """Race on one dataset, or on each of a group."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", choices=[*DATASETS, *GROUPS], metavar="DATA", help="dataset")
+    parser.add_argument("--batch", type=int, default=64, help="rows a call, after 1")
+    parser.add_argument("--threads", type=int, default=2, help="threads of the last timing")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
+    parser.add_argument("--only", default="", help="methods whose name has one of these, by comma")
+    parser.add_argument("--judged", type=int, help="contexts that judge each point")
+    parser.add_argument("--rebuild", action="store_true", help="build the indexes again")
+    options = parser.parse_args()
+    hold_threads(1)
+    for name in GROUPS.get(options.data, (options.data,)):
+        data = load(name, options.shared, options.cache)
+        with bars() as progress:
+            results = race(data, options, progress)
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / f"{name}.json"
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        text = table.markdown(results)
+        path.with_suffix(".md").write_text(text, encoding="utf-8")
+        plots.draw(results, options.out)
+        print(text)
+
+
+def race(
+    data: Dataset, options: argparse.Namespace, progress: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """The raw numbers of one dataset."""
+    softmax = data.softmax
+    wanted = JUDGED_BYTES // 8 // softmax.vocab_size
+    count = options.judged or min(JUDGED_HIGH, max(JUDGED_LOW, wanted))
+    judged = spread(data.test, min(count, len(data.test)))
+    judge = Judge(softmax, judged, KS, progress)
+    points: list[Point] = []
+    records: list[dict[str, Any]] = []
+    only = [*options.only.split(","), *EXACT_NAMES] if options.only else []
+    modes = [Mode(1, 1), Mode(options.batch, 1), Mode(options.batch, options.threads)]
+    threads = sorted({mode.threads for mode in modes})
+    racing = entrants(data, options.cache, threads, options.rebuild, only, progress)
+    for entrant in (each for each in racing if wanted(each.name, only)):
+        start = time.monotonic()
+        method = entrant.make()
+        seconds = time.monotonic() - start if entrant.seconds is None else entrant.seconds
+        for number, knobs in enumerate(method.settings):
+            progress(f"judge {entrant.name}", number, len(method.settings))
+            points.append(Point(method, knobs))
+            records.append(record(method, knobs, judge, seconds))
+        progress(f"judge {entrant.name}", len(method.settings), len(method.settings))
+    for mode in modes:
+        times = time_points(points, judged, mode, K, progress)
+        for entry, found in zip(records, times, strict=True):
+            entry["us_per_row"][mode.label] = found
+    hold_threads(1)
+    return {
+        "data": data.name,
+        "provenance": data.provenance,
+        "machine": describe(),
+        "versions": versions(),
+        "vocab_size": softmax.vocab_size,
+        "dim": softmax.dim,
+        "k": K,
+        "fit_contexts": len(data.fit),
+        "heldout_contexts": len(data.heldout),
+        "judged_contexts": len(judged),
+        "modes": [mode.label for mode in modes],
+        "weight_bytes": softmax.weight.nbytes + softmax.bias.nbytes,
+        "points": records,
+    }
+
+
+def record(method: Method, knobs: Knobs, judge: Judge, seconds: float) -> dict[str, Any]:
+    """What is known of a point before it is timed."""
+    method.set_knobs(1, knobs)
+    hidden, most = judge.hidden, max(judge.ks)
+    blocks = range(0, len(hidden), JUDGE_BATCH)
+    answers = [method.topk(hidden[i : i + JUDGE_BATCH], most).copy() for i in blocks]
+    score = judge.score(np.concatenate(answers))
+    return {
+        "method": method.name,
+        "built": dict(method.built),
+        "knobs": dict(knobs),
+        "p1": score.precision[1],
+        "p5": score.precision[5],
+        "wrong_rows": score.wrong_rows,
+        "build_seconds": round(seconds, 2),
+        "bytes_beyond_w": method.nbytes,
+        "us_per_row": {},
+    }
+
+
+def spread(contexts: Float32, count: int) -> Float32:
+    """Evenly over the text, in its order."""
+    return np.ascontiguousarray(contexts[np.linspace(0, len(contexts) - 1, count).astype(np.int64)])
