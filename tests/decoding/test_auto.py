@@ -36,7 +36,7 @@ def test_without_a_target_the_default_head_answers_at_its_stored_knobs(
 ) -> None:
     decoder = opened(tmp_path, cache)
     for options in ({}, {"head": "AUTO"}, {"exact": False}):
-        answer = decoder.topk(make_hidden(64), 5, **options).answer  # type: ignore[arg-type]
+        answer = decoder.topk(make_hidden(64), 5, **options).answer
         assert used(answer) == ("screen", {"probes": 1})
 
 
@@ -83,7 +83,7 @@ def test_an_index_that_was_not_calibrated_is_exact_when_asked(tmp_path: Path, ca
     assert decoder.points == ()
     assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
     for options in ({"min_precision": 0.1}, {"exact": True}):
-        answer = decoder.topk(make_hidden(1), 1, **options).answer  # type: ignore[arg-type]
+        answer = decoder.topk(make_hidden(1), 1, **options).answer
         assert answer.head == "exact"
 
 
@@ -137,7 +137,12 @@ def test_times_are_measured_again_and_precision_stays(tmp_path: Path, cache: Pat
     contexts = pack_contexts(make_hidden(9))
     decoder = opened(tmp_path, cache, {**MEASURED, "contexts": contexts}, p1=0.95)
     before, spent = decoder.points, list[float]()
-    assert decoder.measure_again(lambda seconds: bool(spent.append(seconds)))
+
+    def pause(seconds: float) -> bool:
+        spent.append(seconds)
+        return False
+
+    assert decoder.measure_again(pause)
     assert len(spent) == 9
     for old, new in zip(before, decoder.points, strict=True):
         assert (new.head, new.knobs, new.low) == (old.head, old.knobs, old.low)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,8 @@ def asked(measured: Running, rows: int, k: int, **target: object) -> tuple[str, 
     return reply.answer.head.name, dict(reply.answer.head.knobs)
 
 
-EXACT, ONE, THREE = ("exact", {}), ("screen", {"probes": 1.0}), ("screen", {"probes": 3.0})
+ONE, THREE = ("screen", {"probes": 1.0}), ("screen", {"probes": 3.0})
+EXACT: tuple[str, dict[str, float]] = ("exact", {})
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_points_as_clients_see_them(measured: Running) -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path, kernel_cache: Path) -> Iterator[Served]:
+def served(tmp_path: Path, kernel_cache: Path) -> Served:
     contexts = pack_contexts(make_hidden(4))
     measured = {**MEASURED, "machine": {"cpu": ELSEWHERE}, "contexts": contexts}
     folder = write_model(tmp_path, calibration=measured)
-    yield Served(LocalDecoder(open_index(folder, kernel_cache=kernel_cache)))
+    return Served(LocalDecoder(open_index(folder, kernel_cache=kernel_cache)))
 
 
 def test_prices_follow_the_measurements(served: Served) -> None:

@@ -58,7 +58,9 @@ def asked_precision(
     if type(exact) is not bool:
         raise InvalidRequest("exact", repr(exact), "True or False")
     if min_precision is not None:
-        number = isinstance(min_precision, Real) and not isinstance(min_precision, bool)
+        number = type(min_precision) is float or (
+            isinstance(min_precision, Real) and not isinstance(min_precision, bool)
+        )
         if not number or not 0 < min_precision <= 1:
             raise InvalidRequest("min_precision", repr(min_precision), "a number in (0, 1]")
         if exact:
