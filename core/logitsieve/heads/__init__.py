@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from logitsieve.heads.base import Head, Softmax
+from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.screen import ScreenHead
 
-HEADS: dict[str, type[Head]] = {"exact": ExactHead, "screen": ScreenHead}
+HEADS: dict[str, type[Head]] = {"exact": ExactHead, "certified": CertifiedHead, "screen": ScreenHead}
 
-__all__ = ["HEADS", "ExactHead", "Head", "ScreenHead", "Softmax"]
+__all__ = ["CertifiedHead", "HEADS", "ExactHead", "Head", "ScreenHead", "Softmax"]

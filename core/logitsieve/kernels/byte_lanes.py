@@ -58,21 +58,28 @@ def zero_sums(typing_context):
     return SUMS(), codegen
 
 
-def _add_products_vnni(builder, sums, rows, quad):
+def _add_products_vnni(builder, sums, rows, query):
     product = builder.module.declare_intrinsic(
         "llvm.x86.avx512.vpdpbusd.512", fnty=ir.FunctionType(_SUMS, [_SUMS] * 3)
     )
-    return builder.call(product, [sums, builder.bitcast(rows, _SUMS), spread(builder, quad, _SUMS)])
+    return builder.call(product, [sums, builder.bitcast(rows, _SUMS), query])
 
 
-def _add_products_generic(builder, sums, rows, quad):
+def _add_products_generic(builder, sums, rows, query):
+    query = builder.bitcast(query, _BYTES)
     for place in range(4):
         order = ir.Constant(_SUMS, list(range(place, 4 * LANES, 4)))
         of_rows = builder.zext(builder.shuffle_vector(rows, rows, order), _SUMS)
-        of_query = builder.trunc(builder.lshr(quad, ir.Constant(_INT32, 8 * place)), _BYTE)
-        of_query = spread(builder, builder.sext(of_query, _INT32), _SUMS)
+        of_query = builder.sext(builder.shuffle_vector(query, query, order), _SUMS)
         sums = builder.add(sums, builder.mul(of_rows, of_query))
     return sums
+
+
+def _load_bytes(builder, start, place):
+    """LLVM: 64 bytes from 64 * place on."""
+    offset = builder.mul(place, ir.Constant(place.type, 4 * LANES))
+    address = builder.bitcast(builder.gep(start, [offset]), _BYTES.as_pointer())
+    return builder.load(address, align=1)
 
 
 def _multiply_bytes(emit):
@@ -80,14 +87,25 @@ def _multiply_bytes(emit):
     def multiply(typing_context, sums, rows, query, quad):
         def codegen(context, builder, signature, arguments):
             sums, rows, query, quad = arguments
-            row_place = builder.mul(quad, ir.Constant(quad.type, 4 * LANES))
-            address = builder.gep(rows, [row_place])
-            codes = builder.load(builder.bitcast(address, _BYTES.as_pointer()), align=1)
+            codes = _load_bytes(builder, rows, quad)
             words = builder.bitcast(query, _INT32.as_pointer())
             word = builder.load(builder.gep(words, [quad]), align=1)
-            return emit(builder, sums, codes, word)
+            return emit(builder, sums, codes, spread(builder, word, _SUMS))
 
         return SUMS(sums, rows, query, types.intp), codegen
+
+    return multiply
+
+
+def _multiply_row(emit):
+    @intrinsic
+    def multiply(typing_context, sums, row, query, piece):
+        def codegen(context, builder, signature, arguments):
+            sums, row, query, piece = arguments
+            of_query = builder.bitcast(_load_bytes(builder, query, piece), _SUMS)
+            return emit(builder, sums, _load_bytes(builder, row, piece), of_query)
+
+        return SUMS(sums, row, query, types.intp), codegen
 
     return multiply
 
@@ -95,6 +113,10 @@ def _multiply_bytes(emit):
 # (sums, rows, query, quad): sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]).
 multiply_bytes_generic = _multiply_bytes(_add_products_generic)
 multiply_bytes = _multiply_bytes(_add_products_vnni) if VNNI else multiply_bytes_generic
+
+# (sums, row, query, piece): the sums grow by dot(row, query) over bytes 64 piece .. 64 piece + 63.
+multiply_row_generic = _multiply_row(_add_products_generic)
+multiply_row = _multiply_row(_add_products_vnni) if VNNI else multiply_row_generic
 
 
 @intrinsic
@@ -132,3 +154,27 @@ def scale_sums(typing_context, sums, correction, scales):
         return builder.fmul(exact, scales)
 
     return LANES32(sums, types.int64, scales), codegen
+
+
+@intrinsic
+def join_planes(typing_context, high, low):
+    """128 high + low, lane by lane."""
+
+    def codegen(context, builder, signature, arguments):
+        shifted = builder.shl(arguments[0], ir.Constant(_SUMS, [7] * LANES))
+        return builder.add(shifted, arguments[1])
+
+    return SUMS(high, low), codegen
+
+
+@intrinsic
+def total_of_sums(typing_context, sums):
+    """The sum of the sixteen sums."""
+
+    def codegen(context, builder, signature, arguments):
+        reduce = builder.module.declare_intrinsic(
+            "llvm.vector.reduce.add.v16i32", fnty=ir.FunctionType(_INT32, [_SUMS])
+        )
+        return builder.sext(builder.call(reduce, arguments), ir.IntType(64))
+
+    return types.int64(sums), codegen

@@ -161,6 +161,16 @@ def lowest_bit(typing_context, mask):
 
 
 @intrinsic
+def count_bits(typing_context, mask):
+    """How many bits are set in `mask`."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.int64(mask), codegen
+
+
+@intrinsic
 def load(typing_context, start, offset):
     """start[offset : offset + 16]."""
     dtype = start.dtype

@@ -37,6 +37,17 @@ class Candidates(NamedTuple):
     upper: Float32  # [B] no logit outside the set exceeds it; +inf where nothing is proven
 
 
+class Bounds(NamedTuple):
+    """What is proven of all logits of one row of hidden."""
+
+    ids: Int32  # [S] rows computed exactly
+    logits: Float32  # [S] their logits
+    lower: Float32  # [V] no logit is below its lower; the logit itself where it was computed
+    upper: Float32  # [V] no logit exceeds its upper
+    log_z_low: float  # log Z of the full softmax lies between these
+    log_z_high: float
+
+
 class Answer(NamedTuple):
     """How a reply was made: which index, head and knobs, and how right it is."""
 

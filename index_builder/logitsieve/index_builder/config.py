@@ -79,6 +79,27 @@ class BuildConfig(ScreenConfig):
         1,
         10**9,
     )
+    certified_memory: float = option(
+        0.3, "Memory of the sketch of certified at most, in sizes of the softmax.", 1e-3, 10
+    )
+    lsh_recall: float = option(
+        0.9, "Share of held-out contexts whose best word the hash tables of lsh find.", 0.01, 1
+    )
+    lsh_tables: int = option(256, "Hash tables of lsh, at most.", 1, 4096)
+    lsh_memory: float = option(
+        1.0, "Memory of the hash tables of lsh at most, in sizes of the softmax.", 1e-3, 1000
+    )
+    svd_width: int | None = option(
+        None, "Rotated dimensions that svd stores; unset is D/4, at most 256.", 1, 65_535
+    )
+    ivf_clusters: int | None = option(
+        None, "Clusters of the rows of W; unset is four times the root of V.", 1, 65_535
+    )
+    ivf_starts: int = option(3, "Seeds of ivf's k-means, of which the best is kept.", 1, 1000)
+    graph_links: int = option(16, "Links of a row in each layer of the graph, M.", 2, 1024)
+    graph_build_ef: int = option(
+        200, "Rows kept in view while the graph is built, efConstruction.", 1, 65_535
+    )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)
 

@@ -1,0 +1,162 @@
+"""Exact top k with a proof, at the cost of a sketch: a bound for every row, few exact logits.
+
+No paper; docs/certified.md derives and proves the bound. Every logit gets an upper bound from the
+int8 codes of some rotated coordinates of its row; rows whose bound is below k exact logits are
+dropped, all others are computed. Time O(M D + V M), the V M on bytes, and few exact logits; memory
+M + 20 bytes a row. The proof holds for any context; only the speed depends on it.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import numpy as np
+
+from logitsieve.heads.base import (
+    Head,
+    Knob,
+    Softmax,
+    checked_k,
+    checked_knobs,
+    ready_hidden,
+    refuse_row,
+    require_part,
+)
+from logitsieve.heads.part import Arrays, Part, Tensor
+from logitsieve.kernels.certified import certified_bounds, certified_candidates, certified_topk
+from logitsieve.kernels.csr import csr_log_sum_exp
+from logitsieve.kernels.lanes import LANES
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.sketch import sketch_record
+from logitsieve.types.results import ArrayLike, Bounds, Candidates, Float32, Int32, TopK
+
+WIDEST = 512  # bytes of codes of a stage, so that sums of products stay within 31 bits
+EXTRA = 8  # bytes of a tail after its codes: scale and rest
+SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by
+
+
+def _check_sizes(arrays: Arrays) -> None:
+    """ValueError unless the codes are as wide as the kernels read them, and hold every row."""
+    groups, quads, lanes, four = arrays["codes"].shape
+    tail, coordinates = arrays["tails"].shape[1], len(arrays["basis"])
+    if (lanes, four) != (LANES, 4) or quads % 4 or 4 * quads > WIDEST:
+        raise ValueError(f"codes of {4 * quads} bytes a row, needed: 16, 32, ... {WIDEST}")
+    if tail % 64 or tail > WIDEST:
+        raise ValueError(f"tails of {tail} bytes a row, needed: 64, 128, ... {WIDEST}")
+    if coordinates > 4 * quads + tail - EXTRA:
+        raise ValueError(f"basis of {coordinates} rows, for which there are no codes")
+    if groups != -(-len(arrays["tails"]) // LANES):
+        raise ValueError(f"codes of {groups} groups of 16 rows, not all of the vocabulary")
+
+
+SKETCH = Part(
+    "sketch",
+    {
+        "basis": Tensor("float32", ("M", "D")),
+        "codes": Tensor("uint8", ("G", "L", LANES, 4), "codes"),
+        "scales": Tensor("float32", ("G", LANES)),
+        "rests": Tensor("float32", ("G", LANES)),
+        "tails": Tensor("uint8", ("V", "T"), "codes"),
+        "limits": Tensor("float64", (5,)),
+    },
+    structure=_check_sizes,
+)
+
+
+class CertifiedHead:
+    """Bounds every row of W, and computes those whose bound leaves a doubt."""
+
+    name: ClassVar[str] = "certified"
+    knob_table: ClassVar[Mapping[str, Knob]] = {}
+    proves: ClassVar[bool] = True
+    part: ClassVar[Part | None] = SKETCH
+    borrows: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, softmax: Softmax, arrays: Arrays, threads: int = 1) -> None:
+        self._softmax, self._threads, self._arrays = softmax, threads, arrays
+        self._record = sketch_record(softmax.record, arrays)
+        self._address = self._record.ctypes.data
+        self._kernel = certified_topk.entry()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head | None,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> Self:
+        """InvalidRequest unless the arrays are as `part` says. Needs no fallback, takes no knobs.
+
+        They are trusted to be the sketch of this softmax, as `fit_certified` makes it.
+        """
+        require_part(cls.part, arrays, softmax)
+        checked_knobs(cls.knob_table, {}, knobs)
+        return cls(softmax, arrays, threads)
+
+    @property
+    def knobs(self) -> Mapping[str, float]:
+        """None."""
+        return {}
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """InvalidKnob for any knob."""
+        checked_knobs(self.knob_table, {}, knobs)
+        return self
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        """The k largest of all V logits of each row; `exact` is True throughout."""
+        hidden = ready_hidden(hidden, self._softmax.dim)
+        k = checked_k(k, self._softmax.vocab_size)
+        rows = hidden.shape[0]
+        ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
+        exact, scanned = np.empty(rows, np.bool_), np.empty(rows, np.int32)
+        if self._threads == 1 or rows == 1:
+            bad = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
+        else:
+            bad = self._run_slices(hidden, ids, logits, scanned)
+        if bad >= 0:
+            refuse_row(bad)
+        exact.fill(True)
+        return TopK(ids, logits, exact, scanned)
+
+    def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
+        def answer(start: int, stop: int) -> int:
+            return int(self._kernel(self._address, hidden, ids, logits, scanned, start, stop))
+
+        results = run_slices(answer, hidden.shape[0], self._threads)
+        return next((bad for bad in results if bad >= 0), -1)
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """The rows that `topk` computes; `upper` is a proven bound of all other logits."""
+        hidden = ready_hidden(hidden, self._softmax.dim)
+        k = checked_k(k, self._softmax.vocab_size)
+        bad, *found = certified_candidates(self._address, hidden, k)
+        if bad >= 0:
+            refuse_row(bad)
+        return Candidates(*found)
+
+    def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
+        """Bounds of every logit of one row of hidden [D], exact for those `topk` computes for k."""
+        hidden = ready_hidden(hidden, self._softmax.dim)[:1]
+        found = self.candidates(hidden, k)
+        bounds = np.empty((2, self._softmax.vocab_size), np.float32)
+        certified_bounds(self._address, hidden, bounds[0], bounds[1])
+        bounds[:, found.ids] = found.logits
+        log_z = np.empty(2, np.float32)
+        ends = np.arange(3, dtype=np.int64) * self._softmax.vocab_size
+        csr_log_sum_exp(ends, bounds.ravel(), log_z)
+        spread = SPREAD * np.maximum(1, np.abs(log_z))
+        low, high = float(log_z[0] - spread[0]), float(log_z[1] + spread[1])
+        return Bounds(found.ids, found.logits, bounds[0], bounds[1], low, high)
+
+    def warm(self) -> None:
+        """The kernels are compiled when first called; this calls each once."""
+        zeros = np.zeros((1, self._softmax.dim), np.float32)
+        self.topk(zeros, 1)
+        self.bounds(zeros, 1)
