@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.kernels.lsh import bucket_tables
 
 
 def make_softmax(
@@ -41,7 +42,25 @@ def screen_arrays(softmax: Softmax, clusters: int = 6, seed: int = 2) -> dict[st
     }
 
 
-ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {"screen": screen_arrays}
+def lsh_arrays(
+    softmax: Softmax, tables: int = 6, bits: int = 3, seed: int = 6
+) -> dict[str, np.ndarray]:
+    """Random planes, and ids thrown into buckets at random."""
+    random = np.random.default_rng(seed)
+    codes = random.integers(0, 1 << bits, (softmax.vocab_size, tables)).astype(np.int32)
+    offsets, ids = bucket_tables(codes, bits)
+    return {
+        "planes": random.standard_normal((tables, bits, softmax.dim)).astype(np.float32),
+        "shifts": random.standard_normal(tables * bits).astype(np.float32),
+        "offsets": offsets,
+        "ids": ids,
+    }
+
+
+ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
+    "screen": screen_arrays,
+    "lsh": lsh_arrays,
+}
 
 
 def make_head(name: str, softmax: Softmax, threads: int = 1, **knobs: float) -> Head:

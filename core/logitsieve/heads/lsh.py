@@ -1,0 +1,133 @@
+"""Hash tables over the rows of W (SimHash): the rows that share a bucket with h, exactly ranked.
+
+Levy, Chen, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
+Architectures; several buckets a table as in Lv et al. 2007, Multi-Probe LSH.
+
+Time O(J D + I + S D) a row with I ids in the probed buckets and S rows scanned; memory J D floats
+and L (V + 2^N) integers. Shape letters: B batch rows, D hidden size, V vocabulary, L tables, N bits
+a table, J = L N planes, S rows scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import local
+from typing import ClassVar
+
+import numpy as np
+
+from logitsieve.heads.base import Head, Knob, Softmax
+from logitsieve.heads.part import Arrays, Part, Tensor
+from logitsieve.heads.selected import SelectedHead
+from logitsieve.kernels.lsh import lsh_select
+from logitsieve.kernels.simhash import LARGEST_BITS, probe_order
+from logitsieve.types.results import Float32, Int32, Int64
+
+LARGEST_TABLES = 4096  # of which a 16-bit count of collisions never overflows
+
+
+def _whole_tables(arrays: Arrays) -> None:
+    """ValueError unless the lists are the buckets of L tables, each holding V ids."""
+    tables, bits, _ = arrays["planes"].shape
+    if tables > LARGEST_TABLES or bits > LARGEST_BITS:
+        allowed = f"{LARGEST_TABLES} tables of {LARGEST_BITS} bits"
+        raise ValueError(f"planes are those of {tables} tables of {bits} bits, at most: {allowed}")
+    wanted = {"shifts": tables * bits, "offsets": tables * (1 << bits) + 1}
+    for name, size in wanted.items():
+        if arrays[name].size != size:
+            raise ValueError(f"{name} holds {arrays[name].size} numbers, needed: {size}")
+    offsets, size = arrays["offsets"], arrays["ids"].size
+    ends = offsets[:: 1 << bits].astype(np.int64)
+    if (ends * tables != np.arange(tables + 1, dtype=np.int64) * size).any():
+        raise ValueError("offsets do not give every table as many ids")
+
+
+def _each_id_once(arrays: Arrays) -> None:
+    """ValueError unless every table holds every id."""
+    ids = arrays["ids"].reshape(len(arrays["planes"]), -1)
+    for table, mine in enumerate(ids):
+        if (np.sort(mine) != np.arange(mine.size)).any():
+            raise ValueError(f"ids: table {table} does not hold every id once")
+
+
+class LshHead(SelectedHead):
+    """Looks at the rows of W whose buckets the planes assign to h in any table."""
+
+    name: ClassVar[str] = "lsh"
+    part: ClassVar[Part | None] = Part(
+        "lsh",
+        {
+            "planes": Tensor("float32", ("L", "N", "D")),
+            "shifts": Tensor("float32", ("J",)),  # what the bias adds to each product
+            "offsets": Tensor("int32", ("S+1",), "offsets", "T"),
+            "ids": Tensor("int32", ("T",), "ids", "V"),
+        },
+        structure=_whole_tables,
+        values=_each_id_once,
+    )
+    knob_table: ClassVar[Mapping[str, Knob]] = {
+        "tables": Knob(
+            help="tables looked up, at most all there are: precision for time",
+            default=LARGEST_TABLES,
+            low=1,
+            high=LARGEST_TABLES,
+            tried=(16, 32, 64, 128, 256),
+        ),
+        "probes": Knob(
+            help="nearest buckets of each table, at most all: precision for time",
+            default=1,
+            low=1,
+            high=1 << LARGEST_BITS,
+            tried=(1, 2, 4, 8),
+        ),
+        "candidates": Knob(
+            help="ids kept, those found by most tables, never fewer than k; 0 keeps all",
+            default=0,
+            low=0,
+            high=2**31 - 1,
+            tried=(0, 100, 300, 1000, 3000),
+        ),
+    }
+
+    def __init__(
+        self,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> None:
+        tables, bits, _ = arrays["planes"].shape
+        knobs = {
+            **knobs,
+            "tables": min(knobs["tables"], tables),
+            "probes": min(knobs["probes"], 1 << bits),
+        }
+        super().__init__(softmax, arrays, fallback=fallback, threads=threads, knobs=knobs)
+        self._order = probe_order(bits, int(knobs["probes"]))
+        self._tables = int(knobs["tables"])
+        self._most = int(knobs["candidates"]) or softmax.vocab_size
+        self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
+        self._select = lsh_select.entry()
+
+    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+        """The ids of the probed buckets, or those that collided most often."""
+        scratch, arrays = self._scratch.__dict__, self._arrays
+        if not scratch:
+            vocab_size = self._softmax.vocab_size
+            scratch["counts"] = np.zeros(vocab_size, np.uint16)
+            scratch["found"] = np.empty(vocab_size + 1, np.int32)
+        offsets, ids = self._select(
+            hidden,
+            arrays["planes"],
+            arrays["shifts"],
+            arrays["offsets"],
+            arrays["ids"],
+            self._order,
+            self._tables,
+            max(self._most, k),
+            scratch["counts"],
+            scratch["found"],
+        )
+        return offsets, ids
