@@ -1,4 +1,4 @@
-"""What a new index's heads measure on this machine: calibration.json.
+"""What an index's heads measure on this machine: calibration.json.
 
 docs/building.md lists the fields. None of it decides an answer, so it is outside the digest.
 """
@@ -6,25 +6,76 @@ docs/building.md lists the fields. None of it decides an answer, so it is outsid
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-from logitsieve.evaluation import Evaluation, evaluate_all, us_per_row
+from logitsieve.evaluation import Judge, cpu_name, us_per_row
+from logitsieve.evaluation.operating import KS
+from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads import Head
-from logitsieve.index_builder.config import Progress
+from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
+from logitsieve.index_builder.config import Progress, no_progress
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.types.results import Float32
 
-KS = (1, 5, 10)
-BATCHES = (1, 8, 64)
-TIMED_K = 5
 TIMED_ROWS = 2048
 JUDGED_ROWS = 256  # rows judged at once
 LIBRARIES = ("logitsieve", "numpy", "numba", "torch", "faiss-cpu")
+
+Entry = dict[str, Any]  # of `points`: an operating point at one batch size
+
+
+class Bench:
+    """Measures heads of one softmax on held-out contexts, one thread; `exact` judges."""
+
+    def __init__(
+        self, exact: Head, heldout: Contexts, vocab_size: int, progress: Progress = no_progress
+    ) -> None:
+        """`progress` gets ("judge", contexts done, contexts in all) while the truth is found."""
+        done = 0
+
+        def blocks() -> Iterator[Float32]:
+            nonlocal done
+            for block in heldout.blocks(JUDGED_ROWS):
+                yield block
+                if done < heldout.rows:  # heads go over the same blocks afterwards
+                    done += len(block)
+                    progress("judge", done, heldout.rows)
+
+        self._judge = Judge(exact, blocks, tuple(k for k in KS if k <= vocab_size))
+        self._hidden = heldout.sample(TIMED_ROWS)
+        self._k = min(TIMED_K, vocab_size)
+        self._heldout = heldout
+
+    def entries(self, name: str, head: Head) -> list[Entry]:
+        """The head's point under `name`, once for each batch size: precision, candidates, time."""
+        found = self._judge.evaluate(head)
+        point = {
+            "head": {"name": name, "knobs": dict(head.knobs)},
+            "precision_at": {str(k): precision.mean for k, precision in found.precision.items()},
+            "precision": {str(k): asdict(precision) for k, precision in found.precision.items()},
+            "uneven": any(precision.uneven for precision in found.precision.values()),
+            "candidates": found.scanned[max(k for k in found.scanned if k <= TIMED_K)],
+            "mass_kept": found.mass_kept,
+            "proven": head.proves,
+        }
+        return [
+            {**point, "rows": batch, "us_per_row": us_per_row(head, self._hidden, self._k, batch)}
+            for batch in BATCHES
+        ]
+
+    def calibration(self, points: list[Entry], compared: list[Entry]) -> dict[str, Any]:
+        """What calibration.json holds, besides what only the builder knows."""
+        return {
+            "machine": machine(),
+            "heldout_rows": self._heldout.rows,
+            "points": points,
+            "compared": compared,
+            "contexts": pack_contexts(self._heldout.sample(CONTEXT_ROWS)),
+        }
 
 
 def calibrate(
@@ -34,45 +85,25 @@ def calibrate(
     vocab_size: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure every head against `heads["exact"]` on the held-out contexts, one thread.
+    """Measure every head at the knobs it has, judged by `heads["exact"]`.
 
     `compared` are measured in the same way under names of their own; the index does not hold them.
     """
-    ks = tuple(k for k in KS if k <= vocab_size)
-    everything = {**heads, **compared}
-    found = evaluate_all(everything, heads["exact"], heldout.blocks(JUDGED_ROWS), ks)
-    hidden = heldout.sample(TIMED_ROWS)
-    measured: dict[str, list[dict[str, Any]]] = {"points": [], "compared": []}
-    for done, (name, head) in enumerate(everything.items(), start=1):
-        group = measured["points" if name in heads else "compared"]
-        group += measure(name, head, found[name], hidden, min(TIMED_K, vocab_size))
-        progress("calibrate", done, len(everything))
-    return {"machine": machine(), "heldout_rows": heldout.rows, **measured}
-
-
-def measure(
-    name: str, head: Head, found: Evaluation, hidden: Float32, timed_k: int
-) -> list[dict[str, Any]]:
-    """The head's operating point, once for each batch size: precision, candidates, time a row."""
-    point = {
-        "head": {"name": name, "knobs": dict(head.knobs)},
-        "precision_at": {str(k): precision.mean for k, precision in found.precision.items()},
-        "precision": {str(k): asdict(precision) for k, precision in found.precision.items()},
-        "uneven": any(precision.uneven for precision in found.precision.values()),
-        "candidates": found.scanned[max(k for k in found.scanned if k <= TIMED_K)],
-        "mass_kept": found.mass_kept,
-        "proven": head.proves,
-    }
-    return [
-        {**point, "rows": batch, "us_per_row": us_per_row(head, hidden, timed_k, batch)}
-        for batch in BATCHES
-    ]
+    bench = Bench(heads["exact"], heldout, vocab_size)
+    found: dict[str, list[Entry]] = {}
+    for done, (name, head) in enumerate([*heads.items(), *compared.items()], start=1):
+        found[name] = bench.entries(name, head)
+        progress("calibrate", done, len(heads) + len(compared))
+    return bench.calibration(
+        [entry for name in heads for entry in found[name]],
+        [entry for name in compared for entry in found[name]],
+    )
 
 
 def machine() -> dict[str, str]:
     """What the timings depend on."""
     found = {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "threads": "1",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -83,13 +114,3 @@ def machine() -> dict[str, str]:
         except PackageNotFoundError:
             continue  # a checkout that is not installed has no version
     return found
-
-
-def _cpu_name() -> str:
-    """The processor as the system names it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -17,13 +17,18 @@ import numpy as np
 import torch
 
 from logitsieve.evaluation import us_per_row
+from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.heads.assembly import make_heads
 from logitsieve.index import HeadEntry, Index, open_index, write_index
-from logitsieve.index_builder.calibrate import TIMED_K, TIMED_ROWS, calibrate
+from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_frequency import fit_frequency
+from logitsieve.index_builder.fit_graph import fit_graph
+from logitsieve.index_builder.fit_ivf import fit_ivf
 from logitsieve.index_builder.fit_screen import fit_screen
+from logitsieve.index_builder.fit_svd import fit_svd
 from logitsieve.index_builder.material import Material, prepare
 from logitsieve.index_builder.target import Timer, checked_target, depths, search_screen
 from logitsieve.types.errors import InvalidRequest
@@ -62,7 +67,13 @@ class Fitted(Protocol):
 
 Fit = Callable[[Material, BuildConfig, Progress], Fitted]
 
-FITS: dict[str, Fit] = {"screen": fit_screen}
+FITS: dict[str, Fit] = {
+    "screen": fit_screen,
+    "svd": fit_svd,
+    "graph": fit_graph,
+    "ivf": fit_ivf,
+    "frequency": fit_frequency,
+}
 
 EXACT = "exact"
 

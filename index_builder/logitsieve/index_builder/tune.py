@@ -1,0 +1,137 @@
+"""`tune`: sweep the knobs of every head of an index into its table of operating points."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import chain, product, zip_longest
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from logitsieve.evaluation.bounds import BLOCKS
+from logitsieve.evaluation.operating import read_points, undominated
+from logitsieve.index_builder.config import Progress, check_range, no_progress, option
+from logitsieve.index_builder.contexts import Source, open_contexts
+from logitsieve.types.errors import InvalidKnob
+from logitsieve.types.extras import require
+
+if TYPE_CHECKING:
+    from logitsieve.heads import Head
+    from logitsieve.index import Index
+    from logitsieve.index_builder.calibrate import Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneConfig:
+    """How long and on how much a sweep measures; InvalidRequest for a value out of range."""
+
+    rows: int = option(
+        10_000,
+        "Contexts that judge, at most: in contiguous blocks spread over them.",
+        1,
+        10**9,
+    )
+    minutes: float = option(
+        10.0, "No setting is begun after so long, but for those stored in the index.", 0, 1e5
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            check_range(item.name, getattr(self, item.name), item.type, item.metadata)
+
+
+def tune(
+    index: Path | str,
+    contexts: Source,
+    out: Path | str,
+    config: TuneConfig | None = None,
+    progress: Progress = no_progress,
+) -> Index:
+    """Measure the heads of `index` at every setting worth trying, write it as `out`, and open that.
+
+    `contexts` must not be those that the index was fitted on. The grid of each head is the product
+    of its knobs' `tried` values. Only calibration.json differs: the other files are shared, the
+    digest stays. Its points are those that no other dominates and those stored in the index; those
+    of heads that this version does not know are lost. One thread; `progress` gets
+    (stage, done, total). InvalidRequest names the argument at fault, IndexUnreadable the file.
+    Where it raises, nothing is written.
+    """
+    require("builder", "numba")
+    from logitsieve.index import link_index, new_path, open_index
+    from logitsieve.index_builder.calibrate import Bench
+
+    config = config or TuneConfig()
+    out = new_path(out)  # refused before minutes of measuring, not after
+    opened = open_index(index)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = open_contexts(contexts, opened.dim, Path(scratch))
+        heldout = found.spread(config.rows, BLOCKS)
+        bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
+        stored, swept, left_out = _sweep(opened, bench.entries, config.minutes, progress)
+        calibration = bench.calibration(_worth_keeping(stored, swept), [])
+    calibration["settings"] = {"measured": len(stored) + len(swept), "left_out": left_out}
+    if "fit" in (opened.calibration or {}):
+        calibration["fit"] = (opened.calibration or {})["fit"]
+    link_index(opened.path, out, calibration=calibration)
+    return open_index(out)
+
+
+def _sweep(
+    index: Index, measure: Any, minutes: float, progress: Progress
+) -> tuple[list[list[Entry]], list[list[Entry]], int]:
+    """Entries of the stored settings, of further ones, and how many there was no time for."""
+    started = monotonic()
+    stored = [index.head(name) for name in index.heads]
+    further = list(_further(stored))
+    total = len(stored) + len(further)
+    measured: list[list[Entry]] = []
+    for head in chain(stored, further):
+        if len(measured) >= len(stored) and monotonic() - started >= 60 * minutes:
+            break
+        measured.append(measure(head.name, head))
+        progress("tune", len(measured), total)
+    return measured[: len(stored)], measured[len(stored) :], total - len(measured)
+
+
+def _further(stored: list[Head]) -> Iterator[Head]:
+    """Every other setting, the heads taking turns: what is cut short has tried some of each.
+
+    For the same reason the order within a grid is shuffled, always in the same way.
+    """
+    grids = [list(_grid(head)) for head in stored]
+    for grid in grids:
+        random.Random(0).shuffle(grid)
+    turns = chain.from_iterable(zip_longest(*grids))
+    return (head for head in turns if head is not None)
+
+
+def _grid(head: Head) -> Iterator[Head]:
+    """The head at all combinations of values worth trying, without the one that it has."""
+    seen = [dict(head.knobs)]
+    values = [
+        dict.fromkeys([head.knobs[name], *knob.tried]) for name, knob in head.knob_table.items()
+    ]
+    for setting in product(*values):
+        try:
+            other = head.with_knobs(**dict(zip(head.knob_table, setting, strict=True)))
+        except InvalidKnob:  # a value that only larger indexes have room for
+            continue
+        if dict(other.knobs) not in seen:  # it may be held to what this index has
+            seen.append(dict(other.knobs))
+            yield other
+
+
+def _worth_keeping(stored: list[list[Entry]], swept: list[list[Entry]]) -> list[Entry]:
+    """The entries of the stored settings, and of those that nothing dominates."""
+    settings = [*stored, *swept]
+    points = read_points(chain.from_iterable(settings))
+    best = undominated(points)
+    return [
+        entry
+        for number, (entries, point) in enumerate(zip(settings, points, strict=True))
+        if number < len(stored) or point in best
+        for entry in entries
+    ]

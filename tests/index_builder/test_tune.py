@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import HEADS
+from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.index.calibration import check_calibration, unpack_contexts
+from logitsieve.index_builder import TuneConfig, tune
+from logitsieve.types.errors import IndexUnreadable, InvalidRequest
+from tests.synthetic import make_hidden, make_softmax, screen_arrays
+
+HIDDEN = make_hidden(300)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """V = 300, D = 24, six clusters."""
+    softmax = make_softmax()
+    return write_index(
+        tmp_path / "models" / "lm" / "1",
+        softmax=softmax,
+        parts={"screen": screen_arrays(softmax)},
+        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1.0})},
+        default_head="screen",
+        vocabulary=[f"word{number}" for number in range(300)],
+        config={"target_precision": {"p1": 0.9}},
+        calibration={"fit": {"screen": {"rounds": []}}},
+    )
+
+
+def tuned(index: Path, **options: Any) -> tuple[Index, dict[str, Any]]:
+    found = tune(index, HIDDEN, index.parent / "2", TuneConfig(**options))
+    assert found.measured is not None
+    return found, dict(found.measured)
+
+
+def settings(calibration: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
+    return [
+        (point["head"]["name"], point["head"]["knobs"])
+        for point in calibration["points"]
+        if point["rows"] == 1
+    ]
+
+
+def test_knobs_are_swept_and_what_is_stored_stays(index: Path) -> None:
+    _, calibration = tuned(index)
+    measured = settings(calibration)
+    assert measured[:2] == [("exact", {}), ("screen", dict(open_index(index).head("screen").knobs))]
+    # All six lists are united at the most: more probes are the same setting.
+    probes = {1.0} | {min(6.0, tried) for tried in HEADS["screen"].knob_table["probes"].tried}
+    assert {knobs["probes"] for name, knobs in measured if name == "screen"} <= probes
+    assert calibration["settings"]["left_out"] == 0
+    assert calibration["settings"]["measured"] >= len(measured) > 2
+    assert calibration["heldout_rows"] == 300
+    assert calibration["compared"] == []
+    assert calibration["fit"] == {"screen": {"rounds": []}}
+    check_calibration(calibration)
+    contexts = unpack_contexts(calibration, 24)
+    assert contexts is not None
+    assert len(contexts) == 256
+    assert (contexts[:, None] == HIDDEN).all(axis=2).any(axis=1).all()
+
+
+def test_the_new_version_answers_as_the_old_one_and_shares_its_files(index: Path) -> None:
+    before = {file.name: file.read_bytes() for file in index.iterdir()}
+    found, _ = tuned(index, minutes=0)
+    old = open_index(index)
+    assert (found.digest, found.version) == (old.digest, 2)
+    assert (index.parent / "2" / "manifest.json").read_bytes() == before["manifest.json"]
+    for name in ("softmax.safetensors", "screen.safetensors", "vocabulary.txt"):
+        assert (index / name).stat().st_ino == (found.path / name).stat().st_ino
+    assert {file.name: file.read_bytes() for file in index.iterdir()} == before
+    for mine, theirs in zip(found.head().topk(HIDDEN, 5), old.head().topk(HIDDEN, 5), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_without_time_only_stored_settings_are_measured(index: Path) -> None:
+    stages: list[tuple[str, int, int]] = []
+    found = tune(
+        index,
+        HIDDEN,
+        index.parent / "2",
+        TuneConfig(minutes=0, rows=100),
+        lambda stage, done, total: stages.append((stage, done, total)),
+    )
+    calibration = json.loads((found.path / "calibration.json").read_bytes())
+    assert len(settings(calibration)) == 2
+    assert calibration["heldout_rows"] == 100
+    measured, left_out = (calibration["settings"][name] for name in ("measured", "left_out"))
+    assert measured == 2
+    assert left_out > 0
+    assert ("judge", 100, 100) in stages
+    assert stages[-1] == ("tune", 2, 2 + left_out)
+
+
+def test_a_wider_setting_is_no_less_precise(index: Path) -> None:
+    _, calibration = tuned(index)
+    by_probes = {
+        knobs["probes"]: point["precision_at"]["5"]
+        for point in calibration["points"]
+        if (knobs := point["head"]["knobs"]) and "probes" in knobs and len(knobs) == 1
+    }
+    ordered = [by_probes[probes] for probes in sorted(by_probes)]
+    assert ordered == sorted(ordered)
+
+
+@pytest.mark.parametrize(
+    ("contexts", "out", "field"),
+    [
+        (HIDDEN, "1", "out"),
+        (HIDDEN, "one", "out"),
+        (HIDDEN[:, :5], "2", "contexts"),
+        (HIDDEN[:0], "2", "contexts"),
+        (np.full((3, 24), np.nan, np.float32), "2", "contexts"),
+        ("missing.npy", "2", "contexts"),
+    ],
+)
+def test_wrong_arguments_are_named_and_write_nothing(
+    index: Path, contexts: Any, out: str, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        tune(index, contexts, index.parent / out)
+    assert refused.value.field == field
+    assert list(index.parent.iterdir()) == [index]
+
+
+def test_a_damaged_index_is_not_tuned(index: Path) -> None:
+    data = bytearray((index / "softmax.safetensors").read_bytes())
+    data[-1] ^= 1
+    (index / "softmax.safetensors").write_bytes(data)
+    with pytest.raises(IndexUnreadable, match=r"softmax\.safetensors"):
+        tune(index, HIDDEN, index.parent / "2")
+    assert list(index.parent.iterdir()) == [index]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [({"rows": 0}, "rows"), ({"minutes": -1.0}, "minutes")]
+)
+def test_options_out_of_range(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        TuneConfig(**options)
+    assert refused.value.field == field
