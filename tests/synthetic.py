@@ -7,6 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_graph import graph_arrays as build_graph
+from logitsieve.index_builder.fit_ivf import cluster_arrays
+from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.index_builder.fitted import augmented
 from logitsieve.kernels.lsh import bucket_tables
 
 
@@ -57,9 +62,39 @@ def lsh_arrays(
     }
 
 
+def _finite(softmax: Softmax) -> Softmax:
+    return Softmax(np.nan_to_num(softmax.weight), np.nan_to_num(softmax.bias))
+
+
+def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+    """A third of the dimensions."""
+    return preview_arrays(_finite(softmax), max(1, softmax.dim // 3))
+
+
+def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+    """Ten clusters."""
+    return cluster_arrays(_finite(softmax), 10, BuildConfig(kmeans_iterations=4), seed=0)
+
+
+def graph_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+    """Few links, so that some rows are not found."""
+    config = BuildConfig(graph_links=4, graph_build_ef=8)
+    return build_graph(_finite(softmax), augmented, config)
+
+
+def frequency_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+    """Ids in a random order."""
+    order = np.random.default_rng(4).permutation(softmax.vocab_size)
+    return {"ids": order.astype(np.int32)}
+
+
 ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
     "screen": screen_arrays,
+    "svd": svd_arrays,
     "lsh": lsh_arrays,
+    "graph": graph_arrays,
+    "ivf": ivf_arrays,
+    "frequency": frequency_arrays,
 }
 
 

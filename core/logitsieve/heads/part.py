@@ -27,7 +27,7 @@ class Tensor:
     """
 
     dtype: str  # numpy's name of it
-    shape: tuple[str | int, ...]  # letters, "C+1" for one more than C, or fixed sizes
+    shape: tuple[str | int, ...]  # letters, "C+1", "V/16" (rounded up), or fixed sizes
     holds: Literal["reals", "codes", "ids", "offsets"] = "reals"
     below: str = ""
 
@@ -46,12 +46,14 @@ class Part:
     """A head's arrays. `structure` and `values` raise ValueError for what the letters cannot say.
 
     `structure` runs whenever a head is made, `values` may read every number and runs at verifying.
+    `foreign`: a library reads the bytes and trusts them, so they meet their digest at each open.
     """
 
     name: str
     tensors: Mapping[str, Tensor]
     structure: Callable[[Arrays], None] = _nothing
     values: Callable[[Arrays], None] = _nothing
+    foreign: bool = False
 
 
 SOFTMAX = Part(
@@ -79,7 +81,7 @@ def _bind(name: str, tensor: Tensor, array: np.ndarray, sizes: Sizes) -> None:
     """Let the letters that are still free take the array's sizes; ValueError unless all fit."""
     if array.ndim == len(tensor.shape):
         for size, got in zip(tensor.shape, array.shape, strict=True):
-            if isinstance(size, str):
+            if isinstance(size, str) and "/" not in size:
                 letter, _, more = size.partition("+")
                 sizes.setdefault(letter, max(1, got - int(more or 0)))
     wanted = [_size(size, sizes) for size in tensor.shape]
@@ -91,6 +93,9 @@ def _bind(name: str, tensor: Tensor, array: np.ndarray, sizes: Sizes) -> None:
 def _size(size: str | int, sizes: Sizes) -> int | str:
     if isinstance(size, int):
         return size
+    letter, _, parts = size.partition("/")
+    if parts:
+        return -(-sizes[letter] // int(parts)) if letter in sizes else size
     letter, _, more = size.partition("+")
     return sizes[letter] + int(more or 0) if letter in sizes else size
 

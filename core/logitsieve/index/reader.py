@@ -12,7 +12,13 @@ from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import refusal
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
-from logitsieve.index.verify import Progress, VerifiedMemory, fingerprint, verify_contents
+from logitsieve.index.verify import (
+    Progress,
+    VerifiedMemory,
+    fingerprint,
+    verify_contents,
+    verify_foreign,
+)
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 
@@ -42,6 +48,8 @@ def open_index(
     contents = read_contents(path)
     if verify == "full":
         _verify_once(contents, VerifiedMemory(kernel_cache or default_cache()), progress)
+    else:
+        verify_foreign(contents)
     return assemble(contents, HEADS, threads)
 
 
@@ -77,5 +85,8 @@ def assemble(contents: Contents, registry: Registry, threads: int) -> Index:
     """The index with every head of the manifest that `registry` knows."""
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
-    heads = make_heads(registry, contents.softmax, contents.parts, knobs, threads)
+    try:
+        heads = make_heads(registry, contents.softmax, contents.parts, knobs, threads)
+    except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
+        raise refusal(contents.path, error) from error
     return Index(contents, heads, threads)

@@ -46,6 +46,13 @@ def verify_contents(contents: Contents, progress: Progress | None = None) -> Non
             pool.shutdown(cancel_futures=True)
 
 
+def verify_foreign(contents: Contents) -> None:
+    """IndexUnreadable unless parts that a library will read and trust are as written."""
+    for name in contents.parts:
+        if PARTS[name].foreign:
+            _check_file(contents, contents.manifest.parts[name], lambda _: None)
+
+
 def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     """(bytes to read, what reads them), the longest first."""
     manifest, softmax = contents.manifest, contents.softmax

@@ -66,7 +66,8 @@ def dots_1x4(W, i, j, k, m, h, dim):
 
 
 @inline
-def _outer(w, x0, x1, x2, x3, totals):
+def outer(w, x0, x1, x2, x3, totals):
+    """Four sums, each with one more product: lanes w with those of four rows."""
     return (
         multiply_add(w, x0, totals[0]),
         multiply_add(w, x1, totals[1]),
@@ -87,18 +88,18 @@ def dots_4x4(W, i, j, k, m, H, r0, r1, r2, r3, dim):
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         x0, x1, x2, x3 = load(H, r0 + d), load(H, r1 + d), load(H, r2 + d), load(H, r3 + d)
-        a = _outer(load(W, i + d), x0, x1, x2, x3, a)
-        b = _outer(load(W, j + d), x0, x1, x2, x3, b)
-        c = _outer(load(W, k + d), x0, x1, x2, x3, c)
-        e = _outer(load(W, m + d), x0, x1, x2, x3, e)
+        a = outer(load(W, i + d), x0, x1, x2, x3, a)
+        b = outer(load(W, j + d), x0, x1, x2, x3, b)
+        c = outer(load(W, k + d), x0, x1, x2, x3, c)
+        e = outer(load(W, m + d), x0, x1, x2, x3, e)
     if whole < dim:
         n = dim - whole
         x0, x1 = load_first(H, r0 + whole, n), load_first(H, r1 + whole, n)
         x2, x3 = load_first(H, r2 + whole, n), load_first(H, r3 + whole, n)
-        a = _outer(load_first(W, i + whole, n), x0, x1, x2, x3, a)
-        b = _outer(load_first(W, j + whole, n), x0, x1, x2, x3, b)
-        c = _outer(load_first(W, k + whole, n), x0, x1, x2, x3, c)
-        e = _outer(load_first(W, m + whole, n), x0, x1, x2, x3, e)
+        a = outer(load_first(W, i + whole, n), x0, x1, x2, x3, a)
+        b = outer(load_first(W, j + whole, n), x0, x1, x2, x3, b)
+        c = outer(load_first(W, k + whole, n), x0, x1, x2, x3, c)
+        e = outer(load_first(W, m + whole, n), x0, x1, x2, x3, e)
     return (
         sums_of_four(a[0], a[1], a[2], a[3]),
         sums_of_four(b[0], b[1], b[2], b[3]),

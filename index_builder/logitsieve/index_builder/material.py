@@ -34,7 +34,7 @@ class TopKHead(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """The softmax, contexts and labels, best first; labels lie in mapped files, as small integers."""
+    """The softmax, contexts and labels, best first; labels lie in mapped files, as few bytes."""
 
     softmax: Softmax
     train: Contexts

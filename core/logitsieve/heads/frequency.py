@@ -1,0 +1,61 @@
+"""A static list: the rows that are most often among the best are looked at for every query.
+
+Zhao et al. 2025, FR-Spec; the head of Grave et al. 2017, adaptive softmax, is such a list too.
+
+Time O(n D) a row; memory V ids. Shape letters: D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from logitsieve.heads.base import Head, Knob, Softmax
+from logitsieve.heads.clustered import ClusteredHead
+from logitsieve.heads.part import Arrays, Part, Tensor
+
+
+def _all_different(arrays: Arrays) -> None:
+    """ValueError unless every id is there once."""
+    counts = np.bincount(arrays["ids"])
+    if counts.max() > 1:
+        raise ValueError(f"ids: {int(counts.argmax())} is there twice")
+
+
+class FrequencyHead(ClusteredHead):
+    """Looks at the first `n` ids of the part: one cluster, to which every query is routed."""
+
+    name: ClassVar[str] = "frequency"
+    part: ClassVar[Part | None] = Part(
+        "frequency", {"ids": Tensor("int32", ("V",), "ids", "V")}, values=_all_different
+    )
+    probed: ClassVar[str] = "n"
+    knob_table: ClassVar[Mapping[str, Knob]] = {
+        "n": Knob(
+            help="most frequent rows to look at: precision for time",
+            default=1024,
+            low=1,
+            high=2**31 - 1,
+            tried=(64, 128, 256, 512, 1024, 2048, 4096, 8192),
+        )
+    }
+
+    def __init__(
+        self,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> None:
+        n = min(int(knobs["n"]), softmax.vocab_size)
+        one = {
+            "centroids": np.zeros((1, softmax.dim), np.float32),
+            "offsets": np.array([0, n], np.int32),
+            "ids": arrays["ids"],
+        }
+        super().__init__(softmax, one, fallback=fallback, threads=threads, knobs=knobs)
+        self._arrays, self.knobs = arrays, {"n": n}

@@ -1,0 +1,134 @@
+"""A graph over the rows of W, walked towards the query; needs faiss.
+
+Zhang, Wang, Liu, Gao, He 2018, Navigating with Graph Representations for Fast and Scalable Decoding
+of Neural Language Models (FGD): inner products become distances, and a small world graph (HNSW,
+faiss) finds the nearest rows. Their exact logits come from W, so faiss holds them in 8 bits.
+
+Time O(ef M D) a row and about log V; memory V (D + 8 M) bytes.
+Shape letters: B batch rows, D hidden size, E the size of faiss's vectors, V vocabulary, K answers,
+M links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from logitsieve.heads.base import Head, Knob, Softmax, checked_knobs
+from logitsieve.heads.part import Arrays, Part, Tensor
+from logitsieve.heads.selected import SelectedHead
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.extras import require
+from logitsieve.types.results import Float32, Int32, Int64
+
+LANES = 16  # faiss's distances are vectorised for multiples of it
+
+
+class GraphHead(SelectedHead):
+    """Looks at the `ef` nearest rows that the walk meets."""
+
+    name: ClassVar[str] = "graph"
+    part: ClassVar[Part | None] = Part(
+        "graph", {"graph": Tensor("uint8", ("G",), "codes")}, foreign=True
+    )
+    knob_table: ClassVar[Mapping[str, Knob]] = {
+        "ef": Knob(
+            help="rows kept in view by the walk, and evaluated: precision for time",
+            default=64,
+            low=1,
+            high=2**31 - 1,
+            tried=(8, 16, 32, 64, 128, 256, 512),
+        )
+    }
+
+    def __init__(
+        self,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head,
+        threads: int,
+        knobs: Mapping[str, float],
+        graph: Any = None,
+    ) -> None:
+        point = {"ef": min(int(knobs["ef"]), softmax.vocab_size)}
+        super().__init__(softmax, arrays, fallback=fallback, threads=threads, knobs=point)
+        self._graph = _read(arrays["graph"], softmax) if graph is None else graph
+        self._search = _faiss().SearchParametersHNSW(efSearch=point["ef"])
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """The same graph at another operating point."""
+        return type(self)(
+            self._softmax,
+            self._arrays,
+            fallback=self._fallback,
+            threads=self._threads,
+            knobs=checked_knobs(self.knob_table, self.knobs, knobs),
+            graph=self._graph,
+        )
+
+    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+        """Up to ef rows for each."""
+        with one_thread():
+            _, found = self._graph.search(
+                queries(hidden), int(self.knobs["ef"]), params=self._search
+            )
+        there = found >= 0
+        offsets = np.zeros(len(found) + 1, np.int64)
+        np.cumsum(there.sum(axis=1), out=offsets[1:])
+        return offsets, found[there].astype(np.int32)
+
+
+def width(dim: int) -> int:
+    """E: room for [w; b], one coordinate more, and zeros."""
+    return -(-(dim + 2) // LANES) * LANES
+
+
+def queries(hidden: Float32) -> Float32:
+    """[B, E] unit vectors in the direction of [h; 1; 0]; not finite where hidden is not."""
+    rows, dim = hidden.shape
+    wide = np.zeros((rows, width(dim)), np.float32)
+    wide[:, :dim] = hidden
+    wide[:, dim] = 1.0
+    with np.errstate(invalid="ignore"):
+        wide /= np.abs(wide).max(axis=1, keepdims=True)  # squares of larger ones could overflow
+        wide /= np.sqrt(np.einsum("be,be->b", wide, wide))[:, None]
+    return wide
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """faiss on the calling thread alone; the setting is one of each thread, and is put back."""
+    faiss = _faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def _read(graph: np.ndarray, softmax: Softmax) -> Any:
+    """faiss's index; InvalidRequest unless it is an HNSW over V vectors of size E."""
+    faiss = _faiss()
+    try:
+        index = faiss.deserialize_index(graph)
+    except RuntimeError as error:
+        raise InvalidRequest("arrays", f"graph: {error}", "what faiss serialized") from error
+    wanted = (softmax.vocab_size, width(softmax.dim))
+    if not isinstance(index, faiss.IndexHNSW) or (index.ntotal, index.d) != wanted:
+        got = f"{type(index).__name__} {[index.ntotal, index.d]}"
+        raise InvalidRequest("arrays", got, f"IndexHNSW {list(wanted)}")
+    return index
+
+
+@cache
+def _faiss() -> Any:
+    """The library, which its own types describe in part; MissingExtra without it."""
+    require("faiss", "faiss")
+    return import_module("faiss")

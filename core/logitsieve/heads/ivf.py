@@ -1,0 +1,36 @@
+"""Inverted lists: rows of W clustered by k-means, the lists of the best centroids scanned.
+
+Auvolat, Chandar, Vincent, Larochelle, Bengio 2015, Clustering is Efficient for Approximate Maximum
+Inner Product Search (papers/004), with one level of clusters.
+
+Time O(C D + S D) a row with S rows in the lists; memory C D floats and V ids.
+Shape letters: D hidden size, V vocabulary, C clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from logitsieve.heads.base import Knob
+from logitsieve.heads.clustered import ClusteredHead
+from logitsieve.heads.part import Part, Tensor, lists_part
+
+
+class IvfHead(ClusteredHead):
+    """Looks at the rows of the `nprobe` clusters with the largest centroid . h + bias."""
+
+    name: ClassVar[str] = "ivf"
+    part: ClassVar[Part | None] = lists_part(
+        "ivf", {"centroids": Tensor("float32", ("C", "D")), "biases": Tensor("float32", ("C",))}
+    )
+    probed: ClassVar[str] = "nprobe"
+    knob_table: ClassVar[Mapping[str, Knob]] = {
+        "nprobe": Knob(
+            help="best clusters to scan: precision for time",
+            default=16,
+            low=1,
+            high=65_535,
+            tried=(1, 2, 4, 8, 16, 32, 64, 128),
+        )
+    }

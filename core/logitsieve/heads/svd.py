@@ -1,0 +1,75 @@
+"""SVD-softmax: a preview of all logits in few rotated dimensions, exact logits of the best.
+
+Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax: Fast Softmax Approximation on Large Vocabulary Neural
+Networks: W = U S V^T, and the first columns of W V = U S against the first rows of V^T h.
+
+Time O(W D + V W + S D) a row with a width of W and S candidates; memory V R + R D floats.
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, R rank (the largest width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from logitsieve.heads.base import Head, Knob, Softmax
+from logitsieve.heads.part import Arrays, Part, Tensor
+from logitsieve.heads.selected import SelectedHead
+from logitsieve.kernels.preview import preview_select
+from logitsieve.types.results import Float32, Int32, Int64
+
+
+class SvdHead(SelectedHead):
+    """Looks at the `candidates` rows whose logits are largest in `width` rotated dimensions."""
+
+    name: ClassVar[str] = "svd"
+    part: ClassVar[Part | None] = Part(
+        "svd",
+        {
+            "basis": Tensor("float32", ("R", "D")),
+            "preview": Tensor("float32", ("V/16", "R", 16)),
+        },
+    )
+    knob_table: ClassVar[Mapping[str, Knob]] = {
+        "width": Knob(
+            help="rotated dimensions of the preview: precision for time",
+            default=32,
+            low=1,
+            high=65_535,
+            tried=(8, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+        ),
+        "candidates": Knob(
+            help="best rows of the preview that are evaluated: precision for time",
+            default=128,
+            low=1,
+            high=2**31 - 1,
+            tried=(16, 32, 64, 128, 256, 512),
+        ),
+    }
+
+    def __init__(
+        self,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> None:
+        point = {
+            "width": min(knobs["width"], len(arrays["basis"])),
+            "candidates": min(knobs["candidates"], softmax.vocab_size),
+        }
+        super().__init__(softmax, arrays, fallback=fallback, threads=threads, knobs=point)
+        self._select = preview_select.entry()
+
+    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+        """The same number of rows for each."""
+        rows, count = hidden.shape[0], int(self.knobs["candidates"])
+        selected = np.empty((rows, count), np.int32)
+        arrays, bias = self._arrays, self._softmax.bias
+        width = int(self.knobs["width"])
+        self._select(hidden, arrays["basis"], arrays["preview"], bias, width, selected)
+        return np.arange(0, selected.size + 1, count), selected.reshape(-1)

@@ -1,0 +1,29 @@
+"""The ids by how often they are among the best labels of the contexts.
+
+Shape letters: V vocabulary, N contexts, H held-out contexts judged, K labels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.fitted import DEPTH, Made, judges, least_reaching
+from logitsieve.index_builder.material import Material
+
+BLOCK_ROWS = 1 << 16
+
+
+def fit_frequency(material: Material, config: BuildConfig, progress: Progress) -> Made:
+    """All ids, the most frequent first, equal ones by the lower id; n is what suffices."""
+    counts_V = np.zeros(material.vocab_size, np.int64)
+    for start in range(0, len(material.labels), BLOCK_ROWS):
+        labels = material.labels[start : start + BLOCK_ROWS, :DEPTH].reshape(-1)
+        counts_V += np.bincount(labels, minlength=material.vocab_size)
+    ids_V = np.argsort(-counts_V, kind="stable").astype(np.int32)
+    place_V = np.empty(material.vocab_size, np.int64)
+    place_V[ids_V] = np.arange(1, material.vocab_size + 1)
+    _, labels_HK = judges(material)
+    progress("fit frequency", 1, 1)
+    knobs = {"n": least_reaching(place_V[labels_HK])}
+    return Made({"ids": ids_V}, {"seen": int((counts_V > 0).sum())}, knobs)

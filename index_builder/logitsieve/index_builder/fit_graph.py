@@ -1,0 +1,90 @@
+"""A small world graph over the rows of W, built by faiss.
+
+Zhang et al. 2018 (FGD), section 3.2: rows [w; b] get the coordinate that makes all norms equal.
+Where norms differ much, every query is far from all of these; walking by the angle to [w; b] alone
+meets more of the best rows, although the nearest by angle need not be the best: exact logits
+decide among those met. Both graphs are built, and the one that needs less is kept.
+
+Shape letters: V vocabulary, E the size of faiss's vectors, H held-out contexts judged, K labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import faiss
+import numpy as np
+
+from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads.graph import GraphHead, one_thread, width
+from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.fitted import TARGET, Made, augmented, judges
+from logitsieve.index_builder.material import Material
+from logitsieve.types.results import Float32, Int64
+
+TRIED = tuple(8 << step for step in range(10))  # values of ef
+
+
+def fit_graph(material: Material, config: BuildConfig, progress: Progress) -> Made:
+    """The graph that needs the smaller ef at the target; ef is that."""
+    hidden_HD, labels_HK = judges(material)
+    history, graphs = [], []
+    for number, unit_rows in enumerate(REDUCTIONS, start=1):
+        arrays = graph_arrays(material.softmax, unit_rows, config)
+        ef, share = _least_ef(material.softmax, arrays, hidden_HD, labels_HK)
+        history.append({"reduction": number, "ef": ef, "found": share})
+        graphs.append(arrays)
+        progress("fit graph", number, len(REDUCTIONS))
+    best = min(range(len(graphs)), key=lambda i: (history[i]["ef"], -history[i]["found"]))
+    summary = {"links": config.graph_links, "by_angle": best}
+    return Made(graphs[best], summary, {"ef": history[best]["ef"]}, history)
+
+
+def by_angle(softmax: Softmax) -> Float32:
+    """[V, D+2] unit rows in the direction of [w; b; 0]; a row of zeros stays so."""
+    rows = augmented(softmax)
+    rows[:, -1] = 0.0
+    norms = np.sqrt(np.einsum("vd,vd->v", rows, rows, dtype=np.float64))
+    np.divide(rows, np.where(norms > 0, norms, 1)[:, None], out=rows, casting="same_kind")
+    return rows
+
+
+REDUCTIONS: tuple[Callable[[Softmax], Float32], ...] = (augmented, by_angle)
+
+
+def graph_arrays(
+    softmax: Softmax, unit_rows: Callable[[Softmax], Float32], config: BuildConfig
+) -> dict[str, np.ndarray]:
+    """The `graph` part: faiss's bytes. One thread links the rows in order, so that equal inputs
+    give equal graphs.
+    """
+    rows = unit_rows(softmax)
+    padded_VE = np.zeros((len(rows), width(softmax.dim)), np.float32)
+    padded_VE[:, : rows.shape[1]] = rows
+    eight_bits: Any = faiss.ScalarQuantizer.QT_8bit  # faiss's types name another constructor
+    links = config.graph_links
+    index = faiss.IndexHNSWSQ(padded_VE.shape[1], eight_bits, links, faiss.METRIC_L2)
+    index.hnsw.efConstruction = config.graph_build_ef
+    with one_thread():
+        index.train(padded_VE)
+        index.add(padded_VE)
+    return {"graph": faiss.serialize_index(index)}
+
+
+def _least_ef(
+    softmax: Softmax, arrays: dict[str, np.ndarray], hidden_HD: Float32, labels_HK: Int64
+) -> tuple[int, float]:
+    """The least ef tried that finds enough of the labels, or the largest, and the share found."""
+    exact = HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
+    head = GraphHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
+    for ef in TRIED:
+        offsets, ids = head.with_knobs(ef=ef).select(hidden_HD, 1)
+        owners = np.repeat(np.arange(len(hidden_HD)), np.diff(offsets))
+        met = owners * softmax.vocab_size + ids
+        asked_HK = np.arange(len(hidden_HD))[:, None] * softmax.vocab_size + labels_HK
+        found_HK = np.isin(asked_HK, met)
+        share = min(found_HK[:, 0].mean(), found_HK.mean())
+        if share >= TARGET or ef >= softmax.vocab_size:
+            break
+    return min(ef, softmax.vocab_size), float(share)

@@ -1,0 +1,92 @@
+"""SVD-softmax: W rotated so that its first columns hold most of it.
+
+Shim et al. 2017, section 3: W = U S V^T; V is found as the eigenvectors of W^T W, since D << V.
+
+Shape letters: V vocabulary, D hidden size, R rank, W width, G groups of 16 rows, H held-out
+contexts judged, K labels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.heads import Softmax
+from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.fitted import Made, judges, least_reaching
+from logitsieve.index_builder.material import Material
+from logitsieve.types.results import Float32, Int64
+
+LANES = 16  # rows whose columns lie together
+BLOCK_ROWS = 8192
+WIDEST = 256  # the rank stored where none is asked for, at most
+GATHERED = 2  # reading a row from its place in W costs about so many of the preview's
+
+
+def fit_svd(material: Material, config: BuildConfig, progress: Progress) -> Made:
+    """The preview, and the width and candidates that reach the target at the least cost."""
+    softmax = material.softmax
+    rank = config.svd_width or min(-(-softmax.dim // 4), WIDEST)
+    arrays = preview_arrays(softmax, rank)
+    rank = len(arrays["basis"])
+    hidden_HD, labels_HK = judges(material)
+    history = []
+    for number, width in enumerate(widths := _widths(rank), start=1):
+        needed_HK = preview_ranks(softmax, arrays, width, hidden_HD, labels_HK)
+        count = least_reaching(needed_HK)
+        cost = width * (softmax.vocab_size + softmax.dim) + GATHERED * count * softmax.dim
+        history.append({"width": width, "candidates": count, "cost": cost})
+        progress("fit svd", number, len(widths))
+    best = min(history, key=lambda entry: entry["cost"])
+    knobs = {"width": best["width"], "candidates": best["candidates"]}
+    return Made(arrays, {"rank": rank}, knobs, history)
+
+
+def preview_arrays(softmax: Softmax, rank: int) -> dict[str, np.ndarray]:
+    """The `svd` part: `basis` [R, D] and `preview` [G, R, 16], zeros after the last row."""
+    basis_RD = rotation(softmax.weight)[:rank]
+    vocab_size, rank = softmax.vocab_size, len(basis_RD)
+    groups = -(-vocab_size // LANES)
+    preview = np.zeros((groups, rank, LANES), np.float32)
+    for start in range(0, groups, BLOCK_ROWS // LANES):
+        rows = softmax.weight[start * LANES : start * LANES + BLOCK_ROWS]
+        turned = np.zeros((-(-len(rows) // LANES) * LANES, rank), np.float32)
+        turned[: len(rows)] = rows.astype(np.float64) @ basis_RD.T
+        grouped = turned.reshape(-1, LANES, rank)
+        preview[start : start + len(grouped)] = grouped.transpose(0, 2, 1)
+    return {"basis": np.ascontiguousarray(basis_RD, np.float32), "preview": preview}
+
+
+def rotation(weight: Float32) -> np.ndarray:
+    """V^T, float64 [D, D]: directions in which rows of W are long come first."""
+    gram_DD = np.zeros((weight.shape[1],) * 2)
+    for start in range(0, len(weight), BLOCK_ROWS):
+        block = weight[start : start + BLOCK_ROWS].astype(np.float64)
+        gram_DD += block.T @ block
+    return np.ascontiguousarray(np.linalg.eigh(gram_DD)[1].T[::-1])
+
+
+def preview_ranks(
+    softmax: Softmax,
+    arrays: dict[str, np.ndarray],
+    width: int,
+    hidden_HD: Float32,
+    labels_HK: Int64,
+) -> np.ndarray:
+    """[H, K]: how many candidates hold the label, by a preview of that width."""
+    columns_WV = np.concatenate(list(arrays["preview"][:, :width]), axis=1)
+    columns_WV = columns_WV[:, : softmax.vocab_size]
+    turned_HW = hidden_HD @ arrays["basis"][:width].T
+    needed = np.empty(labels_HK.shape, np.int64)
+    step = max(1, (1 << 24) // softmax.vocab_size)
+    for start in range(0, len(hidden_HD), step):
+        part = slice(start, start + step)
+        scores_HV = turned_HW[part] @ columns_WV + softmax.bias
+        own_HK = np.take_along_axis(scores_HV, labels_HK[part], 1)
+        for label in range(labels_HK.shape[1]):
+            needed[part, label] = (scores_HV >= own_HK[:, label, None]).sum(1)
+    return needed
+
+
+def _widths(rank: int) -> list[int]:
+    """Eighths of the rank, in whole lanes where it has as many."""
+    return sorted({-(-rank * part // 8) for part in (1, 2, 3, 4, 6, 8)})
