@@ -27,6 +27,7 @@ from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fit_graph import fit_graph
 from logitsieve.index_builder.fit_ivf import fit_ivf
+from logitsieve.index_builder.fit_lsh import fit_lsh
 from logitsieve.index_builder.fit_screen import fit_screen
 from logitsieve.index_builder.fit_svd import fit_svd
 from logitsieve.index_builder.material import Material, prepare
@@ -70,6 +71,7 @@ Fit = Callable[[Material, BuildConfig, Progress], Fitted]
 FITS: dict[str, Fit] = {
     "screen": fit_screen,
     "svd": fit_svd,
+    "lsh": fit_lsh,
     "graph": fit_graph,
     "ivf": fit_ivf,
     "frequency": fit_frequency,

@@ -1,0 +1,279 @@
+"""Hash tables for `lsh`: the reduction, bits, tables and probes that cost least at a given recall.
+
+papers/000 (Levy, Chen, Ermon 2018, "LSH Softmax"); docs/heads.md says how the search goes.
+
+Shape letters: V vocabulary, U words of the search, H held-out contexts, D hidden size, X = D + 2,
+L tables, N bits a table, J = L N planes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from logitsieve.evaluation.bounds import wilson
+from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.fitted import Made
+from logitsieve.index_builder.lsh_reduction import (
+    COSINE,
+    MIPS,
+    RANGED,
+    Reduction,
+    best_beta,
+    squared_norms,
+)
+from logitsieve.index_builder.material import Material
+from logitsieve.kernels.lsh import bucket_tables, lsh_collisions
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.simhash import LARGEST_BITS, probe_order, simhash_codes
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import Float32, Int32, Int64
+
+JUDGES = 512  # held-out contexts of the search
+WORDS = 1 << 14  # of the vocabulary that the search hashes; all are hashed in the end
+SCALES = (1.0, 3.0)  # of the beta that is best for the longest row; plain cosine gains from more
+LEAST_BITS = 4
+PROBES = (1, 2, 4, 8)
+LEAST_TABLES = 8
+ROUNDING = 1e-6  # of a sum of as many numbers as there are judges
+
+# What a lookup costs in multiply-adds of an exact logit (65 ps), measured on one core with AVX-512.
+PLANE = 0.4  # a multiply-add of a hash: planes are read in order
+RANKED = 40.0  # to put a plane in the order of distance
+BUCKET = 800.0  # to find a bucket: it is not in the cache
+COLLISION = 16.0  # to count an id in it
+FOUND = 15.0  # to keep, cap and forget an id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A way to make and look up tables, and what it gave."""
+
+    ranges: int  # of norms: 0 plain cosine, 1 the MIPS augmentation, more: norm-ranged
+    beta: float
+    bits: int
+    tables: int
+    probes: int
+    candidates: int  # kept of those found; 0: all
+    recall: float  # of the exact best word, on held-out contexts
+    scanned: float  # share of the vocabulary
+    cost: float  # share of the full softmax's
+    reaches: bool  # the recall asked for
+
+
+def _badness(setting: Setting) -> tuple[bool, float, float]:
+    """Least for the cheapest of those that reach the recall, else for the nearest to it."""
+    if setting.reaches:
+        return False, setting.cost, -setting.recall
+    return True, -setting.recall, setting.cost
+
+
+_Tried = tuple[Reduction, int, int]  # with that many bits and probes
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    material: Material
+    config: BuildConfig
+    hidden: Float32  # [H, D]
+    words: Int64  # [U], ascending
+    labels: Int64  # [H], places of the exact best words in `words`
+
+    @classmethod
+    def over(cls, material: Material, config: BuildConfig) -> _Search:
+        held, vocab_size = material.heldout.rows, material.vocab_size
+        count = min(JUDGES, held)
+        best = material.heldout_labels[np.arange(count) * held // count, 0].astype(np.int64)
+        random = np.random.default_rng(config.seed)
+        drawn = random.permutation(vocab_size)[: min(WORDS, vocab_size)]
+        words = np.union1d(drawn, best)
+        labels = np.searchsorted(words, best)
+        return cls(material, config, material.heldout.sample(count), words, labels)
+
+    @property
+    def needed(self) -> int:
+        """How many contexts must be right, so that chance alone hardly explains it."""
+        count = len(self.labels)
+        enough = [n for n in range(count) if wilson(n / count, count) >= self.config.lsh_recall]
+        return enough[0] if enough else count
+
+    def most_tables(self, bits: int) -> int:
+        """As many as the memory allows."""
+        allowed = self.config.lsh_memory * _matrix_memory(self.material)
+        return min(self.config.lsh_tables, int(allowed / _table_memory(self.material, bits)))
+
+    def bits_allowed(self) -> list[int]:
+        """Those of which a table fits in the memory, while buckets hold an id on average."""
+        useful = max(LEAST_BITS, self.material.vocab_size.bit_length() - 1)
+        bits = range(LEAST_BITS, min(useful, LARGEST_BITS) + 1)
+        allowed = [n for n in bits if self.most_tables(n)]
+        if not allowed:
+            needed = _table_memory(self.material, LEAST_BITS) / _matrix_memory(self.material)
+            wanted = f"{needed:.3g} or more: one table of {LEAST_BITS} bits"
+            raise InvalidRequest("lsh_memory", self.config.lsh_memory, wanted)
+        return allowed
+
+    def best(self, reduction: Reduction, bits: int, probes: int) -> Setting:
+        """With the best number of tables."""
+        return min(self.settings(reduction, bits, probes), key=_badness)
+
+    def settings(self, reduction: Reduction, bits: int, probes: int) -> Iterator[Setting]:
+        """With more and more tables, until the memory ends."""
+        planes = draw_planes(self.most_tables(bits), bits, self.material.dim, self.config.seed)
+        codes = hash_vectors(reduction.vectors(self.words), planes, self.config.threads)
+        own, shifts = of_queries(planes, reduction.beta)
+        offsets, ids = bucket_tables(codes, bits)
+        counts = np.zeros((len(self.hidden), len(self.words)), np.uint16)
+        order, done = probe_order(bits, probes), 0
+        for tables in _growing(len(planes)):
+            lsh_collisions(self.hidden, own, shifts, offsets, ids, order, done, tables, counts)
+            done = tables
+            yield self._judged(reduction, bits, tables, order.size, counts)
+
+    def _judged(
+        self, reduction: Reduction, bits: int, tables: int, probes: int, counts_HU: np.ndarray
+    ) -> Setting:
+        """The setting with the tightest cap that still reaches the recall, or else with none."""
+        limit, recall = self._tightest(counts_HU)
+        reaches = recall * len(self.labels) >= self.needed - ROUNDING
+        sizes = (counts_HU > 0).sum(axis=1)
+        growth = self.material.vocab_size / len(self.words)
+        found, entries = sizes.mean() * growth, counts_HU.sum() / len(counts_HU) * growth
+        scanned = np.minimum(sizes, limit).mean() * growth
+        dim, ranked = self.material.dim, RANKED * tables * bits * (probes > 1)
+        cost = PLANE * tables * bits * dim + ranked + BUCKET * tables * probes
+        cost += COLLISION * entries + FOUND * found + scanned * dim
+        return Setting(
+            ranges=reduction.ranges,
+            beta=reduction.beta,
+            bits=bits,
+            tables=tables,
+            probes=probes,
+            candidates=int(np.ceil(limit * growth)) if reaches else 0,
+            recall=recall,
+            scanned=float(scanned / self.material.vocab_size),
+            cost=float(cost / (self.material.vocab_size * dim)),
+            reaches=reaches,
+        )
+
+    def _tightest(self, counts_HU: np.ndarray) -> tuple[int, float]:
+        """The least cap that reaches the recall, or none at all, and the recall with it.
+
+        Of the words that as many tables find as the label, it is as likely to come anywhere.
+        """
+        of_label = np.take_along_axis(counts_HU, self.labels[:, None], 1)
+        above = (counts_HU > of_label).sum(axis=1)
+        equal = (counts_HU == of_label).sum(axis=1)
+        hit = of_label[:, 0] > 0
+
+        def recall(limit: int) -> float:
+            return float((np.clip((limit - above) / equal, 0, 1) * hit).mean())
+
+        low, high = 0, len(self.words)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if recall(middle) * len(hit) >= self.needed - ROUNDING:
+                high = middle
+            else:
+                low = middle
+        return high, recall(high)
+
+
+def _table_memory(material: Material, bits: int) -> int:
+    """Planes, shifts, offsets and ids, in numbers of four bytes."""
+    return bits * (material.dim + 1) + (1 << bits) + material.vocab_size
+
+
+def _matrix_memory(material: Material) -> int:
+    return material.vocab_size * (material.dim + 1)
+
+
+def _growing(most: int) -> list[int]:
+    """Half as many more, then a third as many, in turns: LEAST_TABLES, 12, 16, 24, ... `most`."""
+    steps = [LEAST_TABLES * (2 + n % 2) << n // 2 >> 1 for n in range(2 * LARGEST_BITS)]
+    return [*(tables for tables in steps if tables < most), most]
+
+
+def draw_planes(tables: int, bits: int, dim: int, seed: int) -> Float32:
+    """float32 [L, N, X]: Gaussian; fewer tables are the first of more."""
+    random = np.random.default_rng([seed, bits])
+    return random.standard_normal((tables, bits, dim + 2), np.float32)
+
+
+def of_queries(planes_LNX: Float32, beta: float) -> tuple[Float32, Float32]:
+    """(planes [L, N, D], shifts [J]): what h~ = [h; beta; 0] makes of the planes."""
+    shifts = planes_LNX[:, :, -2] * np.float32(beta)
+    return np.ascontiguousarray(planes_LNX[:, :, :-2]), shifts.ravel()
+
+
+def hash_vectors(vectors_UX: Float32, planes_LNX: Float32, threads: int) -> Int32:
+    """int32 [U, L]: every vector's bucket in every table."""
+    codes = np.empty((len(vectors_UX), len(planes_LNX)), np.int32)
+    shifts = np.zeros(planes_LNX.shape[0] * planes_LNX.shape[1], np.float32)
+
+    def fill(start: int, stop: int) -> int:
+        simhash_codes(vectors_UX[start:stop], planes_LNX, shifts, codes[start:stop])
+        return 0
+
+    run_slices(fill, len(vectors_UX), threads)
+    return codes
+
+
+def fit_lsh(material: Material, config: BuildConfig, progress: Progress) -> Made:
+    """Search the settings in two rounds, then hash the whole vocabulary with the best one."""
+    search = _Search.over(material, config)
+    bits = search.bits_allowed()
+    reductions = _reductions(search)
+    first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
+    history = [search.best(*point) for point in _reported(first, "lsh: reduction", progress)]
+    coarse = min(range(len(first)), key=lambda i: _badness(history[i]))
+    reduction, n, _ = first[coarse]
+    # Probes make up for finer buckets.
+    second = [
+        (reduction, more, probes)
+        for more in range(n - 1, n + 3)
+        for probes in PROBES
+        if more in bits and probes <= 1 << more and (reduction, more, probes) not in first
+    ]
+    history += [search.best(*point) for point in _reported(second, "lsh: probes", progress)]
+    best = min(history, key=_badness)
+    return Made(
+        arrays=_arrays(search, reduction, best),
+        summary=_numbers(best),
+        knobs={"probes": best.probes, "candidates": best.candidates},
+        history=[_numbers(setting) for setting in history],
+    )
+
+
+def _reported(tried: list[_Tried], stage: str, progress: Progress) -> Iterator[_Tried]:
+    for done, point in enumerate(tried):
+        progress(stage, done, len(tried))
+        yield point
+    progress(stage, len(tried), len(tried))
+
+
+def _reductions(search: _Search) -> list[Reduction]:
+    softmax = search.material.softmax
+    squares_V = squared_norms(softmax)
+    power = float(np.einsum("hd,hd->", search.hidden, search.hidden)) / len(search.hidden)
+    beta = best_beta(squares_V, softmax.bias.astype(np.float64), power)
+    return [
+        Reduction.of(softmax, squares_V, ranges, scale * beta)
+        for ranges in (COSINE, RANGED, MIPS)
+        for scale in SCALES
+    ]
+
+
+def _arrays(search: _Search, reduction: Reduction, best: Setting) -> dict[str, np.ndarray]:
+    planes = draw_planes(best.tables, best.bits, search.material.dim, search.config.seed)
+    rows = np.arange(search.material.vocab_size)
+    codes = hash_vectors(reduction.vectors(rows), planes, search.config.threads)
+    offsets, ids = bucket_tables(codes, best.bits)
+    own, shifts = of_queries(planes, best.beta)
+    return {"planes": own, "shifts": shifts, "offsets": offsets, "ids": ids}
+
+
+def _numbers(setting: Setting) -> dict[str, float]:
+    return {name: float(value) for name, value in asdict(setting).items()}
