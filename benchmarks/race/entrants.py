@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import Method
-from benchmarks.race.ours import indexes_of
+from benchmarks.race.ours import RACED, indexes_of
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -23,11 +23,11 @@ from benchmarks.race.peers.greedy_mips import GreedyMips
 from benchmarks.race.peers.hnsw import Hnswlib
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
-from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads import Softmax
 from logitsieve.types.results import Float32
 
 LEVELS = (4, 8, 16)  # of Panorama
-FIRST_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level
+FIRST_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level
 LABELLED = 100_000  # contexts that adaptive softmax is trained on
 SMALL = 20_000_000  # numbers of W up to which every build knob is tried, graphs the largest
 OPTIONAL = {"hnswlib": "hnswlib", "ScaNN": "scann"}
@@ -60,7 +60,7 @@ def entrants(
     softmax = data.softmax
     for name in MAKERS:
         yield Entrant(name, partial(ExactPeer, name, softmax))
-    heads = [name for name in HEADS if wanted(f"logitsieve {name}", only)]
+    heads = [name for name in RACED if wanted(f"logitsieve {name}", only)]
     for name, make, seconds in indexes_of(data, cache, threads, heads, rebuild, progress):
         yield Entrant(f"logitsieve {name}", make, seconds)
     large = softmax.weight.size > SMALL

@@ -16,10 +16,12 @@ from benchmarks.race.methods import Knobs, hold_threads
 from logitsieve.heads import HEADS, Head
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.pipeline import EXACT, FITS
 from logitsieve.types.results import Float32
 
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)
+RACED = tuple(name for name in HEADS if name == EXACT or name in FITS)
 SECONDS_FILE = "build-seconds.txt"
 
 
@@ -67,7 +69,7 @@ def indexes_of(
         last = number == len(TARGETS) - 1
         if not (wanted if last else "screen" in wanted):
             continue
-        heads = tuple(HEADS) if last else ("exact", "screen")
+        heads = tuple(RACED) if last else ("exact", "screen")
         path, seconds = _built(data, cache, number + 1, heads, target, rebuild, progress)
         opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
         for name in wanted if last else ("screen",):

@@ -29,7 +29,7 @@ def main() -> None:
     """Draw every dataset whose results are there."""
     for source in sorted(RESULTS.glob("*.json")):
         results = json.loads(source.read_text(encoding="utf-8"))
-        if "points" in results:
+        if "points" in results:  # growth.json has a picture of its own
             draw(results, RESULTS)
 
 

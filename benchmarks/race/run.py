@@ -20,7 +20,7 @@ from benchmarks.race import plots, table
 from benchmarks.race.bars import bars
 from benchmarks.race.clock import Mode, Point, time_points
 from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
-from benchmarks.race.entrants import entrants, versions
+from benchmarks.race.entrants import entrants, versions, wanted
 from benchmarks.race.judge import Judge
 from benchmarks.race.methods import Knobs, Method, hold_threads
 from benchmarks.race.peers.exact import FLOAT32 as EXACT_NAMES
@@ -66,14 +66,16 @@ def race(
 ) -> dict[str, Any]:
     """The raw numbers of one dataset."""
     softmax = data.softmax
-    wanted = JUDGED_BYTES // 8 // softmax.vocab_size
-    count = options.judged or min(JUDGED_HIGH, max(JUDGED_LOW, wanted))
+    fitting = JUDGED_BYTES // 8 // softmax.vocab_size
+    count = options.judged or min(JUDGED_HIGH, max(JUDGED_LOW, fitting))
     judged = spread(data.test, min(count, len(data.test)))
     judge = Judge(softmax, judged, KS, progress)
     points: list[Point] = []
     records: list[dict[str, Any]] = []
     only = [*options.only.split(","), *EXACT_NAMES] if options.only else []
-    modes = [Mode(1, 1), Mode(options.batch, 1), Mode(options.batch, options.threads)]
+    modes = [Mode(1, 1), Mode(options.batch, 1)]
+    if options.threads > 1:
+        modes.append(Mode(options.batch, options.threads))
     threads = sorted({mode.threads for mode in modes})
     racing = entrants(data, options.cache, threads, options.rebuild, only, progress)
     for entrant in (each for each in racing if wanted(each.name, only)):

@@ -3,8 +3,9 @@
 Full softmax cross-entropy by Adam (Kingma and Ba 2015), one pass over contexts that the frozen LSTM
 gives once; only the layer is trained, so a step is two matrix products and no backward pass
 through the model. Words outside the LSTM's own 10,000 are read as <unk>, but predicted as
-themselves. The last twentieth of the text, which the LSTM never saw, is held out: its runs go to
-tuning and to testing in turn.
+themselves. Every context of such a new word is used and a share of the others, which weigh as much
+more: most new words occur a few times only. The last twentieth of the text, which the LSTM never
+saw, is held out: its runs go to tuning and to testing in turn.
 Shape letters: N contexts, D hidden size, V words, B contexts of a step, R runs, T words of a run.
 """
 
@@ -25,15 +26,16 @@ from demo.excerpt import read_paragraphs
 from demo.language_model import Vocabulary
 
 WORDS = 70_000
-TRAIN_CONTEXTS = 1_250_000  # the layer learns from these, spread over the text
-FIT_CONTEXTS = 150_000  # of them kept for fitting heads, spread again
+TRAIN_CONTEXTS = 750_000  # the layer learns from these
+FIT_CONTEXTS = 150_000  # for fitting heads, spread over the same text
 UNSEEN_CONTEXTS = 40_000  # half to tune, half to test
 UNSEEN_SHARE = 0.05  # of the text, at its end: the LSTM was trained on what is before
 RUN = 250  # words read from an empty state, T
-RUNS_AT_ONCE = 50
-BATCH = 2048
+RUNS_AT_ONCE = 100
+BATCH = 512
 SLICE = 64  # contexts whose V logits stay in the cache while they become gradients
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 3e-4
+ADAM_EPSILON = 1e-6  # a word that is never a target is not pushed down at full step
 
 Progress = Callable[[str, int, int], None]
 
@@ -43,6 +45,7 @@ class Reading(NamedTuple):
 
     hidden: Tensor  # float16 [N, D]
     following: Tensor  # int64 [N]
+    weight: Tensor  # float32 [N], how many contexts of the text it stands for
 
 
 def prepare(shared: Path, cache: Path, progress: Progress) -> None:
@@ -59,23 +62,31 @@ def prepare(shared: Path, cache: Path, progress: Progress) -> None:
     narrow_N, wide_N = encode(paragraphs, known), encode(paragraphs, wide)
 
     seen = int(len(wide_N) * (1 - UNSEEN_SHARE))
-    train = read(weights, narrow_N[:seen], wide_N[:seen], TRAIN_CONTEXTS, "train", progress)
-    unseen = read(weights, narrow_N[seen:], wide_N[seen:], UNSEEN_CONTEXTS, "unseen", progress)
-    heldout, test = alternate(unseen)
+    old = set(known.words)
+    new_V = torch.tensor([word not in old for word in wide.words])
+    every = Part(narrow_N[:seen], wide_N[:seen], seen)
+    train = read(weights, every, "all to train on", progress, new_V)
+    fit = read(weights, every._replace(contexts=FIT_CONTEXTS), "to fit", progress)
+    unseen = Part(narrow_N[seen:], wide_N[seen:], UNSEEN_CONTEXTS)
+    heldout, test = alternate(read(weights, unseen, "unseen", progress))
 
     layer = initial_layer(weights, known, wide, torch.bincount(wide_N[:seen], minlength=WORDS))
-    before = perplexity(layer, test)
+    reached = {"before training": perplexity(layer, test)}
     train_layer(layer, train, progress)
-    reached = {"initial": before, "train": perplexity(layer, Reading(*(x[:20_000] for x in train)))}
-    reached |= {"heldout": perplexity(layer, heldout), "test": perplexity(layer, test)}
+    reached |= {
+        name: perplexity(layer, part)
+        for name, part in (
+            ("fit", Reading(*(x[::8] for x in fit))),
+            ("heldout", heldout),
+            ("test", test),
+        )
+    }
     print("perplexity", reached)
-    runs = train.hidden.view(-1, RUN, train.hidden.shape[1])
-    kept = runs[torch.linspace(0, len(runs) - 1, FIT_CONTEXTS // RUN).long()]
     np.savez(
         cache / "lm-docs-70k.npz",
         W=layer.weight.detach().numpy(),
         b=layer.bias.detach().numpy(),
-        H_fit=kept.flatten(0, 1).numpy(),
+        H_fit=fit.hidden.numpy(),
         H_heldout=heldout.hidden.numpy(),
         H_test=test.hidden.numpy(),
         perplexity=json.dumps(reached),
@@ -87,29 +98,49 @@ def encode(paragraphs: list[str], vocabulary: Vocabulary) -> Tensor:
     return torch.tensor(vocabulary.encode("".join(f"{line}\n" for line in paragraphs)))
 
 
+class Part(NamedTuple):
+    """A stretch of the text in both vocabularies, and how many contexts of it to read."""
+
+    narrow: Tensor  # int64 [N]
+    wide: Tensor  # int64 [N]
+    contexts: int
+
+
 @torch.inference_mode()
 def read(
     weights: dict[str, Tensor],
-    narrow_N: Tensor,
-    wide_N: Tensor,
-    contexts: int,
+    part: Part,
     stage: str,
     progress: Progress,
+    new_V: Tensor | None = None,
 ) -> Reading:
-    """What the LSTM hands on after each word of evenly spread runs, each from an empty state."""
+    """What the LSTM hands on after each word of evenly spread runs, each from an empty state.
+
+    Given `new_V`, the contexts of those words and a share of the others, TRAIN_CONTEXTS in all.
+    """
     embedding = weights["e.weight"]
     dim = embedding.shape[1]
     lstm = nn.LSTM(dim, dim, 2, batch_first=True)
     lstm.load_state_dict({k.removeprefix("r."): v for k, v in weights.items() if k[:2] == "r."})
     lstm.eval()
-    starts_R = torch.linspace(0, len(wide_N) - RUN - 1, contexts // RUN).long()
+    starts_R = torch.linspace(0, len(part.wide) - RUN - 1, part.contexts // RUN).long()
     places_RT = starts_R[:, None] + torch.arange(RUN)
+    share, random = 1.0, torch.Generator().manual_seed(1)
+    if new_V is not None:
+        new = int(new_V[part.wide].sum())
+        share = min(1.0, max(TRAIN_CONTEXTS - new, new) / (len(part.wide) - new))
     found = []
     for start in range(0, len(places_RT), RUNS_AT_ONCE):
-        hidden_RTD, _ = lstm(embedding[narrow_N[places_RT[start : start + RUNS_AT_ONCE]]])
-        found.append(hidden_RTD.flatten(0, 1).half())
+        places = places_RT[start : start + RUNS_AT_ONCE]
+        hidden_RTD, _ = lstm(embedding[part.narrow[places]])
+        next_N = part.wide[places + 1].flatten()
+        keep_N, weight_N = torch.ones(len(next_N), dtype=torch.bool), torch.ones(len(next_N))
+        if new_V is not None:
+            keep_N = new_V[next_N] | (torch.rand(len(next_N), generator=random) < share)
+            weight_N = torch.where(new_V[next_N], 1.0, 1 / share)
+        found.append((hidden_RTD.flatten(0, 1)[keep_N].half(), next_N[keep_N], weight_N[keep_N]))
         progress(f"read {stage}", min(start + RUNS_AT_ONCE, len(places_RT)), len(places_RT))
-    return Reading(torch.cat(found), wide_N[places_RT + 1].flatten())
+    return Reading(*(torch.cat(columns) for columns in zip(*found, strict=True)))
 
 
 def alternate(reading: Reading) -> tuple[Reading, Reading]:
@@ -140,28 +171,33 @@ def initial_layer(
 def train_layer(layer: nn.Linear, train: Reading, progress: Progress) -> None:
     """One pass in random order; the step falls linearly to nothing."""
     steps = len(train.following) // BATCH
-    optimizer = torch.optim.Adam(layer.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.99))
+    optimizer = torch.optim.Adam(layer.parameters(), lr=LEARNING_RATE, eps=ADAM_EPSILON)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     order_N = torch.randperm(len(train.following), generator=torch.Generator().manual_seed(0))
     for step in range(steps):
         chosen_B = order_N[step * BATCH : (step + 1) * BATCH]
-        gradients(layer, train.hidden[chosen_B].float(), train.following[chosen_B])
+        gradients(
+            layer, Reading(*(column[chosen_B] for column in train)), float(train.weight.mean())
+        )
         optimizer.step()
         falling.step()
         progress("train the layer", step + 1, steps)
 
 
 @torch.no_grad()
-def gradients(layer: nn.Linear, hidden_BD: Tensor, next_B: Tensor) -> None:
-    """The layer's gradients of the mean cross-entropy: (softmax - one-hot)^T h."""
+def gradients(layer: nn.Linear, batch: Reading, mean_weight: float) -> None:
+    """The layer's gradients of the weighted cross-entropy: (softmax - one-hot)^T h."""
     weight_grad, bias_grad = torch.zeros_like(layer.weight), torch.zeros_like(layer.bias)
-    for start in range(0, len(next_B), SLICE):
-        hidden_SD, next_S = hidden_BD[start : start + SLICE], next_B[start : start + SLICE]
+    scale_B = batch.weight / (mean_weight * len(batch.weight))
+    for start in range(0, len(scale_B), SLICE):
+        hidden_SD = batch.hidden[start : start + SLICE].float()
+        next_S = batch.following[start : start + SLICE]
         logits_SV = torch.addmm(layer.bias, hidden_SD, layer.weight.T)
         excess_SV = torch.softmax(logits_SV, 1, out=logits_SV)
         excess_SV[torch.arange(len(next_S)), next_S] -= 1
-        weight_grad.addmm_(excess_SV.T, hidden_SD, alpha=1 / len(next_B))
-        bias_grad += excess_SV.sum(0) / len(next_B)
+        scale_S = scale_B[start : start + SLICE]
+        weight_grad.addmm_(excess_SV.T, hidden_SD * scale_S[:, None])
+        bias_grad.addmv_(excess_SV.T, scale_S)
     layer.weight.grad, layer.bias.grad = weight_grad, bias_grad
 
 

@@ -144,7 +144,10 @@ def _train(
     mass_NL: np.ndarray,
     rows: int,
 ) -> None:
-    """Adam over `rows` contexts in random order, the step falling to nothing."""
+    """Adam over `rows` contexts in random order, the step falling to nothing.
+
+    The first level's rows stay those of W: trained on so few targets they only become worse.
+    """
     random = np.random.default_rng(0)
     steps = max(1, rows // BATCH)
     optimizer = torch.optim.Adam(levels.parameters(), lr=LEARNING_RATE)
@@ -157,5 +160,8 @@ def _train(
         hidden = torch.from_numpy(np.concatenate([contexts[chosen], ones], axis=1))
         optimizer.zero_grad()
         levels(hidden, torch.from_numpy(places_NL[chosen, drawn])).loss.backward()
+        gates = levels.head.weight.grad
+        assert gates is not None
+        gates[: levels.shortlist_size] = 0
         optimizer.step()
         falling.step()
