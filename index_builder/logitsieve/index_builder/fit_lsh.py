@@ -32,7 +32,7 @@ from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Float32, Int32, Int64
 
 JUDGES = 512  # held-out contexts of the search
-WORDS = 1 << 14  # of the vocabulary that the search hashes; all are hashed in the end
+WORDS = 1 << 14  # of the vocabulary that the search hashes, and that are hashed at once
 SCALES = (1.0, 3.0)  # of the beta that is best for the longest row; plain cosine gains from more
 LEAST_BITS = 4
 PROBES = (1, 2, 4, 8)
@@ -267,9 +267,15 @@ def _reductions(search: _Search) -> list[Reduction]:
 
 
 def _arrays(search: _Search, reduction: Reduction, best: Setting) -> dict[str, np.ndarray]:
-    planes = draw_planes(best.tables, best.bits, search.material.dim, search.config.seed)
+    config = search.config
+    planes = draw_planes(best.tables, best.bits, search.material.dim, config.seed)
     rows = np.arange(search.material.vocab_size)
-    codes = hash_vectors(reduction.vectors(rows), planes, search.config.threads)
+    codes = np.concatenate(
+        [
+            hash_vectors(reduction.vectors(rows[start : start + WORDS]), planes, config.threads)
+            for start in range(0, len(rows), WORDS)
+        ]
+    )
     offsets, ids = bucket_tables(codes, best.bits)
     own, shifts = of_queries(planes, best.beta)
     return {"planes": own, "shifts": shifts, "offsets": offsets, "ids": ids}
