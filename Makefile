@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 PROTO := proto/logitsieve/v1
+DATA ?= demo
 
 .venv: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -31,7 +32,10 @@ test: check unit test-system   ## everything
 bench: .venv          ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen
 
+race: .venv           ## every method on one dataset: make race DATA=lm-docs (docs/race.md lists them)
+	$(BIN)/python -m benchmarks.race $(DATA)
+
 proto: .venv          ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve check unit test-system test bench proto
+.PHONY: demo serve check unit test-system test bench race proto

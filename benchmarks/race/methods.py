@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 import faiss
 import numpy as np
 import torch
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController
 
 from logitsieve.heads import Softmax
 from logitsieve.types.results import Float32

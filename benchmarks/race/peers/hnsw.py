@@ -24,7 +24,7 @@ class Hnswlib:
     def __init__(
         self, softmax: Softmax, space: str, edges: int = 32, construction: int = 300
     ) -> None:
-        import hnswlib  # type: ignore[import-untyped]
+        import hnswlib
 
         self.name = f"hnswlib {space}"
         self.built: Knobs = {"M": edges, "ef_construction": construction}

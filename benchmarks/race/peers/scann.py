@@ -25,7 +25,7 @@ class Scann:
     name = "ScaNN"
 
     def __init__(self, softmax: Softmax, tree: bool) -> None:
-        from scann.scann_ops.py import scann_ops_pybind  # type: ignore[import-untyped]
+        from scann.scann_ops.py import scann_ops_pybind
 
         rows = augmented(softmax)
         self._leaves = int(len(rows) ** 0.5) if tree else 0
