@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import local
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class LshHead(SelectedHead):
             default=0,
             low=0,
             high=2**31 - 1,
-            tried=(0, 100, 300, 1000, 3000),
+            tried=(0, 300, 1000, 3000),
         ),
     }
 
@@ -110,6 +110,12 @@ class LshHead(SelectedHead):
         self._most = int(knobs["candidates"]) or softmax.vocab_size
         self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
         self._select = lsh_select.entry()
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """The same tables at another operating point; the scratch is shared too."""
+        other = super().with_knobs(**knobs)
+        other._scratch = self._scratch
+        return other
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """The ids of the probed buckets, or those that collided most often."""

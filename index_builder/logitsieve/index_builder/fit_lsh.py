@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class _Search:
         labels = np.searchsorted(words, best)
         return cls(material, config, material.heldout.sample(count), words, labels)
 
-    @property
+    @cached_property
     def needed(self) -> int:
         """How many contexts must be right, so that chance alone hardly explains it."""
         count = len(self.labels)
@@ -100,9 +101,10 @@ class _Search:
         return enough[0] if enough else count
 
     def most_tables(self, bits: int) -> int:
-        """As many as the memory allows."""
+        """As many as the memory allows, and offsets of 32 bits."""
         allowed = self.config.lsh_memory * _matrix_memory(self.material)
-        return min(self.config.lsh_tables, int(allowed / _table_memory(self.material, bits)))
+        fitting = int(allowed / _table_memory(self.material, bits))
+        return min(self.config.lsh_tables, fitting, (2**31 - 1) // self.material.vocab_size)
 
     def bits_allowed(self) -> list[int]:
         """Those of which a table fits in the memory, while buckets hold an id on average."""
