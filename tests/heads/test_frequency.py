@@ -1,0 +1,71 @@
+"""The static list: its first n ids, whatever the query."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import ExactHead, FrequencyHead
+from logitsieve.index.checks import PARTS
+from logitsieve.types.errors import InvalidRequest
+from tests.oracle import best, logits64
+from tests.synthetic import frequency_arrays, make_hidden, make_softmax
+
+SOFTMAX = make_softmax()
+HIDDEN = make_hidden(70)
+EXACT = ExactHead(SOFTMAX)
+IDS = frequency_arrays(SOFTMAX)["ids"]
+
+
+def make_frequency(n: int, ids: np.ndarray = IDS) -> FrequencyHead:
+    knobs = {"n": n}
+    return FrequencyHead.from_arrays(SOFTMAX, {"ids": ids}, fallback=EXACT, threads=1, knobs=knobs)
+
+
+@pytest.mark.parametrize("n", [5, 64, 299])
+def test_the_answer_is_the_best_of_the_first_n(n: int) -> None:
+    top = make_frequency(n).topk(HIDDEN, 5)
+    listed = np.sort(IDS[:n])
+    true = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)[:, listed]
+    np.testing.assert_array_equal(top.ids, listed[best(true, 5)])
+    assert (top.scanned == n).all()
+    assert not top.exact.any()
+
+
+def test_all_of_them_are_the_exact_answer() -> None:
+    head = make_frequency(999)
+    assert head.knobs == {"n": 300}
+    np.testing.assert_array_equal(head.topk(HIDDEN, 300).ids, EXACT.topk(HIDDEN, 300).ids)
+
+
+def test_precision_does_not_fall_with_n() -> None:
+    true = EXACT.topk(HIDDEN, 5).ids
+    hits = [
+        int((make_frequency(n).topk(HIDDEN, 5).ids[:, :, None] == true[:, None]).sum())
+        for n in (5, 20, 80, 200, 300)
+    ]
+    assert hits == sorted(hits)
+    assert hits[-1] == true.size > hits[0]
+
+
+def test_fewer_than_asked_for_go_to_the_fallback() -> None:
+    top = make_frequency(7).topk(HIDDEN, 8)
+    assert top.exact.all()
+    assert make_frequency(7).with_knobs(n=8).topk(HIDDEN, 8).exact.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "ids", [IDS[:-1].copy(), IDS.astype(np.int64), IDS + np.int32(1), IDS - np.int32(1)]
+)
+def test_arrays_that_a_kernel_could_not_follow_are_refused(ids: np.ndarray) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        make_frequency(9, ids)
+    assert error.value.field == "arrays"
+
+
+def test_an_id_twice_is_found_when_an_index_is_verified() -> None:
+    PARTS["frequency"].values({"ids": IDS})
+    twice = IDS.copy()
+    twice[3] = twice[9]
+    with pytest.raises(ValueError, match=f"{twice[9]} is there twice"):
+        PARTS["frequency"].values({"ids": twice})

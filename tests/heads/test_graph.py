@@ -1,0 +1,106 @@
+"""The graph: faiss's walk, its bytes, its threads."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.machinery import ModuleSpec
+
+import faiss
+import numpy as np
+import pytest
+
+from logitsieve.heads import ExactHead, GraphHead
+from logitsieve.heads import graph as graph_module
+from logitsieve.heads.graph import one_thread, queries, width
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_graph import REDUCTIONS, graph_arrays
+from logitsieve.types.errors import InvalidRequest, MissingExtra
+from tests.synthetic import make_hidden, make_softmax
+
+SOFTMAX = make_softmax()
+HIDDEN = make_hidden(70)
+EXACT = ExactHead(SOFTMAX)
+ARRAYS = [graph_arrays(SOFTMAX, rows, BuildConfig()) for rows in REDUCTIONS]
+
+
+def make_graph(arrays: dict[str, np.ndarray], ef: int) -> GraphHead:
+    knobs = {"ef": ef}
+    return GraphHead.from_arrays(SOFTMAX, arrays, fallback=EXACT, threads=1, knobs=knobs)
+
+
+def precision(head: GraphHead) -> float:
+    true = EXACT.topk(HIDDEN, 5).ids
+    return float((head.topk(HIDDEN, 5).ids[:, :, None] == true[:, None]).sum() / true.size)
+
+
+@pytest.mark.parametrize("arrays", ARRAYS)
+def test_precision_rises_with_ef_to_the_exact_answer(arrays: dict[str, np.ndarray]) -> None:
+    found = [precision(make_graph(arrays, ef)) for ef in (5, 20, 80, 300)]
+    assert found == sorted(found)
+    assert found[0] < found[-1] == 1.0
+
+
+@pytest.mark.parametrize("arrays", ARRAYS)
+def test_no_more_than_ef_rows_are_looked_at(arrays: dict[str, np.ndarray]) -> None:
+    assert (make_graph(arrays, 20).topk(HIDDEN, 5).scanned == 20).all()
+    assert make_graph(arrays, 999).knobs == {"ef": 300}
+    assert make_graph(arrays, 4).topk(HIDDEN, 5).exact.all(), "fewer than k: the fallback"
+
+
+def test_other_knobs_share_the_graph() -> None:
+    head = make_graph(ARRAYS[0], 20)
+    assert head.with_knobs(ef=40)._graph is head._graph
+
+
+def test_queries_are_unit_vectors_at_every_scale() -> None:
+    for scale in (0.0, 1e-40, 1e-13, 1.0, 1e10, 1e30):
+        wide = queries((HIDDEN * np.float64(scale)).astype(np.float32))
+        assert wide.shape == (70, width(24)) == (70, 32)
+        np.testing.assert_allclose(np.linalg.norm(wide, axis=1), 1, rtol=1e-5)
+        assert (wide[:, 25:] == 0).all()
+
+
+def test_the_number_of_threads_is_put_back() -> None:
+    before = faiss.omp_get_max_threads()
+    try:
+        faiss.omp_set_num_threads(2)
+        with one_thread():
+            assert faiss.omp_get_max_threads() == 1
+        make_graph(ARRAYS[0], 20).topk(HIDDEN, 5)
+        assert faiss.omp_get_max_threads() == 2
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def of_faiss(index: faiss.Index) -> np.ndarray:
+    return faiss.serialize_index(index)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        np.zeros(100, np.uint8),
+        ARRAYS[0]["graph"][:1000].copy(),
+        ARRAYS[0]["graph"].view(np.int8),
+        of_faiss(faiss.IndexFlatL2(32)),
+        of_faiss(faiss.IndexHNSWFlat(32, 4)),
+        graph_arrays(make_softmax(vocab_size=200), REDUCTIONS[0], BuildConfig())["graph"],
+        graph_arrays(make_softmax(dim=40), REDUCTIONS[0], BuildConfig())["graph"],
+    ],
+)
+def test_other_bytes_are_refused(graph: np.ndarray) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        make_graph({"graph": graph}, 20)
+    assert error.value.field == "arrays"
+
+
+def test_without_faiss_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "faiss" else find(name, package)
+
+    monkeypatch.setattr("logitsieve.types.extras.find_spec", without)
+    graph_module._faiss.cache_clear()
+    with pytest.raises(MissingExtra, match=r"logitsieve\[faiss\]"):
+        make_graph(ARRAYS[0], 20)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import HEADS, Softmax
+from logitsieve.index_builder.config import BuildConfig, no_progress
+from logitsieve.index_builder.fit_ivf import cluster_arrays, cluster_ranks, fit_ivf
+from logitsieve.index_builder.fitted import TARGET, judges
+from tests.index_builder.clustered import make_exact, make_material
+from tests.synthetic import make_softmax
+
+
+@pytest.mark.parametrize("clusters", [1, 9, 300, 999])
+def test_every_row_is_in_one_list_and_none_is_empty(clusters: int) -> None:
+    softmax = make_softmax()
+    arrays = cluster_arrays(softmax, clusters, BuildConfig(), seed=0)
+    assert sorted(arrays["ids"]) == list(range(300))
+    assert (np.diff(arrays["offsets"]) > 0).all()
+    assert arrays["offsets"][-1] == 300
+    assert 1 <= len(arrays["centroids"]) == len(arrays["biases"]) <= min(clusters, 300)
+
+
+def test_equal_rows_share_a_list() -> None:
+    few = make_softmax(vocab_size=5)
+    softmax = Softmax(np.repeat(few.weight, 20, axis=0), np.repeat(few.bias, 20))
+    arrays = cluster_arrays(softmax, 40, BuildConfig(), seed=0)
+    assert (np.diff(arrays["offsets"]) % 20 == 0).all()
+
+
+def test_the_bias_routes() -> None:
+    """Rows that differ in nothing but their bias."""
+    bias = np.array([-5, 0, 5], np.float32).repeat(30)
+    softmax = Softmax(np.ones((90, 4), np.float32), bias)
+    arrays = cluster_arrays(softmax, 12, BuildConfig(), seed=0)
+    exact = make_exact(softmax)
+    head = HEADS["ivf"].from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={"nprobe": 1})
+    top = head.topk(np.zeros((1, 4), np.float32), 3)
+    assert top.ids.tolist() == [[60, 61, 62]]
+    assert top.scanned.tolist() == [30]
+
+
+def test_ranks_are_what_a_head_needs() -> None:
+    softmax, material = make_material()
+    arrays = cluster_arrays(softmax, 20, BuildConfig(), seed=0)
+    hidden, labels = judges(material)
+    needed, read = cluster_ranks(arrays, hidden, labels)
+    exact = make_exact(softmax)
+    for nprobe in (1, 4, 20):
+        head = HEADS["ivf"].from_arrays(
+            softmax, arrays, fallback=exact, threads=1, knobs={"nprobe": nprobe}
+        )
+        top = head.topk(hidden, 1)
+        np.testing.assert_array_equal(top.ids[:, 0] == labels[:, 0], needed[:, 0] <= nprobe)
+        np.testing.assert_array_equal(top.scanned, read[:, nprobe - 1])
+
+
+def test_the_start_that_reads_least_is_kept() -> None:
+    softmax, material = make_material(vocab_size=600)
+    config = BuildConfig(ivf_starts=4, ivf_clusters=30, seed=5)
+    made = fit_ivf(material, config, no_progress)
+    best = min(range(4), key=lambda start: made.history[start]["rows"])
+    assert made.knobs == {"nprobe": made.history[best]["nprobe"]}
+    expected = cluster_arrays(softmax, 30, config, 5 + best)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, made.arrays[name])
+    needed, _ = cluster_ranks(expected, *judges(material))
+    found = needed <= made.knobs["nprobe"]
+    assert min(found[:, 0].mean(), found.mean()) >= TARGET
+
+
+def test_clusters_grow_with_the_root_of_v() -> None:
+    _, material = make_material(vocab_size=225)
+    assert fit_ivf(material, BuildConfig(), no_progress).summary["clusters"] <= 60
