@@ -84,7 +84,7 @@ def test_an_unreachable_target_writes_nothing(
         ({"--vocabulary": "H.npy"}, "vocabulary: got"),
         ({"--out": "models/LM/1"}, "out: got"),
         ({"--out": "models/lm/zero"}, "out: got"),
-        ({"--heads": "screen,svd"}, "heads: got"),
+        ({"--heads": "screen,telepathy"}, "heads: got"),
         ({"--target-precision": "p1"}, "target_precision: got"),
         ({"--target-precision": "p2=0.9"}, "target_precision: got"),
         ({"--clusters": "0"}, "--clusters"),

@@ -41,6 +41,8 @@ class ExactDecoder:
         model: str = "",
         head: str = "",
         knobs: Mapping[str, float] | None = None,
+        min_precision: float | None = None,
+        exact: bool = False,
         normalizer: NormalizerName | None = None,
     ) -> TopKReply:
         self.asked.append((model, head, k))

@@ -35,6 +35,7 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, Entry] = {
     "capture": Entry("Build", "Run a PyTorch model and keep its contexts.", "builder"),
     "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
+    "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
     "inspect": Entry("Look", "Show what an index holds.", "server"),
     "report": Entry("Look", "Write a page of plots about an index.", "builder"),

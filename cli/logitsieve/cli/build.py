@@ -9,7 +9,7 @@ import typer
 
 from logitsieve.cli.console import bars, print_json, print_table, size
 from logitsieve.cli.options import numbers, with_options
-from logitsieve.cli.points import print_points
+from logitsieve.cli.points import print_points, without_contexts
 from logitsieve.cli.words import read_words
 from logitsieve.index import Index
 from logitsieve.index_builder.build import build
@@ -65,7 +65,7 @@ def command(
         )
     if as_json:
         facts = {"index": str(index.path), "digest": index.digest, "bytes": _bytes(index)}
-        print_json({**facts, "calibration": index.calibration})
+        print_json({**facts, "calibration": without_contexts(index.calibration)})
     else:
         _show(index)
 
@@ -75,8 +75,7 @@ def _bytes(index: Index) -> dict[str, int]:
 
 
 def _show(index: Index) -> None:
-    if index.measured is not None:
-        print_points(index.measured)
+    print_points(index)
     matrix = index.vocab_size * index.dim * 4
     rows = [
         (name, size(count), f"{100 * count / matrix:.2f} %")

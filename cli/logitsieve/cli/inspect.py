@@ -9,32 +9,60 @@ from typing import Annotated, Any
 import typer
 
 from logitsieve.cli.console import print_json, print_table, size
-from logitsieve.cli.points import print_points
+from logitsieve.cli.points import choices, goal, print_choices, print_points, without_contexts
+from logitsieve.decoding import LocalDecoder
+from logitsieve.evaluation.operating import BEYOND, KS, k_class
+from logitsieve.heads.base import checked_k
 from logitsieve.index import Index, open_index
+from logitsieve.index.contents import read_contents
+from logitsieve.index.memory import PartMemory, memory
+from logitsieve.types.decoder import asked_precision
 
 
 def command(
     index: Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")],
+    min_precision: Annotated[
+        float | None, typer.Option(help="Show what AUTO takes for this P@k.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Show what AUTO takes for proven answers.")
+    ] = False,
+    k: Annotated[
+        int | None, typer.Option("-k", help="At this k; absent: at each that is measured.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what an index holds: its heads and knobs, its files, its calibration.
+    """Show what an index holds: heads and knobs, files and memory, operating points and AUTO.
 
     Sizes and headers are checked, digests are not: that is `logitsieve verify`.
 
-    Example: logitsieve inspect models/lm/1
+    Example: logitsieve inspect models/lm/1 --min-precision 0.99
     """
+    precision = asked_precision("", None, min_precision, exact)
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
-    if as_json:
-        print_json(facts)
-    else:
+        auto = LocalDecoder(opened).auto
+        # The index's own target does not look at k.
+        ks = (BEYOND,) if precision is None else (*KS, BEYOND)
+        if k is not None:
+            asked = k_class(checked_k(k, opened.vocab_size))
+            ks = ks if precision is None else (asked,)
+        found = choices(auto, precision, ks)
+        facts["auto"] = {
+            "target": {f"p{k}": p for k, p in auto.target.items()},
+            "min_precision": precision,
+            "choices": found,
+        }
+        if as_json:
+            print_json(facts)
+            return
         _show(facts)
-        if facts["calibration"] is not None:
-            print_points(facts["calibration"])
+        print_points(opened)
+        print_choices(f"AUTO, {goal(auto, precision)}", found)
 
 
 def _facts(index: Index) -> dict[str, Any]:
-    manifest = index.manifest
+    manifest, parts = index.manifest, memory(read_contents(index.path))
     matrix = index.vocab_size * index.dim * 4
     return {
         "name": index.name,
@@ -60,8 +88,15 @@ def _facts(index: Index) -> dict[str, Any]:
             entry.file: {"bytes": entry.size, "share_of_W": entry.size / matrix}
             for entry in manifest.files()
         },
-        "calibration": index.measured,
+        "memory": {name: _memory(part, matrix) for name, part in parts.items()},
+        "calibration": without_contexts(index.measured),
     }
+
+
+def _memory(part: PartMemory, matrix: int) -> dict[str, Any]:
+    tensors = {name: vars(tensor) for name, tensor in part.tensors.items()}
+    share = part.bytes / matrix
+    return {"sizes": dict(part.sizes), "tensors": tensors, "bytes": part.bytes, "share_of_W": share}
 
 
 def _knobs(index: Index, name: str) -> dict[str, dict[str, object]]:
@@ -73,7 +108,7 @@ def _show(facts: Mapping[str, Any]) -> None:
     plain = [
         (name, value)
         for name, value in facts.items()
-        if not isinstance(value, Mapping) and name != "calibration"
+        if not isinstance(value, Mapping) and name not in ("calibration", "auto")
     ]
     plain += [(f"config.{name}", value) for name, value in facts["config"].items()]
     plain += [(f"seed.{name}", value) for name, value in facts["seeds"].items()]
@@ -83,9 +118,23 @@ def _show(facts: Mapping[str, Any]) -> None:
         for name, file in facts["files"].items()
     ]
     print_table("Files", ["file", "size", "of W"], files)
+    _show_memory(facts["memory"])
     knobs = [
         (head, name, knob["value"], knob["low"], knob["high"], knob["help"])
         for head, entry in facts["heads"].items()
         for name, knob in entry["knobs"].items()
     ]
     print_table("Knobs at query time", ["head", "knob", "value", "low", "high", "trades"], knobs)
+
+
+def _show_memory(parts: Mapping[str, Any]) -> None:
+    """A line for each array, and one for each part in all."""
+    rows: list[list[object]] = []
+    for name, part in parts.items():
+        letters = ", ".join(f"{letter} = {value:,}" for letter, value in part["sizes"].items())
+        share = f"{100 * part['share_of_W']:.2f} %"
+        rows.append([name, letters, "", part["bytes"], share])
+        rows += [
+            ["", tensor, of["formula"], of["bytes"], ""] for tensor, of in part["tensors"].items()
+        ]
+    print_table("Memory, in bytes", ["part", "array", "formula", "bytes", "of W"], rows)

@@ -25,10 +25,16 @@ def command(
         Path | None, typer.Option(help="Context vectors, a .npy file [B, D] or [D].")
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Answers a row.")] = 5,
-    head: Annotated[str, typer.Option(help="Instead of the index's own choice.")] = "",
+    head: Annotated[str, typer.Option(help="Its name; absent or AUTO: the cheapest.")] = "",
     knob: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the head; repeatable.")
     ] = None,
+    min_precision: Annotated[
+        float | None, typer.Option(help="Of the cheapest point with this P@k, instead of a head.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Of the cheapest point that proves its answers.")
+    ] = False,
     normalizer: Annotated[
         NormalizerName, typer.Option(help="What log-probabilities are relative to.")
     ] = "exact",
@@ -49,7 +55,16 @@ def command(
             return
         rows = _read_hidden(hidden)
         knobs = numbers("knob", knob or [])
-        reply = client.topk(rows, k, model=model, head=head, knobs=knobs, normalizer=normalizer)
+        reply = client.topk(
+            rows,
+            k,
+            model=model,
+            head=head,
+            knobs=knobs,
+            min_precision=min_precision,
+            exact=exact,
+            normalizer=normalizer,
+        )
     words = None if vocabulary is None else _words_up_to(vocabulary, int(reply.ids.max()))
     if as_json:
         print_json(_as_json(reply, words))

@@ -60,6 +60,16 @@ class Auto:
         # (kind, asked precision or None, normalizer or "") -> Point
         self.point = lru_cache(maxsize=CHOICES_KEPT)(self._point)
 
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batch sizes that points were timed at."""
+        return self._chooser.batches
+
+    @property
+    def target(self) -> Mapping[int, float]:
+        """k -> the precision that the index was built for; empty where it was built for none."""
+        return self._chooser.target
+
     def over(self, points: Sequence[OperatingPoint]) -> Auto:
         """The same over other points."""
         return Auto(points, self._chooser.target, self._vocab_size, self._point_of)

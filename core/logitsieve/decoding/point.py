@@ -21,6 +21,7 @@ class Point:
     def __init__(self, model: str, index: Index, head: Head, exact: Head, normalizer: str) -> None:
         self.model, self.version, self.digest = model, str(index.version), index.digest
         self.head, self.knobs, self.normalizer = head.name, dict(head.knobs), normalizer
+        self.proves = head.proves
         self._answering, self._exact = head, exact
         self._normalize = find_normalizer(normalizer) if normalizer else None
         self._dim, self._vocab_size = index.dim, index.vocab_size
@@ -43,7 +44,7 @@ class Point:
             exact,
             scanned,
             # A head that proves nothing itself owes every proven row to its fallback.
-            np.zeros(len(exact), np.bool_) if head.proves else exact.copy(),
+            np.zeros(len(exact), np.bool_) if self.proves else exact.copy(),
             self.knobs.copy(),
             self.normalizer,
             log_z,

@@ -1,0 +1,62 @@
+"""What each part of an index takes in memory, as a formula of its sizes.
+
+V and D are the softmax's sizes; heads/part.py gives the other letters their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from logitsieve.heads.part import Tensor, check_structure
+from logitsieve.index.checks import PARTS
+from logitsieve.index.contents import Contents
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorMemory:
+    """One array: `formula` in bytes, like "4 C D", and what it comes to."""
+
+    formula: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartMemory:
+    """The arrays of a part, and the sizes of the letters in their formulas."""
+
+    sizes: Mapping[str, int]
+    tensors: Mapping[str, TensorMemory]
+
+    @property
+    def bytes(self) -> int:
+        """All arrays together."""
+        return sum(tensor.bytes for tensor in self.tensors.values())
+
+
+def memory(contents: Contents) -> dict[str, PartMemory]:
+    """The memory of every part that this version knows, by its name."""
+    found = {}
+    for name, arrays in sorted(contents.parts.items()):
+        part, manifest = PARTS[name], contents.manifest
+        sizes = check_structure(part, arrays, manifest.vocab_size, manifest.dim)
+        tensors = {
+            tensor: TensorMemory(formula=formula(of), bytes=arrays[tensor].nbytes)
+            for tensor, of in part.tensors.items()
+        }
+        found[name] = PartMemory(sizes=sizes, tensors=tensors)
+    return found
+
+
+def formula(tensor: Tensor) -> str:
+    """Bytes of an element times the sides: "4 C D", "4 (C+1)", "1 ceil(V/16) 64"."""
+    return " ".join([str(np.dtype(tensor.dtype).itemsize), *map(_side, tensor.shape)])
+
+
+def _side(side: str | int) -> str:
+    text = str(side)
+    if "/" in text:
+        return f"ceil({text})"
+    return f"({text})" if "+" in text else text
