@@ -26,6 +26,7 @@ LABELS = 10
 BATCH, LEARNING_RATE = 256, 1e-3
 TRAINING_FLOPS = 1e12  # some 20 s; three products of the first level a context
 LABEL_BLOCK = 256
+GATE_CONTEXTS = 1000  # that the gates start from
 
 
 class AdaptiveSoftmax:
@@ -49,7 +50,9 @@ class AdaptiveSoftmax:
         levels = nn.AdaptiveLogSoftmaxWithLoss(
             dim, words, [first, middle], div_value=4.0, head_bias=False
         )
-        _start(levels, torch.from_numpy(augmented(softmax)[self._words_V]), [first, middle, words])
+        sample = Queries(softmax.dim)(contexts[:: max(1, len(contexts) // GATE_CONTEXTS)])
+        rows_VD = torch.from_numpy(augmented(softmax)[self._words_V])
+        _start(levels, rows_VD, [first, middle, words], torch.from_numpy(sample))
         place_of_V = np.empty(words, np.int64)
         place_of_V[self._words_V] = np.arange(words)
         rows = int(min(len(contexts) * 3, TRAINING_FLOPS / (6 * dim * (first + dim))))
@@ -123,13 +126,19 @@ def _tails(levels: nn.AdaptiveLogSoftmaxWithLoss) -> list[tuple[nn.Linear, nn.Li
 
 
 @torch.no_grad()
-def _start(levels: nn.AdaptiveLogSoftmaxWithLoss, rows_VD: Tensor, ends: list[int]) -> None:
-    """The first level's rows are W's; a cluster's gate is its mean row, its words a low-rank W."""
+def _start(
+    levels: nn.AdaptiveLogSoftmaxWithLoss, rows_VD: Tensor, ends: list[int], sample_ND: Tensor
+) -> None:
+    """The first level's rows are W's, a cluster's words a low-rank W.
+
+    A cluster's gate is the least-squares fit of its words' log sum of exponentials.
+    """
     first = ends[0]
     levels.head.weight[:first] = rows_VD[:first]
     for number, (down, up) in enumerate(_tails(levels)):
         members = rows_VD[ends[number] : ends[number + 1]]
-        levels.head.weight[first + number] = members.mean(dim=0)
+        mass_N = torch.logsumexp(sample_ND @ members.T, 1, keepdim=True)
+        levels.head.weight[first + number] = torch.linalg.lstsq(sample_ND, mass_N).solution[:, 0]
         rank = down.weight.shape[0]
         values, vectors = torch.linalg.eigh(members.T @ members)
         directions = vectors[:, values.argsort(descending=True)[:rank]]

@@ -1,0 +1,234 @@
+"""The race's judge, tables and pictures, and that every peer at its widest setting is exact."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.race import plots, synthetic, table
+from benchmarks.race.entrants import wanted
+from benchmarks.race.judge import Judge
+from benchmarks.race.methods import Method, Queries, augmented
+from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
+from benchmarks.race.peers.exact import MAKERS, ExactPeer
+from benchmarks.race.peers.faiss_panorama import FaissPanorama
+from benchmarks.race.peers.greedy_mips import GreedyMips
+from benchmarks.race.peers.hnsw import Hnswlib
+from benchmarks.race.peers.pca_tree import PcaTree
+from benchmarks.race.peers.scann import Scann
+from benchmarks.race.synthetic import top1_entropy
+from logitsieve.heads import Softmax
+from tests.synthetic import make_hidden, make_softmax
+
+SOFTMAX = make_softmax(400, 24, seed=3)
+HIDDEN = make_hidden(37, 24, seed=4)
+
+
+def quiet(stage: str, done: int, total: int) -> None:
+    assert 0 <= done <= total, stage
+
+
+def make_judge(softmax: Softmax = SOFTMAX) -> Judge:
+    return Judge(softmax, HIDDEN, (1, 5), quiet)
+
+
+def best(softmax: Softmax, k: int) -> np.ndarray:
+    logits = HIDDEN.astype(np.float64) @ softmax.weight.T.astype(np.float64) + softmax.bias
+    return np.asarray(np.argsort(-logits, axis=1)[:, :k])
+
+
+def test_the_judge_finds_the_exact_answer_right_and_counts_what_is_missing() -> None:
+    ids = best(SOFTMAX, 6)
+    judge = make_judge()
+    assert judge.score(ids[:, :5]).precision == {1: 1.0, 5: 1.0}
+    missed = judge.score(ids[:, 1:])
+    assert missed.precision == {1: 0.0, 5: pytest.approx(0.8)}
+    assert missed.wrong_rows == len(HIDDEN)
+
+
+def test_equal_words_may_stand_for_each_other() -> None:
+    doubled = Softmax(np.repeat(SOFTMAX.weight, 2, axis=0), np.repeat(SOFTMAX.bias, 2))
+    ids = best(doubled, 6)[:, [0, 1, 2, 3, 5]]  # of the third pair the other word
+    assert make_judge(doubled).score(ids).wrong_rows == 0
+
+
+def test_what_was_not_found_is_no_hit() -> None:
+    ids = best(SOFTMAX, 5)
+    ids[:, 4] = -1
+    assert make_judge().score(ids).precision == {1: 1.0, 5: pytest.approx(0.8)}
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (np.zeros((37, 5), np.int64), "repeated"),
+        (np.tile(np.arange(396, 401), (37, 1)), "allowed"),
+        (np.zeros((37, 4), np.int64), "wanted"),
+    ],
+)
+def test_the_judge_refuses_ids_that_no_method_may_give(ids: np.ndarray, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_judge().score(ids)
+
+
+PEERS: dict[str, Callable[[], Method]] = {
+    **{name: lambda name=name: ExactPeer(name, SOFTMAX) for name in MAKERS if "16" not in name},
+    "panorama": lambda: FaissPanorama(SOFTMAX, 4),
+    "hnswlib ip": lambda: Hnswlib(SOFTMAX, "ip"),
+    "hnswlib l2": lambda: Hnswlib(SOFTMAX, "l2"),
+    "scann": lambda: Scann(SOFTMAX, tree=False),
+    "scann tree": lambda: Scann(SOFTMAX, tree=True),
+}
+NEEDED = {"hnswlib ip": "hnswlib", "hnswlib l2": "hnswlib", "scann": "scann", "scann tree": "scann"}
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_peer_at_its_widest_setting_is_exact(name: str, threads: int) -> None:
+    if name in NEEDED and importlib.util.find_spec(NEEDED[name]) is None:
+        pytest.skip(f"{NEEDED[name]} is not installed")
+    method = PEERS[name]()
+    widest = method.settings[-1]
+    if name == "scann tree":
+        widest = {**widest, "leaves": method.built["leaves"]}
+    method.set_knobs(threads, widest)
+    score = make_judge().score(method.topk(HIDDEN, 5))
+    assert score.precision == {1: 1.0, 5: 1.0}
+    np.testing.assert_array_equal(method.topk(HIDDEN[:1], 5), method.topk(HIDDEN, 5)[:1])
+
+
+def test_greedy_mips_with_a_budget_of_every_row_is_exact_and_grows_with_it() -> None:
+    method = GreedyMips(SOFTMAX)
+    found = []
+    for budget in (16, 100, 400):
+        method.set_knobs(1, {"budget": budget})
+        found.append(make_judge().score(method.topk(HIDDEN, 5)).precision[5])
+    assert found == sorted(found)
+    assert found[-1] == 1.0
+
+
+def test_greedy_candidates_are_the_rows_with_the_largest_single_products() -> None:
+    method = GreedyMips(SOFTMAX)
+    method.set_knobs(1, {"budget": 30})
+    rows = augmented(SOFTMAX)
+    for query, ids in zip(HIDDEN, method.topk(HIDDEN, 5), strict=True):
+        ones = np.append(query, np.float32(1))
+        listed = np.argsort(-(rows * ones).max(axis=1))[:30]
+        wanted_ids = listed[np.argsort(-(rows[listed] @ ones))][:5]
+        np.testing.assert_array_equal(ids, wanted_ids)
+
+
+def test_the_pca_tree_with_every_leaf_is_exact_and_its_rows_grow_with_leaves() -> None:
+    method = PcaTree(SOFTMAX, leaf=16)
+    leaves = 1 << int(method.built["depth"])
+    found = []
+    for count in (1, 4, leaves):
+        method.set_knobs(2, {"leaves": count})
+        found.append(make_judge().score(method.topk(HIDDEN, 5)).precision[5])
+    assert found == sorted(found)
+    assert found[-1] == 1.0
+
+
+def test_adaptive_softmax_finds_frequent_words_and_opens_clusters() -> None:
+    contexts = make_hidden(600, 24, seed=5)
+    labels = exact_labels(SOFTMAX, contexts)
+    method = AdaptiveSoftmax(SOFTMAX, labels, contexts, first=150)
+    method.set_knobs(1, {})
+    ids = method.topk(contexts, 5)
+    assert (np.sort(ids, axis=1)[:, 1:] > np.sort(ids, axis=1)[:, :-1]).all()
+    assert (ids[:, 0] == labels[0][:, 0]).mean() > 0.5
+    frequent = np.bincount(labels[0].ravel(), labels[1].ravel(), minlength=400).argsort()[::-1]
+    assert not np.isin(ids, frequent[:150]).all()
+
+
+def test_queries_end_with_a_one_and_zeros() -> None:
+    queries = Queries(24, 27)
+    np.testing.assert_array_equal(queries(HIDDEN)[:, :24], HIDDEN)
+    np.testing.assert_array_equal(queries(HIDDEN)[:, 24:], np.tile([1, 0, 0], (37, 1)))
+
+
+def test_wanted_is_by_parts_of_names() -> None:
+    assert wanted("logitsieve screen", [])
+    assert wanted("logitsieve screen", ["screen"])
+    assert not wanted("logitsieve exact", ["screen"])
+
+
+def point(method: str, us: float, p1: float, **knobs: float) -> dict[str, Any]:
+    return {
+        "method": method,
+        "built": {},
+        "knobs": knobs,
+        "p1": p1,
+        "p5": p1,
+        "wrong_rows": 0,
+        "build_seconds": 1.0,
+        "bytes_beyond_w": 10,
+        "us_per_row": {"B=1 threads=1": {"median": us, "least": us, "most": us}},
+    }
+
+
+RESULTS: dict[str, Any] = {
+    "data": "tiny",
+    "provenance": "made up",
+    "machine": {"cpu": "a cpu", "read_GBps": {"L3": 1.0, "DRAM": 1.0}},
+    "versions": {"numpy": "2"},
+    "vocab_size": 400,
+    "dim": 24,
+    "k": 5,
+    "judged_contexts": 37,
+    "modes": ["B=1 threads=1"],
+    "weight_bytes": 1000,
+    "points": [
+        point("numpy", 100, 1.0),
+        point("torch", 120, 1.0),
+        point("logitsieve screen", 2, 0.97, probes=1),
+        point("logitsieve screen", 4, 0.985, probes=2),
+        point("logitsieve screen", 8, 0.99, probes=3),
+        point("other", 50, 0.5, ef=1),
+    ],
+}
+
+
+def test_the_table_has_the_fastest_precise_setting_and_the_most_precise_one() -> None:
+    assert table.baseline(RESULTS, "B=1 threads=1") == ("numpy", 100)
+    rows = [line for line in table.markdown(RESULTS).splitlines() if "| logitsieve" in line]
+    assert [row.split("|")[2].strip() for row in rows] == ["25.0x", "12.5x"]
+    assert [row.split("|")[-2].strip() for row in rows] == ["probes 2", "probes 3"]
+    assert [entry["knobs"] for entry in table.chosen(RESULTS, "other")] == [{"ef": 1}]
+
+
+def test_a_table_without_a_baseline_says_so() -> None:
+    with pytest.raises(ValueError, match="to compare with"):
+        table.markdown({**RESULTS, "points": RESULTS["points"][2:]})
+
+
+def test_the_frontier_leaves_out_what_another_point_beats() -> None:
+    points = [(0.9, 10.0), (0.95, 5.0), (0.94, 4.0), (0.9, 9.0), (1.0, 1.0)]
+    assert plots.frontier(points) == [(1.0, 1.0), (0.95, 5.0), (0.9, 10.0)]
+
+
+def test_a_picture_names_its_methods(tmp_path: Path) -> None:
+    plots.draw(RESULTS, tmp_path)
+    drawn = (tmp_path / "tiny.svg").read_text(encoding="utf-8")
+    assert "logitsieve screen" in drawn
+    assert drawn.startswith("<?xml")
+
+
+def test_top1_and_entropy_of_equal_logits() -> None:
+    top1, entropy = top1_entropy(np.zeros((3, 8)))
+    assert top1 == pytest.approx(1 / 8)
+    assert entropy == pytest.approx(np.log(8))
+
+
+def test_a_synthetic_softmax_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, rows in (("FIT", 1000), ("HELDOUT", 100), ("TEST", 1000), ("CALIBRATING", 100)):
+        monkeypatch.setattr(synthetic, name, rows)
+    first, second = (synthetic.generate(600, 32) for _ in range(2))
+    np.testing.assert_array_equal(first.weight, second.weight)
+    np.testing.assert_array_equal(first.test, second.test)
+    assert not np.array_equal(first.fit[:100], first.heldout)
