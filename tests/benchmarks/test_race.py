@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_the_judge_refuses_ids_that_no_method_may_give(ids: np.ndarray, said: st
 
 
 PEERS: dict[str, Callable[[], Method]] = {
-    **{name: lambda name=name: ExactPeer(name, SOFTMAX) for name in MAKERS if "16" not in name},
+    **{name: partial(ExactPeer, name, SOFTMAX) for name in MAKERS if "16" not in name},
     "panorama": lambda: FaissPanorama(SOFTMAX, 4),
     "hnswlib ip": lambda: Hnswlib(SOFTMAX, "ip"),
     "hnswlib l2": lambda: Hnswlib(SOFTMAX, "l2"),
