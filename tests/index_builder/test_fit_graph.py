@@ -37,7 +37,7 @@ def test_equal_inputs_give_equal_bytes_whatever_the_threads() -> None:
             found.append(graph_arrays(softmax, by_angle, CONFIG)["graph"])
     finally:
         faiss.omp_set_num_threads(before)
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_rows_take_a_byte_a_dimension() -> None:
