@@ -19,12 +19,12 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingPoint:
-    """A measured setting of a head, on the machine that calibrated it."""
+    """A measured setting of a head: one of those that AUTO chooses among."""
 
     head: str
     knobs: Mapping[str, float]
     rows: int  # batch rows of the timing
-    us_per_row: float
+    us_per_row: float  # on the server's machine, or until it has measured, on the builder's
     precision_at: Mapping[int, float]  # k -> P@k
     mass_kept: float
     proven: bool

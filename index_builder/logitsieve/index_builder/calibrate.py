@@ -26,6 +26,7 @@ JUDGED_ROWS = 256  # rows judged at once
 LIBRARIES = ("logitsieve", "numpy", "numba", "torch", "faiss-cpu")
 
 Entry = dict[str, Any]  # of `points`: an operating point at one batch size
+Times = dict[int, float]  # rows a call -> microseconds a row
 
 
 class Bench:
@@ -50,7 +51,11 @@ class Bench:
         self._k = min(TIMED_K, vocab_size)
         self._heldout = heldout
 
-    def entries(self, name: str, head: Head) -> list[Entry]:
+    def times(self, head: Head) -> Times:
+        """Microseconds a row at each batch size."""
+        return {batch: us_per_row(head, self._hidden, self._k, batch) for batch in BATCHES}
+
+    def entries(self, name: str, head: Head, times: Times) -> list[Entry]:
         """The head's point under `name`, once for each batch size: precision, candidates, time."""
         found = self._judge.evaluate(head)
         point = {
@@ -62,10 +67,7 @@ class Bench:
             "mass_kept": found.mass_kept,
             "proven": head.proves,
         }
-        return [
-            {**point, "rows": batch, "us_per_row": us_per_row(head, self._hidden, self._k, batch)}
-            for batch in BATCHES
-        ]
+        return [{**point, "rows": batch, "us_per_row": us} for batch, us in times.items()]
 
     def calibration(self, points: list[Entry], compared: list[Entry]) -> dict[str, Any]:
         """What calibration.json holds, besides what only the builder knows."""
@@ -92,7 +94,7 @@ def calibrate(
     bench = Bench(heads["exact"], heldout, vocab_size)
     found: dict[str, list[Entry]] = {}
     for done, (name, head) in enumerate([*heads.items(), *compared.items()], start=1):
-        found[name] = bench.entries(name, head)
+        found[name] = bench.entries(name, head, bench.times(head))
         progress("calibrate", done, len(heads) + len(compared))
     return bench.calibration(
         [entry for name in heads for entry in found[name]],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from itertools import chain, product, zip_longest
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from logitsieve.evaluation.bounds import BLOCKS
 from logitsieve.evaluation.operating import read_points, undominated
@@ -21,7 +21,7 @@ from logitsieve.types.extras import require
 if TYPE_CHECKING:
     from logitsieve.heads import Head
     from logitsieve.index import Index
-    from logitsieve.index_builder.calibrate import Entry
+    from logitsieve.index_builder.calibrate import Bench, Entry, Times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,15 @@ class TuneConfig:
     def __post_init__(self) -> None:
         for item in fields(self):
             check_range(item.name, getattr(self, item.name), item.type, item.metadata)
+
+
+class Swept(NamedTuple):
+    """Entries of the stored settings, of further ones that may be worth keeping, what is left."""
+
+    stored: list[list[Entry]]
+    swept: list[list[Entry]]
+    measured: int
+    left_out: int
 
 
 def tune(
@@ -67,33 +76,42 @@ def tune(
     out = new_path(out)  # refused before minutes of measuring, not after
     opened = open_index(index)
     with tempfile.TemporaryDirectory() as scratch:
-        found = open_contexts(contexts, opened.dim, Path(scratch))
-        heldout = found.spread(config.rows, BLOCKS)
+        judging = open_contexts(contexts, opened.dim, Path(scratch))
+        heldout = judging.spread(config.rows, BLOCKS)
         bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
-        stored, swept, left_out = _sweep(opened, bench.entries, config.minutes, progress)
-        calibration = bench.calibration(_worth_keeping(stored, swept), [])
-    calibration["settings"] = {"measured": len(stored) + len(swept), "left_out": left_out}
+        found = _sweep(opened, bench, config.minutes, progress)
+        calibration = bench.calibration(_worth_keeping(found), [])
+    calibration["settings"] = {"measured": found.measured, "left_out": found.left_out}
     if "fit" in (opened.calibration or {}):
         calibration["fit"] = (opened.calibration or {})["fit"]
     link_index(opened.path, out, calibration=calibration)
     return open_index(out)
 
 
-def _sweep(
-    index: Index, measure: Any, minutes: float, progress: Progress
-) -> tuple[list[list[Entry]], list[list[Entry]], int]:
-    """Entries of the stored settings, of further ones, and how many there was no time for."""
+def _sweep(index: Index, bench: Bench, minutes: float, progress: Progress) -> Swept:
+    """Stored settings first. One that a proven point beats in time is beaten however precise."""
     started = monotonic()
     stored = [index.head(name) for name in index.heads]
     further = list(_further(stored))
-    total = len(stored) + len(further)
-    measured: list[list[Entry]] = []
+    kept: list[list[Entry]] = []
+    proven: list[Times] = []
+    measured = 0
     for head in chain(stored, further):
-        if len(measured) >= len(stored) and monotonic() - started >= 60 * minutes:
+        if measured >= len(stored) and monotonic() - started >= 60 * minutes:
             break
-        measured.append(measure(head.name, head))
-        progress("tune", len(measured), total)
-    return measured[: len(stored)], measured[len(stored) :], total - len(measured)
+        times = bench.times(head)
+        if measured < len(stored) or not any(_beats(known, times) for known in proven):
+            kept.append(bench.entries(head.name, head, times))
+        if head.proves:
+            proven.append(times)
+        measured += 1
+        progress("tune", measured, len(stored) + len(further))
+    left_out = len(stored) + len(further) - measured
+    return Swept(kept[: len(stored)], kept[len(stored) :], measured, left_out)
+
+
+def _beats(one: Times, other: Times) -> bool:
+    return all(one[batch] <= us for batch, us in other.items())
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:
@@ -124,14 +142,14 @@ def _grid(head: Head) -> Iterator[Head]:
             yield other
 
 
-def _worth_keeping(stored: list[list[Entry]], swept: list[list[Entry]]) -> list[Entry]:
+def _worth_keeping(found: Swept) -> list[Entry]:
     """The entries of the stored settings, and of those that nothing dominates."""
-    settings = [*stored, *swept]
+    settings = [*found.stored, *found.swept]
     points = read_points(chain.from_iterable(settings))
     best = undominated(points)
     return [
         entry
         for number, (entries, point) in enumerate(zip(settings, points, strict=True))
-        if number < len(stored) or point in best
+        if number < len(found.stored) or point in best
         for entry in entries
     ]
