@@ -8,6 +8,7 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_certified import Widths, encode, rotation
 from logitsieve.index_builder.fit_graph import graph_arrays as build_graph
 from logitsieve.index_builder.fit_ivf import cluster_arrays
 from logitsieve.index_builder.fit_svd import preview_arrays
@@ -88,7 +89,14 @@ def frequency_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     return {"ids": order.astype(np.int32)}
 
 
+def certified_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
+    """The smallest sketch."""
+    finite = _finite(softmax)
+    return encode(finite, rotation(finite, make_hidden(64, softmax.dim)), Widths(16, 64))
+
+
 ARRAYS: dict[str, Callable[[Softmax], dict[str, np.ndarray]]] = {
+    "certified": certified_arrays,
     "screen": screen_arrays,
     "svd": svd_arrays,
     "lsh": lsh_arrays,

@@ -30,35 +30,33 @@ from logitsieve.kernels.certified import certified_bounds, certified_candidates,
 from logitsieve.kernels.csr import csr_log_sum_exp
 from logitsieve.kernels.lanes import LANES
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sketch import sketch_record
+from logitsieve.kernels.sketch import EXTRA, sketch_record
 from logitsieve.types.results import ArrayLike, Bounds, Candidates, Float32, Int32, TopK
 
 WIDEST = 512  # bytes of codes of a stage, so that sums of products stay within 31 bits
-EXTRA = 8  # bytes of a tail after its codes: scale and rest
 SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by
 
 
 def _check_sizes(arrays: Arrays) -> None:
     """ValueError unless the codes are as wide as the kernels read them, and hold every row."""
-    groups, quads, lanes, four = arrays["codes"].shape
+    groups, size = arrays["firsts"].shape
     tail, coordinates = arrays["tails"].shape[1], len(arrays["basis"])
-    if (lanes, four) != (LANES, 4) or quads % 4 or 4 * quads > WIDEST:
-        raise ValueError(f"codes of {4 * quads} bytes a row, needed: 16, 32, ... {WIDEST}")
+    first = size // LANES - EXTRA
+    if size % (LANES * LANES) != LANES * EXTRA or not 0 < first <= WIDEST:
+        raise ValueError(f"firsts of {size} bytes a group, needed: 16 times 8 + 16, 32, ... 512")
     if tail % 64 or tail > WIDEST:
         raise ValueError(f"tails of {tail} bytes a row, needed: 64, 128, ... {WIDEST}")
-    if coordinates > 4 * quads + tail - EXTRA:
+    if coordinates > first + tail - EXTRA:
         raise ValueError(f"basis of {coordinates} rows, for which there are no codes")
     if groups != -(-len(arrays["tails"]) // LANES):
-        raise ValueError(f"codes of {groups} groups of 16 rows, not all of the vocabulary")
+        raise ValueError(f"firsts of {groups} groups of 16 rows, not all of the vocabulary")
 
 
 SKETCH = Part(
     "sketch",
     {
         "basis": Tensor("float32", ("M", "D")),
-        "codes": Tensor("uint8", ("G", "L", LANES, 4), "codes"),
-        "scales": Tensor("float32", ("G", LANES)),
-        "rests": Tensor("float32", ("G", LANES)),
+        "firsts": Tensor("uint8", ("G", "S"), "codes"),
         "tails": Tensor("uint8", ("V", "T"), "codes"),
         "limits": Tensor("float64", (5,)),
     },

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import config
 from numba.extending import intrinsic, models, register_model
 
-from logitsieve.kernels.lanes import LANES, LANES32, spread
+from logitsieve.kernels.lanes import LANES, LANES32, cpu_has, spread
 
 _BYTE, _INT32 = ir.IntType(8), ir.IntType(32)
 _SUMS, _BYTES = ir.VectorType(_INT32, LANES), ir.VectorType(_BYTE, 4 * LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-def _has_vnni() -> bool:
-    """Whether the CPU that Numba compiles for, by its settings if they name one, has it."""
-    if config.CPU_NAME or config.CPU_FEATURES:
-        return "+avx512vnni" in (config.CPU_FEATURES or "")
-    return bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
-
-
-VNNI = _has_vnni()
+VNNI = cpu_has("avx512vnni")
 
 
 class Sums(types.Type):

@@ -18,6 +18,7 @@ from logitsieve.kernels.dots import padded, row_of
 from logitsieve.kernels.gather import fill_logits
 from logitsieve.kernels.lanes import (
     LANES,
+    append_lanes,
     count_bits,
     lanes_not_below,
     larger,
@@ -49,8 +50,8 @@ from logitsieve.kernels.scan import scan_all, scan_one
 from logitsieve.kernels.sketch import (
     BLOCK,
     FACTORS,
+    FIRST,
     MARGIN,
-    QUADS,
     TAIL,
     bound_groups,
     describe,
@@ -61,14 +62,16 @@ from logitsieve.kernels.sketch import (
 )
 from logitsieve.types.results import Float32, Int32, Int64
 
-SEEDS = 3  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
+PASSED = CHUNK + LANES  # ids that passed the first stage, until they are refined
+SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
 TILE = 4 * BLOCK  # groups whose codes stay in the L2 cache while all queries go through them
+LOWEST = np.float32(-3.4028234e38)
 AT_ONCE = 16  # queries that share them
 SCRATCH = 1 << 24  # float32 values that the bounds of several queries may take
 
 # One query's scratch: bounds float32 [V padded to whole blocks], the best estimates of each block's
-# lanes float32, codes, factors, and ids of rows to compute.
-Work = namedtuple("Work", "uppers maxima planes factors listed")
+# lanes float32, codes, factors, ids that passed the first stage, and ids of rows to compute.
+Work = namedtuple("Work", "uppers maxima planes factors passed listed")
 
 
 @inline
@@ -78,15 +81,16 @@ def _blocks(record):
 
 @inline
 def _listed_room(limit):
-    """Ids that are seeded at most, and a chunk of survivors."""
-    return 4 * SEEDS * limit + LANES + CHUNK
+    """Ids that are seeded at most, or survivors of two chunks."""
+    return max(2 * SEEDS * limit, CHUNK) + PASSED
 
 
 @inline
 def _room(record, room):
     """float64 values of scratch for one query's Work with `room` ids."""
     floats = _blocks(record) * (BLOCK + 1) * LANES
-    return (floats + 1) // 2 + (plane_bytes(record) + 7) // 8 + FACTORS + (room + 1) // 2
+    ids = PASSED + room
+    return (floats + 1) // 2 + (plane_bytes(record) + 7) // 8 + FACTORS + (ids + 1) // 2
 
 
 @inline
@@ -97,19 +101,20 @@ def _work(record, scratch, room):
     rest = shift(scratch, (blocks * (BLOCK + 1) * LANES + 1) // 2)
     planes = as_int8(rest)
     factors = shift(rest, (plane_bytes(record) + 7) // 8)
-    return Work(uppers, maxima, planes, factors, as_int32(shift(factors, FACTORS)))
+    passed = as_int32(shift(factors, FACTORS))
+    return Work(uppers, maxima, planes, factors, passed, shift(passed, PASSED))
 
 
 @inline
 def _rotated_room(record):
     """float64 values of scratch for the rotated coordinates of one query."""
-    return (4 * record[QUADS] + record[TAIL] + 4 + 1) // 2
+    return (record[FIRST] + record[TAIL] + 4 + 1) // 2
 
 
 @inline
 def _too_many(record, limit):
     """Whether so many answers are wanted that the sketch would only be in the way."""
-    return 2 * SEEDS * limit > _blocks(record) * LANES
+    return 3 * SEEDS * limit > _blocks(record) * LANES
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
@@ -192,43 +197,51 @@ def _compute(record, work, queries, q, keep):
     others, -inf where a row was computed.
     """
     matrix, sketch, listed = matrix_at(record, 0), sketch_at(record), work.listed
-    state, uppers, margin = shift(queries.states, STATE * q), work.uppers, work.factors[MARGIN]
+    state, margin = shift(queries.states, STATE * q), work.factors[MARGIN]
     done = _seed(record, work, queries.limit)
     scan_one(matrix, True, listed, 0, done, queries, q)
     begin = done if keep else 0
-    end, cut = begin, _cut(queries, q, state, margin)
+    end, passed, cut = begin, 0, _cut(queries, q, state, margin)
     for i in range(0, sketch.rows, LANES):
-        mask = lanes_not_below(load(uppers, i), cut)
-        while mask:
-            row = i + lowest_bit(mask)
-            mask &= mask - 1
-            if row >= sketch.rows:
-                continue
-            estimate, slack = refine(sketch, work.planes, work.factors, row, uppers[row])
-            if estimate + slack < cut:
-                if keep:
-                    uppers[row] = np.float32(estimate + slack)
-                continue
-            listed[end] = row
-            end += 1
-            if keep:
-                uppers[row] = -np.inf
-            if end - begin == CHUNK:
-                scan_one(matrix, True, listed, begin, end, queries, q)
-                done += CHUNK
-                begin = end if keep else 0
-                end, cut = begin, _cut(queries, q, state, margin)
+        mask = lanes_not_below(load(work.uppers, i), cut)
+        passed = append_lanes(work.passed, passed, mask, i)
+        if passed >= CHUNK or i + LANES >= sketch.rows:
+            end, passed = _refine_all(sketch, work, passed, cut, end, keep), 0
+        if end - begin >= CHUNK:
+            scan_one(matrix, True, listed, begin, end, queries, q)
+            done += end - begin
+            begin = end if keep else 0
+            end, cut = begin, _cut(queries, q, state, margin)
     scan_one(matrix, True, listed, begin, end, queries, q)
     return done + end - begin
 
 
 @inline
+def _refine_all(sketch, work, passed, cut, end, keep):
+    """List from `end` on those of the rows passed whose refined bound reaches `cut`; the end."""
+    for i in range(passed):
+        row = work.passed[i]
+        upper = work.uppers[row]
+        estimate, slack = refine(sketch, work.planes, work.factors, row, upper)
+        drop = estimate + slack < cut
+        work.listed[end] = row
+        end += not drop
+        if keep:
+            work.uppers[row] = np.float32(estimate + slack) if drop else np.float32(-np.inf)
+    return end
+
+
+@inline
 def _cut(queries, q, state, margin):
-    """What the bound of a row must reach that may still be among the best."""
+    """What the bound of a row must reach that may still be among the best.
+
+    More than -inf, which stands for rows that were computed, and for those beyond V.
+    """
     if int(state[SIZE]) < queries.limit:
-        return np.float32(-np.inf)
+        return LOWEST
     worst = queries.values[q * queries.limit]
-    return np.float32(worst - margin - 2.0**-22 * abs(worst))
+    cut = np.float32(worst - margin - 2.0**-22 * abs(worst))
+    return cut if cut > LOWEST else LOWEST  # also where the margin is not a number
 
 
 @inline
@@ -238,7 +251,7 @@ def _seed(record, work, limit):
     Each lane of a block has one: fewer of the best are found, but without a list of all.
     """
     sketch, size = sketch_at(record), _blocks(record) * LANES
-    most, wanted = 4 * SEEDS * limit, SEEDS * limit
+    most, wanted = 2 * SEEDS * limit, SEEDS * limit
     cut, count = _rank(work.maxima, size, wanted, most), 0
     for i in range(0, size, LANES):
         mask = lanes_not_below(load(work.maxima, i), cut)

@@ -9,14 +9,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import types
+from numba.core import config
 from numba.extending import intrinsic, models, register_model
 
 LANES = 16
 _INT32 = ir.IntType(32)
 _ELEMENTS = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
 _SUFFIX = {types.float32: "v16f32", types.float64: "v16f64"}
+
+
+def cpu_has(feature: str) -> bool:
+    """Whether the CPU that Numba compiles for, by its settings if they name one, has it."""
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return f"+{feature}" in (config.CPU_FEATURES or "")
+    return bool(llvmlite.binding.get_host_cpu_features().get(feature))
+
+
+AVX512 = cpu_has("avx512f")
 
 
 class Lanes(types.Type):
@@ -168,6 +180,53 @@ def count_bits(typing_context, mask):
         return builder.ctpop(arguments[0])
 
     return types.int64(mask), codegen
+
+
+def _compress_avx512(builder, places, bits):
+    vector = places.type
+    function = builder.module.declare_intrinsic(
+        "llvm.x86.avx512.mask.compress.v16i32",
+        fnty=ir.FunctionType(vector, [vector, vector, bits.type]),
+    )
+    return builder.call(function, [places, ir.Constant(vector, None), bits])
+
+
+def _append_lanes(compress):
+    @intrinsic
+    def append(typing_context, start, offset, mask, first):
+        integers = ir.VectorType(_INT32, LANES)
+
+        def codegen(context, builder, signature, arguments):
+            start, offset, mask, first = arguments
+            bits = builder.trunc(mask, ir.IntType(LANES))
+            lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+            places = builder.add(
+                spread(builder, builder.trunc(first, _INT32), integers),
+                ir.Constant(integers, list(range(LANES))),
+            )
+            address = builder.bitcast(builder.gep(start, [offset]), integers.as_pointer())
+            if compress is None:
+                function = builder.module.declare_intrinsic(
+                    "llvm.masked.compressstore.v16i32",
+                    fnty=ir.FunctionType(
+                        ir.VoidType(), [integers, _INT32.as_pointer(), lanes.type]
+                    ),
+                )
+                address = builder.bitcast(address, _INT32.as_pointer())
+                builder.call(function, [places, address, lanes])
+            else:
+                builder.store(compress(builder, places, lanes), address, align=4)
+            return builder.add(offset, builder.ctpop(mask))
+
+        return types.intp(start, types.intp, types.int64, types.intp), codegen
+
+    return append
+
+
+# (start, offset, mask, first): write first + lane for each lane whose bit is set to start[offset:],
+# of which sixteen elements may change; the offset after them.
+append_lanes_generic = _append_lanes(None)
+append_lanes = _append_lanes(_compress_avx512) if AVX512 else append_lanes_generic
 
 
 @intrinsic

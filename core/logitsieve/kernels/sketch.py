@@ -1,7 +1,7 @@
 """The sketch of a matrix: for every row an upper bound of its logit, from a few bytes of it.
 
 docs/certified.md proves the bound. P [M, D] is nearly a rotation's first rows; a row w has
-coordinates P w of which the first 4 L are coded in `codes` and the others in `tails`, with scale s
+coordinates P w of which the first F are coded in `firsts` and the others in `tails`, with scale s
 and a bound n of what is left, ||w - P^T P w||, after each stage. A query h has codes z with
 g = s_h z near P h. Then, after either stage,
 
@@ -10,8 +10,9 @@ g = s_h z near P h. Then, after either stage,
 the sums over the stages so far. kappa >= e / s and Q >= p / s over all rows, where e is a row's
 coding error and p the norm of its coordinates.
 
-Shape letters: V vocabulary, D hidden size, M coordinates, G groups of 16 rows, L quads of first
-coordinates, T bytes of a tail: the other coordinates, then s and n as float32.
+Shape letters: V vocabulary, D hidden size, M coordinates, G groups of 16 rows, F first coordinates,
+S bytes of a group: F/4 times four coordinates of each row, 16 s and 16 n as float32; T bytes of a
+tail: the other coordinates of one row, then its s and n.
 
 A sketch's record is that of W, then addresses, sizes, and float64 bits, in the order below.
 """
@@ -24,7 +25,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from logitsieve.kernels.byte_lanes import (
-    add_sums,
     join_planes,
     multiply_bytes,
     multiply_row,
@@ -42,7 +42,6 @@ from logitsieve.kernels.lanes import (
     multiply_add,
     splat32,
     store,
-    zeros32,
 )
 from logitsieve.kernels.planes import encode_planes
 from logitsieve.kernels.pointers import (
@@ -57,28 +56,33 @@ from logitsieve.kernels.record import BIAS, DIM, LARGEST_BIAS, LARGEST_NORM, REC
 from logitsieve.types.results import Int64
 
 (
-    BASIS, CODES, SCALES, RESTS, TAILS, COORDINATES, QUADS, TAIL,
+    BASIS, FIRSTS, TAILS, COORDINATES, FIRST, TAIL,
     EPS, KAPPA, Q, TAIL_KAPPA, TAIL_Q, FROBENIUS, MOST_SCALE, MOST_REST, MOST_TAIL_SCALE,
-) = range(RECORD, RECORD + 17)  # fmt: skip
+) = range(RECORD, RECORD + 15)  # fmt: skip
 
+EXTRA = 8  # bytes a row beside its codes: s and n
 BLOCK = 16  # groups, of whose rows the best of each lane are noted together
+FOUR = 4  # of them at once
+
+NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
 
 # What a query is to the sketch: float64 values, its factors.
 SCALE, SUM, ERROR, REST, TAIL_SCALE, TAIL_SUM, TAIL_ERROR, TAIL_REST, MARGIN = range(9)
 FACTORS = 9
 
-Sketch = namedtuple("Sketch", "rows quads tail bias codes scales rests tails")
+Sketch = namedtuple("Sketch", "rows first tail bias firsts tails")
 
 
 def sketch_record(softmax_record: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
     """The record of a sketch whose `arrays` are those of the part, which the caller keeps alive."""
-    basis, codes, tails = arrays["basis"], arrays["codes"], arrays["tails"]
-    names = ("basis", "codes", "scales", "rests", "tails")
-    addresses = [arrays[name].ctypes.data for name in names]
-    sizes = [basis.shape[0], codes.shape[1], tails.shape[1]]
+    basis, firsts, tails = arrays["basis"], arrays["firsts"], arrays["tails"]
+    addresses = [array.ctypes.data for array in (basis, firsts, tails)]
+    sizes = [basis.shape[0], firsts.shape[1] // LANES - EXTRA, tails.shape[1]]
     frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
-    tail_scales = tails[:, -8:].copy().view(np.float32)[:, 0]
-    most = [arrays["scales"].max(), arrays["rests"].max(), tail_scales.max()]
+    # Scales, then rests, of sixteen rows; those of one row.
+    extras = firsts[:, -LANES * EXTRA :].copy().view(np.float32).reshape(-1, 2, LANES)
+    tail_scales = tails[:, -EXTRA:].copy().view(np.float32)[:, 0]
+    most = [*extras.max(axis=(0, 2)), tail_scales.max()]
     reals = np.array([*arrays["limits"], frobenius, *most], np.float64)
     return np.concatenate([softmax_record, np.array(addresses + sizes), reals.view(np.int64)])
 
@@ -88,12 +92,10 @@ def sketch_at(record):
     """The sketch that a record describes."""
     return Sketch(
         record[ROWS],
-        record[QUADS],
+        record[FIRST],
         record[TAIL],
         float32_pointer(record[BIAS]),
-        uint8_pointer(record[CODES]),
-        float32_pointer(record[SCALES]),
-        float32_pointer(record[RESTS]),
+        uint8_pointer(record[FIRSTS]),
         uint8_pointer(record[TAILS]),
     )
 
@@ -101,45 +103,46 @@ def sketch_at(record):
 @inline
 def plane_bytes(record):
     """Bytes of the codes of one query: two planes of the first coordinates, two of the tail."""
-    return 2 * (4 * record[QUADS] + record[TAIL])
+    return 2 * (record[FIRST] + record[TAIL])
 
 
 @inline
 def describe(record, h, state, rotated, planes, factors):
     """Rotate one row of hidden, write its codes and its factors.
 
-    `rotated` has room for 4 L + T + 4 float32 values.
+    `rotated` has room for F + T + 4 float32 values.
     """
-    norm, dim, first, tail = state[NORM], record[DIM], 4 * record[QUADS], record[TAIL]
+    norm, dim, first, tail = state[NORM], record[DIM], record[FIRST], record[TAIL]
     _rotate(record, h, rotated)
-    high, low = planes, shift(planes, first)
-    tail_high, tail_low = shift(planes, 2 * first), shift(planes, 2 * first + tail)
-    scale, total, squares, products, errors = encode_planes(rotated, first, high, low)
-    tail_scale, tail_total, tail_squares, tail_products, tail_errors = encode_planes(
-        shift(rotated, first), tail, tail_high, tail_low
+    scale, total, squares, products, errors = encode_planes(
+        rotated, first, planes, shift(planes, first)
     )
-    eps = float64_of_bits(record[EPS])
+    tail_planes = shift(planes, 2 * first)
+    tail_scale, tail_total, tail_squares, tail_products, tail_errors = encode_planes(
+        shift(rotated, first), tail, tail_planes, shift(tail_planes, tail)
+    )
     # Rotated in float32: each coordinate is a sum of D / 16 terms a lane and of sixteen lanes.
     off = (dim / 16 + 6) * 1.01 * 2.0**-24 * float64_of_bits(record[FROBENIUS]) * norm
     off += dim * 2.0**-140
-    length, tail_length = np.sqrt(squares), np.sqrt(tail_squares)
-    both = np.sqrt(squares + tail_squares)
+    eps, both = float64_of_bits(record[EPS]), np.sqrt(squares + tail_squares)
+    around, length, tail_length = off + eps * both, np.sqrt(squares), np.sqrt(tail_squares)
+    tau, tail_tau = np.sqrt(errors) * 1.000001 + around, np.sqrt(tail_errors) * 1.000001 + around
+    kappa, tail_kappa = float64_of_bits(record[KAPPA]), float64_of_bits(record[TAIL_KAPPA])
+    most, tail_most = float64_of_bits(record[Q]), float64_of_bits(record[TAIL_Q])
+    error, tail_error = kappa * length + most * tau, tail_kappa * tail_length + tail_most * tail_tau
     rest = _rest(norm, eps, off, length, products)
-    tail_rest = _rest(norm, eps, off, both, products + tail_products)
-    around = off + eps * both
-    error = float64_of_bits(record[KAPPA]) * length
-    error += float64_of_bits(record[Q]) * (np.sqrt(errors) * 1.000001 + around)
-    tail_error = float64_of_bits(record[TAIL_KAPPA]) * tail_length
-    tail_error += float64_of_bits(record[TAIL_Q]) * (np.sqrt(tail_errors) * 1.000001 + around)
-    largest = (float64_of_bits(record[KAPPA]) + float64_of_bits(record[Q])) * length + 2.0 * error
-    tail_largest = (float64_of_bits(record[TAIL_KAPPA]) + float64_of_bits(record[TAIL_Q])) * tail_length
-    terms = float64_of_bits(record[MOST_SCALE]) * largest
-    terms += float64_of_bits(record[MOST_TAIL_SCALE]) * (tail_largest + 2.0 * tail_error)
-    terms += 2.0 * float64_of_bits(record[MOST_REST]) * rest + float64_of_bits(record[LARGEST_BIAS])
-    exact = (dim + 32) * 2.0**-52 * norm * float64_of_bits(record[LARGEST_NORM])  # dot64's own error
-    factors[SCALE], factors[SUM], factors[ERROR], factors[REST] = scale, 128 * total, error, rest
+    factors[SCALE], factors[SUM] = scale, 128 * total
+    factors[ERROR], factors[REST] = error + NORMAL, rest + NORMAL
     factors[TAIL_SCALE], factors[TAIL_SUM] = tail_scale, 128 * tail_total
-    factors[TAIL_ERROR], factors[TAIL_REST] = tail_error, tail_rest
+    factors[TAIL_ERROR] = tail_error
+    factors[TAIL_REST] = _rest(norm, eps, off, both, products + tail_products)
+    # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
+    terms = float64_of_bits(record[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
+    tail_terms = (tail_kappa + tail_most) * tail_length + 2.0 * tail_error
+    terms += float64_of_bits(record[MOST_TAIL_SCALE]) * tail_terms
+    terms += 2.0 * float64_of_bits(record[MOST_REST]) * rest
+    terms += float64_of_bits(record[LARGEST_BIAS])
+    exact = (dim + 32) * 2.0**-52 * norm * float64_of_bits(record[LARGEST_NORM])  # of dot64 itself
     factors[MARGIN] = 2.0**-20 * terms + exact + 1e-30
 
 
@@ -153,7 +156,7 @@ def _rest(norm, eps, off, length, products):
 @inline
 def _rotate(record, h, rotated):
     """P h in float32, and zeros up to the width of the codes."""
-    count, dim, width = record[COORDINATES], record[DIM], 4 * record[QUADS] + record[TAIL]
+    count, dim, width = record[COORDINATES], record[DIM], record[FIRST] + record[TAIL]
     basis, last = float32_pointer(record[BASIS]), count - 1
     for row in range(0, count, 4):
         dots = dots_1x4(
@@ -172,42 +175,77 @@ def bound_groups(sketch, planes, factors, first, last, uppers, maxima):
 
     `first` begins a block. Rows beyond V get estimates all the same.
     """
-    for group in range(first, last, BLOCK):
+    for block in range(first, last, BLOCK):
         best = splat32(np.float32(-np.inf))
-        for here in range(group, min(group + BLOCK, last)):
-            best = larger(best, _bound_group(sketch, planes, factors, here, uppers))
-        store(maxima, group // BLOCK * LANES, best)
+        for group in range(block, min(block + BLOCK, last), FOUR):
+            best = larger(best, _bound_four(sketch, planes, factors, group, last - 1, uppers))
+        store(maxima, block // BLOCK * LANES, best)
 
 
 @inline
-def _bound_group(sketch, planes, factors, group, uppers):
-    """uppers of sixteen rows; returns their estimates."""
-    quads, place = sketch.quads, group * LANES
-    rows, low = shift(sketch.codes, group * quads * 4 * LANES), shift(planes, 4 * quads)
+def _bound_four(sketch, planes, factors, group, end, uppers):
+    """uppers of four groups, which share what is loaded of the query; returns their best estimates.
+
+    Groups beyond `end` are that one again.
+    """
+    size, low = _group_bytes(sketch), shift(planes, sketch.first)
+    second, third, fourth = min(group + 1, end), min(group + 2, end), min(group + 3, end)
+    a_rows, b_rows = shift(sketch.firsts, group * size), shift(sketch.firsts, second * size)
+    c_rows, e_rows = shift(sketch.firsts, third * size), shift(sketch.firsts, fourth * size)
     a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
-    for quad in range(0, quads, 2):
-        a = multiply_bytes(a, rows, planes, quad)
-        b = multiply_bytes(b, rows, low, quad)
-        c = multiply_bytes(c, rows, planes, quad + 1)
-        e = multiply_bytes(e, rows, low, quad + 1)
-    sums = join_planes(add_sums(a, c), add_sums(b, e))
+    a_low, b_low, c_low, e_low = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+    for quad in range(sketch.first // 4):
+        a, a_low = _multiply_planes(a, a_low, a_rows, planes, low, quad)
+        b, b_low = _multiply_planes(b, b_low, b_rows, planes, low, quad)
+        c, c_low = _multiply_planes(c, c_low, c_rows, planes, low, quad)
+        e, e_low = _multiply_planes(e, e_low, e_rows, planes, low, quad)
+    best = _bound_group(sketch, factors, group, join_planes(a, a_low), uppers)
+    best = larger(best, _bound_group(sketch, factors, second, join_planes(b, b_low), uppers))
+    best = larger(best, _bound_group(sketch, factors, third, join_planes(c, c_low), uppers))
+    return larger(best, _bound_group(sketch, factors, fourth, join_planes(e, e_low), uppers))
+
+
+@inline
+def _group_bytes(sketch):
+    """S."""
+    return LANES * (sketch.first + EXTRA)
+
+
+@inline
+def _extras(sketch, group):
+    """The scales of sixteen rows, then their rests."""
+    size = _group_bytes(sketch)
+    return as_float32(shift(sketch.firsts, group * size + LANES * sketch.first))
+
+
+@inline
+def _multiply_planes(high_sums, low_sums, rows, high, low, quad):
+    return multiply_bytes(high_sums, rows, high, quad), multiply_bytes(low_sums, rows, low, quad)
+
+
+@inline
+def _bound_group(sketch, factors, group, sums, uppers):
+    """uppers of sixteen rows; returns their estimates."""
+    place = group * LANES
     dots = scale_sums(sums, int(factors[SUM]), splat32(np.float32(factors[SCALE])))
-    scales, rests = load(sketch.scales, place), load(sketch.rests, place)
+    extras = _extras(sketch, group)
+    scales, rests = load(extras, 0), load(extras, LANES)
     if place + LANES <= sketch.rows:
         bias = load(sketch.bias, place)
     else:
         bias = load_first(sketch.bias, place, sketch.rows - place)
     estimates = multiply_add(scales, dots, bias)
-    slack = multiply_add(rests, splat32(np.float32(factors[REST])), zeros32())
-    slack = multiply_add(scales, splat32(np.float32(factors[ERROR])), slack)
-    store(uppers, place, multiply_add(slack, splat32(np.float32(1)), estimates))
+    upper = multiply_add(rests, splat32(np.float32(factors[REST])), estimates)
+    upper = multiply_add(scales, splat32(np.float32(factors[ERROR])), upper)
+    store(uppers, place, upper)
     return estimates
 
 
 @inline
 def slack_of(sketch, factors, row):
     """By how much the first stage's bound of a row exceeds its estimate."""
-    return sketch.scales[row] * factors[ERROR] + sketch.rests[row] * factors[REST]
+    extras, lane = _extras(sketch, row // LANES), row % LANES
+    return extras[lane] * factors[ERROR] + extras[LANES + lane] * factors[REST]
 
 
 @inline
@@ -215,14 +253,15 @@ def refine(sketch, planes, factors, row, upper):
     """(estimate, slack) of a row after the second stage, from `upper`, the first stage's bound."""
     tail = sketch.tail
     codes = shift(sketch.tails, row * tail)
-    high = shift(planes, 8 * sketch.quads)
+    high = shift(planes, 2 * sketch.first)
     low = shift(high, tail)
     a, b = zero_sums(), zero_sums()
     for piece in range(tail // (4 * LANES)):
         a = multiply_row(a, codes, high, piece)
         b = multiply_row(b, codes, low, piece)
     total = total_of_sums(join_planes(a, b)) - int(factors[TAIL_SUM])
-    own = as_float32(shift(codes, tail - 8))
-    estimate = upper - slack_of(sketch, factors, row) + own[0] * factors[TAIL_SCALE] * total
-    slack = sketch.scales[row] * factors[ERROR] + own[0] * factors[TAIL_ERROR]
-    return estimate, slack + own[1] * factors[TAIL_REST]
+    own = as_float32(shift(codes, tail - EXTRA))
+    extras, lane = _extras(sketch, row // LANES), row % LANES
+    error, rest = extras[lane] * factors[ERROR], extras[LANES + lane] * factors[REST]
+    estimate = upper - error - rest + own[0] * factors[TAIL_SCALE] * total
+    return estimate, error + own[0] * factors[TAIL_ERROR] + own[1] * factors[TAIL_REST]

@@ -1,4 +1,4 @@
-"""The sketch of `certified`: rotated coordinates of every row in eight bits, and what they leave out.
+"""The sketch of `certified`: rotated coordinates of every row in bytes, and what they leave out.
 
 docs/certified.md derives the bound and what is stored for it. Everything is computed in float64
 from the arrays as they are stored, and rounded so that the bound can only grow.
@@ -15,17 +15,17 @@ import numpy as np
 
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.heads.certified import EXTRA
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.fitted import Made
 from logitsieve.index_builder.material import Material
+from logitsieve.kernels.lanes import LANES
+from logitsieve.kernels.sketch import EXTRA
 from logitsieve.types.results import Float32, Float64
 
 FIRST = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of first codes tried
 TAILS = (64, 128, 192, 256, 384, 512)  # bytes of tails tried
 START = (1, 0)  # places in these where the search begins
 TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
-LANES = 16
 MOST = 127  # the largest code
 LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
 SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
@@ -42,7 +42,7 @@ class Widths(NamedTuple):
     @property
     def memory(self) -> int:
         """Bytes a row of the sketch, its basis aside."""
-        return self.first + 8 + self.tail
+        return self.first + EXTRA + self.tail
 
 
 class _Stage(NamedTuple):
@@ -89,9 +89,7 @@ def _neighbours(widths: Widths, dim: int, share: float) -> list[Widths]:
     first, tail = FIRST.index(widths.first), TAILS.index(widths.tail)
     steps = [(first - 1, tail), (first + 1, tail), (first, tail - 1), (first, tail + 1)]
     near = [
-        Widths(FIRST[i], TAILS[j])
-        for i, j in steps
-        if 0 <= i < len(FIRST) and 0 <= j < len(TAILS)
+        Widths(FIRST[i], TAILS[j]) for i, j in steps if 0 <= i < len(FIRST) and 0 <= j < len(TAILS)
     ]
     return [w for w in near if w.memory <= share * 4 * dim and w.first + w.tail <= 2 * dim]
 
@@ -128,7 +126,7 @@ def encode(softmax: Softmax, rotation_DD: Float64, widths: Widths) -> dict[str, 
     P_MD, split = basis_MD.astype(np.float64), min(D, widths.first)
     groups = -(-V // LANES)
     codes_VF = np.full((groups * LANES, widths.first), MOST + 1, np.uint8)
-    scales_V, rests_V = np.zeros((2, groups * LANES), np.float32)
+    scales_V, rests_V = np.zeros((2, groups * LANES), np.float32)  # of no row: all bounds zero
     tails_VT = np.full((V, widths.tail), MOST + 1, np.uint8)
     extras_V2 = tails_VT[:, -EXTRA:].view(np.float32)
     limits = np.zeros(5)
@@ -145,15 +143,10 @@ def encode(softmax: Softmax, rotation_DD: Float64, widths: Widths) -> dict[str, 
         extras_V2[here, 1] = _rounded_up(left_RD - a_RM[:, split:] @ P_MD[split:], norms_R)
         limits[1:] = np.maximum(limits[1:], [*first[2:], *tail[2:]])
     limits[1:] *= ROUNDED
-    grouped = codes_VF.reshape(groups, LANES, widths.first // 4, 4).transpose(0, 2, 1, 3)
-    return {
-        "basis": basis_MD,
-        "codes": np.ascontiguousarray(grouped),
-        "scales": scales_V.reshape(groups, LANES),
-        "rests": rests_V.reshape(groups, LANES),
-        "tails": tails_VT,
-        "limits": limits,
-    }
+    quads = codes_VF.reshape(groups, LANES, widths.first // 4, 4).transpose(0, 2, 1, 3)
+    extras = [values_V.reshape(groups, LANES).view(np.uint8) for values_V in (scales_V, rests_V)]
+    firsts_GS = np.concatenate([quads.reshape(groups, -1), *extras], axis=1)
+    return {"basis": basis_MD, "firsts": firsts_GS, "tails": tails_VT, "limits": limits}
 
 
 def _encode_stage(a_Rm: Float64, norms_R: Float64) -> _Stage:

@@ -24,6 +24,7 @@ from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_certified import fit_certified
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fit_graph import fit_graph
 from logitsieve.index_builder.fit_ivf import fit_ivf
@@ -69,6 +70,7 @@ class Fitted(Protocol):
 Fit = Callable[[Material, BuildConfig, Progress], Fitted]
 
 FITS: dict[str, Fit] = {
+    "certified": fit_certified,
     "screen": fit_screen,
     "svd": fit_svd,
     "lsh": fit_lsh,

@@ -1,0 +1,247 @@
+"""certified: attacks on the bound, judged in float64; and that it saves work at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.heads import CertifiedHead, ExactHead, Softmax
+from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.types.errors import InvalidRequest
+from tests.oracle import best, logits64
+from tests.synthetic import make_hidden, make_softmax
+
+WIDTHS = [Widths(16, 64), Widths(32, 64), Widths(48, 128)]
+
+
+def certified(
+    softmax: Softmax, widths: Widths = WIDTHS[0], seen: np.ndarray | None = None
+) -> CertifiedHead:
+    """A sketch turned towards the contexts `seen`."""
+    if seen is None:
+        seen = make_hidden(64, softmax.dim, seed=9)
+    return CertifiedHead(softmax, encode(softmax, rotation(softmax, seen), widths))
+
+
+def low_rank(random: np.random.Generator, V: int, D: int) -> np.ndarray:
+    rank = min(D, 4)
+    return random.standard_normal((V, rank)) @ random.standard_normal((rank, D))
+
+
+def equal_rows(random: np.random.Generator, V: int, D: int) -> np.ndarray:
+    return np.repeat(random.standard_normal((-(-V // 9), D)), 9, axis=0)[:V]
+
+
+def nearly_equal_rows(random: np.random.Generator, V: int, D: int) -> np.ndarray:
+    return equal_rows(random, V, D) * (1 + 1e-7 * random.integers(-2, 3, (V, D)))
+
+
+def mixed_norms(random: np.random.Generator, V: int, D: int) -> np.ndarray:
+    """From denormal to huge, in one matrix."""
+    return random.standard_normal((V, D)) * 10.0 ** random.integers(-42, 15, (V, 1))
+
+
+def spiked(random: np.random.Generator, V: int, D: int) -> np.ndarray:
+    """One large coordinate a row, so that eight bits say nothing of the others."""
+    weight = random.standard_normal((V, D))
+    weight[np.arange(V), random.integers(0, D, V)] *= 1e4
+    return weight
+
+
+MATRICES: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
+    "gaussian": lambda random, V, D: random.standard_normal((V, D)),
+    "low rank": low_rank,
+    "equal rows": equal_rows,
+    "nearly equal rows": nearly_equal_rows,
+    "mixed norms": mixed_norms,
+    "spiked": spiked,
+    "zeros": lambda random, V, D: np.zeros((V, D)),
+}
+BIASES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "none": lambda random, V: np.zeros(V),
+    "small": lambda random, V: random.standard_normal(V),
+    "+-1e4": lambda random, V: random.choice([-1e4, 1e4], V),
+    "one huge": lambda random, V: np.where(np.arange(V) == V // 2, 1e30, 0.0),
+}
+
+
+def attacks(softmax: Softmax, head: CertifiedHead, random: np.random.Generator) -> np.ndarray:
+    """Contexts that look for the worst of the bound: [8, D]."""
+    basis_MD = head._arrays["basis"].astype(np.float64)
+    weight = softmax.weight.astype(np.float64)
+    weight = weight / np.maximum(np.abs(weight).max(), 1e-300)
+    row = weight[random.integers(len(weight))]
+    left = row - (row @ basis_MD.T) @ basis_MD  # what the sketch does not see of a row
+    hidden = [
+        random.standard_normal(softmax.dim),
+        left,
+        -left,
+        left + 1e-3 * random.standard_normal(softmax.dim),
+        row,
+        row - weight[random.integers(len(weight))],
+        np.eye(softmax.dim)[random.integers(softmax.dim)],
+        np.zeros(softmax.dim),
+    ]
+    return np.stack(hidden)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@settings(max_examples=25, deadline=None)
+@given(
+    vocab_size=st.integers(97, 900),
+    dim=st.integers(1, 90),
+    bias=st.sampled_from(sorted(BIASES)),
+    exponent=st.sampled_from([-38, -30, -10, -3, 0, 0, 0, 3, 10, 22]),
+    widths=st.sampled_from(WIDTHS),
+    k=st.integers(1, 12),
+    seed=st.integers(0, 1 << 30),
+)
+def test_no_attack_finds_a_wrong_answer_or_a_logit_beyond_its_bounds(
+    matrix: str,
+    vocab_size: int,
+    dim: int,
+    bias: str,
+    exponent: int,
+    widths: Widths,
+    k: int,
+    seed: int,
+) -> None:
+    random = np.random.default_rng(seed)
+    weight = MATRICES[matrix](random, vocab_size, dim).astype(np.float32)
+    softmax = Softmax(weight, BIASES[bias](random, vocab_size).astype(np.float32))
+    head = certified(softmax, widths)
+    hidden = (attacks(softmax, head, random) * 10.0**exponent).astype(np.float32)
+    largest = np.linalg.norm(weight.astype(np.float64), axis=1).max()
+    fits = np.linalg.norm(hidden.astype(np.float64), axis=1) * largest < 5e37
+    hidden = hidden[fits & np.isfinite(hidden).all(axis=1)]
+    if not len(hidden):
+        return
+    true = logits64(softmax.weight, softmax.bias, hidden)
+    top = head.topk(hidden, k)
+    np.testing.assert_array_equal(top.ids, best(true, k))
+    assert top.exact.all()
+    for row, logits in zip(hidden, true, strict=True):
+        bounds = head.bounds(row, k)
+        rounding = 2.0**-24 * np.abs(logits) + 2.0**-149  # of logits given as float32
+        assert (bounds.lower <= logits + rounding).all()
+        assert (bounds.upper >= logits - rounding).all()
+        log_z = np.logaddexp.reduce(logits)
+        assert bounds.log_z_low <= log_z <= bounds.log_z_high
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    vocab_size=st.integers(1, 700),
+    dim=st.integers(1, 70),
+    rows=st.integers(1, 40),
+    weight_exponent=st.integers(-60, 40),
+    hidden_exponent=st.integers(-60, 40),
+    threads=st.sampled_from([1, 2]),
+    data=st.data(),
+)
+def test_every_k_at_every_scale_equals_the_exact_head(
+    vocab_size: int,
+    dim: int,
+    rows: int,
+    weight_exponent: int,
+    hidden_exponent: int,
+    threads: int,
+    data: st.DataObject,
+) -> None:
+    k = data.draw(st.one_of(st.integers(1, min(8, vocab_size)), st.integers(1, vocab_size)))
+    softmax = make_softmax(vocab_size, dim, scale=2.0**weight_exponent)
+    hidden = make_hidden(rows, dim, scale=2.0**hidden_exponent)
+    arrays = encode(softmax, rotation(softmax, hidden), WIDTHS[1])
+    head, exact = CertifiedHead(softmax, arrays, threads), ExactHead(softmax)
+    for got, wanted in zip(head.topk(hidden, k)[:3], exact.topk(hidden, k)[:3], strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def decaying(vocab_size: int, dim: int, length: float = 1 / 8) -> tuple[Softmax, np.ndarray]:
+    """Rows and contexts whose coordinates fall off, as those of trained models do."""
+    random = np.random.default_rng(0)
+    scales = np.exp(-np.arange(dim) / (dim * length))
+    weight = random.standard_normal((vocab_size, dim)) * scales
+    hidden = random.standard_normal((40, dim)) * scales * 5
+    bias = random.standard_normal(vocab_size)
+    return Softmax(weight.astype(np.float32), bias.astype(np.float32)), hidden.astype(np.float32)
+
+
+def test_few_rows_are_computed_where_the_spectrum_decays() -> None:
+    softmax, hidden = decaying(4000, 128)
+    top = certified(softmax, Widths(32, 64), hidden).topk(hidden, 5)
+    assert top.scanned.mean() < 200
+    np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
+
+
+def test_wider_sketches_compute_fewer_rows_and_bound_log_z_closer() -> None:
+    softmax, hidden = decaying(3000, 200, length=1 / 3)
+    scanned, widths = [], []
+    for stages in (Widths(16, 64), Widths(48, 64), Widths(64, 128)):
+        head = certified(softmax, stages, hidden)
+        scanned.append(head.topk(hidden, 5).scanned.mean())
+        found = [head.bounds(row, 5) for row in hidden[:5]]
+        widths.append(np.mean([each.log_z_high - each.log_z_low for each in found]))
+    assert scanned == sorted(scanned, reverse=True)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_candidates_are_the_rows_computed_and_upper_bounds_the_others() -> None:
+    softmax, hidden = decaying(2000, 96)
+    head = certified(softmax, Widths(32, 64), hidden)
+    true = logits64(softmax.weight, softmax.bias, hidden)
+    for k in (1, 7, 400):
+        found = head.candidates(hidden, k)
+        for row in range(len(hidden)):
+            ids = found.ids[found.offsets[row] : found.offsets[row + 1]]
+            logits = found.logits[found.offsets[row] : found.offsets[row + 1]]
+            assert len(np.unique(ids)) == len(ids)
+            np.testing.assert_array_equal(logits, true[row, ids].astype(np.float32))
+            assert np.isin(best(true[row : row + 1], k), ids).all()
+            assert np.delete(true[row], ids).max(initial=-np.inf) <= found.upper[row]
+
+
+def test_bounds_of_a_row_are_the_logits_where_they_were_computed() -> None:
+    softmax, hidden = decaying(1000, 64)
+    bounds = certified(softmax, Widths(16, 64), hidden).bounds(hidden[0], 5)
+    assert set(best(logits64(softmax.weight, softmax.bias, hidden[:1]), 5)[0]) <= set(bounds.ids)
+    np.testing.assert_array_equal(bounds.lower[bounds.ids], bounds.logits)
+    np.testing.assert_array_equal(bounds.upper[bounds.ids], bounds.logits)
+    assert (bounds.lower <= bounds.upper).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_a_row_that_has_no_answer_is_refused_by_name(bad: float) -> None:
+    softmax, hidden = decaying(600, 32)
+    head = certified(softmax)
+    hidden[3, 1] = bad
+    for call in (head.topk, head.candidates):
+        with pytest.raises(InvalidRequest, match=r"hidden\[3\]"):
+            call(hidden, 2)
+    with pytest.raises(InvalidRequest, match=r"hidden\[0\]"):
+        head.bounds(hidden[3], 2)
+
+
+SPOILED = {
+    "no tails": ("tails", lambda array: array[:, :0]),
+    "tails of 65 bytes": ("tails", lambda array: np.pad(array, ((0, 0), (0, 1)))),
+    "tails of another vocabulary": ("tails", lambda array: array[1:]),
+    "a group too few": ("firsts", lambda array: array[1:]),
+    "half a quad": ("firsts", lambda array: array[:, :-32]),
+    "a basis wider than the codes": ("basis", lambda array: np.repeat(array, 4, axis=0)),
+    "float64 basis": ("basis", lambda array: array.astype(np.float64)),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_arrays_that_a_kernel_could_not_follow_are_refused(name: str) -> None:
+    softmax = make_softmax()
+    arrays = encode(softmax, rotation(softmax, make_hidden(30)), WIDTHS[0])
+    part, spoil = SPOILED[name]
+    spoiled = {**arrays, part: np.ascontiguousarray(spoil(arrays[part]))}
+    with pytest.raises(InvalidRequest, match="arrays"):
+        CertifiedHead.from_arrays(softmax, spoiled, fallback=None, threads=1, knobs={})
