@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import ExactHead, FrequencyHead
-from logitsieve.index.checks import PARTS
 from logitsieve.types.errors import InvalidRequest
 from tests.oracle import best, logits64
 from tests.synthetic import frequency_arrays, make_hidden, make_softmax
@@ -63,9 +62,8 @@ def test_arrays_that_a_kernel_could_not_follow_are_refused(ids: np.ndarray) -> N
     assert error.value.field == "arrays"
 
 
-def test_an_id_twice_is_found_when_an_index_is_verified() -> None:
-    PARTS["frequency"].values({"ids": IDS})
+def test_an_id_twice_is_refused() -> None:
     twice = IDS.copy()
     twice[3] = twice[9]
-    with pytest.raises(ValueError, match=f"{twice[9]} is there twice"):
-        PARTS["frequency"].values({"ids": twice})
+    with pytest.raises(InvalidRequest, match=f"{twice[9]} is there twice"):
+        make_frequency(9, twice)

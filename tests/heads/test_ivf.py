@@ -60,6 +60,8 @@ def test_precision_does_not_fall_with_nprobe() -> None:
         ("centroids", ARRAYS["centroids"][:, :5].copy()),
         ("offsets", ARRAYS["offsets"][::-1].copy()),
         ("ids", ARRAYS["ids"] + np.int32(1)),
+        ("ids", np.zeros(300, np.int32)),
+        ("offsets", np.where(np.arange(11) == 4, ARRAYS["offsets"][3], ARRAYS["offsets"])),
     ],
 )
 def test_arrays_that_a_kernel_could_not_follow_are_refused(name: str, value: np.ndarray) -> None:

@@ -44,6 +44,7 @@ class ClusteredHead:
     knob_table: ClassVar[Mapping[str, Knob]]
     part: ClassVar[Part | None]
     probed: ClassVar[str]
+    disjoint: ClassVar[bool] = False  # whether the part says that no id is in two lists
     proves: ClassVar[bool] = False
     borrows: ClassVar[tuple[str, ...]] = ()
 
@@ -67,6 +68,7 @@ class ClusteredHead:
             arrays["ids"],
             int(self.knobs[self.probed]),
             arrays.get("biases"),
+            self.disjoint,
         )
         self._address = self._record.ctypes.data
         self._kernel = screen_topk.entry()

@@ -8,20 +8,14 @@ Time O(n D) a row; memory V ids. Shape letters: D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from logitsieve.heads.base import Head, Knob, Softmax
 from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Arrays, Part, Tensor
-
-
-def _all_different(arrays: Arrays) -> None:
-    """ValueError unless every id is there once."""
-    counts = np.bincount(arrays["ids"])
-    if counts.max() > 1:
-        raise ValueError(f"ids: {int(counts.argmax())} is there twice")
+from logitsieve.heads.part import Arrays, Part, Tensor, all_different
 
 
 class FrequencyHead(ClusteredHead):
@@ -29,7 +23,7 @@ class FrequencyHead(ClusteredHead):
 
     name: ClassVar[str] = "frequency"
     part: ClassVar[Part | None] = Part(
-        "frequency", {"ids": Tensor("int32", ("V",), "ids", "V")}, values=_all_different
+        "frequency", {"ids": Tensor("int32", ("V",), "ids", "V")}, partial(all_different, "ids")
     )
     probed: ClassVar[str] = "n"
     knob_table: ClassVar[Mapping[str, Knob]] = {

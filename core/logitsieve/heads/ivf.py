@@ -14,16 +14,30 @@ from typing import ClassVar
 
 from logitsieve.heads.base import Knob
 from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Part, Tensor, lists_part
+from logitsieve.heads.part import Arrays, Part, Tensor, all_different, no_empty_lists
+
+
+def _is_partition(arrays: Arrays) -> None:
+    """ValueError unless every row is in one list and none is empty."""
+    no_empty_lists("offsets", arrays)
+    all_different("ids", arrays)
 
 
 class IvfHead(ClusteredHead):
     """Looks at the rows of the `nprobe` clusters with the largest centroid . h + bias."""
 
     name: ClassVar[str] = "ivf"
-    part: ClassVar[Part | None] = lists_part(
-        "ivf", {"centroids": Tensor("float32", ("C", "D")), "biases": Tensor("float32", ("C",))}
+    part: ClassVar[Part | None] = Part(
+        "ivf",
+        {
+            "centroids": Tensor("float32", ("C", "D")),
+            "biases": Tensor("float32", ("C",)),
+            "offsets": Tensor("int32", ("C+1",), "offsets", "V"),
+            "ids": Tensor("int32", ("V",), "ids", "V"),
+        },
+        _is_partition,
     )
+    disjoint: ClassVar[bool] = True
     probed: ClassVar[str] = "nprobe"
     knob_table: ClassVar[Mapping[str, Knob]] = {
         "nprobe": Knob(

@@ -137,6 +137,13 @@ def no_empty_lists(offsets: str, arrays: Arrays) -> None:
         raise ValueError(f"{offsets} do not rise: a list would be empty")
 
 
+def all_different(ids: str, arrays: Arrays) -> None:
+    """ValueError if an id is there twice."""
+    counts = np.bincount(arrays[ids])
+    if counts.max() > 1:
+        raise ValueError(f"{ids}: {int(counts.argmax())} is there twice")
+
+
 def no_id_twice(offsets: str, ids: str, arrays: Arrays) -> None:
     """ValueError if a list holds an id twice."""
     starts, values = arrays[offsets], arrays[ids]

@@ -35,7 +35,8 @@ def open_index(
     """Map the index directory `path` (<name>/<version>) and build its heads.
 
     `verify="full"` hashes every file and reads every number once, then remembers the result beside
-    the compiled kernels in `kernel_cache` by inode, size and times; "sizes" trusts the numbers, and hashes only what faiss will read.
+    the compiled kernels in `kernel_cache` by inode, size and times; "sizes" trusts the numbers, and
+    hashes only what faiss will read.
     IndexUnreadable names the file and the reason, InvalidRequest the argument.
     """
     if device != "cpu":

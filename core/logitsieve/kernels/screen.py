@@ -5,7 +5,8 @@ answered together.
 
 A screen's record is that of W, that of the centroids (with a bias of zeros, or their own), then the
 addresses of offsets int32 [C+1] and ids int32 [offsets[C]], the number of probes, the addresses of
-the centroids' int8 codes and scales (0 where there are none), and the codes' largest error.
+the centroids' int8 codes and scales (0 where there are none), the codes' largest error, and
+whether an id may be in two lists.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from logitsieve.kernels.route import LARGEST_DIM, encode_centroids, route
 from logitsieve.kernels.scan import scan_all, scan_four, scan_one
 from logitsieve.types.results import Float32, Int32, Int64
 
-OFFSETS, IDS, PROBES, CODES, SCALES, ERROR = range(2 * RECORD, 2 * RECORD + 6)
+OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED = range(2 * RECORD, 2 * RECORD + 7)
 
 Lists = namedtuple("Lists", "offsets ids")
 Clusters = namedtuple("Clusters", "matrix codes scales error largest probes")
@@ -58,20 +59,23 @@ def screen_record(
     ids: Int32,
     probes: int,
     biases: Float32 | None = None,
+    disjoint: bool = False,
 ) -> tuple[Int64, tuple[np.ndarray, ...]]:
     """The record of a screen over the softmax of `softmax_record`, and the arrays it points to.
 
-    `biases` [C] are added to the centroids' dots, which are then not approximated by int8.
+    `biases` [C] are added to the centroids' dots, which are then not approximated by int8. Lists
+    that are `disjoint` share no id.
     """
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
-    tail = np.zeros(6, np.int64)
+    tail = np.zeros(7, np.int64)
     tail[:3] = offsets.ctypes.data, ids.ctypes.data, probes
     kept: tuple[np.ndarray, ...] = (centroids, bias, offsets, ids)
     if biases is None and VNNI and centroids.shape[1] <= LARGEST_DIM:
         codes, scales, error = encode_centroids(centroids)
         kept += (codes, scales)
         tail[3:5] = codes.ctypes.data, scales.ctypes.data
-        tail[5:] = np.array([error]).view(np.int64)
+        tail[5:6] = np.array([error]).view(np.int64)
+    tail[6] = not disjoint
     return np.concatenate([softmax_record, matrix_record(centroids, bias), tail]), kept
 
 
@@ -140,12 +144,13 @@ def screen_topk(
     routed = shift(route_values, block * probes)
     spare = as_float32(shift(routed, block * probes))
     lists, unfilled = _lists(record), 0
+    shared = probes > 1 and record[SHARED] != 0
     for first in range(start, stop, block):
         count = min(stop - first, block)
         rows = row_of(pointer(hidden), first, dim)
         kept = row_of(pointer(ids), first, limit)
         routes = Queries(rows, wide, states, route_values, as_int32(routed), spare, probes, False)
-        queries = Queries(rows, wide, states, values, kept, spare, limit, probes > 1)
+        queries = Queries(rows, wide, states, values, kept, spare, limit, shared)
         bad = widen_queries(record, queries, count)
         if bad >= 0:
             unfilled = -1 - first - bad
@@ -234,6 +239,7 @@ def screen_candidates(
     values = shift(states, STATE)
     clusters = np.empty(rows * probes, np.int32)
     offsets, room, status = np.zeros(rows + 1, np.int64), 0, 0
+    shared = probes > 1 and record[SHARED] != 0
     for row in range(rows):
         here, kept = row_of(pointer(hidden), row, dim), row_of(pointer(clusters), row, probes)
         spare = as_float32(shift(values, 2 * probes))
@@ -246,7 +252,8 @@ def screen_candidates(
     ids, logits = np.empty(room, np.int32), np.empty(room, np.float32)
     for row in range(rows):
         begin = offsets[row]
-        end = begin + _unite(lists, row_of(pointer(clusters), row, probes), probes, ids[begin:])
+        own = row_of(pointer(clusters), row, probes)
+        end = begin + _unite(lists, own, probes, shared, ids[begin:])
         widen_row(row_of(pointer(hidden), row, dim), wide, dim)
         fill_logits(matrix, wide, ids, begin, end, logits)
         offsets[row + 1] = end
@@ -257,14 +264,14 @@ def screen_candidates(
 
 
 @inline
-def _unite(lists, clusters, probes, out):
+def _unite(lists, clusters, probes, shared, out):
     """Write the distinct ids of the clusters' lists; how many there are."""
     size = 0
     for p in range(probes):
         for i in range(lists.offsets[clusters[p]], lists.offsets[clusters[p] + 1]):
             out[size] = lists.ids[i]
             size += 1
-    if probes == 1:
+    if not shared:
         return size
     out[:size].sort()
     distinct = 0
