@@ -10,7 +10,7 @@ from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.again import Again
 from logitsieve.server.app import ignore
 from logitsieve.server.repository import Repository, Version
-from tests.server.running import MEASURED, WAIT_S, config_for, write_model
+from tests.server.running import MEASURED, WAIT_S, Loop, config_for, running, write_model
 from tests.synthetic import make_hidden
 
 CONTEXTS = pack_contexts(make_hidden(4))
@@ -86,3 +86,21 @@ def test_what_goes_wrong_is_logged_and_changes_nothing(
         again.join(WAIT_S)
     assert times(versions[0]) == old
     assert "contexts.dim: got 5, needed: 24" in caplog.text
+
+
+def test_a_server_measures_once_it_serves_and_its_clients_see_it(
+    tmp_path: Path, kernel_cache: Path, loop: Loop
+) -> None:
+    write_model(tmp_path, calibration={**MEASURED, "machine": ELSEWHERE, "contexts": CONTEXTS})
+    with running(loop, config_for(tmp_path, kernel_cache=kernel_cache)) as run:
+        run.server._again.join(WAIT_S)
+        points = run.client.model("demo").points
+        assert [(point.head, point.rows) for point in points[::3]] == [
+            ("exact", 1),
+            ("screen", 1),
+            ("screen", 1),
+        ]
+        before = {entry["us_per_row"] for entry in MEASURED["points"]}
+        assert before.isdisjoint(point.us_per_row for point in points)
+        assert points[3].precision_at[5] == 0.9
+        assert run.client.topk(make_hidden(1), 3, exact=True).answer.exact.all()
