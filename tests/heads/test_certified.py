@@ -29,7 +29,8 @@ def certified(
 
 def low_rank(random: np.random.Generator, V: int, D: int) -> np.ndarray:
     rank = min(D, 4)
-    return random.standard_normal((V, rank)) @ random.standard_normal((rank, D))
+    weight: np.ndarray = random.standard_normal((V, rank)) @ random.standard_normal((rank, D))
+    return weight
 
 
 def equal_rows(random: np.random.Generator, V: int, D: int) -> np.ndarray:
@@ -184,7 +185,7 @@ def test_wider_sketches_compute_fewer_rows_and_bound_log_z_closer() -> None:
     for stages in (Widths(16, 64), Widths(48, 64), Widths(64, 128)):
         head = certified(softmax, stages, hidden)
         scanned.append(head.topk(hidden, 5).scanned.mean())
-        found = [head.bounds(row, 5) for row in hidden[:5]]
+        found = [head.bounds(row, 5) for row in hidden[:5] / 20]  # flat: many words matter
         widths.append(np.mean([each.log_z_high - each.log_z_low for each in found]))
     assert scanned == sorted(scanned, reverse=True)
     assert widths == sorted(widths, reverse=True)
@@ -226,7 +227,7 @@ def test_a_row_that_has_no_answer_is_refused_by_name(bad: float) -> None:
         head.bounds(hidden[3], 2)
 
 
-SPOILED = {
+SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "no tails": ("tails", lambda array: array[:, :0]),
     "tails of 65 bytes": ("tails", lambda array: np.pad(array, ((0, 0), (0, 1)))),
     "tails of another vocabulary": ("tails", lambda array: array[1:]),

@@ -166,4 +166,4 @@ def _encode_stage(a_Rm: Float64, norms_R: Float64) -> _Stage:
 def _rounded_up(left_RD: Float64, norms_R: Float64) -> Float32:
     """Norms of what is left of each row, in float32 and not below the true ones."""
     exact_R = np.linalg.norm(left_RD, axis=1) * ROUNDED + 1e-12 * norms_R
-    return np.nextafter(exact_R.astype(np.float32), np.float32(np.inf))
+    return np.asarray(np.nextafter(exact_R.astype(np.float32), np.float32(np.inf)))
