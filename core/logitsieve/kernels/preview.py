@@ -45,27 +45,24 @@ Best = namedtuple("Best", "keys sizes cuts count capacity")
 
 @inline
 def keep_largest(keys, size, count):
-    """Bring the `count` largest of `size` different keys to the front, 0 < count < size."""
-    low, high = 0, size - 1
-    while low < high:
-        a, b, c = keys[low], keys[(low + high) // 2], keys[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
-        while i <= j:
-            while keys[i] > pivot:
-                i += 1
-            while keys[j] < pivot:
-                j -= 1
-            if i <= j:
-                keys[i], keys[j] = keys[j], keys[i]
-                i += 1
-                j -= 1
-        if count - 1 <= j:
-            high = j
-        elif count - 1 >= i:
-            low = i
+    """Bring the `count` largest of `size` different keys to the front, 0 < count < size.
+
+    Quickselect; every key is swapped, so that no branch depends on what cannot be predicted.
+    """
+    low, high, border = 0, size, 0
+    while border != count:
+        a, b, c = keys[low], keys[(low + high) // 2], keys[high - 1]
+        # Of three or more neither the least nor the largest, of two the larger: both sides shrink.
+        pivot = max(min(a, b), min(max(a, b), c)) if high - low > 2 else max(a, c)
+        border = low
+        for i in range(low, high):
+            key = keys[i]
+            keys[i], keys[border] = keys[border], key
+            border += key >= pivot
+        if border < count:
+            low = border
         else:
-            break
+            high = border
 
 
 @inline
