@@ -23,7 +23,8 @@ from benchmarks.race.lm_statistics import Statistics, measure, side_by_side
 from logitsieve.types.results import Float32
 
 STATISTICS = Path(__file__).parent / "lm_statistics.json"
-FIT, HELDOUT, TEST = 100_000, 10_000, 10_000
+FIT, HELDOUT, TEST = 100_000, 10_000, 5000
+LABEL_FLOPS = 2e13  # some minutes: what exact labels of the fit contexts may cost
 GROUPS, MODES = 20, 20  # as many as the two sizes of k-means that the energies come from
 BLOCK = 16_384
 SEED = 20_19
@@ -76,8 +77,10 @@ def generate(words: int, dim: int) -> Made:
     spread, slope = calibrate(real, source, weight, bias, popularity)
     source = Source(**{**vars(source), "spread": spread})
     add_popularity(weight, source, slope * popularity)
+    most = min(1.0, LABEL_FLOPS / (2.0 * words * dim * FIT))  # share of the contexts made
     fit, heldout, test = (
-        source.draw(rows, seed) for seed, rows in enumerate((FIT, HELDOUT, TEST), start=1)
+        source.draw(rows, seed)
+        for seed, rows in enumerate((int(FIT * most), int(HELDOUT * most), TEST), start=1)
     )
     got = measure(weight, bias, fit[:20_000], test[:1000])
     print(side_by_side(real, got))

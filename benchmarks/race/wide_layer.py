@@ -3,9 +3,10 @@
 Full softmax cross-entropy by Adam (Kingma and Ba 2015), one pass over contexts that the frozen LSTM
 gives once; only the layer is trained, so a step is two matrix products and no backward pass
 through the model. Words outside the LSTM's own 10,000 are read as <unk>, but predicted as
-themselves. Every context of such a new word is used and a share of the others, which weigh as much
-more: most new words occur a few times only. The last twentieth of the text, which the LSTM never
-saw, is held out: its runs go to tuning and to testing in turn.
+themselves. Rows of known words stay, which learnt from all of the text. Of the new words, which
+occur a few times each, every context is used, of the others a share, which weighs as much more. The
+last twentieth of the text, which the LSTM never saw, is held out: its runs go to tuning and to
+testing in turn.
 Shape letters: N contexts, D hidden size, V words, B contexts of a step, R runs, T words of a run.
 """
 
@@ -34,7 +35,7 @@ RUN = 250  # words read from an empty state, T
 RUNS_AT_ONCE = 100
 BATCH = 512
 SLICE = 64  # contexts whose V logits stay in the cache while they become gradients
-LEARNING_RATE = 3e-4
+LEARNING_RATE = 1e-3
 ADAM_EPSILON = 1e-6  # a word that is never a target is not pushed down at full step
 
 Progress = Callable[[str, int, int], None]
@@ -72,7 +73,7 @@ def prepare(shared: Path, cache: Path, progress: Progress) -> None:
 
     layer = initial_layer(weights, known, wide, torch.bincount(wide_N[:seen], minlength=WORDS))
     reached = {"before training": perplexity(layer, test)}
-    train_layer(layer, train, progress)
+    train_layer(layer, train, new_V, progress)
     reached |= {
         name: perplexity(layer, part)
         for name, part in (
@@ -168,8 +169,8 @@ def initial_layer(
     return layer
 
 
-def train_layer(layer: nn.Linear, train: Reading, progress: Progress) -> None:
-    """One pass in random order; the step falls linearly to nothing."""
+def train_layer(layer: nn.Linear, train: Reading, new_V: Tensor, progress: Progress) -> None:
+    """One pass in random order, over the rows of new words; the step falls linearly to nothing."""
     steps = len(train.following) // BATCH
     optimizer = torch.optim.Adam(layer.parameters(), lr=LEARNING_RATE, eps=ADAM_EPSILON)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
@@ -179,6 +180,9 @@ def train_layer(layer: nn.Linear, train: Reading, progress: Progress) -> None:
         gradients(
             layer, Reading(*(column[chosen_B] for column in train)), float(train.weight.mean())
         )
+        for parameter in layer.parameters():
+            assert parameter.grad is not None
+            parameter.grad[~new_V] = 0
         optimizer.step()
         falling.step()
         progress("train the layer", step + 1, steps)
