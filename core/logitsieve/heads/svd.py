@@ -38,14 +38,14 @@ class SvdHead(SelectedHead):
             default=32,
             low=1,
             high=65_535,
-            tried=(8, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+            tried=(8, 16, 32, 64, 128, 256),
         ),
         "candidates": Knob(
             help="best rows of the preview that are evaluated: precision for time",
             default=128,
             low=1,
             high=2**31 - 1,
-            tried=(16, 32, 64, 128, 256, 512),
+            tried=(32, 64, 128, 256, 512),
         ),
     }
 
