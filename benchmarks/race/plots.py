@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,12 @@ def draw(results: dict[str, Any], out: Path) -> None:
         figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True)
         for axes, metric in zip(panels, ("p1", "p5"), strict=True):
             panel(axes, results, mode, metric)
-        panels[0].set_ylabel(f"speed-up over the best exact float32, {mode}")
+        panels[0].set_ylabel("times as fast as the best exact float32")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(0.99, 0.5), frameon=False)
         figure.suptitle(
-            f"{results['data']}: V = {results['vocab_size']:,}, D = {results['dim']:,}", fontsize=11
+            f"{results['data']}: V = {results['vocab_size']:,}, D = {results['dim']:,}, {mode}",
+            fontsize=11,
         )
         figure.tight_layout()
         pyplot.savefig(out / f"{results['data']}.svg", metadata={"Date": None}, bbox_inches="tight")
@@ -56,23 +58,22 @@ def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
     """Every method's frontier; misses are on a log scale, so that 0.99 and 0.999 lie apart."""
     _, exact_us = baseline(results, mode)
     floor = 0.5 / results["judged_contexts"]  # half a context missed stands for none
-    ours = iter(zip(OURS, MARKS, strict=True))
-    others = iter(zip(OTHERS, MARKS, strict=True))
+    ours = cycle(zip(OURS, MARKS, strict=True))
+    others = cycle(zip(OTHERS, MARKS, strict=True))
     for name in methods(results):
         if name in FLOAT32:
             continue
         mine = name.startswith("logitsieve")
         colour, mark = next(ours if mine else others)
-        points = frontier(
+        shown = frontier(
             [
-                (entry[metric], exact_us / entry["us_per_row"][mode]["median"])
+                (1 - max(1 - entry[metric], floor), exact_us / entry["us_per_row"][mode]["median"])
                 for entry in results["points"]
-                if entry["method"] == name
+                if entry["method"] == name and entry[metric] >= LEAST_PRECISION
             ]
         )
-        shown = [(max(1 - p, floor), speed) for p, speed in points if p >= LEAST_PRECISION]
         axes.plot(
-            [miss for miss, _ in shown],
+            [1 - precision for precision, _ in shown],
             [speed for _, speed in shown],
             marker=mark,
             markersize=5,
@@ -83,7 +84,7 @@ def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
     axes.axhline(1, color="#999999", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel=metric.upper().replace("P", "P@"))
     axes.set_xlim(LEAST_PRECISION, floor * 0.8)
-    ticks = [tick for tick in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.002, 0.001) if tick > floor * 1.5]
+    ticks = [tick for tick in (0.5, 0.2, 0.1, 0.03, 0.01, 0.003, 0.001) if tick > floor * 1.5]
     axes.set_xticks([*ticks, floor], [*(f"{1 - tick:g}" for tick in ticks), "1"])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}x")
