@@ -34,11 +34,13 @@ def low_rank(random: np.random.Generator, V: int, D: int) -> np.ndarray:
 
 
 def equal_rows(random: np.random.Generator, V: int, D: int) -> np.ndarray:
-    return np.repeat(random.standard_normal((-(-V // 9), D)), 9, axis=0)[:V]
+    weight: np.ndarray = np.repeat(random.standard_normal((-(-V // 9), D)), 9, axis=0)[:V]
+    return weight
 
 
 def nearly_equal_rows(random: np.random.Generator, V: int, D: int) -> np.ndarray:
-    return equal_rows(random, V, D) * (1 + 1e-7 * random.integers(-2, 3, (V, D)))
+    weight: np.ndarray = equal_rows(random, V, D) * (1 + 1e-7 * random.integers(-2, 3, (V, D)))
+    return weight
 
 
 def mixed_norms(random: np.random.Generator, V: int, D: int) -> np.ndarray:

@@ -123,7 +123,41 @@ def test_the_first_of_several_bad_rows_is_named() -> None:
 
 
 def test_more_probes_than_clusters_means_all_of_them() -> None:
-    assert make_head("screen", SOFTMAX, probes=64).knobs == {"probes": 6}
+    assert make_head("screen", SOFTMAX, probes=64).knobs == {"probes": 6, "escalate": -1.0}
+
+
+def cosines() -> np.ndarray:
+    """[B] of each context to its best centroid."""
+    centroids = ARRAYS["centroids"].astype(np.float64)
+    dots = HIDDEN.astype(np.float64) @ centroids.T
+    best_B = dots.argmax(axis=1)
+    lengths = np.linalg.norm(HIDDEN, axis=1) * np.linalg.norm(centroids, axis=1)[best_B]
+    return np.asarray(dots.max(axis=1) / lengths)
+
+
+@pytest.mark.parametrize("probes", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_far_from_every_centroid_are_answered_by_the_fallback(
+    probes: int, threads: int
+) -> None:
+    least = float(np.median(cosines()))
+    head = make_head("screen", SOFTMAX, threads=threads, probes=probes, escalate=least)
+    top, near = head.topk(HIDDEN, 5), make_head("screen", SOFTMAX, probes=probes).topk(HIDDEN, 5)
+    far = cosines() < least
+    assert 0 < far.sum() < len(HIDDEN)
+    np.testing.assert_array_equal(top.exact, far)
+    np.testing.assert_array_equal(top.ids[far], ExactHead(SOFTMAX).topk(HIDDEN, 5).ids[far])
+    np.testing.assert_array_equal(top.ids[~far], near.ids[~far])
+    found = head.candidates(HIDDEN, 5)
+    assert (np.diff(found.offsets)[far] == SOFTMAX.vocab_size).all()
+    for row in range(10):
+        np.testing.assert_array_equal(head.topk(HIDDEN[row], 5).ids[0], top.ids[row])
+
+
+def test_an_escalation_that_no_cosine_reaches_is_the_exact_answer() -> None:
+    top = make_head("screen", SOFTMAX, escalate=1).topk(HIDDEN, 5)
+    np.testing.assert_array_equal(top.ids, ExactHead(SOFTMAX).topk(HIDDEN, 5).ids)
+    assert top.exact.all()
 
 
 def test_one_cluster_with_every_row_is_the_exact_answer() -> None:

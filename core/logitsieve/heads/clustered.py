@@ -69,6 +69,7 @@ class ClusteredHead:
             int(self.knobs[self.probed]),
             arrays.get("biases"),
             self.disjoint,
+            self.knobs.get("escalate", -1.0),
         )
         self._address = self._record.ctypes.data
         self._kernel = screen_topk.entry()

@@ -15,7 +15,11 @@ from logitsieve.heads.part import Part
 
 
 class ScreenHead(ClusteredHead):
-    """Looks at the candidate lists of the `probes` best clusters of each row."""
+    """Looks at the candidate lists of the `probes` best clusters of each row.
+
+    A row whose cosine to its best centroid is below `escalate` is answered by the fallback: what is
+    far from every context that was fitted is what the lists miss. Not in the paper.
+    """
 
     name: ClassVar[str] = "screen"
     part: ClassVar[Part | None] = clustered_part("screen")
@@ -27,5 +31,13 @@ class ScreenHead(ClusteredHead):
             low=1,
             high=64,
             tried=(1, 2, 3, 4),
-        )
+        ),
+        "escalate": Knob(
+            help="rows of a lower cosine to their centroid are answered exactly: time",
+            default=-1.0,
+            low=-1.0,
+            high=1.0,
+            whole=False,
+            tried=(-1.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+        ),
     }

@@ -45,6 +45,7 @@ def _pointer_from_address(dtype):
 
 
 float32_pointer = _pointer_from_address(types.float32)
+float64_pointer = _pointer_from_address(types.float64)
 int32_pointer = _pointer_from_address(types.int32)
 int64_pointer = _pointer_from_address(types.int64)
 uint8_pointer = _pointer_from_address(types.uint8)

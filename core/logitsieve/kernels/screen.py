@@ -5,8 +5,9 @@ answered together.
 
 A screen's record is that of W, that of the centroids (with a bias of zeros, or their own), then the
 addresses of offsets int32 [C+1] and ids int32 [offsets[C]], the number of probes, the addresses of
-the centroids' int8 codes and scales (0 where there are none), the codes' largest error, and
-whether an id may be in two lists.
+the centroids' int8 codes and scales (0 where there are none), the codes' largest error, whether
+an id may be in two lists, the least cosine of a row to its centroid, and the address of the
+centroids' norms float64 [C] (0: any cosine will do). Rows below it get the list C, which is empty.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from logitsieve.kernels.pointers import (
     as_int32,
     float32_pointer,
     float64_of_bits,
+    float64_pointer,
     int32_pointer,
     int64_pointer,
     keep_alive,
@@ -34,6 +36,7 @@ from logitsieve.kernels.pointers import (
 )
 from logitsieve.kernels.queries import (
     CHUNK,
+    NORM,
     STATE,
     Queries,
     at_once,
@@ -46,7 +49,9 @@ from logitsieve.kernels.route import LARGEST_DIM, encode_centroids, route
 from logitsieve.kernels.scan import scan_all, scan_four, scan_one
 from logitsieve.types.results import Float32, Int32, Int64
 
-OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED = range(2 * RECORD, 2 * RECORD + 7)
+(
+    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS,
+) = range(2 * RECORD, 2 * RECORD + 9)  # fmt: skip
 
 Lists = namedtuple("Lists", "offsets ids")
 Clusters = namedtuple("Clusters", "matrix codes scales error largest probes")
@@ -60,14 +65,17 @@ def screen_record(
     probes: int,
     biases: Float32 | None = None,
     disjoint: bool = False,
+    escalate: float = -1.0,
 ) -> tuple[Int64, tuple[np.ndarray, ...]]:
     """The record of a screen over the softmax of `softmax_record`, and the arrays it points to.
 
     `biases` [C] are added to the centroids' dots, which are then not approximated by int8. Lists
-    that are `disjoint` share no id.
+    that are `disjoint` share no id. Rows whose cosine to the best centroid is below `escalate` find
+    no candidates.
     """
+    offsets = np.append(offsets, offsets[-1])
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
-    tail = np.zeros(7, np.int64)
+    tail = np.zeros(9, np.int64)
     tail[:3] = offsets.ctypes.data, ids.ctypes.data, probes
     kept: tuple[np.ndarray, ...] = (centroids, bias, offsets, ids)
     if biases is None and VNNI and centroids.shape[1] <= LARGEST_DIM:
@@ -76,6 +84,11 @@ def screen_record(
         tail[3:5] = codes.ctypes.data, scales.ctypes.data
         tail[5:6] = np.array([error]).view(np.int64)
     tail[6] = not disjoint
+    if escalate > -1:
+        norms = np.linalg.norm(centroids.astype(np.float64), axis=1)
+        kept += (norms,)
+        tail[7:8] = np.array([escalate]).view(np.int64)
+        tail[8] = norms.ctypes.data
     return np.concatenate([softmax_record, matrix_record(centroids, bias), tail]), kept
 
 
@@ -110,10 +123,28 @@ def _route_queries(record, routes, count):
     empty_heaps(record, RECORD, routes, count)
     if record[CODES] == 0:
         scan_all(clusters.matrix, routes, count)
-        return
+    else:
+        for q in range(count):
+            if not route(clusters, routes, q):
+                scan_one(clusters.matrix, False, routes.kept, 0, clusters.matrix.rows, routes, q)
+    if record[NORMS] != 0:
+        _escalate(record, routes, count)
+
+
+@inline
+def _escalate(record, routes, count):
+    """Route the rows that are far from every centroid to the list that is empty."""
+    norms, least = float64_pointer(record[NORMS]), float64_of_bits(record[ESCALATE])
     for q in range(count):
-        if not route(clusters, routes, q):
-            scan_one(clusters.matrix, False, routes.kept, 0, clusters.matrix.rows, routes, q)
+        first = q * routes.limit
+        best = first
+        for place in range(first + 1, first + routes.limit):
+            if routes.values[place] > routes.values[best]:
+                best = place
+        length = routes.states[STATE * q + NORM] * norms[routes.kept[best]]
+        if routes.values[best] < least * length:
+            for place in range(first, first + routes.limit):
+                routes.kept[place] = record[RECORD + ROWS]
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
@@ -191,7 +222,7 @@ def _scan_lists(matrix, lists, routes, queries, count):
 def _scan_grouped(record, lists, routes, queries, count):
     """Queries of the same cluster go through its list four at a time."""
     matrix, clusters = matrix_at(record, 0), record[RECORD + ROWS]
-    ends = np.zeros(clusters + 1, np.int64)
+    ends = np.zeros(clusters + 2, np.int64)  # of the lists and of the empty one
     order = np.empty(count * routes.limit, np.int64)
     _group(routes, count, ends, order)
     begin = 0
