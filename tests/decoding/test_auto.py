@@ -140,6 +140,8 @@ def test_times_are_measured_again_and_precision_stays(tmp_path: Path, cache: Pat
 
     def pause(seconds: float) -> bool:
         spent.append(seconds)
+        assert decoder.points is before  # requests go by the old times until all are new
+        assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
         return False
 
     assert decoder.measure_again(pause)

@@ -74,7 +74,7 @@ def tune(
 
     config = config or TuneConfig()
     out = new_path(out)  # refused before minutes of measuring, not after
-    opened = open_index(index)
+    opened = open_index(index, progress=progress)
     with tempfile.TemporaryDirectory() as scratch:
         judging = open_contexts(contexts, opened.dim, Path(scratch))
         heldout = judging.spread(config.rows, BLOCKS)
