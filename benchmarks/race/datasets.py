@@ -44,6 +44,7 @@ class Dataset:
     heldout: Float32  # to choose settings with
     test: Float32  # to judge
     provenance: str
+    beside: str = ""  # statistics of a synthetic softmax beside the real ones
 
     @property
     def softmax(self) -> Softmax:
@@ -172,6 +173,7 @@ def _synthetic(name: str, shared: Path, cache: Path, words: int, dim: int) -> Da
         heldout=made.heldout,
         test=made.test,
         provenance=f"seeded synthetic softmax with an LSTM's statistics; {made.summary}",
+        beside=made.beside,
     )
 
 

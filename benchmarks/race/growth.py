@@ -68,6 +68,7 @@ def measure(words: int, cache: Path) -> dict[str, Any]:
         rebuild=False,
     )
     data = load(f"synthetic-{words}", SHARED, cache)
+    print(data.beside)
     with bars() as progress:
         return race(data, options, progress)
 

@@ -50,6 +50,8 @@ def main() -> None:
     hold_threads(1)
     for name in GROUPS.get(options.data, (options.data,)):
         data = load(name, options.shared, options.cache)
+        if data.beside:
+            print(data.beside)
         with bars() as progress:
             results = race(data, options, progress)
         options.out.mkdir(parents=True, exist_ok=True)
@@ -95,6 +97,7 @@ def race(
     return {
         "data": data.name,
         "provenance": data.provenance,
+        "statistics_beside_real": data.beside.splitlines(),
         "machine": describe(),
         "versions": versions(),
         "vocab_size": softmax.vocab_size,

@@ -30,7 +30,7 @@ BLOCK = 16_384
 SEED = 20_19
 LEAST_FREE = 0.3  # of ||w||^2, however far log p is from its mean
 STEPS, CALIBRATING = 9, 1000  # of the search for the spread; contexts that it looks at
-SLOPES = (0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3)
+SLOPES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
 
 
 class Made(NamedTuple):
@@ -42,6 +42,7 @@ class Made(NamedTuple):
     heldout: Float32
     test: Float32
     summary: str
+    beside: str  # a table of the real statistics and those that came out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +71,7 @@ class Source:
 
 
 def generate(words: int, dim: int) -> Made:
-    """W, b and contexts; prints the statistics beside the real ones."""
+    """W, b and contexts, and their statistics beside the real ones."""
     real = Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
     source = make_source(real, dim)
     weight, bias, popularity = make_words(real, source, words)
@@ -83,12 +84,11 @@ def generate(words: int, dim: int) -> Made:
         for seed, rows in enumerate((int(FIT * most), int(HELDOUT * most), TEST), start=1)
     )
     got = measure(weight, bias, fit[:20_000], test[:1000])
-    print(side_by_side(real, got))
     summary = (
         f"top-1 probability {got.top1:.3f} (real {real.top1:.3f}), "
         f"entropy {got.entropy:.2f} (real {real.entropy:.2f})"
     )
-    return Made(weight, bias, fit, heldout, test, summary)
+    return Made(weight, bias, fit, heldout, test, summary, side_by_side(real, got))
 
 
 def stretched(shares: list[float], dim: int) -> np.ndarray:

@@ -47,6 +47,8 @@ def markdown(results: dict[str, Any]) -> str:
                 setting(entry),
             ]
             lines.append("| " + " | ".join(cells) + " |")
+    if results["statistics_beside_real"]:
+        lines += ["", "```", *results["statistics_beside_real"], "```"]
     return "\n".join(lines) + "\n"
 
 

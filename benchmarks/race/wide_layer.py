@@ -34,7 +34,7 @@ UNSEEN_SHARE = 0.05  # of the text, at its end: the LSTM was trained on what is 
 RUN = 250  # words read from an empty state, T
 RUNS_AT_ONCE = 100
 BATCH = 512
-SLICE = 64  # contexts whose V logits stay in the cache while they become gradients
+SLICE = 128  # contexts whose V logits stay in the cache while they become gradients
 LEARNING_RATE = 1e-3
 ADAM_EPSILON = 1e-6  # a word that is never a target is not pushed down at full step
 
@@ -190,18 +190,18 @@ def train_layer(layer: nn.Linear, train: Reading, new_V: Tensor, progress: Progr
 
 @torch.no_grad()
 def gradients(layer: nn.Linear, batch: Reading, mean_weight: float) -> None:
-    """The layer's gradients of the weighted cross-entropy: (softmax - one-hot)^T h."""
+    """The layer's gradients of the weighted cross-entropy, (softmax - one-hot)^T h, by bfloat16."""
     weight_grad, bias_grad = torch.zeros_like(layer.weight), torch.zeros_like(layer.bias)
-    scale_B = batch.weight / (mean_weight * len(batch.weight))
+    weight_VD, bias_V = layer.weight.bfloat16(), layer.bias.bfloat16()
+    scale_B = (batch.weight / (mean_weight * len(batch.weight))).bfloat16()
     for start in range(0, len(scale_B), SLICE):
-        hidden_SD = batch.hidden[start : start + SLICE].float()
+        hidden_SD = batch.hidden[start : start + SLICE].bfloat16()
         next_S = batch.following[start : start + SLICE]
-        logits_SV = torch.addmm(layer.bias, hidden_SD, layer.weight.T)
-        excess_SV = torch.softmax(logits_SV, 1, out=logits_SV)
+        excess_SV = torch.softmax(torch.addmm(bias_V, hidden_SD, weight_VD.T), 1)
         excess_SV[torch.arange(len(next_S)), next_S] -= 1
-        scale_S = scale_B[start : start + SLICE]
-        weight_grad.addmm_(excess_SV.T, hidden_SD * scale_S[:, None])
-        bias_grad.addmv_(excess_SV.T, scale_S)
+        excess_SV *= scale_B[start : start + SLICE, None]
+        weight_grad += excess_SV.T @ hidden_SD
+        bias_grad += excess_SV.sum(0)
     layer.weight.grad, layer.bias.grad = weight_grad, bias_grad
 
 

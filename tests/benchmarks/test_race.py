@@ -176,6 +176,7 @@ def point(method: str, us: float, p1: float, **knobs: float) -> dict[str, Any]:
 RESULTS: dict[str, Any] = {
     "data": "tiny",
     "provenance": "made up",
+    "statistics_beside_real": [],
     "machine": {"cpu": "a cpu", "read_GBps": {"L3": 1.0, "DRAM": 1.0}},
     "versions": {"numpy": "2"},
     "vocab_size": 400,
@@ -233,3 +234,4 @@ def test_a_synthetic_softmax_is_the_same_every_time(monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(first.weight, second.weight)
     np.testing.assert_array_equal(first.test, second.test)
     assert not np.array_equal(first.fit[:100], first.heldout)
+    assert "top-1 probability" in first.beside
