@@ -11,26 +11,28 @@ from tests.server.running import calibration, entries, write_model
 DENSE_US = 300 * 24 * 4 / BYTES_PER_US
 
 
-def costs(folder: Path, **more: Any) -> Costs:
+def costs(folder: Path, **more: Any) -> tuple[Costs, dict[str, float]]:
+    """And the knobs of the screen as it is stored."""
     index = open_index(write_model(folder, **more), verify="sizes")
-    return Costs(LocalDecoder(index).points, index)
+    return Costs(LocalDecoder(index).points, index), dict(index.head("screen").knobs)
 
 
 def test_calibrated_points_decide(tmp_path: Path) -> None:
-    known = costs(
+    known, stored = costs(
         tmp_path,
         calibration=calibration(
             entries("exact", (9.0, 8.0, 7.0), 1.0),
             entries("screen", (0.5, 0.4, 0.25), 0.9, probes=1),
         ),
     )
-    assert known.us_per_row("screen", {"probes": 1}, "", 1) == 0.5
-    assert known.us_per_row("screen", {"probes": 1}, "", 9) == 0.4
+    assert known.us_per_row("screen", stored, "", 1) == 0.5
+    assert known.us_per_row("screen", stored, "", 9) == 0.4
     assert known.us_per_row("exact", {}, "", 1) == 9.0
-    assert known.us_per_row("screen", {"probes": 3}, "", 1) == DENSE_US
-    assert known.us_per_row("screen", {"probes": 1}, "candidates", 1) == 1.0
-    assert known.us_per_row("screen", {"probes": 1}, "exact", 1) == 2 * DENSE_US
+    assert known.us_per_row("screen", {**stored, "probes": 3}, "", 1) == DENSE_US
+    assert known.us_per_row("screen", stored, "candidates", 1) == 1.0
+    assert known.us_per_row("screen", stored, "exact", 1) == 2 * DENSE_US
 
 
 def test_without_calibration_all_of_w_is_read(tmp_path: Path) -> None:
-    assert costs(tmp_path).us_per_row("screen", {"probes": 1}, "", 1) == DENSE_US
+    unknown, stored = costs(tmp_path)
+    assert unknown.us_per_row("screen", stored, "", 1) == DENSE_US

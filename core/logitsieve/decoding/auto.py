@@ -111,7 +111,8 @@ def read_auto(index: Index, head_of: HeadOf, point_of: PointOf) -> Auto:
             head = head_of(point.head, tuple(sorted(point.knobs.items())))
         except InvalidKnob as error:
             raise refusal(index.path / CALIBRATION_FILE, f"points: {error}") from error
-        points.append(replace(point, proven=head.proves))
+        # Whole: a file older than one of the head's knobs does not name that.
+        points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
     return Auto(points, read_target(index.manifest.config), index.vocab_size, point_of)
 
 
