@@ -1,0 +1,79 @@
+"""Where the race's datasets come from: the wide layer, and what is said without files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.race import datasets, wide_layer
+from benchmarks.race.prepare import prepared
+from benchmarks.race.wide_layer import Reading, alternate, gradients, initial_layer
+from demo.language_model import Vocabulary
+
+
+def make_reading(rows: int, words: int, dim: int) -> Reading:
+    random = torch.Generator().manual_seed(0)
+    return Reading(
+        torch.randn(rows, dim, generator=random).half(),
+        torch.randint(0, words, (rows,), generator=random),
+        torch.rand(rows, generator=random) + 0.5,
+    )
+
+
+def test_gradients_are_those_of_the_weighted_cross_entropy() -> None:
+    torch.manual_seed(0)
+    layer, batch = torch.nn.Linear(16, 50), make_reading(300, 50, 16)
+    gradients(layer, batch, float(batch.weight.mean()))
+    found = [parameter.grad for parameter in layer.parameters()]
+    losses = torch.nn.functional.cross_entropy(
+        layer(batch.hidden.float()), batch.following, reduction="none"
+    )
+    mean = (losses * batch.weight / batch.weight.mean()).mean()
+    for mine, wanted in zip(found, torch.autograd.grad(mean, layer.parameters()), strict=True):
+        assert mine is not None
+        difference = float((mine - wanted).norm() / wanted.norm())
+        assert difference < 0.02, difference  # bfloat16 rounds to 8 bits
+
+
+def test_new_words_share_what_the_model_gave_the_unknown_one() -> None:
+    known, wide = Vocabulary(["<unk>", "a", "<eos>"]), Vocabulary(["<unk>", "a", "<eos>", "b", "c"])
+    weights = {"o.weight": torch.randn(3, 4), "o.bias": torch.randn(3)}
+    layer = initial_layer(weights, known, wide, torch.tensor([1, 9, 9, 3, 4]))
+    hidden = torch.randn(6, 4)
+    narrow = torch.softmax(hidden @ weights["o.weight"].T + weights["o.bias"], 1)
+    found = torch.softmax(layer(hidden), 1)
+    torch.testing.assert_close(found[:, 1:3], narrow[:, 1:])
+    shares = torch.tensor([1, 3, 4]) / 8
+    torch.testing.assert_close(found[:, [0, 3, 4]], narrow[:, :1] * shares)
+
+
+def test_runs_go_to_both_parts_in_turn() -> None:
+    reading = make_reading(4 * wide_layer.RUN, 9, 2)
+    first, second = alternate(reading)
+    run = wide_layer.RUN
+    torch.testing.assert_close(first.hidden[run:], reading.hidden[2 * run : 3 * run])
+    torch.testing.assert_close(second.following[:run], reading.following[run : 2 * run])
+
+
+def test_an_unknown_dataset_is_refused_with_the_names(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="allowed: demo, lm-docs"):
+        datasets.load("ptb", tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lm-docs", "nmt-captions", "lm-docs-70k"])
+def test_without_the_shared_folder_it_is_said_what_is_absent(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="absent"):
+        datasets.load(name, tmp_path / "shared", tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_prepared_is_not_made_again(tmp_path: Path) -> None:
+    (tmp_path / "nmt.npz").write_bytes(b"kept")
+    assert prepared("nmt", tmp_path / "shared", tmp_path).read_bytes() == b"kept"
+
+
+def test_every_group_is_of_datasets() -> None:
+    names = {name for group in datasets.GROUPS.values() for name in group}
+    assert names <= set(datasets.DATASETS)
