@@ -78,6 +78,17 @@ def test_the_answer_is_the_index_own(run: Run, address: str, models: Path, hidde
     assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
 
 
+@pytest.mark.parametrize("asked", [["--exact"], ["--min-precision", 1], ["--min-precision", 0.5]])
+def test_auto_chooses_for_a_query(
+    run: Run, address: str, hidden: Path, asked: list[object]
+) -> None:
+    reply = json.loads(
+        run("query", "--address", address, "--hidden", hidden, *asked, "--json").stdout
+    )
+    assert reply["head"] == "exact"  # the index was not calibrated
+    assert all(row["exact"] for row in reply["rows"])
+
+
 def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("".join(f"[red]{number}\x1b[2J\n" for number in range(300)))
@@ -99,6 +110,10 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
         (["--knob", "speed"], 2, "knob: got 'speed', allowed: name=number"),
         (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
         (["--normalizer", "none"], 2, "--normalizer"),
+        (["--min-precision", 2], 2, "min_precision: got 2.0, allowed: a number in (0, 1]"),
+        (["--min-precision", 0.9, "--exact"], 2, "min_precision: got 0.9"),
+        (["--exact", "--head", "screen"], 2, "head: got 'screen'"),
+        (["--exact", "--knob", "probes=1"], 2, "knobs: got"),
     ],
 )
 def test_wrong_options(
