@@ -31,7 +31,9 @@ def test_gradients_are_those_of_the_weighted_cross_entropy() -> None:
         layer(batch.hidden.float()), batch.following, reduction="none"
     )
     mean = (losses * batch.weight / batch.weight.mean()).mean()
-    for mine, wanted in zip(found, torch.autograd.grad(mean, layer.parameters()), strict=True):
+    for mine, wanted in zip(
+        found, torch.autograd.grad(mean, list(layer.parameters())), strict=True
+    ):
         assert mine is not None
         difference = float((mine - wanted).norm() / wanted.norm())
         assert difference < 0.02, difference  # bfloat16 rounds to 8 bits
