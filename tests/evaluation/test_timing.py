@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.evaluation import us_per_row
+from logitsieve.evaluation import timing, us_per_row
+from logitsieve.evaluation.timing import LEAST_CALLS
 from logitsieve.types.results import ArrayLike, TopK
 from tests.synthetic import make_head, make_hidden, make_softmax
 
@@ -33,7 +34,23 @@ def test_every_timed_call_has_the_same_rows(rows: int, batch: int) -> None:
     assert head.shapes == [(batch, 24)] * 7
 
 
-def test_fewer_calls_than_batches_are_spread_over_the_rows() -> None:
+def test_fewer_calls_than_batches_are_spread_over_the_rows_and_repeated_in_turn() -> None:
     head, hidden = Recorder(), make_hidden(10)
-    us_per_row(head, hidden, 2, 1, calls=3)
-    assert head.firsts == hidden[[0, 0, 3, 6], 0].tolist()
+    us_per_row(head, hidden, 2, 1, calls=9)
+    assert head.firsts == hidden[[0] + [0, 4, 8] * 3, 0].tolist()
+
+
+def test_rows_that_cost_more_count_and_moments_of_load_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Batches take 1, 9 and 2 us; the first call of each meets 100 us of load.
+    took = iter([101, 109, 102, 1, 9, 2, 1, 9, 2])
+    clock = iter(np.cumsum([1000 * t for us in took for t in (0, us)]).tolist())
+    monkeypatch.setattr(timing, "perf_counter_ns", lambda: next(clock))
+    assert us_per_row(Recorder(), make_hidden(3), 2, 1, calls=9) == 4.0
+
+
+def test_no_call_is_begun_when_the_time_is_over() -> None:
+    head = Recorder()
+    us_per_row(head, make_hidden(20), 2, 1, limit_ns=0)
+    assert len(head.shapes) == 1 + LEAST_CALLS

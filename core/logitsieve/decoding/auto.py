@@ -34,7 +34,7 @@ from logitsieve.types.errors import InvalidKnob
 # Choices kept: batch sizes times ks times the precisions that clients ask for.
 CHOICES_KEPT = 256
 # Measured again beside requests: short, so that others get the processor soon.
-AGAIN_CALLS, AGAIN_NS = 100, 50_000_000
+AGAIN_CALLS, AGAIN_NS = 300, 50_000_000
 
 KnobValues = tuple[tuple[str, float], ...]
 Kind = tuple[int, int]  # (a measured batch size, a class of k)
