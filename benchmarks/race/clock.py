@@ -15,7 +15,8 @@ from benchmarks.race.methods import Knobs, Method
 from benchmarks.timing import batches_of
 from logitsieve.types.results import Float32
 
-ROUNDS = 9
+LEAST_ROUNDS, MOST_ROUNDS = 3, 9
+MODE_NS = 120_000_000_000  # of turns in one mode; with fewer rounds where that is not enough
 TURN_NS = 8_000_000
 CHECK_EVERY_ROWS = 16  # between two looks at the clock
 
@@ -48,12 +49,16 @@ def time_points(
 ) -> list[dict[str, float]]:
     """Microseconds a row of each point: median over rounds of a turn's mean, least and most."""
     batches = batches_of(hidden, mode.batch)
-    stride = max(1, CHECK_EVERY_ROWS // mode.batch)
+    calls = [_call_ns(point, batches, mode, k) for point in points]
+    share = sum(max(call, TURN_NS) for call in calls)
+    rounds = int(min(MOST_ROUNDS, max(LEAST_ROUNDS, MODE_NS // share)))
     means: list[list[float]] = [[] for _ in points]
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for place, (method, knobs) in enumerate(points):
             method.set_knobs(mode.threads, knobs)
-            method.topk(batches[number % len(batches)], k)  # its arrays come back to the cache
+            if calls[place] < TURN_NS:
+                method.topk(batches[number % len(batches)], k)  # its arrays come to the cache
+            stride = max(1, min(CHECK_EVERY_ROWS // mode.batch, TURN_NS // calls[place]))
             done, at = 0, number * 1009
             start = perf_counter_ns()
             while (elapsed := perf_counter_ns() - start) < TURN_NS:
@@ -62,8 +67,17 @@ def time_points(
                     at += 1
                 done += stride
             means[place].append(elapsed / done / mode.batch / 1000)
-            progress(f"time {mode.label}", number * len(points) + place + 1, ROUNDS * len(points))
+            progress(f"time {mode.label}", number * len(points) + place + 1, rounds * len(points))
     return [
         {"median": statistics.median(found), "least": min(found), "most": max(found)}
         for found in means
     ]
+
+
+def _call_ns(point: Point, batches: Sequence[Float32], mode: Mode, k: int) -> int:
+    """Nanoseconds of the second call, about."""
+    point.method.set_knobs(mode.threads, point.knobs)
+    point.method.topk(batches[0], k)
+    start = perf_counter_ns()
+    point.method.topk(batches[-1], k)
+    return max(1, perf_counter_ns() - start)
