@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -38,11 +39,15 @@ class OursMethod:
 
     @property
     def settings(self) -> Sequence[Knobs]:
-        """The stored point, and every combination of the values that each knob says to try."""
+        """The stored point, and every combination of the values that each knob says to try.
+
+        A head holds knobs to what it has (no more tables than were built): each point once.
+        """
         stored = dict(self._now.knobs)
         table = HEADS[self._head].knob_table
-        tried = [knob.tried or (stored[name],) for name, knob in table.items()]
-        points = [stored, *(dict(zip(table, point, strict=True)) for point in product(*tried))]
+        tried = product(*(knob.tried or (stored[name],) for name, knob in table.items()))
+        heads = (self._now.with_knobs(**dict(zip(table, point, strict=True))) for point in tried)
+        points = [stored, *(dict(head.knobs) for head in heads)]
         return [point for place, point in enumerate(points) if point not in points[:place]]
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
@@ -89,7 +94,8 @@ def _built(
     progress: Callable[[str, int, int], None],
 ) -> tuple[Path, float]:
     """The index, and the seconds it took when it was built; one is kept for each set of heads."""
-    folder = cache / "indexes" / f"{data.index}-{'-'.join(heads)}"
+    mark = hashlib.sha256(" ".join(heads).encode()).hexdigest()[:8]
+    folder = cache / "indexes" / f"{data.index}-{mark}"
     path, note = folder / str(version), folder / f"{version}-{SECONDS_FILE}"
     if rebuild and path.exists():
         shutil.rmtree(path)
