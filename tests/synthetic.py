@@ -33,10 +33,12 @@ def make_hidden(rows: int, dim: int = 24, seed: int = 1, scale: float = 1.0) -> 
     return (random.standard_normal((rows, dim)) * scale).astype(np.float32)
 
 
-def screen_arrays(softmax: Softmax, clusters: int = 6, seed: int = 2) -> dict[str, np.ndarray]:
-    """Random centroids with random candidate lists of 20 to 60 rows."""
+def screen_arrays(
+    softmax: Softmax, clusters: int = 6, seed: int = 2, most: int = 60
+) -> dict[str, np.ndarray]:
+    """Random centroids with random candidate lists of 20 to `most` rows."""
     random = np.random.default_rng(seed)
-    most = min(60, softmax.vocab_size)
+    most = min(most, softmax.vocab_size)
     lists = [
         random.permutation(softmax.vocab_size)[: random.integers(min(20, most), most + 1)]
         for _ in range(clusters)

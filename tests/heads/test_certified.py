@@ -184,7 +184,7 @@ def test_few_rows_are_computed_where_the_spectrum_decays() -> None:
 def test_wider_sketches_compute_fewer_rows_and_bound_log_z_closer() -> None:
     softmax, hidden = decaying(3000, 200, length=1 / 3)
     scanned, widths = [], []
-    for stages in (Widths(16, 64), Widths(48, 64), Widths(64, 128)):
+    for stages in (Widths(16, 64), Widths(32, 128), Widths(48, 192)):
         head = certified(softmax, stages, hidden)
         scanned.append(head.topk(hidden, 5).scanned.mean())
         found = [head.bounds(row, 5) for row in hidden[:5] / 20]  # flat: many words matter
@@ -230,11 +230,12 @@ def test_a_row_that_has_no_answer_is_refused_by_name(bad: float) -> None:
 
 
 SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
-    "no tails": ("tails", lambda array: array[:, :0]),
-    "tails of 65 bytes": ("tails", lambda array: np.pad(array, ((0, 0), (0, 1)))),
-    "tails of another vocabulary": ("tails", lambda array: array[1:]),
-    "a group too few": ("firsts", lambda array: array[1:]),
-    "half a quad": ("firsts", lambda array: array[:, :-32]),
+    "no fine codes": ("fine", lambda array: array[:, :0]),
+    "fine codes of 65 bytes": ("fine", lambda array: np.pad(array, ((0, 0), (0, 1)))),
+    "fine codes of another vocabulary": ("fine", lambda array: array[1:]),
+    "a group too few": ("coarse", lambda array: array[1:]),
+    "half a quad": ("coarse", lambda array: array[:, :-32]),
+    "coarse codes wider than fine ones": ("coarse", lambda array: np.repeat(array, 9, axis=1)),
     "a basis wider than the codes": ("basis", lambda array: np.repeat(array, 4, axis=0)),
     "float64 basis": ("basis", lambda array: array.astype(np.float64)),
 }

@@ -6,11 +6,20 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from logitsieve.heads import ExactHead, ScreenHead, Softmax
+from logitsieve.heads import HEADS, ExactHead, ScreenHead, Softmax
+from logitsieve.heads.assembly import make_heads
 from logitsieve.types.errors import InvalidRequest
 from tests.oracle import best, dot64, logits64
-from tests.synthetic import make_head, make_hidden, make_softmax, screen_arrays
+from tests.synthetic import (
+    certified_arrays,
+    make_head,
+    make_hidden,
+    make_softmax,
+    screen_arrays,
+)
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
@@ -123,7 +132,7 @@ def test_the_first_of_several_bad_rows_is_named() -> None:
 
 
 def test_more_probes_than_clusters_means_all_of_them() -> None:
-    assert make_head("screen", SOFTMAX, probes=64).knobs == {"probes": 6, "escalate": -1.0}
+    assert make_head("screen", SOFTMAX, probes=64).knobs["probes"] == 6
 
 
 def cosines() -> np.ndarray:
@@ -152,6 +161,43 @@ def test_rows_far_from_every_centroid_are_answered_by_the_fallback(
     assert (np.diff(found.offsets)[far] == SOFTMAX.vocab_size).all()
     for row in range(10):
         np.testing.assert_array_equal(head.topk(HIDDEN[row], 5).ids[0], top.ids[row])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    vocab_size=st.integers(1, 900),
+    dim=st.integers(1, 90),
+    rows=st.integers(1, 9),
+    exponent=st.integers(-60, 30),
+    probes=st.sampled_from([1, 3]),
+    data=st.data(),
+)
+def test_a_prescreened_list_has_the_same_answer(
+    vocab_size: int, dim: int, rows: int, exponent: int, probes: int, data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, min(40, vocab_size)))
+    softmax = make_softmax(vocab_size, dim, scale=2.0**exponent)
+    hidden = make_hidden(rows, dim)
+    parts = {"screen": screen_arrays(softmax, most=600), "sketch": certified_arrays(softmax)}
+    screen = make_heads(HEADS, softmax, parts, {"screen": {"probes": probes}}, 1)["screen"]
+    top, same = screen.topk(hidden, k), screen.with_knobs(prescreen=1).topk(hidden, k)
+    for got, wanted in zip(same[:3], top[:3], strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert (same.scanned <= top.scanned).all()
+
+
+def test_a_prescreen_computes_few_rows_and_needs_a_sketch() -> None:
+    random = np.random.default_rng(3)
+    scales = np.exp(-np.arange(96) / 12)
+    weight = (random.standard_normal((2000, 96)) * scales).astype(np.float32)
+    softmax = Softmax(weight, np.zeros(2000, np.float32))
+    hidden = (random.standard_normal((20, 96)) * scales).astype(np.float32)
+    lists = {"screen": screen_arrays(softmax, most=900)}
+    parts = {**lists, "sketch": certified_arrays(softmax)}
+    head = make_heads(HEADS, softmax, parts, {"screen": {"prescreen": 1}}, 1)["screen"]
+    assert head.topk(hidden, 5).scanned.mean() < 0.2 * np.diff(lists["screen"]["offsets"]).mean()
+    without = make_heads(HEADS, softmax, lists, {"screen": {"prescreen": 1}}, 1)["screen"]
+    assert without.knobs["prescreen"] == 0
 
 
 def test_an_escalation_that_no_cosine_reaches_is_the_exact_answer() -> None:

@@ -3,7 +3,7 @@
 No paper; docs/certified.md derives and proves the bound. Every logit gets an upper bound from the
 int8 codes of some rotated coordinates of its row; rows whose bound is below k exact logits are
 dropped, all others are computed. Time O(M D + V M), the V M on bytes, and few exact logits; memory
-M + 20 bytes a row. The proof holds for any context; only the speed depends on it.
+F + T + 8 bytes a row. The proof holds for any context; only the speed depends on it.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M coordinates.
 """
@@ -33,31 +33,31 @@ from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sketch import EXTRA, sketch_record
 from logitsieve.types.results import ArrayLike, Bounds, Candidates, Float32, Int32, TopK
 
-WIDEST = 512  # bytes of codes of a stage, so that sums of products stay within 31 bits
+WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
 SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by
 
 
 def _check_sizes(arrays: Arrays) -> None:
     """ValueError unless the codes are as wide as the kernels read them, and hold every row."""
-    groups, size = arrays["firsts"].shape
-    tail, coordinates = arrays["tails"].shape[1], len(arrays["basis"])
-    first = size // LANES - EXTRA
-    if size % (LANES * LANES) != LANES * EXTRA or not 0 < first <= WIDEST:
-        raise ValueError(f"firsts of {size} bytes a group, needed: 16 times 8 + 16, 32, ... 512")
-    if tail % 64 or tail > WIDEST:
-        raise ValueError(f"tails of {tail} bytes a row, needed: 64, 128, ... {WIDEST}")
-    if coordinates > first + tail - EXTRA:
+    groups, size = arrays["coarse"].shape
+    fine, coordinates = arrays["fine"].shape[1], len(arrays["basis"])
+    coarse = size // LANES - EXTRA
+    if fine % 64 or fine > WIDEST:
+        raise ValueError(f"fine has {fine} bytes a row, needed: 64, 128, ... {WIDEST}")
+    if size % (LANES * LANES) != LANES * EXTRA or not 0 < coarse <= fine:
+        raise ValueError(f"coarse has {size} bytes a group, needed: 16 (8 + 16, 32, ... {fine})")
+    if coordinates > fine - EXTRA:
         raise ValueError(f"basis of {coordinates} rows, for which there are no codes")
-    if groups != -(-len(arrays["tails"]) // LANES):
-        raise ValueError(f"firsts of {groups} groups of 16 rows, not all of the vocabulary")
+    if groups != -(-len(arrays["fine"]) // LANES):
+        raise ValueError(f"coarse has {groups} groups of 16 rows, not all of the vocabulary")
 
 
 SKETCH = Part(
     "sketch",
     {
         "basis": Tensor("float32", ("M", "D")),
-        "firsts": Tensor("uint8", ("G", "S"), "codes"),
-        "tails": Tensor("uint8", ("V", "T"), "codes"),
+        "coarse": Tensor("uint8", ("G", "S"), "codes"),
+        "fine": Tensor("uint8", ("V", "T"), "codes"),
         "limits": Tensor("float64", (5,)),
     },
     structure=_check_sizes,

@@ -26,7 +26,7 @@ from logitsieve.heads.fallback import repair, replace_rows, worst_status
 from logitsieve.heads.part import Arrays, Part, Tensor, lists_part
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.screen import screen_candidates, screen_record, screen_topk
-from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, TopK
+from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
 
 _INT32, _BOOL = np.dtype(np.int32), np.dtype(np.bool_)
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
@@ -70,10 +70,15 @@ class ClusteredHead:
             arrays.get("biases"),
             self.disjoint,
             self.knobs.get("escalate", -1.0),
+            self._sketch(),
         )
         self._address = self._record.ctypes.data
         self._kernel = screen_topk.entry()
         self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
+
+    def _sketch(self) -> Int64 | None:
+        """The record of the sketch that lists are scanned through; None for exact logits of all."""
+        return None
 
     @classmethod
     def from_arrays(

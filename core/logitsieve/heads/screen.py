@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from logitsieve.heads.base import Knob
+from logitsieve.heads.base import Knob, require_part
+from logitsieve.heads.certified import SKETCH
 from logitsieve.heads.clustered import ClusteredHead, clustered_part
 from logitsieve.heads.part import Part
+from logitsieve.kernels.sketch import sketch_record
+from logitsieve.types.results import Int64
 
 
 class ScreenHead(ClusteredHead):
@@ -22,6 +25,7 @@ class ScreenHead(ClusteredHead):
     """
 
     name: ClassVar[str] = "screen"
+    borrows: ClassVar[tuple[str, ...]] = ("sketch",)
     part: ClassVar[Part | None] = clustered_part("screen")
     probed: ClassVar[str] = "probes"
     knob_table: ClassVar[Mapping[str, Knob]] = {
@@ -40,4 +44,21 @@ class ScreenHead(ClusteredHead):
             whole=False,
             tried=(-1.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         ),
+        "prescreen": Knob(
+            help="1: bound candidates by the sketch before computing any; pays where D is large",
+            default=0,
+            low=0,
+            high=1,
+            tried=(0, 1),
+        ),
     }
+
+    def _sketch(self) -> Int64 | None:
+        if not self.knobs["prescreen"]:
+            return None
+        if "sketch.fine" not in self._arrays:
+            self.knobs["prescreen"] = 0  # the index has none
+            return None
+        arrays = {name: self._arrays[f"sketch.{name}"] for name in SKETCH.tensors}
+        require_part(SKETCH, arrays, self._softmax)
+        return sketch_record(self._softmax.record, arrays)

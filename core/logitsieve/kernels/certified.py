@@ -14,12 +14,12 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.dots import padded, row_of
+from logitsieve.kernels.cuts import SEEDS, cut_between, cut_of
+from logitsieve.kernels.dots import padded, row_of, widen_row
 from logitsieve.kernels.gather import fill_logits
 from logitsieve.kernels.lanes import (
     LANES,
     append_lanes,
-    count_bits,
     lanes_not_below,
     larger,
     largest_lane,
@@ -38,34 +38,31 @@ from logitsieve.kernels.pointers import (
 )
 from logitsieve.kernels.queries import (
     CHUNK,
-    SIZE,
+    NORM,
     STATE,
     Queries,
     empty_heaps,
     widen_queries,
     write_answers,
 )
-from logitsieve.kernels.record import ROWS, matrix_at
+from logitsieve.kernels.record import ROWS, admissible, matrix_at
 from logitsieve.kernels.scan import scan_all, scan_one
 from logitsieve.kernels.sketch import (
     BLOCK,
     FACTORS,
-    FIRST,
     MARGIN,
-    TAIL,
     bound_groups,
     describe,
-    plane_bytes,
+    estimate_of,
+    query_room,
     refine,
+    rotated_room,
     sketch_at,
-    slack_of,
 )
 from logitsieve.types.results import Float32, Int32, Int64
 
 PASSED = CHUNK + LANES  # ids that passed the first stage, until they are refined
-SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
 TILE = 4 * BLOCK  # groups whose codes stay in the L2 cache while all queries go through them
-LOWEST = np.float32(-3.4028234e38)
 AT_ONCE = 16  # queries that share them
 SCRATCH = 1 << 24  # float32 values that the bounds of several queries may take
 
@@ -90,7 +87,7 @@ def _room(record, room):
     """float64 values of scratch for one query's Work with `room` ids."""
     floats = _blocks(record) * (BLOCK + 1) * LANES
     ids = PASSED + room
-    return (floats + 1) // 2 + (plane_bytes(record) + 7) // 8 + FACTORS + (ids + 1) // 2
+    return (floats + 1) // 2 + query_room(record) + FACTORS + (ids + 1) // 2
 
 
 @inline
@@ -100,15 +97,9 @@ def _work(record, scratch, room):
     maxima = shift(uppers, blocks * BLOCK * LANES)
     rest = shift(scratch, (blocks * (BLOCK + 1) * LANES + 1) // 2)
     planes = as_int8(rest)
-    factors = shift(rest, (plane_bytes(record) + 7) // 8)
+    factors = shift(rest, query_room(record))
     passed = as_int32(shift(factors, FACTORS))
     return Work(uppers, maxima, planes, factors, passed, shift(passed, PASSED))
-
-
-@inline
-def _rotated_room(record):
-    """float64 values of scratch for the rotated coordinates of one query."""
-    return (record[FIRST] + record[TAIL] + 4 + 1) // 2
 
 
 @inline
@@ -137,13 +128,13 @@ def certified_topk(
     room = _room(record, _listed_room(limit))
     block = max(1, min(stop - start, AT_ONCE, SCRATCH // (2 * room)))
     each = padded(dim) + STATE + limit + room
-    scratch = np.empty(block * each + _rotated_room(record) + 2 * CHUNK, np.float64)
+    scratch = np.empty(block * each + rotated_room(record) + 2 * CHUNK, np.float64)
     wide = pointer(scratch)
     states = shift(wide, block * padded(dim))
     values = shift(states, block * STATE)
     works = shift(values, block * limit)
     rotated = as_float32(shift(works, block * room))
-    spare = as_float32(shift(works, block * room + _rotated_room(record)))
+    spare = as_float32(shift(works, block * room + rotated_room(record)))
     bad = -1
     for first in range(start, stop, block):
         count = min(stop - first, block)
@@ -176,8 +167,8 @@ def _bound_all(record, queries, works, room, rotated, count):
     groups = (sketch.rows + LANES - 1) // LANES
     for q in range(count):
         work = _work(record, shift(works, q * room), room)
-        h, state = row_of(queries.hidden, q, dim), shift(queries.states, STATE * q)
-        describe(record, h, state, rotated, work.planes, work.factors)
+        h, norm = row_of(queries.hidden, q, dim), queries.states[STATE * q + NORM]
+        describe(record, h, norm, rotated, work.planes, work.factors)
     for first in range(0, groups, TILE):
         last = min(first + TILE, groups)
         for q in range(count):
@@ -201,7 +192,7 @@ def _compute(record, work, queries, q, keep):
     done = _seed(record, work, queries.limit)
     scan_one(matrix, True, listed, 0, done, queries, q)
     begin = done if keep else 0
-    end, passed, cut = begin, 0, _cut(queries, q, state, margin)
+    end, passed, cut = begin, 0, cut_of(queries, q, state, margin)
     for i in range(0, sketch.rows, LANES):
         mask = lanes_not_below(load(work.uppers, i), cut)
         passed = append_lanes(work.passed, passed, mask, i)
@@ -211,7 +202,7 @@ def _compute(record, work, queries, q, keep):
             scan_one(matrix, True, listed, begin, end, queries, q)
             done += end - begin
             begin = end if keep else 0
-            end, cut = begin, _cut(queries, q, state, margin)
+            end, cut = begin, cut_of(queries, q, state, margin)
     scan_one(matrix, True, listed, begin, end, queries, q)
     return done + end - begin
 
@@ -221,27 +212,13 @@ def _refine_all(sketch, work, passed, cut, end, keep):
     """List from `end` on those of the rows passed whose refined bound reaches `cut`; the end."""
     for i in range(passed):
         row = work.passed[i]
-        upper = work.uppers[row]
-        estimate, slack = refine(sketch, work.planes, work.factors, row, upper)
+        estimate, slack = refine(sketch, work.planes, work.factors, row)
         drop = estimate + slack < cut
         work.listed[end] = row
         end += not drop
         if keep:
             work.uppers[row] = np.float32(estimate + slack) if drop else np.float32(-np.inf)
     return end
-
-
-@inline
-def _cut(queries, q, state, margin):
-    """What the bound of a row must reach that may still be among the best.
-
-    More than -inf, which stands for rows that were computed, and for those beyond V.
-    """
-    if int(state[SIZE]) < queries.limit:
-        return LOWEST
-    worst = queries.values[q * queries.limit]
-    cut = np.float32(worst - margin - 2.0**-22 * abs(worst))
-    return cut if cut > LOWEST else LOWEST  # also where the margin is not a number
 
 
 @inline
@@ -252,7 +229,7 @@ def _seed(record, work, limit):
     """
     sketch, size = sketch_at(record), _blocks(record) * LANES
     most, wanted = 2 * SEEDS * limit, SEEDS * limit
-    cut, count = _rank(work.maxima, size, wanted, most), 0
+    cut, count = cut_between(work.maxima, size, wanted, most), 0
     for i in range(0, size, LANES):
         mask = lanes_not_below(load(work.maxima, i), cut)
         while mask and count < most:
@@ -267,41 +244,11 @@ def _seed(record, work, limit):
 
 
 @inline
-def _rank(values, size, wanted, most):
-    """A value that between `wanted` and `most` of the values reach, found by bisection."""
-    best = splat32(np.float32(-np.inf))
-    for i in range(0, size, LANES):
-        best = larger(best, load(values, i))
-    high = float(largest_lane(best))
-    low, step = high - 1.0, 1.0
-    while _count(values, size, np.float32(low)) < wanted and step < 1e38:
-        high, step = low, 2.0 * step
-        low = high - step
-    for _ in range(24):
-        if _count(values, size, np.float32(low)) <= most:
-            break
-        middle = (low + high) / 2
-        if _count(values, size, np.float32(middle)) < wanted:
-            high = middle
-        else:
-            low = middle
-    return np.float32(low)
-
-
-@inline
-def _count(values, size, cut):
-    total = 0
-    for i in range(0, size, LANES):
-        total += count_bits(lanes_not_below(load(values, i), cut))
-    return total
-
-
-@inline
 def _best_of_lane(sketch, work, first):
     """The row with the best estimate of first, first + 16, ..., a lane of a block; -1 if none."""
     best, found = -np.inf, -1
     for row in range(first, min(first + BLOCK * LANES, sketch.rows), LANES):
-        estimate = work.uppers[row] - slack_of(sketch, work.factors, row)
+        estimate = estimate_of(sketch, work.factors, row, work.uppers[row])
         if estimate > best:
             best, found = estimate, row
     return found
@@ -321,7 +268,7 @@ def certified_candidates(
     matrix, vocabulary = matrix_at(record, 0), record[ROWS]
     room = _room(record, vocabulary + _listed_room(least))
     scratch = np.empty(
-        padded(dim) + STATE + 2 * least + room + _rotated_room(record) + CHUNK, np.float64
+        padded(dim) + STATE + 2 * least + room + rotated_room(record) + CHUNK, np.float64
     )
     wide = pointer(scratch)
     states = shift(wide, padded(dim))
@@ -329,7 +276,7 @@ def certified_candidates(
     kept = as_int32(shift(values, least))
     work_place = shift(values, 2 * least)
     rotated = as_float32(shift(work_place, room))
-    spare = as_float32(shift(work_place, room + _rotated_room(record)))
+    spare = as_float32(shift(work_place, room + rotated_room(record)))
     work = _work(record, work_place, room)
     offsets, upper = np.zeros(rows + 1, np.int64), np.empty(rows, np.float32)
     ids, logits = np.empty(rows * CHUNK, np.int32), np.empty(rows * CHUNK, np.float32)
@@ -389,21 +336,20 @@ def certified_bounds(address: int, hidden: Float32, lowers: Float32, uppers: Flo
     `address` is the sketch's record's. Returns -1, or 0 for a row that is not finite or too large.
     """
     record = int64_pointer(address)
-    dim, room = hidden.shape[1], _room(record, 0)
-    scratch = np.empty(padded(dim) + STATE + room + _rotated_room(record), np.float64)
-    wide = pointer(scratch)
-    states, here = shift(wide, padded(dim)), pointer(hidden)
-    work_place = shift(states, STATE)
-    work, sketch = _work(record, work_place, room), sketch_at(record)
-    rotated = as_float32(shift(work_place, room))
-    queries = Queries(here, wide, states, wide, as_int32(wide), rotated, 0, False)
-    bad = widen_queries(record, queries, 1)
-    if bad < 0:
-        _bound_all(record, queries, work_place, room, rotated, 1)
+    dim, sketch = hidden.shape[1], sketch_at(record)
+    scratch = np.empty(
+        padded(dim) + query_room(record) + FACTORS + rotated_room(record), np.float64
+    )
+    planes = as_int8(shift(pointer(scratch), padded(dim)))
+    factors = shift(pointer(scratch), padded(dim) + query_room(record))
+    rotated = as_float32(shift(factors, FACTORS))
+    norm, bad = np.sqrt(widen_row(pointer(hidden), pointer(scratch), dim)), 0
+    if admissible(record, 0, norm):
+        bad = -1
+        describe(record, pointer(hidden), norm, rotated, planes, factors)
         for row in range(sketch.rows):
-            bound = work.uppers[row]
-            estimate, slack = refine(sketch, work.planes, work.factors, row, bound)
-            lowers[row] = -_above(slack - estimate, work.factors[MARGIN])
-            uppers[row] = _above(estimate + slack, work.factors[MARGIN])
+            estimate, slack = refine(sketch, planes, factors, row)
+            lowers[row] = -_above(slack - estimate, factors[MARGIN])
+            uppers[row] = _above(estimate + slack, factors[MARGIN])
     keep_alive(scratch)
     return bad

@@ -31,24 +31,27 @@ SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes between which a scale is a normal 
 
 
 @inline
-def encode_planes(a, count, high, low):
-    """Write codes of a[:count], float32, whole lanes: their g = scale * r approximates a.
-
-    Returns (scale float32, sum of r, ||g||^2, g.a, ||a - g||^2). The scale is 0, and g with it,
-    where a is too small or too large to be encoded, or not finite.
-    """
+def plane_scale(a, count):
+    """The scale of a[:count], float32, whole lanes; 0 where they are too small or too large."""
     most = zeros32()
     for d in range(0, count, LANES):
         most = larger(most, magnitude(load(a, d)))
     largest = largest_lane(most)
-    encodes = SMALLEST < largest < LARGEST
-    scale = largest / np.float32(LARGEST_CODE) if encodes else np.float32(0)
-    factor = np.float32(LARGEST_CODE - 1e-3) / largest if encodes else np.float32(0)
+    return largest / np.float32(LARGEST_CODE) if SMALLEST < largest < LARGEST else np.float32(0)
+
+
+@inline
+def encode_planes(a, scale, first, last, high, low):
+    """Write codes r of a[first:last], whole lanes: g = scale * r approximates a.
+
+    Returns (sum of r, ||g||^2, g.a, ||a - g||^2). With a scale of 0, g is 0.
+    """
+    factor = np.float32(1.0 - 2.0**-20) / scale if scale > 0 else np.float32(0)
     step, one = splat64(float(scale)), splat64(1.0)
     total, squares, products, errors = zeros64(), zeros64(), zeros64(), zeros64()
-    for d in range(0, count, LANES):
+    for d in range(first, last, LANES):
         x = load(a, d)
-        r = rounded(multiply_add(x, splat32(factor), zeros32())) if encodes else zeros32()
+        r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
         upper = rounded(multiply_add(r, splat32(np.float32(1.0 / 128.0)), zeros32()))
         store_bytes(high, d, upper)
         store_bytes(low, d, multiply_add(upper, splat32(np.float32(-128.0)), r))
@@ -58,4 +61,4 @@ def encode_planes(a, count, high, low):
         squares = multiply_add(g, g, squares)
         products = multiply_add(g, wide, products)
         errors = multiply_add(error, error, errors)
-    return scale, int(pair_sum(total)), pair_sum(squares), pair_sum(products), pair_sum(errors)
+    return int(pair_sum(total)), pair_sum(squares), pair_sum(products), pair_sum(errors)

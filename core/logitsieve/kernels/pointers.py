@@ -63,7 +63,7 @@ def _pointer_cast(dtype):
 
 
 as_int32, as_float32 = _pointer_cast(types.int32), _pointer_cast(types.float32)
-as_int8 = _pointer_cast(types.int8)
+as_int8, as_float64 = _pointer_cast(types.int8), _pointer_cast(types.float64)
 
 
 @intrinsic

@@ -7,7 +7,8 @@ A screen's record is that of W, that of the centroids (with a bias of zeros, or 
 addresses of offsets int32 [C+1] and ids int32 [offsets[C]], the number of probes, the addresses of
 the centroids' int8 codes and scales (0 where there are none), the codes' largest error, whether
 an id may be in two lists, the least cosine of a row to its centroid, and the address of the
-centroids' norms float64 [C] (0: any cosine will do). Rows below it get the list C, which is empty.
+centroids' norms float64 [C] (0: any cosine will do), and the address of the record of a sketch
+(0: none). Rows of a lower cosine get the list C, which is empty.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from logitsieve.kernels.gather import fill_logits
 from logitsieve.kernels.lanes import LANES
 from logitsieve.kernels.pointers import (
     as_float32,
+    as_float64,
     as_int32,
     float32_pointer,
     float64_of_bits,
@@ -33,6 +35,12 @@ from logitsieve.kernels.pointers import (
     pointer,
     shift,
     uint8_pointer,
+)
+from logitsieve.kernels.prescreen import (
+    describe_query,
+    filter_at,
+    filter_room,
+    scan_filtered,
 )
 from logitsieve.kernels.queries import (
     CHUNK,
@@ -50,8 +58,8 @@ from logitsieve.kernels.scan import scan_all, scan_four, scan_one
 from logitsieve.types.results import Float32, Int32, Int64
 
 (
-    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS,
-) = range(2 * RECORD, 2 * RECORD + 9)  # fmt: skip
+    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SKETCH,
+) = range(2 * RECORD, 2 * RECORD + 10)  # fmt: skip
 
 Lists = namedtuple("Lists", "offsets ids")
 Clusters = namedtuple("Clusters", "matrix codes scales error largest probes")
@@ -66,16 +74,17 @@ def screen_record(
     biases: Float32 | None = None,
     disjoint: bool = False,
     escalate: float = -1.0,
+    sketch: Int64 | None = None,
 ) -> tuple[Int64, tuple[np.ndarray, ...]]:
     """The record of a screen over the softmax of `softmax_record`, and the arrays it points to.
 
     `biases` [C] are added to the centroids' dots, which are then not approximated by int8. Lists
     that are `disjoint` share no id. Rows whose cosine to the best centroid is below `escalate` find
-    no candidates.
+    no candidates. With the record of a `sketch`, lists are scanned through it.
     """
     offsets = np.append(offsets, offsets[-1])
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
-    tail = np.zeros(9, np.int64)
+    tail = np.zeros(10, np.int64)
     tail[:3] = offsets.ctypes.data, ids.ctypes.data, probes
     kept: tuple[np.ndarray, ...] = (centroids, bias, offsets, ids)
     if biases is None and VNNI and centroids.shape[1] <= LARGEST_DIM:
@@ -89,6 +98,9 @@ def screen_record(
         kept += (norms,)
         tail[7:8] = np.array([escalate]).view(np.int64)
         tail[8] = norms.ctypes.data
+    if sketch is not None:
+        kept += (sketch,)
+        tail[9] = sketch.ctypes.data
     return np.concatenate([softmax_record, matrix_record(centroids, bias), tail]), kept
 
 
@@ -113,6 +125,8 @@ def _lists(record):
 def _spare(record):
     """float64 values of scratch, for float32 logits of rows or for routing one query."""
     routing = (record[RECORD + ROWS] + LANES) // 2 + padded(record[RECORD + DIM])
+    if record[SKETCH] != 0:
+        routing = max(routing, CHUNK // 2 + filter_room(int64_pointer(record[SKETCH])))
     return max(2 * CHUNK, routing)
 
 
@@ -188,14 +202,20 @@ def screen_topk(
             break
         _route_queries(record, routes, count)
         empty_heaps(record, 0, queries, count)
-        if count < 4:
+        if record[SKETCH] != 0:
+            _scan_filtered(
+                int64_pointer(record[SKETCH]), lists, routes, queries, count, scanned[first:]
+            )
+        elif count < 4:
             _scan_lists(matrix_at(record, 0), lists, routes, queries, count)
         else:
             _scan_grouped(record, lists, routes, queries, count)
         for q in range(count):
             size = write_answers(queries, q, row_of(pointer(logits), first, limit))
-            length = _length(lists, shift(routes.kept, q * probes), probes)
-            scanned[first + q] = length if size == limit else -1
+            if size < limit:
+                scanned[first + q] = -1
+            elif record[SKETCH] == 0:
+                scanned[first + q] = _length(lists, shift(routes.kept, q * probes), probes)
             unfilled += size < limit
     keep_alive(scratch)
     return unfilled
@@ -216,6 +236,19 @@ def _scan_lists(matrix, lists, routes, queries, count):
             cluster = routes.kept[q * routes.limit + p]
             first, last = lists.offsets[cluster], lists.offsets[cluster + 1]
             scan_one(matrix, True, lists.ids, first, last, queries, q)
+
+
+@inline
+def _scan_filtered(sketch, lists, routes, queries, count, scanned):
+    """Each list through the sketch of this record; the scratch begins with a chunk of logits."""
+    filtered = filter_at(sketch, as_float64(shift(queries.logits, CHUNK)))
+    for q in range(count):
+        describe_query(sketch, filtered, queries, q)
+        scanned[q] = 0
+        for p in range(routes.limit):
+            cluster = routes.kept[q * routes.limit + p]
+            first, last = lists.offsets[cluster], lists.offsets[cluster + 1]
+            scanned[q] += scan_filtered(sketch, filtered, lists.ids, first, last, queries, q)
 
 
 @inline

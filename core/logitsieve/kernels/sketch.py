@@ -1,18 +1,18 @@
 """The sketch of a matrix: for every row an upper bound of its logit, from a few bytes of it.
 
 docs/certified.md proves the bound. P [M, D] is nearly a rotation's first rows; a row w has
-coordinates P w of which the first F are coded in `firsts` and the others in `tails`, with scale s
-and a bound n of what is left, ||w - P^T P w||, after each stage. A query h has codes z with
-g = s_h z near P h. Then, after either stage,
+coordinates P w, coded twice: the first F in `coarse`, all M in `fine`. Each has codes q, a scale s
+and a bound n of what it leaves out, ||w - P^T P w||. A query h has codes r with g = s_h r near P h.
+Then, with either's coordinates,
 
-    |w.h - sum of s s_h q.z| <= sum of s K + n rho,      K = kappa ||g|| + Q tau,
+    |w.h - s s_h q.r| <= s K + n rho,      K = kappa ||g|| + Q tau,
 
-the sums over the stages so far. kappa >= e / s and Q >= p / s over all rows, where e is a row's
-coding error and p the norm of its coordinates.
+where kappa >= e / s and Q >= p / s over all rows, e being a row's coding error and p the norm of
+its coordinates.
 
-Shape letters: V vocabulary, D hidden size, M coordinates, G groups of 16 rows, F first coordinates,
-S bytes of a group: F/4 times four coordinates of each row, 16 s and 16 n as float32; T bytes of a
-tail: the other coordinates of one row, then its s and n.
+Shape letters: V vocabulary, D hidden size, M coordinates, F of them in `coarse`, G groups of 16
+rows, S bytes of a group: F/4 times four coordinates of each row, 16 s and 16 n as float32; T bytes
+of a row in `fine`: its coordinates, then its s and n.
 
 A sketch's record is that of W, then addresses, sizes, and float64 bits, in the order below.
 """
@@ -43,7 +43,7 @@ from logitsieve.kernels.lanes import (
     splat32,
     store,
 )
-from logitsieve.kernels.planes import encode_planes
+from logitsieve.kernels.planes import encode_planes, plane_scale
 from logitsieve.kernels.pointers import (
     as_float32,
     float32_pointer,
@@ -51,38 +51,36 @@ from logitsieve.kernels.pointers import (
     shift,
     uint8_pointer,
 )
-from logitsieve.kernels.queries import NORM
 from logitsieve.kernels.record import BIAS, DIM, LARGEST_BIAS, LARGEST_NORM, RECORD, ROWS
 from logitsieve.types.results import Int64
 
 (
-    BASIS, FIRSTS, TAILS, COORDINATES, FIRST, TAIL,
-    EPS, KAPPA, Q, TAIL_KAPPA, TAIL_Q, FROBENIUS, MOST_SCALE, MOST_REST, MOST_TAIL_SCALE,
-) = range(RECORD, RECORD + 15)  # fmt: skip
+    BASIS, COARSE, FINE, COORDINATES, COARSE_WIDTH, FINE_WIDTH,
+    EPS, KAPPA, Q, FINE_KAPPA, FINE_Q, FROBENIUS, MOST_SCALE, MOST_REST,
+) = range(RECORD, RECORD + 14)  # fmt: skip
 
 EXTRA = 8  # bytes a row beside its codes: s and n
 BLOCK = 16  # groups, of whose rows the best of each lane are noted together
 FOUR = 4  # of them at once
 
+# What a query is to the sketch: float64 values, its factors.
+SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN = range(8)
+FACTORS = 8
 NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
 
-# What a query is to the sketch: float64 values, its factors.
-SCALE, SUM, ERROR, REST, TAIL_SCALE, TAIL_SUM, TAIL_ERROR, TAIL_REST, MARGIN = range(9)
-FACTORS = 9
-
-Sketch = namedtuple("Sketch", "rows first tail bias firsts tails")
+Sketch = namedtuple("Sketch", "rows coarse_width fine_width bias coarse fine")
 
 
 def sketch_record(softmax_record: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
     """The record of a sketch whose `arrays` are those of the part, which the caller keeps alive."""
-    basis, firsts, tails = arrays["basis"], arrays["firsts"], arrays["tails"]
-    addresses = [array.ctypes.data for array in (basis, firsts, tails)]
-    sizes = [basis.shape[0], firsts.shape[1] // LANES - EXTRA, tails.shape[1]]
+    basis, coarse, fine = arrays["basis"], arrays["coarse"], arrays["fine"]
+    addresses = [array.ctypes.data for array in (basis, coarse, fine)]
+    sizes = [basis.shape[0], coarse.shape[1] // LANES - EXTRA, fine.shape[1]]
     frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
     # Scales, then rests, of sixteen rows; those of one row.
-    extras = firsts[:, -LANES * EXTRA :].copy().view(np.float32).reshape(-1, 2, LANES)
-    tail_scales = tails[:, -EXTRA:].copy().view(np.float32)[:, 0]
-    most = [*extras.max(axis=(0, 2)), tail_scales.max()]
+    extras = coarse[:, -LANES * EXTRA :].copy().view(np.float32).reshape(-1, 2, LANES)
+    fine_extras = fine[:, -EXTRA:].copy().view(np.float32)
+    most = np.maximum(extras.max(axis=(0, 2)), fine_extras.max(axis=0))
     reals = np.array([*arrays["limits"], frobenius, *most], np.float64)
     return np.concatenate([softmax_record, np.array(addresses + sizes), reals.view(np.int64)])
 
@@ -92,71 +90,67 @@ def sketch_at(record):
     """The sketch that a record describes."""
     return Sketch(
         record[ROWS],
-        record[FIRST],
-        record[TAIL],
+        record[COARSE_WIDTH],
+        record[FINE_WIDTH],
         float32_pointer(record[BIAS]),
-        uint8_pointer(record[FIRSTS]),
-        uint8_pointer(record[TAILS]),
+        uint8_pointer(record[COARSE]),
+        uint8_pointer(record[FINE]),
     )
 
 
 @inline
-def plane_bytes(record):
-    """Bytes of the codes of one query: two planes of the first coordinates, two of the tail."""
-    return 2 * (record[FIRST] + record[TAIL])
+def query_room(record):
+    """float64 values of scratch for the codes of a query: two planes as wide as `fine`."""
+    return record[FINE_WIDTH] // 4
 
 
 @inline
-def describe(record, h, state, rotated, planes, factors):
-    """Rotate one row of hidden, write its codes and its factors.
+def rotated_room(record):
+    """float64 values of scratch for the rotated coordinates of a query."""
+    return record[FINE_WIDTH] // 2 + 2
 
-    `rotated` has room for F + T + 4 float32 values.
-    """
-    norm, dim, first, tail = state[NORM], record[DIM], record[FIRST], record[TAIL]
+
+@inline
+def describe(record, h, norm, rotated, planes, factors):
+    """Rotate a row of hidden of that norm, write its codes and its factors."""
+    dim, coarse, fine = record[DIM], record[COARSE_WIDTH], record[FINE_WIDTH]
     _rotate(record, h, rotated)
-    scale, total, squares, products, errors = encode_planes(
-        rotated, first, planes, shift(planes, first)
-    )
-    tail_planes = shift(planes, 2 * first)
-    tail_scale, tail_total, tail_squares, tail_products, tail_errors = encode_planes(
-        shift(rotated, first), tail, tail_planes, shift(tail_planes, tail)
-    )
+    low, scale = shift(planes, fine), plane_scale(rotated, fine)
+    first = encode_planes(rotated, scale, 0, coarse, planes, low)
+    others = encode_planes(rotated, scale, coarse, fine, planes, low)
     # Rotated in float32: each coordinate is a sum of D / 16 terms a lane and of sixteen lanes.
     off = (dim / 16 + 6) * 1.01 * 2.0**-24 * float64_of_bits(record[FROBENIUS]) * norm
     off += dim * 2.0**-140
-    eps, both = float64_of_bits(record[EPS]), np.sqrt(squares + tail_squares)
-    around, length, tail_length = off + eps * both, np.sqrt(squares), np.sqrt(tail_squares)
-    tau, tail_tau = np.sqrt(errors) * 1.000001 + around, np.sqrt(tail_errors) * 1.000001 + around
-    kappa, tail_kappa = float64_of_bits(record[KAPPA]), float64_of_bits(record[TAIL_KAPPA])
-    most, tail_most = float64_of_bits(record[Q]), float64_of_bits(record[TAIL_Q])
-    error, tail_error = kappa * length + most * tau, tail_kappa * tail_length + tail_most * tail_tau
-    rest = _rest(norm, eps, off, length, products)
-    factors[SCALE], factors[SUM] = scale, 128 * total
+    both = (first[0] + others[0], first[1] + others[1], first[2] + others[2], first[3] + others[3])
+    error, rest, terms = _errors(record, KAPPA, norm, off, first)
+    fine_error, fine_rest, fine_terms = _errors(record, FINE_KAPPA, norm, off, both)
+    factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, 128 * first[0], 128 * both[0]
     factors[ERROR], factors[REST] = error + NORMAL, rest + NORMAL
-    factors[TAIL_SCALE], factors[TAIL_SUM] = tail_scale, 128 * tail_total
-    factors[TAIL_ERROR] = tail_error
-    factors[TAIL_REST] = _rest(norm, eps, off, both, products + tail_products)
+    factors[FINE_ERROR], factors[FINE_REST] = fine_error, fine_rest
     # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
-    terms = float64_of_bits(record[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
-    tail_terms = (tail_kappa + tail_most) * tail_length + 2.0 * tail_error
-    terms += float64_of_bits(record[MOST_TAIL_SCALE]) * tail_terms
-    terms += 2.0 * float64_of_bits(record[MOST_REST]) * rest
-    terms += float64_of_bits(record[LARGEST_BIAS])
+    terms = max(terms, fine_terms) + float64_of_bits(record[LARGEST_BIAS])
     exact = (dim + 32) * 2.0**-52 * norm * float64_of_bits(record[LARGEST_NORM])  # of dot64 itself
     factors[MARGIN] = 2.0**-20 * terms + exact + 1e-30
 
 
 @inline
-def _rest(norm, eps, off, length, products):
-    """rho: not less than ||h - P^T g||, as ||P^T g||^2 <= (1 + eps) ||g||^2."""
-    squares = norm * norm - 2.0 * products + 2.0 * length * off + (1.0 + eps) * length * length
-    return np.sqrt(max(0.0, squares)) + 1e-6 * norm
+def _errors(record, place, norm, off, codes):
+    """(K, rho, magnitudes) for coordinates of such codes, whose kappa and Q are at `place`."""
+    _, squares, products, errors = codes
+    kappa, most = float64_of_bits(record[place]), float64_of_bits(record[place + 1])
+    eps, length = float64_of_bits(record[EPS]), np.sqrt(squares)
+    error = kappa * length + most * (np.sqrt(errors) * 1.000001 + off + eps * length)
+    # ||h - P^T g||^2, as ||P^T g||^2 <= (1 + eps) ||g||^2.
+    left = norm * norm - 2.0 * products + 2.0 * length * off + (1.0 + eps) * squares
+    rest = np.sqrt(max(0.0, left)) + 1e-6 * norm
+    terms = float64_of_bits(record[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
+    return error, rest, terms + 2.0 * float64_of_bits(record[MOST_REST]) * rest
 
 
 @inline
 def _rotate(record, h, rotated):
     """P h in float32, and zeros up to the width of the codes."""
-    count, dim, width = record[COORDINATES], record[DIM], record[FIRST] + record[TAIL]
+    count, dim = record[COORDINATES], record[DIM]
     basis, last = float32_pointer(record[BASIS]), count - 1
     for row in range(0, count, 4):
         dots = dots_1x4(
@@ -165,7 +159,7 @@ def _rotate(record, h, rotated):
         )  # fmt: skip
         rotated[row], rotated[row + 1] = dots[0], dots[1]
         rotated[row + 2], rotated[row + 3] = dots[2], dots[3]
-    for row in range(count, width):
+    for row in range(count, record[FINE_WIDTH]):
         rotated[row] = np.float32(0)
 
 
@@ -188,13 +182,13 @@ def _bound_four(sketch, planes, factors, group, end, uppers):
 
     Groups beyond `end` are that one again.
     """
-    size, low = _group_bytes(sketch), shift(planes, sketch.first)
+    size, low = _group_bytes(sketch), shift(planes, sketch.fine_width)
     second, third, fourth = min(group + 1, end), min(group + 2, end), min(group + 3, end)
-    a_rows, b_rows = shift(sketch.firsts, group * size), shift(sketch.firsts, second * size)
-    c_rows, e_rows = shift(sketch.firsts, third * size), shift(sketch.firsts, fourth * size)
+    a_rows, b_rows = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
+    c_rows, e_rows = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
     a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
     a_low, b_low, c_low, e_low = zero_sums(), zero_sums(), zero_sums(), zero_sums()
-    for quad in range(sketch.first // 4):
+    for quad in range(sketch.coarse_width // 4):
         a, a_low = _multiply_planes(a, a_low, a_rows, planes, low, quad)
         b, b_low = _multiply_planes(b, b_low, b_rows, planes, low, quad)
         c, c_low = _multiply_planes(c, c_low, c_rows, planes, low, quad)
@@ -208,14 +202,14 @@ def _bound_four(sketch, planes, factors, group, end, uppers):
 @inline
 def _group_bytes(sketch):
     """S."""
-    return LANES * (sketch.first + EXTRA)
+    return LANES * (sketch.coarse_width + EXTRA)
 
 
 @inline
 def _extras(sketch, group):
     """The scales of sixteen rows, then their rests."""
     size = _group_bytes(sketch)
-    return as_float32(shift(sketch.firsts, group * size + LANES * sketch.first))
+    return as_float32(shift(sketch.coarse, group * size + LANES * sketch.coarse_width))
 
 
 @inline
@@ -242,26 +236,22 @@ def _bound_group(sketch, factors, group, sums, uppers):
 
 
 @inline
-def slack_of(sketch, factors, row):
-    """By how much the first stage's bound of a row exceeds its estimate."""
+def estimate_of(sketch, factors, row, upper):
+    """A row's estimate, from its bound of the first stage."""
     extras, lane = _extras(sketch, row // LANES), row % LANES
-    return extras[lane] * factors[ERROR] + extras[LANES + lane] * factors[REST]
+    return upper - extras[lane] * factors[ERROR] - extras[LANES + lane] * factors[REST]
 
 
 @inline
-def refine(sketch, planes, factors, row, upper):
-    """(estimate, slack) of a row after the second stage, from `upper`, the first stage's bound."""
-    tail = sketch.tail
-    codes = shift(sketch.tails, row * tail)
-    high = shift(planes, 2 * sketch.first)
-    low = shift(high, tail)
+def refine(sketch, planes, factors, row):
+    """(estimate, slack) of the logit of a row, from its fine codes."""
+    width = sketch.fine_width
+    codes, low = shift(sketch.fine, row * width), shift(planes, width)
     a, b = zero_sums(), zero_sums()
-    for piece in range(tail // (4 * LANES)):
-        a = multiply_row(a, codes, high, piece)
+    for piece in range(width // (4 * LANES)):
+        a = multiply_row(a, codes, planes, piece)
         b = multiply_row(b, codes, low, piece)
-    total = total_of_sums(join_planes(a, b)) - int(factors[TAIL_SUM])
-    own = as_float32(shift(codes, tail - EXTRA))
-    extras, lane = _extras(sketch, row // LANES), row % LANES
-    error, rest = extras[lane] * factors[ERROR], extras[LANES + lane] * factors[REST]
-    estimate = upper - error - rest + own[0] * factors[TAIL_SCALE] * total
-    return estimate, error + own[0] * factors[TAIL_ERROR] + own[1] * factors[TAIL_REST]
+    total = total_of_sums(join_planes(a, b)) - int(factors[FINE_SUM])
+    own = as_float32(shift(codes, width - EXTRA))
+    estimate = own[0] * factors[SCALE] * total + sketch.bias[row]
+    return estimate, own[0] * factors[FINE_ERROR] + own[1] * factors[FINE_REST]

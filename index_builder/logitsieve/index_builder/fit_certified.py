@@ -22,9 +22,9 @@ from logitsieve.kernels.lanes import LANES
 from logitsieve.kernels.sketch import EXTRA
 from logitsieve.types.results import Float32, Float64
 
-FIRST = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of first codes tried
-TAILS = (64, 128, 192, 256, 384, 512)  # bytes of tails tried
-START = (1, 0)  # places in these where the search begins
+COARSE = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of coarse codes tried
+FINE = (64, 128, 192, 256, 384, 512)  # bytes of fine ones
+START = (1, 1)  # places in these where the search begins
 TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
 MOST = 127  # the largest code
 LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
@@ -34,18 +34,18 @@ BLOCK_ROWS = 4096
 
 
 class Widths(NamedTuple):
-    """Bytes a row of the two stages."""
+    """Bytes a row of the two codings; the fine ones with their scale and rest."""
 
-    first: int
-    tail: int
+    coarse: int
+    fine: int
 
     @property
     def memory(self) -> int:
         """Bytes a row of the sketch, its basis aside."""
-        return self.first + EXTRA + self.tail
+        return self.coarse + EXTRA + self.fine
 
 
-class _Stage(NamedTuple):
+class _Codes(NamedTuple):
     """The codes of some coordinates of R rows."""
 
     codes: np.ndarray  # uint8 [R, m], 128 more than the whole numbers they stand for
@@ -70,28 +70,30 @@ def fit_certified(material: Material, config: BuildConfig, progress: Progress) -
             progress("sketch", len(measured), 0)
         return measured[widths]
 
-    best = Widths(FIRST[START[0]], TAILS[START[1]])
+    best = Widths(COARSE[START[0]], FINE[START[1]])
     if best.memory > config.certified_memory * 4 * softmax.dim:
-        best = Widths(FIRST[0], TAILS[0])
+        best = Widths(COARSE[0], FINE[0])
     while True:
         near = min(_neighbours(best, softmax.dim, config.certified_memory), key=time, default=best)
         if time(near) >= time(best):
             break
         best = near
     arrays = encode(softmax, rotation_DD, best)
-    summary = {"first": best.first, "tail": best.tail, "coordinates": len(arrays["basis"])}
-    history = [{"first": w.first, "tail": w.tail, "us_per_row": us} for w, us in measured.items()]
+    summary = {**best._asdict(), "coordinates": len(arrays["basis"])}
+    history = [{**widths._asdict(), "us_per_row": us} for widths, us in measured.items()]
     return Made(arrays, summary, {}, history)
 
 
 def _neighbours(widths: Widths, dim: int, share: float) -> list[Widths]:
-    """One step wider or narrower in either stage, within `share` of W and not beyond D twice."""
-    first, tail = FIRST.index(widths.first), TAILS.index(widths.tail)
-    steps = [(first - 1, tail), (first + 1, tail), (first, tail - 1), (first, tail + 1)]
+    """One step wider or narrower in either coding, within `share` of W, no wider than D needs."""
+    coarse, fine = COARSE.index(widths.coarse), FINE.index(widths.fine)
+    steps = [(coarse - 1, fine), (coarse + 1, fine), (coarse, fine - 1), (coarse, fine + 1)]
     near = [
-        Widths(FIRST[i], TAILS[j]) for i, j in steps if 0 <= i < len(FIRST) and 0 <= j < len(TAILS)
+        Widths(COARSE[i], FINE[j])
+        for i, j in steps
+        if 0 <= i < len(COARSE) and 0 <= j < len(FINE) and COARSE[i] <= FINE[j]
     ]
-    return [w for w in near if w.memory <= share * 4 * dim and w.first + w.tail <= 2 * dim]
+    return [w for w in near if w.memory <= share * 4 * dim and w.fine < 2 * max(dim, FINE[0])]
 
 
 def _time(softmax: Softmax, arrays: dict[str, np.ndarray], hidden: Float32) -> float:
@@ -122,34 +124,32 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
 def encode(softmax: Softmax, rotation_DD: Float64, widths: Widths) -> dict[str, np.ndarray]:
     """The `sketch` part of these widths: what `Part` SKETCH of heads/certified.py lists."""
     V, D = softmax.vocab_size, softmax.dim
-    basis_MD = rotation_DD[: min(D, widths.first + widths.tail - EXTRA)].astype(np.float32)
-    P_MD, split = basis_MD.astype(np.float64), min(D, widths.first)
-    groups = -(-V // LANES)
-    codes_VF = np.full((groups * LANES, widths.first), MOST + 1, np.uint8)
+    basis_MD = rotation_DD[: min(D, widths.fine - EXTRA)].astype(np.float32)
+    P_MD, M = basis_MD.astype(np.float64), len(basis_MD)
+    F, groups = min(M, widths.coarse), -(-V // LANES)
+    coarse_VF = np.full((groups * LANES, widths.coarse), MOST + 1, np.uint8)
     scales_V, rests_V = np.zeros((2, groups * LANES), np.float32)  # of no row: all bounds zero
-    tails_VT = np.full((V, widths.tail), MOST + 1, np.uint8)
-    extras_V2 = tails_VT[:, -EXTRA:].view(np.float32)
+    fine_VT = np.full((V, widths.fine), MOST + 1, np.uint8)
+    extras_V2 = fine_VT[:, -EXTRA:].view(np.float32)
     limits = np.zeros(5)
-    limits[0] = np.linalg.norm(np.eye(len(P_MD)) - P_MD @ P_MD.T) * ROUNDED + 1e-12
-    for start, rows_RD in enumerate(_blocks(softmax.weight)):
-        here = slice(start * BLOCK_ROWS, start * BLOCK_ROWS + len(rows_RD))
+    limits[0] = np.linalg.norm(np.eye(M) - P_MD @ P_MD.T) * ROUNDED + 1e-12
+    for number, rows_RD in enumerate(_blocks(softmax.weight)):
+        here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(rows_RD))
         a_RM, norms_R = rows_RD @ P_MD.T, np.linalg.norm(rows_RD, axis=1)
-        left_RD = rows_RD - a_RM[:, :split] @ P_MD[:split]
-        first = _encode_stage(a_RM[:, :split], norms_R)
-        tail = _encode_stage(a_RM[:, split:], norms_R)
-        codes_VF[here, :split], scales_V[here] = first.codes, first.scales
-        rests_V[here] = _rounded_up(left_RD, norms_R)
-        tails_VT[here, : len(P_MD) - split], extras_V2[here, 0] = tail.codes, tail.scales
-        extras_V2[here, 1] = _rounded_up(left_RD - a_RM[:, split:] @ P_MD[split:], norms_R)
-        limits[1:] = np.maximum(limits[1:], [*first[2:], *tail[2:]])
+        coarse, fine = _encode_rows(a_RM[:, :F], norms_R), _encode_rows(a_RM, norms_R)
+        coarse_VF[here, :F], scales_V[here] = coarse.codes, coarse.scales
+        rests_V[here] = _rounded_up(rows_RD - a_RM[:, :F] @ P_MD[:F], norms_R)
+        fine_VT[here, :M], extras_V2[here, 0] = fine.codes, fine.scales
+        extras_V2[here, 1] = _rounded_up(rows_RD - a_RM @ P_MD, norms_R)
+        limits[1:] = np.maximum(limits[1:], [*coarse[2:], *fine[2:]])
     limits[1:] *= ROUNDED
-    quads = codes_VF.reshape(groups, LANES, widths.first // 4, 4).transpose(0, 2, 1, 3)
+    quads = coarse_VF.reshape(groups, LANES, widths.coarse // 4, 4).transpose(0, 2, 1, 3)
     extras = [values_V.reshape(groups, LANES).view(np.uint8) for values_V in (scales_V, rests_V)]
-    firsts_GS = np.concatenate([quads.reshape(groups, -1), *extras], axis=1)
-    return {"basis": basis_MD, "firsts": firsts_GS, "tails": tails_VT, "limits": limits}
+    coarse_GS = np.concatenate([quads.reshape(groups, -1), *extras], axis=1)
+    return {"basis": basis_MD, "coarse": coarse_GS, "fine": fine_VT, "limits": limits}
 
 
-def _encode_stage(a_Rm: Float64, norms_R: Float64) -> _Stage:
+def _encode_rows(a_Rm: Float64, norms_R: Float64) -> _Codes:
     """Codes of the coordinates; errors are those of the codes as stored."""
     most_R = np.abs(a_Rm).max(axis=1, initial=0.0) / MOST
     scales_R = np.maximum(np.maximum(most_R, SHARE * norms_R), LEAST_SCALE).astype(np.float32)
@@ -158,7 +158,7 @@ def _encode_stage(a_Rm: Float64, norms_R: Float64) -> _Stage:
     errors_R = np.linalg.norm(a_Rm - whole_Rm * steps_R[:, None], axis=1) + 1e-12 * norms_R
     lengths_R = np.linalg.norm(a_Rm, axis=1) + 1e-12 * norms_R
     codes_Rm = (whole_Rm + (MOST + 1)).astype(np.uint8)
-    return _Stage(
+    return _Codes(
         codes_Rm, scales_R, float((errors_R / steps_R).max()), float((lengths_R / steps_R).max())
     )
 

@@ -1,0 +1,109 @@
+"""A list scanned through the sketch: exact logits only of the rows whose bound leaves a doubt.
+
+The answer is that of the whole list: a row is dropped only if k others of the list are proven to be
+better. It pays where a row of W is many times as long as its codes.
+
+Shape letters: D hidden size, K answers, T bytes of a row in `fine`.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.cuts import SEEDS, cut_between, cut_of
+from logitsieve.kernels.dots import row_of
+from logitsieve.kernels.lanes import LANES
+from logitsieve.kernels.pointers import as_float32, as_int8, as_int32, shift
+from logitsieve.kernels.queries import CHUNK, NORM, SIZE, STATE
+from logitsieve.kernels.record import matrix_at
+from logitsieve.kernels.scan import scan_one
+from logitsieve.kernels.sketch import (
+    FACTORS,
+    MARGIN,
+    describe,
+    query_room,
+    refine,
+    rotated_room,
+    sketch_at,
+)
+
+# Scratch of one query: codes, factors, rotated coordinates; estimates and bounds float32 [CHUNK] of
+# a chunk of a list, and the ids [CHUNK] of it that are computed.
+Filter = namedtuple("Filter", "planes factors rotated estimates uppers ids")
+
+
+@inline
+def filter_room(record):
+    """float64 values of scratch for a Filter over the sketch of this record."""
+    return query_room(record) + FACTORS + rotated_room(record) + 3 * CHUNK // 2
+
+
+@inline
+def filter_at(record, scratch):
+    """The Filter in such scratch."""
+    factors = shift(scratch, query_room(record))
+    rotated = shift(factors, FACTORS)
+    chunk = shift(rotated, rotated_room(record))
+    return Filter(
+        as_int8(scratch),
+        factors,
+        as_float32(rotated),
+        as_float32(chunk),
+        as_float32(shift(chunk, CHUNK // 2)),
+        as_int32(shift(chunk, CHUNK)),
+    )
+
+
+@inline
+def describe_query(record, filtered, queries, q):
+    """What `scan_filtered` needs of query q."""
+    norm = queries.states[STATE * q + NORM]
+    h = row_of(queries.hidden, q, matrix_at(record, 0).dim)
+    describe(record, h, norm, filtered.rotated, filtered.planes, filtered.factors)
+
+
+@inline
+def scan_filtered(record, filtered, ids, first, last, queries, q):
+    """As `scan_one` of the rows ids[first:last] for query q, less those that cannot be kept.
+
+    Returns how many rows were computed.
+    """
+    matrix, sketch, chosen = matrix_at(record, 0), sketch_at(record), filtered.ids
+    state, computed = shift(queries.states, STATE * q), 0
+    for start in range(first, last, CHUNK):
+        count = min(CHUNK, last - start)
+        for i in range(count):
+            row = int(ids[start + i])
+            estimate, slack = refine(sketch, filtered.planes, filtered.factors, row)
+            filtered.estimates[i] = np.float32(estimate)
+            filtered.uppers[i] = np.float32(estimate + slack)
+        if int(state[SIZE]) < queries.limit:
+            seeds = _take_best(filtered, ids, start, count, queries.limit)
+            scan_one(matrix, True, chosen, 0, seeds, queries, q)
+            computed += seeds
+        cut, size = cut_of(queries, q, state, filtered.factors[MARGIN]), 0
+        for i in range(count):
+            chosen[size] = ids[start + i]
+            size += not filtered.uppers[i] < cut
+        scan_one(matrix, True, chosen, 0, size, queries, q)
+        computed += size
+    return computed
+
+
+@inline
+def _take_best(filtered, ids, start, count, limit):
+    """List the rows of a chunk with the best estimates; their bounds become -inf. How many."""
+    padding = (count + LANES - 1) // LANES * LANES
+    for i in range(count, padding):
+        filtered.estimates[i] = -np.inf
+    most = min(2 * SEEDS * limit, CHUNK)
+    cut, size = cut_between(filtered.estimates, padding, min(SEEDS * limit, count), most), 0
+    for i in range(count):
+        if size < most and filtered.estimates[i] >= cut:
+            filtered.ids[size] = ids[start + i]
+            filtered.uppers[i] = -np.inf
+            size += 1
+    return size
