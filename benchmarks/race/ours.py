@@ -23,6 +23,7 @@ from logitsieve.types.results import Float32
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)
 RACED = tuple(name for name in HEADS if name == EXACT or name in FITS)
+LEARNT = (EXACT, "screen")  # what the first target is asked of
 SECONDS_FILE = "build-seconds.txt"
 
 
@@ -74,7 +75,7 @@ def indexes_of(
         last = number == len(TARGETS) - 1
         if not (wanted if last else "screen" in wanted):
             continue
-        heads = tuple(RACED) if last else ("exact", "screen")
+        heads = _to_build(data, cache, wanted) if last else LEARNT
         path, seconds = _built(data, cache, number + 1, heads, target, rebuild, progress)
         opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
         for name in wanted if last else ("screen",):
@@ -82,6 +83,18 @@ def indexes_of(
             size = _part_bytes(opened[1], name)
             found.append((name, partial(OursMethod, name, built, opened, size), seconds))
     return found
+
+
+def _to_build(data: Dataset, cache: Path, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Every head, or where no such index is there yet, those that are wanted and a screen."""
+    if _folder(data, cache, RACED).exists():
+        return RACED
+    return tuple(name for name in RACED if name in wanted or name in LEARNT)
+
+
+def _folder(data: Dataset, cache: Path, heads: Sequence[str]) -> Path:
+    mark = hashlib.sha256(" ".join(heads).encode()).hexdigest()[:8]
+    return cache / "indexes" / f"{data.index}-{mark}"
 
 
 def _built(
@@ -94,8 +107,7 @@ def _built(
     progress: Callable[[str, int, int], None],
 ) -> tuple[Path, float]:
     """The index, and the seconds it took when it was built; one is kept for each set of heads."""
-    mark = hashlib.sha256(" ".join(heads).encode()).hexdigest()[:8]
-    folder = cache / "indexes" / f"{data.index}-{mark}"
+    folder = _folder(data, cache, heads)
     path, note = folder / str(version), folder / f"{version}-{SECONDS_FILE}"
     if rebuild and path.exists():
         shutil.rmtree(path)
