@@ -21,7 +21,7 @@ from logitsieve.types.errors import InvalidKnob, InvalidRequest
 from logitsieve.types.hidden import as_hidden
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +155,25 @@ def checked_k(k: Any, vocab_size: int) -> int:
     if not 1 <= k <= vocab_size:
         raise InvalidRequest("k", k, f"1 to {vocab_size}")
     return int(k)
+
+
+def ready_request(
+    hidden: ArrayLike, k: int, dim: int, vocab_size: int
+) -> tuple[Float32, int, int]:
+    """`hidden` as `ready_hidden` makes it, its rows, and `k` as `checked_k` does."""
+    if (
+        type(hidden) is not np.ndarray
+        or hidden.dtype is not FLOAT32
+        or not hidden.flags.c_contiguous
+        or hidden.ndim != 2
+    ):
+        hidden = ready_hidden(hidden, dim)
+    rows, width = hidden.shape
+    if width != dim or not rows:
+        as_hidden(hidden, dim)  # says what is wrong
+    if type(k) is not int or not 0 < k <= vocab_size:
+        k = checked_k(k, vocab_size)
+    return hidden, rows, k
 
 
 def checked_knobs(

@@ -16,12 +16,16 @@ from typing import ClassVar, Self
 import numpy as np
 
 from logitsieve.heads.base import (
+    BOOL,
+    FLOAT32,
+    INT32,
     Head,
     Knob,
     Softmax,
     checked_k,
     checked_knobs,
     ready_hidden,
+    ready_request,
     refuse_row,
     require_part,
 )
@@ -34,6 +38,7 @@ from logitsieve.kernels.sketch import EXTRA, sketch_record
 from logitsieve.types.results import ArrayLike, Bounds, Candidates, Float32, Int32, TopK
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
+_empty, _make = np.empty, tuple.__new__
 SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by
 
 
@@ -78,6 +83,7 @@ class CertifiedHead:
         self._record = sketch_record(softmax.record, arrays)
         self._address = self._record.ctypes.data
         self._kernel = certified_topk.entry()
+        self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
 
     @classmethod
     def from_arrays(
@@ -109,11 +115,9 @@ class CertifiedHead:
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k largest of all V logits of each row; `exact` is True throughout."""
-        hidden = ready_hidden(hidden, self._softmax.dim)
-        k = checked_k(k, self._softmax.vocab_size)
-        rows = hidden.shape[0]
-        ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
-        exact, scanned = np.empty(rows, np.bool_), np.empty(rows, np.int32)
+        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
+        exact, scanned = _empty(rows, BOOL), _empty(rows, INT32)
         if self._threads == 1 or rows == 1:
             bad = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
         else:
@@ -121,7 +125,7 @@ class CertifiedHead:
         if bad >= 0:
             refuse_row(bad)
         exact.fill(True)
-        return TopK(ids, logits, exact, scanned)
+        return _make(TopK, (ids, logits, exact, scanned))
 
     def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
         def answer(start: int, stop: int) -> int:
