@@ -45,6 +45,7 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
     assert index.vocabulary[299] == "word299"
     assert {point["head"]["name"] for point in facts["calibration"]["points"]} == {
         "exact",
+        "certified",
         "screen",
     }
     shown = run("inspect", inputs["--out"]).stdout
@@ -66,6 +67,19 @@ def test_an_unreachable_target_writes_nothing(
     assert result.exit_code == 1
     assert "target_precision: no setting reached p1=1, p5=1" in result.stderr
     assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(("target", "warned"), [("p1=0.3", False), ("p1=0.85", True)])
+def test_many_rows_left_to_the_fallback_are_warned_of(
+    run: Run, inputs: dict[str, Any], target: str, warned: bool
+) -> None:
+    """Contexts without any structure: what lists of a few hold is right by chance."""
+    options = (*QUICK, "--clusters-tried", 2, "--waste-weight", 1, "--target-precision", target)
+    result = run("build", *flat(inputs), *options)
+    assert result.exit_code == 0, result.stderr
+    escalated = open_index(inputs["--out"]).manifest.heads["screen"].config["escalated"]
+    assert (escalated > 0.5) == warned
+    assert ("to the fallback of the screen" in result.stdout) == warned
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
         assert max(map(len, said.partition("Done in")[0].splitlines())) <= 100
         assert not listens(int(ADDRESS.search(said)[1]))  # type: ignore[index]
     index = open_index(options.folder / "2")
-    assert index.heads == ("exact", "screen")
+    assert index.heads == ("exact", "certified", "screen")
     assert index.vocabulary == WORDS
     assert sorted(path.name for path in options.folder.iterdir()) == [
         "1",

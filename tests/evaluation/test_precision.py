@@ -80,6 +80,31 @@ def test_mass_is_the_softmax_over_the_candidates() -> None:
     assert evaluate(screen, exact, [hidden]).mass_kept == pytest.approx(expected[0], rel=1e-5)
 
 
+def test_coverage_is_the_share_that_the_head_answered_itself() -> None:
+    softmax = make_softmax()
+    screen, exact = make_head("screen", softmax, escalate=0.25), make_head("exact", softmax)
+    found = evaluate(screen, exact, BLOCKS, (1, 5, 40))
+    hidden = np.concatenate(BLOCKS)
+    for k in (1, 5, 40):
+        top = screen.topk(hidden, k)
+        own = ~top.exact
+        assert 0 < own.sum() < len(hidden)
+        assert found.coverage[k] == own.mean()
+        right = hits(top, exact.topk(hidden, k), k) / k
+        assert found.covered[k] == pytest.approx(right[own].mean())
+    assert found.coverage[40] < found.coverage[1]  # lists that are too short count as well
+
+
+def test_coverage_of_heads_that_answer_all_or_nothing_themselves() -> None:
+    softmax = make_softmax()
+    exact, never = make_head("exact", softmax), make_head("screen", softmax, escalate=1.0)
+    assert evaluate(exact, exact, BLOCKS, (1,)).coverage == {1: 1}
+    found = evaluate(never, exact, BLOCKS, (1,))
+    assert found.coverage == {1: 0}
+    assert found.covered == {}
+    assert found.precision[1].mean == 1
+
+
 def test_memory_does_not_change_the_mass(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, hidden = make_head("screen", make_softmax()), make_hidden(9)
     whole = log_mass(screen, hidden, 1, 300)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from logitsieve.evaluation.bounds import lower_bound
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_screen import Plan, spend
 from logitsieve.index_builder.material import Material
+from logitsieve.index_builder.partition import Partition
 from tests.synthetic import make_softmax
 
 
@@ -46,3 +51,21 @@ def make_material(
         sample=hidden[:rows],
         sample_rows=np.arange(rows),
     )
+
+
+def scanned(arrays: Mapping[str, np.ndarray], knobs: Mapping[str, float]) -> float:
+    """A timer that needs no clock: centroids and rows of W read of average clusters."""
+    lengths = np.diff(arrays["offsets"])
+    return float(len(arrays["centroids"]) + knobs["probes"] * lengths.mean())
+
+
+def escalated_hits(partition: Partition, plan: Plan) -> np.ndarray:
+    """bool [H, K]: what is found of the exact labels at a plan, all where rows are escalated."""
+    keep = partition.knapsack.select(spend(partition, plan.budget))
+    below = partition.heldout_cosines < plan.escalate
+    return partition.heldout_hits(keep, plan.probes) | below[:, None]
+
+
+def lowest(hits: np.ndarray, target: Mapping[str, float]) -> dict[str, float]:
+    """The lower bounds of the precisions of `target`, by their names."""
+    return {name: lower_bound(hits[:, : int(name[1:])].mean(axis=1)) for name in target}

@@ -49,12 +49,12 @@ def test_a_built_index_opens_and_answers(softmax: Softmax, tmp_path: Path) -> No
         progress=lambda stage, done, total: stages.append(stage),
     )
     assert (index.vocab_size, index.dim, index.default_head) == (V, D, "screen")
-    assert index.heads == ("exact", "screen")
+    assert index.heads == ("exact", "certified", "screen")
     assert index.vocabulary == tuple(words)
     hidden = make_contexts(200, seed=3)
     right = index.head().topk(hidden, 1).ids == index.head("exact").topk(hidden, 1).ids
     assert right.mean() > 0.9
-    expected = ["label", "label held-out", "train", "calibrate", "write"]
+    expected = ["label", "label held-out", "sketch", "train", "calibrate", "write"]
     assert list(dict.fromkeys(stages)) == expected
     assert open_index(tmp_path / "models" / "lm" / "1").digest == index.digest
     assert [path.name for path in (tmp_path / "models" / "lm").iterdir()] == ["1"]
@@ -65,7 +65,7 @@ def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path
     assert index.calibration is not None
     points = index.calibration["points"]
     assert [(point["head"]["name"], point["rows"]) for point in points] == [
-        (name, rows) for name in ("exact", "screen") for rows in (1, 8, 64)
+        (name, rows) for name in ("exact", "certified", "screen") for rows in (1, 8, 64)
     ]
     for point in points:
         assert point["us_per_row"] > 0
@@ -76,7 +76,9 @@ def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path
     assert points[0]["proven"]
     assert points[0]["precision_at"]["5"] == 1
     assert points[0]["candidates"] == V
-    assert points[3]["candidates"] < V
+    assert points[3]["proven"]
+    assert points[6]["candidates"] < V
+    assert points[6]["coverage"] == points[6]["covered_precision_at"]["1"] == 1
     assert {point["head"]["name"] for point in index.calibration["compared"]} == {"plain k-means"}
     assert index.calibration["machine"].keys() >= {"cpu", "date", "threads", "numpy", "torch"}
     rounds = index.calibration["fit"]["screen"]["rounds"]
@@ -84,8 +86,9 @@ def test_calibration_holds_every_head_and_batch(softmax: Softmax, tmp_path: Path
 
 
 def test_equal_inputs_give_an_equal_digest(softmax: Softmax, tmp_path: Path) -> None:
-    first = build(**arguments(softmax, out=tmp_path / "lm" / "1"))
-    again = build(**arguments(softmax, out=tmp_path / "lm" / "2"))
+    heads = ("exact", "screen")  # the sketch of certified is as wide as is fastest when measured
+    first = build(**arguments(softmax, out=tmp_path / "lm" / "1", heads=heads))
+    again = build(**arguments(softmax, out=tmp_path / "lm" / "2", heads=heads))
     assert first.digest == again.digest
     config = json.loads((tmp_path / "lm" / "1" / "manifest.json").read_bytes())["config"]
     assert config["clusters"] == 8
@@ -134,9 +137,13 @@ def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
         )
     )
     assert index.calibration is not None
-    screen = index.calibration["points"][3]
+    screen = index.calibration["points"][6]
     assert screen["precision"]["1"]["low"] >= target["p1"]
     assert screen["precision"]["5"]["low"] >= target["p5"]
+    assert index.head("screen").knobs["escalate"] == screen["head"]["knobs"]["escalate"]
+    assert screen["coverage"] == pytest.approx(
+        1 - index.manifest.heads["screen"].config["escalated"]
+    )
 
 
 def test_with_a_target_every_other_head_is_fitted_too(
@@ -165,7 +172,7 @@ def test_a_target_out_of_reach_writes_nothing(softmax: Softmax, tmp_path: Path) 
         build(**wanted)
     assert not list(tmp_path.iterdir())
     index = build(**wanted, best_effort=True)
-    assert index.heads == ("exact", "screen")
+    assert index.heads == ("exact", "certified", "screen")
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [

@@ -6,25 +6,19 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from logitsieve.evaluation.bounds import lower_bound
+from logitsieve.index_builder.cascade import UNREACHED
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_screen import Screen, plain_centroids, spend
+from logitsieve.index_builder.fit_screen import Screen
 from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
-from logitsieve.index_builder.target import (
-    PRECISE,
-    UNREACHED,
-    Target,
-    checked_target,
-    depths,
-    search_screen,
-)
+from logitsieve.index_builder.target import checked_target, depths, search_screen
 from logitsieve.types.errors import InvalidRequest, TargetNotReached
-from tests.index_builder.clustered import make_material
+from tests.index_builder.clustered import escalated_hits, lowest, make_material, scanned
 
 CONFIG = BuildConfig(clusters_tried=(4, 12), rounds=1, steps=20, batch_rows=128)
 REACHABLE = {"p1": 0.97, "p5": 0.95}
 UNREACHABLE = {"p1": 1.0}
+FALLBACK = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -32,47 +26,52 @@ def material() -> Material:
     return make_material(rows=3000, heldout=1000, depth=10)[1]
 
 
-def scanned(arrays: Mapping[str, np.ndarray]) -> float:
-    """A timer that needs no clock: rows of W and centroids read by an average cluster."""
-    return float(len(arrays["centroids"]) + np.diff(arrays["offsets"]).mean())
-
-
-def search(material: Material, target: Mapping[str, float], best_effort: bool = False) -> Screen:
+def search(
+    material: Material,
+    target: Mapping[str, float],
+    best_effort: bool = False,
+    fallback: float = FALLBACK,
+) -> Screen:
     return search_screen(
-        material, CONFIG, lambda *step: None, target=target, timer=scanned, best_effort=best_effort
+        material,
+        CONFIG,
+        lambda *step: None,
+        target=target,
+        timer=scanned,
+        fallback_us=fallback,
+        best_effort=best_effort,
     )
 
 
-def bounds(screen: Screen, target: Mapping[str, float]) -> dict[str, float]:
-    partition = screen.partition
-    keep = partition.knapsack.select(spend(partition, screen.plan.budget))
-    return Target(target).bounds(partition, keep)
-
-
-def test_a_reachable_target_is_met_by_the_lower_bounds(material: Material) -> None:
-    found = bounds(search(material, REACHABLE), REACHABLE)
+@pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
+def test_a_reachable_target_is_met_by_the_lower_bounds(material: Material, fallback: float) -> None:
+    screen = search(material, REACHABLE, fallback=fallback)
+    found = lowest(escalated_hits(screen.partition, screen.plan), REACHABLE)
     assert all(found[name] >= value for name, value in REACHABLE.items())
 
 
-def test_the_bounds_are_those_of_the_hits(material: Material) -> None:
-    screen = search(material, REACHABLE)
-    keep = screen.partition.knapsack.select(spend(screen.partition, screen.plan.budget))
-    hits = screen.partition.heldout_hits(keep)
-    expected = lower_bound(hits[:, :5].mean(axis=1))
-    assert bounds(screen, REACHABLE)["p5"] == expected
+def test_a_cheap_fallback_answers_more(material: Material) -> None:
+    """One that costs more than all of V answers none: the lists hold what the target needs."""
+    shares = [
+        search(material, REACHABLE, fallback=cost).plan.escalated for cost in (0.1, FALLBACK, 1e5)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.1
+    assert shares[-1] == 0
 
 
-def test_the_budget_is_the_least_that_meets_the_target(material: Material) -> None:
-    goal = Target(REACHABLE)
-    partition = Partition(material, plain_centroids(material, CONFIG, 12), 5, 3e-4)
-    plan = goal.plan(partition)
-    assert plan.budget is not None
-    assert goal.shortfall(partition, partition.knapsack.select(plan.budget)) <= 0
-    less = partition.knapsack.select(plan.budget - 2 * PRECISE)
-    assert goal.shortfall(partition, less) > 0
+def test_what_was_chosen_is_told(material: Material) -> None:
+    screen = search(material, REACHABLE, fallback=0.1)
+    assert screen.knobs == {"probes": screen.plan.probes, "escalate": screen.plan.escalate}
+    assert -1 < screen.plan.escalate < 1
+    assert screen.summary.keys() >= {"clusters", "labels", "candidates", "probes", "escalate"}
+    cosines = screen.partition.heldout_cosines
+    assert screen.summary["escalated"] == (cosines < screen.plan.escalate).mean()
 
 
-def test_an_unreachable_target_names_the_nearest_point(material: Material) -> None:
+def test_a_target_that_leaves_no_row_to_the_screen_names_the_nearest_point(
+    material: Material,
+) -> None:
     with pytest.raises(TargetNotReached) as caught:
         search(material, UNREACHABLE)
     assert caught.value.target == UNREACHABLE
@@ -84,12 +83,13 @@ def test_best_effort_returns_the_nearest_point(material: Material) -> None:
     screen = search(material, UNREACHABLE, best_effort=True)
     assert screen.plan.budget is None
     assert screen.plan.badness > UNREACHED
+    assert screen.knobs == {"probes": 1, "escalate": -1.0}
     assert screen.arrays["ids"].size
 
 
 def test_a_harder_target_costs_more(material: Material) -> None:
-    easy, hard = ({"p5": value} for value in (0.8, 0.97))
-    assert scanned(search(material, easy).arrays) < scanned(search(material, hard).arrays)
+    easy, hard = (search(material, {"p5": value}).plan.badness for value in (0.8, 0.97))
+    assert easy < hard
 
 
 def test_partitions_that_were_timed_are_not_kept(material: Material) -> None:
@@ -98,22 +98,28 @@ def test_partitions_that_were_timed_are_not_kept(material: Material) -> None:
 
     before, found = alive(), []
 
-    def timer(arrays: Mapping[str, np.ndarray]) -> float:
+    def timer(arrays: Mapping[str, np.ndarray], knobs: Mapping[str, float]) -> float:
         found.append(alive() - before)
-        return scanned(arrays)
+        return scanned(arrays, knobs)
 
     search_screen(
-        material, CONFIG, lambda *step: None, target=REACHABLE, timer=timer, best_effort=False
+        material,
+        CONFIG,
+        lambda *step: None,
+        target=REACHABLE,
+        timer=timer,
+        fallback_us=FALLBACK,
+        best_effort=False,
     )
-    assert found[:6] == [1] * 6
+    assert set(found[:12]) <= {1, 2}  # 2 while the next is made
 
 
 def test_depths() -> None:
     config = BuildConfig(labels=5)
-    assert depths({"p1": 0.9}, config, 1000) == (5, 7, 10)
-    assert depths({"p1": 0.9, "p10": 0.9}, config, 1000) == (10, 15, 20)
+    assert depths({"p1": 0.9}, config, 1000) == (5, 7, 10, 20)
+    assert depths({"p1": 0.9, "p10": 0.9}, config, 1000) == (10, 15, 20, 40)
     assert depths({"p1": 0.9}, config, 3) == (3,)
-    assert depths({"p1": 0.9}, BuildConfig(labels=64), 1000) == (64, 96, 128)
+    assert depths({"p1": 0.9}, BuildConfig(labels=64), 1000) == (64, 96, 128, 256)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from logitsieve.index import Index
 from logitsieve.index_builder.build import build
 from logitsieve.index_builder.config import BuildConfig
 
+MUCH = 0.5  # share of rows beyond which a screen is little more than a detour
+
 
 @with_options(BuildConfig)
 def command(
@@ -33,7 +35,9 @@ def command(
     vocabulary: Annotated[
         Path | None, typer.Option(help="Words by id, one a line, kept in the index.")
     ] = None,
-    heads: Annotated[str, typer.Option(help="Heads to build, by comma.")] = "exact,screen",
+    heads: Annotated[str, typer.Option(help="Heads to build, by comma.")] = (
+        "exact,screen,certified"
+    ),
     target_precision: Annotated[
         list[str] | None,
         typer.Option(metavar="p1=P,p5=P", help="Search for the fastest screen this precise."),
@@ -74,6 +78,12 @@ def _bytes(index: Index) -> dict[str, int]:
     return {entry.file: entry.size for entry in index.manifest.files()}
 
 
+def _escalated(index: Index) -> float:
+    """The share of held-out contexts that the screen left to its fallback when it was fitted."""
+    entry = index.manifest.heads.get("screen")
+    return 0.0 if entry is None else float(entry.config.get("escalated", 0.0))
+
+
 def _show(index: Index) -> None:
     print_points(index)
     matrix = index.vocab_size * index.dim * 4
@@ -82,4 +92,9 @@ def _show(index: Index) -> None:
         for name, count in _bytes(index).items()
     ]
     print_table("On disk", ["file", "size", "of W"], rows)
+    escalated = _escalated(index)
+    if escalated > MUCH:
+        print(
+            f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."
+        )
     print(f"{index.path}: default head {index.default_head}, digest {index.digest}")

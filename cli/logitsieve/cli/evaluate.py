@@ -101,6 +101,8 @@ def _as_json(found: Evaluation) -> dict[str, Any]:
         "mass_kept": found.mass_kept,
         "precision": {k: vars(precision) for k, precision in found.precision.items()},
         "scanned": dict(found.scanned),
+        "coverage": dict(found.coverage),
+        "covered": dict(found.covered),
     }
 
 
@@ -113,6 +115,8 @@ def _show(results: list[dict[str, Any]], title: str) -> None:
             precision["mean"],
             precision["low"],
             precision["worst"],
+            result["coverage"][k],
+            result["covered"].get(k),
             result["mass_kept"],
             result["scanned"][k],
             result["us_per_row"],
@@ -120,10 +124,10 @@ def _show(results: list[dict[str, Any]], title: str) -> None:
         for result in results
         for k, precision in result["precision"].items()
     ]
-    columns = ["head", "knobs", "k", "P@k", "low", "worst", "mass", "scanned"]
+    columns = ["head", "knobs", "k", "P@k", "low", "worst", "own", "own P@k", "mass", "scanned"]
     print_table(
         f"{title}, {results[0]['rows']:,} contexts; low: 95 % bound; worst: lowest block; "
-        "mass: probability kept",
+        "own: share not left to the fallback; mass: probability kept",
         [*columns, "us/row"],
         rows,
     )

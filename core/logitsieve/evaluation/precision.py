@@ -1,4 +1,4 @@
-"""Precision@k, mass kept and rows scanned of a head, judged by the exact one.
+"""Precision@k, coverage, mass kept and rows scanned of a head, judged by the exact one.
 
 papers/001, section 4.2: P@k = |A_k n S_k| / k, A_k the answer and S_k the exact top-k.
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from logitsieve.evaluation.bounds import PROVEN, Precision, summarize
 from logitsieve.evaluation.operating import KS
-from logitsieve.types.results import ArrayLike, Candidates, Float32, Float64, TopK
+from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, Float64, TopK
 
 MASS_STRIDE = 8  # mass kept needs all V logits of a row: one row in so many is enough
 MASS_LOGITS = 1 << 22  # logits held at once for that
@@ -42,6 +42,8 @@ class Evaluation:
     rows: int
     precision: Mapping[int, Precision]
     scanned: Mapping[int, float]  # rows of W a context, on average
+    coverage: Mapping[int, float]  # share of contexts that the head did not leave to its fallback
+    covered: Mapping[int, float]  # precision of those alone; no k where there are none
     mass_kept: float  # share of the softmax's probability that lies in the candidates
 
 
@@ -114,6 +116,7 @@ class _Tally:
         self._head, self._is_truth = head, head is exact
         self._shares: dict[int, list[Float64]] = {k: [] for k in ks}
         self._scanned: dict[int, list[Float64]] = {k: [] for k in ks}
+        self._own: dict[int, list[Bool]] = {k: [] for k in ks}
         self._masses: list[Float64] = []
 
     def add(self, block: Float32, truth: _Truth) -> None:
@@ -123,6 +126,7 @@ class _Tally:
             scanned.append(answer.scanned.astype(np.float64))
             if not self._head.proves:
                 self._shares[k].append(hits(answer, truth.top, k) / k)
+                self._own[k].append(~answer.exact)  # what is proven, a fallback answered
         self._masses.append(self._mass_kept(block[::MASS_STRIDE], truth))
 
     def _mass_kept(self, rows: Float32, truth: _Truth) -> Float64:
@@ -139,13 +143,28 @@ class _Tally:
         scanned = {k: np.concatenate(blocks) for k, blocks in self._scanned.items()}
         return Evaluation(
             rows=len(scanned[min(scanned)]),
-            precision={
-                k: PROVEN if self._head.proves else summarize(np.concatenate(blocks))
-                for k, blocks in self._shares.items()
-            },
             scanned={k: float(rows.mean()) for k, rows in scanned.items()},
             mass_kept=float(np.concatenate(self._masses).mean()),
+            **(self._proven() if self._head.proves else self._judged()),
         )
+
+    def _proven(self) -> dict[str, Any]:
+        ones = dict.fromkeys(self._shares, 1.0)
+        return {
+            "precision": dict.fromkeys(self._shares, PROVEN),
+            "coverage": ones,
+            "covered": ones,
+        }
+
+    def _judged(self) -> dict[str, Any]:
+        shares = {k: np.concatenate(blocks) for k, blocks in self._shares.items()}
+        own = {k: np.concatenate(blocks) for k, blocks in self._own.items()}
+        covered = {k: shares[k][rows] for k, rows in own.items() if rows.any()}
+        return {
+            "precision": {k: summarize(rows) for k, rows in shares.items()},
+            "coverage": {k: float(rows.mean()) for k, rows in own.items()},
+            "covered": {k: float(rows.mean()) for k, rows in covered.items()},
+        }
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:

@@ -34,7 +34,7 @@ def build(
     contexts: Source,
     out: Path | str,
     vocabulary: Sequence[str] | None = None,
-    heads: Sequence[str] = ("exact", "screen"),
+    heads: Sequence[str] = ("exact", "screen", "certified"),
     target_precision: Mapping[str, float] | None = None,
     config: BuildConfig | None = None,
     progress: Progress = no_progress,
@@ -45,8 +45,9 @@ def build(
 
     `out` is <name>/<version> and must not exist. `bias` None is zeros. Arrays, or files as
     arrays.py names them; the last tenth of `contexts` is held out unless `heldout` is given.
-    `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters, labels and budget for the least
-    measured time; TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets
+    `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters, labels, budget, probes and the
+    rows left to the fallback for the least measured time; TargetNotReached if that cannot be met,
+    unless `best_effort`. `progress` gets
     (stage, done, total). InvalidRequest names the argument at fault. Where it raises, nothing is
     written.
     """

@@ -58,12 +58,15 @@ class Bench:
     def entries(self, name: str, head: Head, times: Times) -> list[Entry]:
         """The head's point under `name`, once for each batch size: precision, candidates, time."""
         found = self._judge.evaluate(head)
+        timed = max(k for k in found.scanned if k <= TIMED_K)
         point = {
             "head": {"name": name, "knobs": dict(head.knobs)},
             "precision_at": {str(k): precision.mean for k, precision in found.precision.items()},
             "precision": {str(k): asdict(precision) for k, precision in found.precision.items()},
             "uneven": any(precision.uneven for precision in found.precision.values()),
-            "candidates": found.scanned[max(k for k in found.scanned if k <= TIMED_K)],
+            "candidates": found.scanned[timed],
+            "coverage": found.coverage[timed],
+            "covered_precision_at": {str(k): mean for k, mean in found.covered.items()},
             "mass_kept": found.mass_kept,
             "proven": head.proves,
         }

@@ -24,10 +24,16 @@ from logitsieve.types.results import Float32
 
 
 class Plan(NamedTuple):
-    """The budget that a partition's lists should have, and how bad they are then: lower wins."""
+    """The budget that a partition's lists should have, and how bad they are then: lower wins.
+
+    And how they are asked: the knobs of the head, with the share of rows they leave to another.
+    """
 
     budget: float | None
     badness: float
+    probes: int = 1
+    escalate: float = -1.0
+    escalated: float = 0.0
 
 
 class Goal(Protocol):
@@ -79,12 +85,14 @@ class Screen:
             "labels": self.partition.depth,
             "candidates": self.partition.candidates(keep_P),
             "best_round": self.best_round,
+            **self.knobs,
+            "escalated": self.plan.escalated,
         }
 
     @property
     def knobs(self) -> dict[str, float]:
-        """One probe."""
-        return {}
+        """The operating point of the plan."""
+        return {"probes": self.plan.probes, "escalate": self.plan.escalate}
 
     def _arrays(self, partition: Partition) -> dict[str, np.ndarray]:
         return partition.arrays(self._keep(partition))

@@ -1,7 +1,7 @@
 """Contexts routed to clusters: the labels seen in each, and what a choice of them would answer.
 
 Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels
-a context, P observed (cluster, label) pairs.
+a context, P observed (cluster, label) pairs, R best clusters of a context.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.knapsack import Knapsack
 from logitsieve.index_builder.material import Material
-from logitsieve.types.results import Bool, Float32, Int32, Int64
+from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
 
 COUNTED_ROWS = 1 << 18  # contexts grouped by cluster at once
+MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
 SHORTEST = 5  # ids in every list, labels allowing: one of none could answer nothing
 
 
@@ -51,22 +52,30 @@ class Partition:
             cluster=np.searchsorted(used, pairs.cluster).astype(np.int32), rows=pairs.rows[used]
         )
         self.knapsack = Knapsack(self.pairs.cluster, self.pairs.hits, self.pairs.rows, waste_weight)
-        self._heldout_H = route(material.heldout, self.centroids_CD)
-        self._pair_HK = self._find(self._heldout_H, material.heldout_labels)
+        self._near_HR, self.heldout_cosines = nearest(material.heldout, self.centroids_CD)
+        self._pairs: list[Int32] = []  # [H, K] of each probe, found when first asked for
 
     @property
     def clusters(self) -> int:
         """C."""
         return len(self.centroids_CD)
 
-    def heldout_hits(self, keep_P: Bool) -> Bool:
-        """bool [H, K]: whether each exact label of the held-out contexts is in its row's list."""
-        return (self._pair_HK >= 0) & keep_P[self._pair_HK]
+    def heldout_hits(self, keep_P: Bool, probes: int = 1) -> Bool:
+        """bool [H, K]: whether each exact label of the held-out contexts is in its row's lists."""
+        while len(self._pairs) < probes:
+            near_H = self._near_HR[:, len(self._pairs)]
+            self._pairs.append(self._find(near_H, self._material.heldout_labels))
+        found = [(pair_HK >= 0) & keep_P[pair_HK] for pair_HK in self._pairs[:probes]]
+        return np.asarray(np.logical_or.reduce(found))
+
+    def heldout_sizes(self, keep_P: Bool, probes: int = 1) -> Int64:
+        """int64 [H]: ids in the lists of each held-out context; one that is in two counts twice."""
+        return np.asarray(self.list_sizes(keep_P)[self._near_HR[:, :probes]].sum(axis=1))
 
     def heldout_loss(self, keep_P: Bool) -> float:
         """The mean loss of eq. 6 on the held-out contexts."""
         hits_H = self.heldout_hits(keep_P)[:, : self.depth].sum(axis=1)
-        size_H = self.list_sizes(keep_P)[self._heldout_H]
+        size_H = self.heldout_sizes(keep_P)
         return float((self.depth - hits_H + self.waste_weight * (size_H - hits_H)).mean())
 
     def sizes(self, keep_P: Bool) -> Int64:
@@ -132,6 +141,25 @@ def route(contexts: Contexts, centroids_CD: Float32) -> np.ndarray:
         cluster_N[done : done + len(block)] = scores.argmax(dim=1).numpy()
         done += len(block)
     return cluster_N
+
+
+def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
+    """([H, R] the best clusters of each context, [H] its cosine to the first of them).
+
+    A context of zeros has cosine 1: the screen answers it itself.
+    """
+    centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
+    lengths_C = torch.linalg.vector_norm(centroids_DC, dim=0)
+    probes = min(MOST_PROBES, len(centroids_CD))
+    near, cosines = [], []
+    for block in contexts.blocks():
+        rows = torch.from_numpy(block)
+        best = (rows @ centroids_DC).topk(probes, dim=1)
+        lengths = torch.linalg.vector_norm(rows, dim=1) * lengths_C[best.indices[:, 0]]
+        cosine = best.values[:, 0] / lengths
+        near.append(best.indices.numpy())
+        cosines.append(torch.where(lengths > 0, cosine, 1.0).numpy().astype(np.float64))
+    return np.concatenate(near), np.concatenate(cosines)
 
 
 def count_pairs(cluster_N: np.ndarray, labels_NK: np.ndarray, C: int, V: int) -> Pairs:

@@ -22,6 +22,7 @@ from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.heads.assembly import make_heads
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
+from logitsieve.index_builder.cascade import Timer
 from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit_certified import fit_certified
@@ -32,7 +33,7 @@ from logitsieve.index_builder.fit_lsh import fit_lsh
 from logitsieve.index_builder.fit_screen import fit_screen
 from logitsieve.index_builder.fit_svd import fit_svd
 from logitsieve.index_builder.material import Material, prepare
-from logitsieve.index_builder.target import Timer, checked_target, depths, search_screen
+from logitsieve.index_builder.target import checked_target, depths, search_screen
 from logitsieve.types.errors import InvalidRequest
 
 Arrays = Mapping[str, np.ndarray]
@@ -134,7 +135,8 @@ def run(inputs: Inputs, out: Path, scratch: Path, progress: Progress) -> Index:
 
 
 def _fit(inputs: Inputs, exact: Head, scratch: Path, progress: Progress) -> dict[str, Fitted]:
-    learned = [name for name in inputs.heads if name != EXACT]
+    """In the order of FITS: what may be the fallback of others comes before them."""
+    learned = [name for name in FITS if name in inputs.heads]
     if not learned:
         return {}
     config, softmax = inputs.config, inputs.softmax
@@ -144,27 +146,41 @@ def _fit(inputs: Inputs, exact: Head, scratch: Path, progress: Progress) -> dict
     material = prepare(
         exact, softmax, inputs.train, inputs.heldout, depth, config, scratch, progress
     )
-    fits = dict(FITS)
-    if inputs.target is not None:
-        fits["screen"] = partial(
-            search_screen,
-            target=inputs.target,
-            timer=_timer(inputs),
-            best_effort=inputs.best_effort,
-        )
-    return {name: fits[name](material, config, progress) for name in learned}
+    fitted: dict[str, Fitted] = {}
+    for name in learned:
+        fit = FITS[name]
+        if name == "screen" and inputs.target is not None:
+            fit = _search(inputs, inputs.target, fitted)
+        fitted[name] = fit(material, config, progress)
+    return fitted
 
 
-def _timer(inputs: Inputs) -> Timer:
-    """Times a screen over given arrays through the public `topk`, one row a call, one thread."""
+def _search(inputs: Inputs, target: Mapping[str, float], fitted: Mapping[str, Fitted]) -> Fit:
+    """A fit of `screen` that meets `target`, timed with the fallback that it will have.
+
+    Times are those of the public `topk`, one row a call, one thread.
+    """
     hidden = inputs.heldout.sample(TIMED_ROWS)
     k = min(TIMED_K, inputs.softmax.vocab_size)
+    parts = {_part(name): fit.arrays for name, fit in fitted.items()}
+    knobs = {name: fit.knobs for name, fit in fitted.items()}
 
-    def microseconds(arrays: Arrays) -> float:
-        heads = make_heads(HEADS, inputs.softmax, {"screen": arrays}, {"screen": {}}, 1)
-        return us_per_row(heads["screen"], hidden, k, 1)
+    def microseconds(arrays: Arrays, point: Mapping[str, float]) -> float:
+        made = make_heads(
+            HEADS, inputs.softmax, {**parts, "screen": arrays}, {**knobs, "screen": point}, 1
+        )
+        return us_per_row(made["screen"], hidden, k, 1)
 
-    return microseconds
+    proving = make_heads(HEADS, inputs.softmax, parts, knobs, 1)
+    fallback = next(head for head in reversed(proving.values()) if head.proves)
+    timer: Timer = microseconds
+    return partial(
+        search_screen,
+        target=target,
+        timer=timer,
+        fallback_us=us_per_row(fallback, hidden, k, 1),
+        best_effort=inputs.best_effort,
+    )
 
 
 def _part(name: str) -> str:

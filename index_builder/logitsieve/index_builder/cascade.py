@@ -1,0 +1,166 @@
+"""The operating point of a cascade: lists, clusters to probe, and rows that the fallback answers.
+
+A row whose cosine to its best centroid is low is one that its lists miss, so the rows of the lowest
+cosines are escalated until the others reach the precision asked for. Not in the paper;
+docs/building.md says how much it brings.
+
+Shape letters: H held-out contexts, K labels a context, P observed (cluster, label) pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.evaluation.bounds import lower_bound
+from logitsieve.index_builder.fit_screen import Plan
+from logitsieve.index_builder.partition import MOST_PROBES, Partition
+from logitsieve.types.results import Bool, Float64
+
+TARGETS = {"p1": 1, "p5": 5, "p10": 10}
+PRECISE = 0.25  # candidates a row to which a budget is found
+SHRINK = 0.8  # of the budgets tried with escalation, each beside the one before
+LEAST = 0.06  # of all labels: the least budget tried with escalation
+UNREACHED = 1e9  # badness of a partition that misses the target with every label kept
+FEW = 0.125  # of all labels: the short lists by which the time of a screen is learnt
+
+Timer = Callable[[Mapping[str, np.ndarray], Mapping[str, float]], float]
+"""Microseconds a row of a screen over these arrays at these knobs, measured."""
+
+
+class Line(NamedTuple):
+    """Microseconds a row of a screen: what routing costs, and each candidate."""
+
+    routing: float
+    candidate: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Measured times: of the fallback, and of screens by the number of probes, from 1."""
+
+    fallback: float
+    lines: Sequence[Line]
+
+    def us(self, probes: int, sizes_H: np.ndarray, escalated_H: Bool) -> float:
+        """Microseconds a row: routing all, scanning the lists of some, answering others exactly."""
+        line = self.lines[probes - 1]
+        scanned = float(np.where(escalated_H, 0, sizes_H).mean())
+        share = float(escalated_H.mean())
+        return line.routing + line.candidate * scanned + share * self.fallback
+
+
+def measure(partition: Partition, timer: Timer, fallback: float) -> Costs:
+    """Times screens of few labels and of all, with each number of probes, for lines between."""
+    most = partition.knapsack.everything
+    few_P, all_P = (partition.knapsack.select(share * most) for share in (FEW, 1.0))
+    lines = []
+    for probes in range(1, min(MOST_PROBES, partition.clusters) + 1):
+        us = [timer(partition.arrays(keep_P), {"probes": probes}) for keep_P in (few_P, all_P)]
+        sizes = [partition.heldout_sizes(keep_P, probes).mean() for keep_P in (few_P, all_P)]
+        slope = max(0.0, (us[1] - us[0]) / max(1.0, float(sizes[1] - sizes[0])))
+        lines.append(Line(max(0.0, us[1] - slope * float(sizes[1])), slope))
+    return Costs(fallback, tuple(lines))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A goal for training: the least time whose lower 95 % bounds meet `precision`."""
+
+    precision: Mapping[str, float]
+    costs: Costs
+
+    def plan(self, partition: Partition) -> Plan:
+        """The cheapest of the plans that meet the target, by the measured costs.
+
+        Where not even all labels and all but one row escalated meet it: no limit, none escalated.
+        """
+        best = min(self._plans(partition), key=lambda plan: plan.badness, default=None)
+        if best is not None:
+            return best
+        keep_P = partition.knapsack.select(partition.knapsack.everything)
+        return Plan(None, UNREACHED + self.shortfall(partition, keep_P))
+
+    def _plans(self, partition: Partition) -> Iterator[Plan]:
+        most = partition.knapsack.everything
+        for probes in range(1, len(self.costs.lines) + 1):
+            budgets = [most * SHRINK**step for step in range(int(np.log(LEAST) / np.log(SHRINK)))]
+            if (least := self._least_budget(partition, probes)) is not None:
+                budgets = [least, *(budget for budget in budgets if budget < least)]
+            for budget in budgets:
+                keep_P = partition.knapsack.select(budget)
+                hits_HK = partition.heldout_hits(keep_P, probes)
+                escalate = least_escalation(hits_HK, partition.heldout_cosines, self.precision)
+                if escalate is None:
+                    continue
+                escalated_H = partition.heldout_cosines < escalate
+                sizes_H = partition.heldout_sizes(keep_P, probes)
+                us = self.costs.us(probes, sizes_H, escalated_H)
+                yield Plan(budget, us, probes, escalate, float(escalated_H.mean()))
+
+    def _least_budget(self, partition: Partition, probes: int) -> float | None:
+        """The least budget that meets the target with no row escalated, if there is one."""
+        low, high = 0.0, partition.knapsack.everything
+        if self.shortfall(partition, partition.knapsack.select(high), probes) > 0:
+            return None
+        while high - low > PRECISE:
+            middle = (low + high) / 2
+            if self.shortfall(partition, partition.knapsack.select(middle), probes) > 0:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def shortfall(self, partition: Partition, keep_P: Bool, probes: int = 1) -> float:
+        """How far the worst of the lower bounds is below its target; 0 or less if none is."""
+        bounds = self.bounds(partition, keep_P, probes)
+        return max(self.precision[name] - bounds[name] for name in self.precision)
+
+    def bounds(self, partition: Partition, keep_P: Bool, probes: int = 1) -> dict[str, float]:
+        """The lower 95 % bounds of the precisions asked for, no row being escalated."""
+        hits_HK = partition.heldout_hits(keep_P, probes)
+        return {name: lower_bound(share_H) for name, share_H in _shares(hits_HK, self.precision)}
+
+
+def _shares(hits_HK: Bool, precision: Mapping[str, float]) -> Iterator[tuple[str, Float64]]:
+    """[H] the share right of each row, for each precision by its name."""
+    for name in precision:
+        yield name, hits_HK[:, : TARGETS[name]].mean(axis=1)
+
+
+def least_escalation(
+    hits_HK: Bool, cosines_H: Float64, precision: Mapping[str, float]
+) -> float | None:
+    """The least cosine threshold at which the lower bounds meet `precision`; -1 if none is needed.
+
+    Rows below it count as right. None where a threshold would have to leave no row to the screen.
+    """
+    order_H = np.argsort(cosines_H, kind="stable")
+    ranked_H = cosines_H[order_H]
+    rank_H = np.empty_like(order_H)
+    rank_H[order_H] = np.arange(len(order_H))
+    shares = dict(_shares(hits_HK, precision))
+
+    def met(escalated: int) -> bool:
+        return all(
+            lower_bound(np.where(rank_H < escalated, 1.0, share_H)) >= precision[name]
+            for name, share_H in shares.items()
+        )
+
+    if met(0):
+        return -1.0
+    low, high = 0, int(np.searchsorted(ranked_H, ranked_H[-1]))  # fewer than all, also with ties
+    if high == 0 or not met(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if met(middle):
+            high = middle
+        else:
+            low = middle
+    while ranked_H[high] == ranked_H[high - 1]:  # equal cosines go together
+        high += 1
+    return float(np.clip((ranked_H[high - 1] + ranked_H[high]) / 2, -1.0, 1.0))
