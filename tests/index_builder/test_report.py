@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.evaluation.precision import hits
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.report import write_report
+from logitsieve.index_builder.report_cascade import trace
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 
 VOCABULARY, DIM = 20, 2
@@ -87,13 +89,15 @@ def make(tmp_path: Path) -> Make:
     weight = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     halves = [np.flatnonzero(weight[:, 0] >= -0.4), np.flatnonzero(weight[:, 0] <= 0.4)]
 
-    def write(*, screen: bool = True, **options: Any) -> Index:
+    def write(*, screen: bool = True, escalate: float = -1.0, **options: Any) -> Index:
         arrays = {
             "centroids": np.array([[1, 0], [-1, 0]], np.float32),
             "offsets": np.cumsum([0, *map(len, halves)]).astype(np.int32),
             "ids": np.concatenate(halves).astype(np.int32),
         }
-        heads = {"exact": HeadEntry()} | ({"screen": HeadEntry("screen")} if screen else {})
+        heads = {"exact": HeadEntry()} | (
+            {"screen": HeadEntry("screen", {"escalate": escalate})} if screen else {}
+        )
         path = write_index(
             tmp_path / "models" / "circle" / "3",
             softmax=Softmax(weight, np.zeros(VOCABULARY, np.float32)),
@@ -133,7 +137,7 @@ def test_the_whole_page(make: Make, tmp_path: Path) -> None:
     ):
         assert text in page.text
     assert "script" not in page.tags
-    assert page.tags.count("svg") == 6
+    assert page.tags.count("svg") == 7
 
 
 def test_the_page_asks_the_network_for_nothing(make: Make, tmp_path: Path) -> None:
@@ -171,7 +175,7 @@ def test_uneven_coverage_is_warned_of(make: Make, tmp_path: Path) -> None:
     angles = np.concatenate([np.full(360, 0.1), np.full(40, np.pi / 2 - 0.05)])
     hidden = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     write_report(make(), tmp_path / "report.html", hidden)
-    assert "Coverage varies" in Page((tmp_path / "report.html").read_text()).text
+    assert "That varies" in Page((tmp_path / "report.html").read_text()).text
 
 
 def test_uneven_precision_is_warned_of(make: Make, tmp_path: Path) -> None:
@@ -225,3 +229,31 @@ def test_a_head_named_like_a_formula_is_plain_text(make: Make, tmp_path: Path) -
 def test_wrong_contexts_name_their_field(make: Make, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"^contexts: got D = 3, allowed: D = 2"):
         write_report(make(), tmp_path / "report.html", np.ones((4, 3), np.float32))
+
+
+def test_the_cascade_is_that_of_the_head_at_each_threshold(make: Make, tmp_path: Path) -> None:
+    index, hidden = make(), contexts()
+    centroids = np.array([[1, 0], [-1, 0]], np.float32)
+    curve = trace(index, hidden, centroids)
+    assert curve.coverage[-1] == 1
+    assert curve.stored == 1
+    cosines = np.abs(hidden[:, 0]) / np.linalg.norm(hidden, axis=1)
+    truth = index.head("exact").topk(hidden, 5)
+    for place in (9, 50, 98):
+        escalate = np.quantile(cosines, 1 - curve.coverage[place])
+        head = index.head("screen", escalate=float(escalate))
+        for k in (1, 5):
+            top = head.topk(hidden, k)
+            right = hits(top, truth, k) / k
+            assert curve.precision[k][place] == pytest.approx(right.mean(), abs=1 / len(hidden))
+            own = right[~top.exact].mean()
+            assert curve.own[k][place] == pytest.approx(own, abs=1 / (~top.exact).sum())
+        assert curve.scanned[place] == pytest.approx(top.scanned.mean(), abs=VOCABULARY / 400)
+
+
+def test_what_the_cascade_is_at_the_stored_knobs(make: Make, tmp_path: Path) -> None:
+    write_report(make(escalate=0.5), tmp_path / "report.html", contexts())
+    text = Page((tmp_path / "report.html").read_text()).text
+    share = re.search(r"escalate = 0\.5 the screen answers ([0-9.]+)%", text)
+    assert share is not None
+    assert 60 < float(share[1]) < 73  # |cos| of two in three angles is over a half

@@ -20,7 +20,8 @@ from logitsieve.index import Index
 from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import report_plots as plots
 from logitsieve.index_builder.contexts import Source, open_contexts
-from logitsieve.types.results import Bool, Float64, Int64
+from logitsieve.index_builder.report_cascade import cascade
+from logitsieve.types.results import Bool, Float32, Float64, Int64
 
 SAMPLED = 4000  # contexts looked at, spread over all
 LABELS = 5  # K: the exact top-k that a cluster's list should hold
@@ -34,19 +35,23 @@ Lists = tuple[Int64, Int64]  # CSR of the screen: offsets [C+1], ids
 class Sample:
     """Contexts met by the screen: where they go, and which labels their lists hold."""
 
+    hidden: Float32  # [B, D]
     clusters: Int64  # [B]
     labels: Int64  # [B, K]
     covered: Bool  # [B, K]
 
 
 def write_report(index: Index, out: Path | str, contexts: Source | None = None) -> None:
-    """Write the page `out`; with `contexts`, the screen's coverage of them is measured too."""
+    """Write the page `out`; with `contexts`, how the screen does on them is measured too."""
     screen = read_contents(index.path).parts.get("screen")
     sections = [_identity(index), *_measured(index), _memory(index)]
     if screen is not None:
         lists = screen["offsets"].astype(np.int64), screen["ids"].astype(np.int64)
         sample = None if contexts is None else _sample(index, screen["centroids"], lists, contexts)
-        sections += [_clusters(lists, sample), *_coverage(sample), *_words(index, lists, sample)]
+        sections += [_clusters(lists, sample), *_coverage(sample)]
+        if sample is not None:
+            sections += cascade(index, sample.hidden, screen["centroids"])
+        sections += _words(index, lists, sample)
     page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(f"{index.name} {index.version}"),
         digest=escape(index.digest),
@@ -80,7 +85,8 @@ def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:
     yield "<h2>Speed and precision</h2>"
     yield (
         f"<p>On {calibration['heldout_rows']:,} held-out contexts. B: rows a call. Filled: 1; "
-        "hollow: 64. In brackets the one-sided lower 95 % bounds.</p>"
+        "hollow: 64. In brackets the one-sided lower 95 % bounds. Coverage: the share that the "
+        "head did not leave to its fallback.</p>"
     )
     yield plots.speed_precision([*points, *compared])
     ks = ("1", "5", "10")
@@ -94,10 +100,11 @@ def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:
             *(_precision(point["precision"].get(k)) for k in ks),
             point["mass_kept"],
             point["candidates"],
+            point.get("coverage"),  # earlier builders did not measure it
         )
         for point in [*points, *compared]
     ]
-    yield _table([*header, "mass kept", "candidates"], rows)
+    yield _table([*header, "mass kept", "candidates", "coverage"], rows)
     if names := ", ".join(dict.fromkeys(point["head"]["name"] for point in compared)):
         yield f"<p>Measured for comparison, not in the index: {escape(names)}.</p>"
     yield f"<p>Measured with: {escape(machine)}.</p>"
@@ -130,7 +137,7 @@ def _sample(index: Index, centroids: np.ndarray, lists: Lists, source: Source) -
     offsets, ids = lists
     members = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * index.vocab_size + ids
     wanted = clusters_B[:, None] * index.vocab_size + labels_BK
-    return Sample(clusters_B, labels_BK.astype(np.int64), np.isin(wanted, members))
+    return Sample(hidden_BD, clusters_B, labels_BK.astype(np.int64), np.isin(wanted, members))
 
 
 def _clusters(lists: Lists, sample: Sample | None) -> str:
@@ -157,7 +164,7 @@ def _coverage(sample: Sample | None) -> Iterator[str]:
         return
     share_B = sample.covered.mean(axis=1)
     blocks, found = block_means(share_B), summarize(share_B)
-    yield "<h2>Coverage</h2>"
+    yield "<h2>Labels in the lists</h2>"
     yield (
         f"<p>The share of the exact top-{sample.labels.shape[1]} that lies in the list of the "
         f"context's cluster, in {len(blocks)} contiguous blocks: {found.mean:.4f} on average, "
@@ -165,7 +172,7 @@ def _coverage(sample: Sample | None) -> Iterator[str]:
     )
     if found.uneven:
         yield (
-            f'<p class="warning">Coverage varies: block {int(blocks.argmin()) + 1} is '
+            f'<p class="warning">That varies: block {int(blocks.argmin()) + 1} is '
             f"{found.mean - found.worst:.3f} below the mean. The contexts that the screen was "
             "fitted on may come from a part of the text only; spread them over all of it.</p>"
         )

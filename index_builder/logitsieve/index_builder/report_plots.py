@@ -10,7 +10,9 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator, PercentFormatter
+
+from logitsieve.types.results import Float64
 
 INK = "#010203"  # becomes the colour of the text around the plot
 COLOURS = ("#3d87c9", "#d9772b", "#3fa06a", "#a86bc4", "#c95666", "#8f8a3a")
@@ -73,6 +75,32 @@ def _curve(points: Sequence[Mapping[str, Any]], k: str) -> tuple[list[float], li
     known = [(p["us_per_row"], p["precision_at"][k]) for p in points if k in p["precision_at"]]
     known.sort()
     return [us for us, _ in known], [precision for _, precision in known]
+
+
+def cascade(
+    coverage: Float64,
+    precision: Mapping[int, Float64],
+    own: Mapping[int, Float64],
+    scanned: Float64,
+    stored: float,
+) -> str:
+    """Precision by k and rows of W over coverage, left to right fewer rows left to the fallback."""
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(7.5, 5.0), layout="constrained")
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        for (k, whole), colour in zip(precision.items(), cycle(COLOURS), strict=False):
+            upper.plot(coverage, whole, color=colour, label=f"P@{k}, all rows")
+            upper.plot(coverage, own[k], color=colour, linestyle="--", label=f"P@{k}, its own")
+        lower.plot(coverage, scanned, color=COLOURS[2])
+        lower.set_ylim(bottom=0)
+        for axes in (upper, lower):
+            axes.set_facecolor("none")
+            axes.axvline(stored, color=COLOURS[4], linestyle=":", label="stored")
+        upper.set(ylabel="precision")
+        upper.legend(loc="lower left", ncols=len(precision) + 1)
+        lower.xaxis.set_major_formatter(PercentFormatter(1.0))
+        lower.set(xlabel="coverage: contexts that the screen answers itself", ylabel="rows of W")
+        return _svg(upper)
 
 
 def histogram(values: Sequence[float], xlabel: str, ylabel: str) -> str:
