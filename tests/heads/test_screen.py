@@ -219,3 +219,23 @@ def test_one_cluster_with_every_row_is_the_exact_answer() -> None:
 def test_a_vocabulary_of_one() -> None:
     softmax = Softmax(np.ones((1, 3), np.float32), np.zeros(1, np.float32))
     assert make_head("screen", softmax).topk(np.ones(3, np.float32), 1).ids.tolist() == [[0]]
+
+
+def test_each_cluster_may_have_a_threshold_of_its_own() -> None:
+    """Reaches are factors: two clusters keep all of their rows, one loses all, the others some."""
+    reaches = np.array([1e-3, 1.0, 1e3, 1.0, 1e-3, 1.0], np.float32)
+    cosine_B = cosines()
+    routed_B = np.array([dot64(ARRAYS["centroids"], row).argmax() for row in HIDDEN])
+    escalate = float(np.quantile(cosine_B, 0.5))
+    top = make_screen({**ARRAYS, "reaches": reaches}).with_knobs(escalate=escalate).topk(HIDDEN, 5)
+    np.testing.assert_array_equal(top.exact, cosine_B < escalate * reaches[routed_B])
+    assert len(set(top.exact[reaches[routed_B] == 1])) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [np.ones(5, np.float32), np.ones(6), np.zeros(6, np.float32), np.full(6, np.nan, np.float32)],
+)
+def test_reaches_that_no_builder_writes_are_refused(wrong: np.ndarray) -> None:
+    with pytest.raises(InvalidRequest, match="reaches"):
+        make_screen({**ARRAYS, "reaches": wrong})

@@ -157,9 +157,7 @@ def checked_k(k: Any, vocab_size: int) -> int:
     return int(k)
 
 
-def ready_request(
-    hidden: ArrayLike, k: int, dim: int, vocab_size: int
-) -> tuple[Float32, int, int]:
+def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
     """`hidden` as `ready_hidden` makes it, its rows, and `k` as `checked_k` does."""
     if (
         type(hidden) is not np.ndarray

@@ -1,9 +1,9 @@
 """Exact top k with a proof, at the cost of a sketch: a bound for every row, few exact logits.
 
 No paper; docs/certified.md derives and proves the bound. Every logit gets an upper bound from the
-int8 codes of some rotated coordinates of its row; rows whose bound is below k exact logits are
-dropped, all others are computed. Time O(M D + V M), the V M on bytes, and few exact logits; memory
-F + T + 8 bytes a row. The proof holds for any context; only the speed depends on it.
+int8 codes of some coordinates of its row; rows whose bound is below k exact logits are
+dropped, all others are computed. Time O(D^2 + V F), the V F on bytes, and few exact logits; memory
+F + T + 16 bytes a row. The proof holds for any context; only the speed depends on it.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M coordinates.
 """
@@ -11,6 +11,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M coordinat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
@@ -29,12 +30,12 @@ from logitsieve.heads.base import (
     refuse_row,
     require_part,
 )
-from logitsieve.heads.part import Arrays, Part, Tensor
+from logitsieve.heads.part import Arrays, Part, Tensor, all_different
 from logitsieve.kernels.certified import certified_bounds, certified_candidates, certified_topk
 from logitsieve.kernels.csr import csr_log_sum_exp
 from logitsieve.kernels.lanes import LANES
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sketch import EXTRA, sketch_record
+from logitsieve.kernels.sketch import COARSE_EXTRA, sketch_record
 from logitsieve.types.results import ArrayLike, Bounds, Candidates, Float32, Int32, TopK
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
@@ -45,14 +46,12 @@ SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponential
 def _check_sizes(arrays: Arrays) -> None:
     """ValueError unless the codes are as wide as the kernels read them, and hold every row."""
     groups, size = arrays["coarse"].shape
-    fine, coordinates = arrays["fine"].shape[1], len(arrays["basis"])
-    coarse = size // LANES - EXTRA
+    fine = arrays["fine"].shape[1]
+    coarse = size // LANES - COARSE_EXTRA
     if fine % 64 or fine > WIDEST:
         raise ValueError(f"fine has {fine} bytes a row, needed: 64, 128, ... {WIDEST}")
-    if size % (LANES * LANES) != LANES * EXTRA or not 0 < coarse <= fine:
-        raise ValueError(f"coarse has {size} bytes a group, needed: 16 (8 + 16, 32, ... {fine})")
-    if coordinates > fine - EXTRA:
-        raise ValueError(f"basis of {coordinates} rows, for which there are no codes")
+    if size % (LANES * LANES) != LANES * COARSE_EXTRA or not 0 < coarse <= fine:
+        raise ValueError(f"coarse has {size} bytes a group, needed: 16 (12 + 16, 32, ... {fine})")
     if groups != -(-len(arrays["fine"]) // LANES):
         raise ValueError(f"coarse has {groups} groups of 16 rows, not all of the vocabulary")
 
@@ -60,12 +59,14 @@ def _check_sizes(arrays: Arrays) -> None:
 SKETCH = Part(
     "sketch",
     {
-        "basis": Tensor("float32", ("M", "D")),
+        "basis": Tensor("float32", ("D", "D")),
         "coarse": Tensor("uint8", ("G", "S"), "codes"),
         "fine": Tensor("uint8", ("V", "T"), "codes"),
+        "order": Tensor("int32", ("V",), "ids", "V"),
         "limits": Tensor("float64", (5,)),
     },
     structure=_check_sizes,
+    values=partial(all_different, "order"),
 )
 
 

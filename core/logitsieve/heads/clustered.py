@@ -71,6 +71,7 @@ class ClusteredHead:
             self.disjoint,
             self.knobs.get("escalate", -1.0),
             self._sketch(),
+            arrays.get("reaches"),
         )
         self._address = self._record.ctypes.data
         self._kernel = screen_topk.entry()

@@ -7,26 +7,45 @@ Neural Networks: t = argmax_c v_c . h, then exact logits of the words in list t 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
+
+import numpy as np
 
 from logitsieve.heads.base import Knob, require_part
 from logitsieve.heads.certified import SKETCH
 from logitsieve.heads.clustered import ClusteredHead, clustered_part
-from logitsieve.heads.part import Part
+from logitsieve.heads.part import Arrays, Part, no_empty_lists
 from logitsieve.kernels.sketch import sketch_record
 from logitsieve.types.results import Int64
+
+
+def _check_lists(arrays: Arrays) -> None:
+    """ValueError if a list is empty, or for `reaches` that no builder writes; they may be absent.
+
+    float32 [C] > 0: rows of a cluster need a cosine of `escalate` times its reach.
+    """
+    no_empty_lists("offsets", arrays)
+    reaches = arrays.get("reaches")
+    if reaches is None:
+        return
+    if reaches.dtype != np.float32 or reaches.shape != (len(arrays["centroids"]),):
+        raise ValueError(f"reaches is {reaches.dtype} {list(reaches.shape)}, needed: float32 [C]")
+    if not (np.isfinite(reaches) & (reaches > 0)).all():
+        raise ValueError("reaches are not all finite and above 0")
 
 
 class ScreenHead(ClusteredHead):
     """Looks at the candidate lists of the `probes` best clusters of each row.
 
     A row whose cosine to its best centroid is below `escalate` is answered by the fallback: what is
-    far from every context that was fitted is what the lists miss. Not in the paper.
+    far from every context that was fitted is what the lists miss. Not in the paper. Where the part
+    has `reaches`, each cluster has a threshold of its own: `escalate` times its reach.
     """
 
     name: ClassVar[str] = "screen"
     borrows: ClassVar[tuple[str, ...]] = ("sketch",)
-    part: ClassVar[Part | None] = clustered_part("screen")
+    part: ClassVar[Part | None] = replace(clustered_part("screen"), structure=_check_lists)
     probed: ClassVar[str] = "probes"
     knob_table: ClassVar[Mapping[str, Knob]] = {
         "probes": Knob(

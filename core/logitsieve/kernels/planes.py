@@ -44,11 +44,11 @@ def plane_scale(a, count):
 def encode_planes(a, scale, first, last, high, low):
     """Write codes r of a[first:last], whole lanes: g = scale * r approximates a.
 
-    Returns (sum of r, ||g||^2, g.a, ||a - g||^2). With a scale of 0, g is 0.
+    Returns (sum of r, ||g||^2, ||a - g||^2). With a scale of 0, g is 0.
     """
     factor = np.float32(1.0 - 2.0**-20) / scale if scale > 0 else np.float32(0)
     step, one = splat64(float(scale)), splat64(1.0)
-    total, squares, products, errors = zeros64(), zeros64(), zeros64(), zeros64()
+    total, squares, errors = zeros64(), zeros64(), zeros64()
     for d in range(first, last, LANES):
         x = load(a, d)
         r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
@@ -59,6 +59,5 @@ def encode_planes(a, scale, first, last, high, low):
         error = multiply_add(g, splat64(-1.0), wide)
         total = multiply_add(widen(r), one, total)
         squares = multiply_add(g, g, squares)
-        products = multiply_add(g, wide, products)
         errors = multiply_add(error, error, errors)
-    return int(pair_sum(total)), pair_sum(squares), pair_sum(products), pair_sum(errors)
+    return int(pair_sum(total)), pair_sum(squares), pair_sum(errors)

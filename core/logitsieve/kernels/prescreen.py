@@ -14,8 +14,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.cuts import SEEDS, cut_between, cut_of
-from logitsieve.kernels.dots import row_of
-from logitsieve.kernels.lanes import LANES
+from logitsieve.kernels.dots import padded, row_of
 from logitsieve.kernels.pointers import as_float32, as_int8, as_int32, shift
 from logitsieve.kernels.queries import CHUNK, NORM, SIZE, STATE
 from logitsieve.kernels.record import matrix_at
@@ -23,22 +22,24 @@ from logitsieve.kernels.scan import scan_one
 from logitsieve.kernels.sketch import (
     FACTORS,
     MARGIN,
+    REFINED_ROOM,
     describe,
     query_room,
     refine,
+    refined_at,
     rotated_room,
     sketch_at,
 )
 
-# Scratch of one query: codes, factors, rotated coordinates; estimates and bounds float32 [CHUNK] of
-# a chunk of a list, and the ids [CHUNK] of it that are computed.
-Filter = namedtuple("Filter", "planes factors rotated estimates uppers ids")
+# Scratch of one query: codes, factors, rotated coordinates; what refining a chunk of a list finds,
+# and the ids [CHUNK] of it that are computed.
+Filter = namedtuple("Filter", "planes factors rotated refined ids")
 
 
 @inline
 def filter_room(record):
     """float64 values of scratch for a Filter over the sketch of this record."""
-    return query_room(record) + FACTORS + rotated_room(record) + 3 * CHUNK // 2
+    return query_room(record) + FACTORS + rotated_room(record) + REFINED_ROOM + CHUNK // 2
 
 
 @inline
@@ -51,9 +52,8 @@ def filter_at(record, scratch):
         as_int8(scratch),
         factors,
         as_float32(rotated),
-        as_float32(chunk),
-        as_float32(shift(chunk, CHUNK // 2)),
-        as_int32(shift(chunk, CHUNK)),
+        refined_at(chunk),
+        as_int32(shift(chunk, REFINED_ROOM)),
     )
 
 
@@ -75,35 +75,32 @@ def scan_filtered(record, filtered, ids, first, last, queries, q):
     state, computed = shift(queries.states, STATE * q), 0
     for start in range(first, last, CHUNK):
         count = min(CHUNK, last - start)
-        for i in range(count):
-            row = int(ids[start + i])
-            estimate, slack = refine(sketch, filtered.planes, filtered.factors, row)
-            filtered.estimates[i] = np.float32(estimate)
-            filtered.uppers[i] = np.float32(estimate + slack)
+        here, uppers = shift(ids, start), filtered.refined.uppers
+        refine(sketch, filtered.planes, filtered.factors, here, count, filtered.refined)
         if int(state[SIZE]) < queries.limit:
-            seeds = _take_best(filtered, ids, start, count, queries.limit)
+            seeds = _take_best(filtered, here, count, queries.limit)
             scan_one(matrix, True, chosen, 0, seeds, queries, q)
             computed += seeds
         cut, size = cut_of(queries, q, state, filtered.factors[MARGIN]), 0
         for i in range(count):
-            chosen[size] = ids[start + i]
-            size += not filtered.uppers[i] < cut
+            chosen[size] = here[i]
+            size += not uppers[i] < cut
         scan_one(matrix, True, chosen, 0, size, queries, q)
         computed += size
     return computed
 
 
 @inline
-def _take_best(filtered, ids, start, count, limit):
+def _take_best(filtered, ids, count, limit):
     """List the rows of a chunk with the best estimates; their bounds become -inf. How many."""
-    padding = (count + LANES - 1) // LANES * LANES
-    for i in range(count, padding):
-        filtered.estimates[i] = -np.inf
+    estimates, whole = filtered.refined.estimates, padded(count)
+    for i in range(count, whole):
+        estimates[i] = -np.inf
     most = min(2 * SEEDS * limit, CHUNK)
-    cut, size = cut_between(filtered.estimates, padding, min(SEEDS * limit, count), most), 0
+    cut, size = cut_between(estimates, whole, min(SEEDS * limit, count), most), 0
     for i in range(count):
-        if size < most and filtered.estimates[i] >= cut:
-            filtered.ids[size] = ids[start + i]
-            filtered.uppers[i] = -np.inf
+        if size < most and estimates[i] >= cut:
+            filtered.ids[size] = ids[i]
+            filtered.refined.uppers[i] = -np.inf
             size += 1
     return size

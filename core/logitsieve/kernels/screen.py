@@ -75,12 +75,14 @@ def screen_record(
     disjoint: bool = False,
     escalate: float = -1.0,
     sketch: Int64 | None = None,
+    reaches: Float32 | None = None,
 ) -> tuple[Int64, tuple[np.ndarray, ...]]:
     """The record of a screen over the softmax of `softmax_record`, and the arrays it points to.
 
     `biases` [C] are added to the centroids' dots, which are then not approximated by int8. Lists
     that are `disjoint` share no id. Rows whose cosine to the best centroid is below `escalate` find
-    no candidates. With the record of a `sketch`, lists are scanned through it.
+    no candidates; `reaches` [C] are factors of that for the rows of each. With the record of a
+    `sketch`, lists are scanned through it.
     """
     offsets = np.append(offsets, offsets[-1])
     bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
@@ -95,6 +97,7 @@ def screen_record(
     tail[6] = not disjoint
     if escalate > -1:
         norms = np.linalg.norm(centroids.astype(np.float64), axis=1)
+        norms *= 1.0 if reaches is None else reaches
         kept += (norms,)
         tail[7:8] = np.array([escalate]).view(np.int64)
         tail[8] = norms.ctypes.data

@@ -19,8 +19,8 @@ from logitsieve.index_builder.config import BuildConfig, Progress
 from logitsieve.index_builder.fitted import Made
 from logitsieve.index_builder.material import Material
 from logitsieve.kernels.lanes import LANES
-from logitsieve.kernels.sketch import EXTRA
-from logitsieve.types.results import Float32, Float64
+from logitsieve.kernels.sketch import COARSE_EXTRA, EXTRA
+from logitsieve.types.results import Float32, Float64, Int32
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512)  # bytes of fine ones
@@ -29,6 +29,7 @@ TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
 MOST = 127  # the largest code
 LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
 SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
+RIDGE = 0.01  # of the identity in second moments whose trace is one
 ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded up to float32
 BLOCK_ROWS = 4096
 
@@ -42,7 +43,7 @@ class Widths(NamedTuple):
     @property
     def memory(self) -> int:
         """Bytes a row of the sketch, its basis aside."""
-        return self.coarse + EXTRA + self.fine
+        return self.coarse + COARSE_EXTRA + self.fine + 4  # 4 for its place in the order
 
 
 class _Codes(NamedTuple):
@@ -60,13 +61,13 @@ def fit_certified(material: Material, config: BuildConfig, progress: Progress) -
     The smallest is always among them.
     """
     softmax = material.softmax
-    rotation_DD = rotation(softmax, material.sample)
+    rotation_DD, order_V = rotation(softmax, material.sample), _often_first(material)
     hidden = material.heldout.sample(TIMED_ROWS)
     measured: dict[Widths, float] = {}
 
     def time(widths: Widths) -> float:
         if widths not in measured:
-            measured[widths] = _time(softmax, encode(softmax, rotation_DD, widths), hidden)
+            measured[widths] = _time(softmax, encode(softmax, rotation_DD, widths, order_V), hidden)
             progress("sketch", len(measured), 0)
         return measured[widths]
 
@@ -78,8 +79,8 @@ def fit_certified(material: Material, config: BuildConfig, progress: Progress) -
         if time(near) >= time(best):
             break
         best = near
-    arrays = encode(softmax, rotation_DD, best)
-    summary = {**best._asdict(), "coordinates": len(arrays["basis"])}
+    arrays = encode(softmax, rotation_DD, best, order_V)
+    summary = {**best._asdict(), "coordinates": min(softmax.dim, best.fine - EXTRA)}
     history = [{**widths._asdict(), "us_per_row": us} for widths, us in measured.items()]
     return Made(arrays, summary, {}, history)
 
@@ -103,17 +104,38 @@ def _time(softmax: Softmax, arrays: dict[str, np.ndarray], hidden: Float32) -> f
 
 
 def rotation(softmax: Softmax, hidden: Float32) -> Float64:
-    """[D, D]: rows are the directions in which rows of W and contexts are longest, longest first.
+    """B [D, D]: contexts become B h and rows w B^-1, both with one covariance, largest first.
 
-    Eigenvectors of W^T W + E[h h^T], each over its trace.
+    Of all changes of coordinates that keep w.h, this one makes the norms that are left out least:
+    with covariances X of w and Y of h, T^2 is the geometric mean of X and Y^-1, T h and T^-1 w have
+    the same covariance, and its eigenvectors are the coordinates.
     """
-    second_DD = np.zeros((softmax.dim, softmax.dim))
-    for matrix in (softmax.weight, hidden):
-        moments_DD = np.zeros_like(second_DD)
-        for rows_RD in _blocks(matrix):
-            moments_DD += rows_RD.T @ rows_RD
-        second_DD += moments_DD / max(np.trace(moments_DD), np.finfo(np.float64).tiny)
-    return np.ascontiguousarray(np.linalg.eigh(second_DD)[1][:, ::-1].T)
+    rows_DD, contexts_DD = _moments(softmax.weight), _moments(hidden)
+    root_DD, inverse_DD = _power(contexts_DD, 0.5), _power(contexts_DD, -0.5)
+    mean_DD = inverse_DD @ _power(root_DD @ rows_DD @ root_DD, 0.5) @ inverse_DD
+    T_DD = _power(mean_DD, 0.5)
+    directions_DD = np.linalg.eigh(T_DD @ contexts_DD @ T_DD)[1][:, ::-1]
+    return np.ascontiguousarray(directions_DD.T @ T_DD, np.float64)
+
+
+def _moments(matrix: Float32) -> Float64:
+    """Second moments [D, D] over their trace, and a little of the identity: none is without."""
+    dim = matrix.shape[1]
+    sum_DD = np.zeros((dim, dim))
+    scale = max(float(np.abs(matrix).max()), float(np.finfo(np.float32).tiny))
+    for rows_RD in _blocks(matrix):
+        sum_DD += (rows_RD / scale).T @ (rows_RD / scale)
+    identity_DD = np.eye(dim) / dim
+    moments_DD: Float64 = sum_DD / max(float(np.trace(sum_DD)), 1e-30) + RIDGE * identity_DD
+    return moments_DD
+
+
+def _power(matrix_DD: Float64, power: float) -> Float64:
+    """A power of a symmetric matrix without negative eigenvalues."""
+    values_D, vectors_DD = np.linalg.eigh(matrix_DD)
+    floor = max(float(values_D.max()), 1e-30) * 1e-12
+    raised_DD: Float64 = (vectors_DD * np.maximum(values_D, floor) ** power) @ vectors_DD.T
+    return raised_DD
 
 
 def _blocks(matrix: Float32) -> Iterator[Float64]:
@@ -121,49 +143,88 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
         yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
 
 
-def encode(softmax: Softmax, rotation_DD: Float64, widths: Widths) -> dict[str, np.ndarray]:
-    """The `sketch` part of these widths: what `Part` SKETCH of heads/certified.py lists."""
+def _often_first(material: Material) -> Int32:
+    """[V] ids, those first that are most often among the labels of the contexts."""
+    counts_V = np.zeros(material.vocab_size, np.int64)
+    for start in range(0, len(material.labels), BLOCK_ROWS):
+        labels = material.labels[start : start + BLOCK_ROWS, :TIMED_K].ravel()
+        counts_V += np.bincount(labels, minlength=material.vocab_size)
+    return np.argsort(-counts_V, kind="stable").astype(np.int32)
+
+
+def encode(
+    softmax: Softmax, rotation_DD: Float64, widths: Widths, order_V: Int32 | None = None
+) -> dict[str, np.ndarray]:
+    """The `sketch` part of these widths: what `Part` SKETCH of heads/certified.py lists.
+
+    Coarse codes lie in the order of the ids `order_V`, or of W.
+    """
     V, D = softmax.vocab_size, softmax.dim
-    basis_MD = rotation_DD[: min(D, widths.fine - EXTRA)].astype(np.float32)
-    P_MD, M = basis_MD.astype(np.float64), len(basis_MD)
-    F, groups = min(M, widths.coarse), -(-V // LANES)
-    coarse_VF = np.full((groups * LANES, widths.coarse), MOST + 1, np.uint8)
-    scales_V, rests_V = np.zeros((2, groups * LANES), np.float32)  # of no row: all bounds zero
+    M = min(D, widths.fine - EXTRA)
+    F = min(M, widths.coarse)
+    basis_DD = rotation_DD.astype(np.float32)
+    B_DD = basis_DD.astype(np.float64)
+    inverse_DD = np.linalg.inv(B_DD)
+    order_V = np.arange(V, dtype=np.int32) if order_V is None else order_V
+    coarse_VF = np.full((V, widths.coarse), MOST + 1, np.uint8)
+    scales_V, rests_V = np.empty(V, np.float32), np.empty(V, np.float32)
     fine_VT = np.full((V, widths.fine), MOST + 1, np.uint8)
     extras_V2 = fine_VT[:, -EXTRA:].view(np.float32)
     limits = np.zeros(5)
-    limits[0] = np.linalg.norm(np.eye(M) - P_MD @ P_MD.T) * ROUNDED + 1e-12
     for number, rows_RD in enumerate(_blocks(softmax.weight)):
         here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(rows_RD))
-        a_RM, norms_R = rows_RD @ P_MD.T, np.linalg.norm(rows_RD, axis=1)
-        coarse, fine = _encode_rows(a_RM[:, :F], norms_R), _encode_rows(a_RM, norms_R)
+        turned_RD = rows_RD @ inverse_DD
+        norms_R = np.linalg.norm(turned_RD, axis=1)
+        coarse = _encode_rows(turned_RD[:, :F], norms_R)
+        fine = _encode_rows(turned_RD[:, :M], norms_R)
         coarse_VF[here, :F], scales_V[here] = coarse.codes, coarse.scales
-        rests_V[here] = _rounded_up(rows_RD - a_RM[:, :F] @ P_MD[:F], norms_R)
+        rests_V[here] = _rounded_up(turned_RD[:, F:])
         fine_VT[here, :M], extras_V2[here, 0] = fine.codes, fine.scales
-        extras_V2[here, 1] = _rounded_up(rows_RD - a_RM @ P_MD, norms_R)
-        limits[1:] = np.maximum(limits[1:], [*coarse[2:], *fine[2:]])
-    limits[1:] *= ROUNDED
-    quads = coarse_VF.reshape(groups, LANES, widths.coarse // 4, 4).transpose(0, 2, 1, 3)
-    extras = [values_V.reshape(groups, LANES).view(np.uint8) for values_V in (scales_V, rests_V)]
-    coarse_GS = np.concatenate([quads.reshape(groups, -1), *extras], axis=1)
-    return {"basis": basis_MD, "coarse": coarse_GS, "fine": fine_VT, "limits": limits}
+        extras_V2[here, 1] = _rounded_up(turned_RD[:, M:])
+        left = np.linalg.norm(rows_RD - turned_RD @ B_DD, axis=1).max()
+        largest = 4 * D * np.finfo(np.float64).eps * norms_R.max() * np.linalg.norm(B_DD)
+        limits = np.maximum(limits, [*coarse[2:], *fine[2:], left + largest])
+    limits *= ROUNDED
+    return {
+        "basis": basis_DD,
+        "coarse": _grouped(coarse_VF, scales_V, rests_V, softmax.bias, order_V),
+        "fine": fine_VT,
+        "order": order_V,
+        "limits": limits,
+    }
 
 
-def _encode_rows(a_Rm: Float64, norms_R: Float64) -> _Codes:
-    """Codes of the coordinates; errors are those of the codes as stored."""
-    most_R = np.abs(a_Rm).max(axis=1, initial=0.0) / MOST
+def _grouped(
+    coarse_VF: np.ndarray, scales_V: Float32, rests_V: Float32, bias_V: Float32, order_V: Int32
+) -> np.ndarray:
+    """uint8 [G, S]: groups of sixteen rows, quads of codes first, then scales, rests and biases.
+
+    The last group is filled up with rows whose bias is -inf.
+    """
+    (V, F), groups = coarse_VF.shape, -(-len(coarse_VF) // LANES)
+    codes = np.full((groups * LANES, F), MOST + 1, np.uint8)
+    extras = np.zeros((3, groups * LANES), np.float32)
+    extras[2] = -np.inf
+    codes[:V] = coarse_VF[order_V]
+    extras[:, :V] = np.stack([scales_V, rests_V, bias_V])[:, order_V]
+    quads = codes.reshape(groups, LANES, F // 4, 4).transpose(0, 2, 1, 3).reshape(groups, -1)
+    columns = [values.reshape(groups, LANES).view(np.uint8) for values in extras]
+    return np.concatenate([quads, *columns], axis=1)
+
+
+def _encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
+    """Codes of some coordinates of rows of such norms; errors are those of the codes as stored."""
+    most_R = np.abs(turned_Rm).max(axis=1) / MOST
     scales_R = np.maximum(np.maximum(most_R, SHARE * norms_R), LEAST_SCALE).astype(np.float32)
     steps_R = scales_R.astype(np.float64)
-    whole_Rm = np.clip(np.rint(a_Rm / steps_R[:, None]), -MOST, MOST)
-    errors_R = np.linalg.norm(a_Rm - whole_Rm * steps_R[:, None], axis=1) + 1e-12 * norms_R
-    lengths_R = np.linalg.norm(a_Rm, axis=1) + 1e-12 * norms_R
+    whole_Rm = np.clip(np.rint(turned_Rm / steps_R[:, None]), -MOST, MOST)
+    errors_R = np.linalg.norm(turned_Rm - whole_Rm * steps_R[:, None], axis=1) / steps_R
+    lengths_R = np.linalg.norm(turned_Rm, axis=1) / steps_R
     codes_Rm = (whole_Rm + (MOST + 1)).astype(np.uint8)
-    return _Codes(
-        codes_Rm, scales_R, float((errors_R / steps_R).max()), float((lengths_R / steps_R).max())
-    )
+    return _Codes(codes_Rm, scales_R, float(errors_R.max()), float(lengths_R.max()))
 
 
-def _rounded_up(left_RD: Float64, norms_R: Float64) -> Float32:
+def _rounded_up(left_Rm: Float64) -> Float32:
     """Norms of what is left of each row, in float32 and not below the true ones."""
-    exact_R = np.linalg.norm(left_RD, axis=1) * ROUNDED + 1e-12 * norms_R
-    return np.asarray(np.nextafter(exact_R.astype(np.float32), np.float32(np.inf)))
+    norms_R = np.linalg.norm(left_Rm, axis=1) * ROUNDED
+    return np.asarray(np.nextafter(norms_R.astype(np.float32), np.float32(np.inf)))
