@@ -140,7 +140,7 @@ def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
     screen = index.calibration["points"][6]
     assert screen["precision"]["1"]["low"] >= target["p1"]
     assert screen["precision"]["5"]["low"] >= target["p5"]
-    assert index.head("screen").knobs["escalate"] == screen["head"]["knobs"]["escalate"]
+    assert index.head("screen").knobs["escalate"] == screen["head"]["knobs"]["escalate"] > 0
     assert screen["coverage"] == pytest.approx(
         1 - index.manifest.heads["screen"].config["escalated"]
     )

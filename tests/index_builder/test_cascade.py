@@ -122,6 +122,17 @@ def test_a_plan_meets_the_target_by_the_rows_it_escalates() -> None:
     assert all(found[name] >= value for name, value in REACHABLE.items())
 
 
+def test_a_guard_escalates_at_least_its_share() -> None:
+    centroids = plain_centroids(MATERIAL, BuildConfig(), 12)
+    partition = Partition(MATERIAL, centroids, 5, 3e-4, guard=0.3)
+    for target in ({"p1": 0.5}, {"p1": 1.0}):
+        plan = make_target(target).plan(partition)
+        assert plan.escalate == partition.guarded
+        assert plan.escalated == pytest.approx(0.3, abs=0.05)
+    harder = make_target({"p5": 0.99}, fallback=1.0).plan(partition)
+    assert harder.escalated > 0.4
+
+
 def test_no_plan_for_a_precision_of_one() -> None:
     plan = make_target({"p1": 1.0}).plan(make_partition())
     assert plan.budget is None

@@ -160,3 +160,25 @@ def test_one_context_is_enough() -> None:
     arrays = partition.arrays(partition.knapsack.select(9))
     assert arrays["ids"].tolist() == [1, 3]
     assert arrays["offsets"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("guard", [0.1, 0.5])
+def test_a_guard_leaves_a_share_of_every_cluster_to_the_fallback(guard: float) -> None:
+    softmax, material = make_material()
+    centroids = spherical_kmeans(material.sample, 6, ScreenConfig(), seed=1)
+    partition = Partition(material, centroids, 5, WASTE, guard)
+    arrays = partition.arrays(partition.knapsack.select(20))
+    assert arrays["reaches"].min() == 1
+    screen = HEADS["screen"].from_arrays(
+        softmax,
+        arrays,
+        fallback=make_exact(softmax),
+        threads=1,
+        knobs={"escalate": partition.guarded},
+    )
+    left = screen.topk(material.sample, 1).exact
+    cluster = route(material.train, centroids)
+    for number in range(6):
+        assert left[cluster == number].mean() == pytest.approx(guard, abs=0.01)
+    heldout = screen.topk(material.heldout.sample(material.heldout.rows), 1).exact
+    np.testing.assert_array_equal(heldout, partition.heldout_cosines < partition.guarded)

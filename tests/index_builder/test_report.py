@@ -12,6 +12,7 @@ import pytest
 from logitsieve.evaluation.precision import hits
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.index.contents import read_contents
 from logitsieve.index_builder.report import write_report
 from logitsieve.index_builder.report_cascade import trace
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
@@ -233,8 +234,7 @@ def test_wrong_contexts_name_their_field(make: Make, tmp_path: Path) -> None:
 
 def test_the_cascade_is_that_of_the_head_at_each_threshold(make: Make, tmp_path: Path) -> None:
     index, hidden = make(), contexts()
-    centroids = np.array([[1, 0], [-1, 0]], np.float32)
-    curve = trace(index, hidden, centroids)
+    curve = trace(index, hidden, read_contents(index.path).parts["screen"])
     assert curve.coverage[-1] == 1
     assert curve.stored == 1
     cosines = np.abs(hidden[:, 0]) / np.linalg.norm(hidden, axis=1)

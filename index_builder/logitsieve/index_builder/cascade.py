@@ -76,13 +76,16 @@ class Target:
     def plan(self, partition: Partition) -> Plan:
         """The cheapest of the plans that meet the target, by the measured costs.
 
-        Where not even all labels and all but one row escalated meet it: no limit, none escalated.
+        Where not even all labels and all but one row escalated meet it: no limit, and no row
+        escalated but those that a guard demands.
         """
         best = min(self._plans(partition), key=lambda plan: plan.badness, default=None)
         if best is not None:
             return best
         keep_P = partition.knapsack.select(partition.knapsack.everything)
-        return Plan(None, UNREACHED + self.shortfall(partition, keep_P))
+        badness = UNREACHED + self.shortfall(partition, keep_P)
+        escalated = float((partition.heldout_cosines < partition.guarded).mean())
+        return Plan(None, badness, escalate=partition.guarded, escalated=escalated)
 
     def _plans(self, partition: Partition) -> Iterator[Plan]:
         most = partition.knapsack.everything
@@ -96,6 +99,7 @@ class Target:
                 escalate = least_escalation(hits_HK, partition.heldout_cosines, self.precision)
                 if escalate is None:
                     continue
+                escalate = max(escalate, partition.guarded)
                 escalated_H = partition.heldout_cosines < escalate
                 sizes_H = partition.heldout_sizes(keep_P, probes)
                 us = self.costs.us(probes, sizes_H, escalated_H)

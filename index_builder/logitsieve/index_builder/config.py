@@ -44,6 +44,14 @@ class ScreenConfig:
     overrun_weight: float = option(
         10.0, "Cost of each candidate a row above the budget while training (gamma).", 0, 1e6
     )
+    guard: float | None = option(
+        None,
+        "Share of each cluster's contexts, the farthest from its centroid, that is always left to"
+        " the fallback of the screen: for precision on contexts of another kind. Unset is 0.01 with"
+        " a target precision, else 0.",
+        0,
+        0.99,
+    )
     kmeans_iterations: int = option(25, "Iterations of spherical k-means.", 1, 10_000)
     sample_mib: int = option(
         256, "Memory for the contexts that k-means and training see, in MiB.", 1, 1 << 24

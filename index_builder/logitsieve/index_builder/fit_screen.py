@@ -53,7 +53,9 @@ class FixedBudget:
     def plan(self, partition: Partition) -> Plan:
         """This budget."""
         keep_P = partition.knapsack.select(spend(partition, self.budget))
-        return Plan(self.budget, partition.heldout_loss(keep_P))
+        escalated = float((partition.heldout_cosines < partition.guarded).mean())
+        loss = partition.heldout_loss(keep_P)
+        return Plan(self.budget, loss, escalate=partition.guarded, escalated=escalated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +111,9 @@ def spend(partition: Partition, budget: float | None) -> float:
 def fit_screen(material: Material, config: BuildConfig, progress: Progress) -> Screen:
     """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
     centroids_CD = plain_centroids(material, config, config.clusters)
-    plain = Partition(material, centroids_CD, config.labels, config.waste_weight)
+    plain = Partition(
+        material, centroids_CD, config.labels, config.waste_weight, config.guard or 0.0
+    )
     return train_screen(material, plain, FixedBudget(config.budget), config, progress)
 
 
@@ -147,7 +151,9 @@ def train_screen(
             config,
             config.seed + number,
         )
-        latest = Partition(material, _float32(trained_CD), plain.depth, config.waste_weight)
+        latest = Partition(
+            material, _float32(trained_CD), plain.depth, config.waste_weight, config.guard or 0.0
+        )
         plan = goal.plan(latest)
         history.append({"round": number, "loss": loss, "badness": plan.badness})
         if plan.badness < best_plan.badness:

@@ -17,6 +17,7 @@ from logitsieve.index_builder.material import Material
 from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
 
 COUNTED_ROWS = 1 << 18  # contexts grouped by cluster at once
+LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster
 MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
 SHORTEST = 5  # ids in every list, labels allowing: one of none could answer nothing
 
@@ -33,11 +34,17 @@ class Pairs(NamedTuple):
 class Partition:
     """The clusters of `centroids_CD` over all contexts; clusters that no context chose are gone.
 
-    `depth` labels of each context are counted.
+    `depth` labels of each context are counted. With a `guard`, each cluster has a reach, and
+    `escalate` = `guarded` leaves that share of its contexts to the fallback.
     """
 
     def __init__(
-        self, material: Material, centroids_CD: Float32, depth: int, waste_weight: float
+        self,
+        material: Material,
+        centroids_CD: Float32,
+        depth: int,
+        waste_weight: float,
+        guard: float = 0.0,
     ) -> None:
         self._material = material
         self.depth = min(depth, material.labels.shape[1])
@@ -53,6 +60,14 @@ class Partition:
         )
         self.knapsack = Knapsack(self.pairs.cluster, self.pairs.hits, self.pairs.rows, waste_weight)
         self._near_HR, self.heldout_cosines = nearest(material.heldout, self.centroids_CD)
+        self.guarded = -1.0
+        self._reaches_C: Float32 | None = None
+        if guard > 0:
+            cosines_N = cosines(material.train, self.centroids_CD, np.searchsorted(used, cluster_N))
+            ends_C = farthest(cosines_N, np.searchsorted(used, cluster_N), guard)
+            self.guarded = float(ends_C.min())
+            self._reaches_C = (ends_C / self.guarded).astype(np.float32)
+            self.heldout_cosines = self.heldout_cosines / self._reaches_C[self._near_HR[:, 0]]
         self._pairs: list[Int32] = []  # [H, K] of each probe, found when first asked for
 
     @property
@@ -110,7 +125,9 @@ class Partition:
         for cluster in np.flatnonzero(kept_C < size_C):
             lists[cluster] = self._padded(lists[cluster], size_C[cluster])
         offsets = np.cumsum([0, *size_C])
+        reaches = {} if self._reaches_C is None else {"reaches": self._reaches_C}
         return {
+            **reaches,
             "centroids": np.ascontiguousarray(self.centroids_CD),
             "offsets": offsets.astype(np.int32),
             "ids": np.concatenate(lists).astype(np.int32),
@@ -160,6 +177,28 @@ def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
         near.append(best.indices.numpy())
         cosines.append(torch.where(lengths > 0, cosine, 1.0).numpy().astype(np.float64))
     return np.concatenate(near), np.concatenate(cosines)
+
+
+def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) -> Float32:
+    """float32 [N]: of each context to the centroid of its cluster; 1 for a context of zeros."""
+    unit_CD = centroids_CD / np.linalg.norm(centroids_CD, axis=1, keepdims=True)
+    found_N = np.ones(contexts.rows, np.float32)
+    done = 0
+    for block in contexts.blocks():
+        here = slice(done, done + len(block))
+        lengths = np.linalg.norm(block, axis=1)
+        dots = np.einsum("nd,nd->n", block, unit_CD[cluster_N[here]])
+        np.divide(dots, lengths, out=found_N[here], where=lengths > 0)
+        done += len(block)
+    return found_N
+
+
+def farthest(cosines_N: Float32, cluster_N: np.ndarray, share: float) -> Float64:
+    """float64 [C]: the cosine below which that share of each cluster's contexts lies."""
+    order_N = np.argsort(cluster_N, kind="stable")
+    _, first = np.unique(cluster_N[order_N], return_index=True)
+    parts = np.split(cosines_N[order_N], first[1:])
+    return np.array([max(LEAST_REACH, np.quantile(part, share)) for part in parts])
 
 
 def count_pairs(cluster_N: np.ndarray, labels_NK: np.ndarray, C: int, V: int) -> Pairs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -81,6 +81,7 @@ FITS: dict[str, Fit] = {
 }
 
 EXACT = "exact"
+PROMISED = 0.01  # guard of a screen that promises a precision
 
 __all__ = ["FITS", "Inputs", "check_heads", "checked_target", "run"]
 
@@ -149,9 +150,11 @@ def _fit(inputs: Inputs, exact: Head, scratch: Path, progress: Progress) -> dict
     fitted: dict[str, Fitted] = {}
     for name in learned:
         fit = FITS[name]
+        guarded = config
         if name == "screen" and inputs.target is not None:
             fit = _search(inputs, inputs.target, fitted)
-        fitted[name] = fit(material, config, progress)
+            guarded = replace(config, guard=PROMISED if config.guard is None else config.guard)
+        fitted[name] = fit(material, guarded, progress)
     return fitted
 
 

@@ -50,7 +50,7 @@ def write_report(index: Index, out: Path | str, contexts: Source | None = None) 
         sample = None if contexts is None else _sample(index, screen["centroids"], lists, contexts)
         sections += [_clusters(lists, sample), *_coverage(sample)]
         if sample is not None:
-            sections += cascade(index, sample.hidden, screen["centroids"])
+            sections += cascade(index, sample.hidden, screen)
         sections += _words(index, lists, sample)
     page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(f"{index.name} {index.version}"),

@@ -1,6 +1,6 @@
 """The report's picture of the cascade: a screen as more rows are left to its fallback.
 
-Shape letters: B sampled rows, D hidden size, C clusters, K labels a row.
+Shape letters: B sampled rows, D hidden size, C clusters, K answers a row.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.evaluation.precision import hits
+from logitsieve.heads.part import Arrays
 from logitsieve.index import Index
 from logitsieve.index_builder import report_plots as plots
 from logitsieve.types.results import Float32, Float64
@@ -29,9 +30,9 @@ class Curve(NamedTuple):
     stored: float  # the coverage at the knobs of the index
 
 
-def cascade(index: Index, hidden_BD: Float32, centroids_CD: Float32) -> Iterator[str]:
+def cascade(index: Index, hidden_BD: Float32, screen: Arrays) -> Iterator[str]:
     """The section about coverage; nothing where no row tells anything."""
-    curve = trace(index, hidden_BD, centroids_CD)
+    curve = trace(index, hidden_BD, screen)
     escalate = index.head("screen").knobs["escalate"]
     k = max(curve.precision)
     place = int(np.abs(curve.coverage - curve.stored).argmin())
@@ -46,13 +47,13 @@ def cascade(index: Index, hidden_BD: Float32, centroids_CD: Float32) -> Iterator
     yield plots.cascade(*curve)
 
 
-def trace(index: Index, hidden_BD: Float32, centroids_CD: Float32) -> Curve:
-    """The curve of the stored screen with `escalate` from 1 down to -1."""
+def trace(index: Index, hidden_BD: Float32, arrays: Arrays) -> Curve:
+    """The curve of the stored screen, whose part is `arrays`, with `escalate` from 1 down to -1."""
     ks = [k for k in KS if k <= index.vocab_size]
     screen = index.head("screen")
     truth = index.head("exact").topk(hidden_BD, max(ks))
     left = screen.with_knobs(escalate=1.0).topk(hidden_BD, max(ks)).scanned
-    order_B = np.argsort(-_cosines(hidden_BD, centroids_CD), kind="stable")
+    order_B = np.argsort(-_nearness(hidden_BD, arrays), kind="stable")
     counts = np.unique(np.linspace(1, len(hidden_BD), POINTS).astype(int))
     alone = screen.with_knobs(escalate=-1.0)
     own: dict[int, Float64] = {}
@@ -70,11 +71,12 @@ def trace(index: Index, hidden_BD: Float32, centroids_CD: Float32) -> Curve:
     )
 
 
-def _cosines(hidden_BD: Float32, centroids_CD: Float32) -> Float64:
-    """[B] of each context to its best centroid."""
+def _nearness(hidden_BD: Float32, arrays: Arrays) -> Float64:
+    """[B] the cosine of each context to its best centroid, over the reach of that."""
+    centroids_CD = arrays["centroids"]
+    lengths_C = np.linalg.norm(centroids_CD, axis=1) * arrays.get("reaches", 1.0)
     scores_BC = hidden_BD @ centroids_CD.T
-    best_B = scores_BC.argmax(axis=1)
-    lengths_B = np.linalg.norm(hidden_BD, axis=1) * np.linalg.norm(centroids_CD, axis=1)[best_B]
+    lengths_B = np.linalg.norm(hidden_BD, axis=1) * lengths_C[scores_BC.argmax(axis=1)]
     tiny = np.finfo(np.float32).tiny
     return np.asarray(scores_BC.max(axis=1) / np.maximum(lengths_B, tiny), np.float64)
 

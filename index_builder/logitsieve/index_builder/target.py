@@ -73,7 +73,9 @@ def search_screen(
     starts = _fastest_starts(material, target, config, timer, fallback_us, progress)
     for number, start in enumerate(starts, start=1):
         goal = Target(target, start.costs)
-        plain = Partition(material, start.centroids, start.depth, config.waste_weight)
+        plain = Partition(
+            material, start.centroids, start.depth, config.waste_weight, config.guard or 0.0
+        )
         screen = train_screen(material, plain, goal, config, no_progress)
         if screen.plan.badness < UNREACHED:
             reached.append(screen)
@@ -110,7 +112,9 @@ def _fastest_starts(
         centroids_CD = plain_centroids(material, config, clusters)
         costs: Costs | None = None
         for depth in reversed(depths(target, config, material.vocab_size)):
-            partition = Partition(material, centroids_CD, depth, config.waste_weight)
+            partition = Partition(
+                material, centroids_CD, depth, config.waste_weight, config.guard or 0.0
+            )
             costs = costs or measure(partition, timer, fallback_us)
             badness = Target(target, costs).plan(partition).badness
             ranked.append((badness, len(ranked), Start(centroids_CD, depth, costs)))
