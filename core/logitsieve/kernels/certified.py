@@ -78,7 +78,7 @@ COUNTS = 3
 
 @inline
 def _first_groups(record, limit):
-    """Groups that give the threshold; none where so many answers are wanted that all is computed."""
+    """Groups that give the threshold; 0 where so many answers are wanted that all is computed."""
     groups = (record[ROWS] + LANES - 1) // LANES
     wanted = max(FIRST, (FIRST_ROWS * limit + LANES - 1) // LANES)
     return 0 if 2 * FIRST_ROWS * limit > record[ROWS] else min(groups, wanted)
