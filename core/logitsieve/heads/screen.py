@@ -53,7 +53,7 @@ class ScreenHead(ClusteredHead):
             default=1,
             low=1,
             high=64,
-            tried=(1, 2, 3, 4),
+            tried=(1, 2, 4),
         ),
         "escalate": Knob(
             help="rows of a lower cosine to their centroid are answered exactly: time",
@@ -61,7 +61,7 @@ class ScreenHead(ClusteredHead):
             low=-1.0,
             high=1.0,
             whole=False,
-            tried=(-1.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+            tried=(-1.0, 0.4, 0.6, 0.8),
         ),
         "prescreen": Knob(
             help="1: bound candidates by the sketch before computing any; pays where D is large",
