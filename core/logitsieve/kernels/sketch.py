@@ -59,7 +59,15 @@ from logitsieve.kernels.pointers import (
     uint8_pointer,
 )
 from logitsieve.kernels.queries import CHUNK
-from logitsieve.kernels.record import BIAS, DIM, LARGEST_BIAS, LARGEST_NORM, RECORD, ROWS
+from logitsieve.kernels.record import (
+    BIAS,
+    DIM,
+    LARGEST_BIAS,
+    LARGEST_LOGIT,
+    LARGEST_NORM,
+    RECORD,
+    ROWS,
+)
 from logitsieve.types.results import Int64
 
 (
@@ -156,6 +164,16 @@ def describe(record, h, norm, rotated, planes, factors):
     exact = 1.01 * float64_of_bits(record[LEFT]) * norm
     exact += (dim + 32) * 2.0**-52 * norm * float64_of_bits(record[LARGEST_NORM])
     factors[MARGIN] = 2.0**-20 * terms + exact + 1e-30
+    if not terms <= LARGEST_LOGIT:
+        _say_nothing(factors)
+
+
+@inline
+def _say_nothing(factors):
+    """Factors by which every bound is infinite: where float32 could not hold what is added up."""
+    for place in range(FACTORS):
+        factors[place] = np.inf
+    factors[SCALE], factors[SUM], factors[FINE_SUM] = 0.0, 0.0, 0.0
 
 
 @inline
