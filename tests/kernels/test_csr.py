@@ -28,3 +28,14 @@ def test_log_z_is_right_to_the_last_bits_of_float32() -> None:
         csr_log_sum_exp(offsets, values.ravel(), out)
         expected = np.logaddexp.reduce(values.astype(np.float64), axis=1)
         np.testing.assert_allclose(out, expected, rtol=1e-7, atol=2e-7)
+
+
+def test_an_infinite_value_decides_alone() -> None:
+    """Also beside one of -inf, and where all are -inf."""
+    for count in (2, 16, 40):
+        values = np.zeros((3, count), np.float32)
+        values[0, 0], values[1, -1] = np.inf, np.inf
+        values[0, 1], values[2] = -np.inf, -np.inf
+        out = np.empty(3, np.float32)
+        csr_log_sum_exp(np.arange(4, dtype=np.int64) * count, values.ravel(), out)
+        assert out.tolist() == [np.inf, np.inf, -np.inf]

@@ -43,6 +43,8 @@ def _log_sum_exp(values, count):
     largest = largest_lane(most)
     for i in range(whole, count):
         largest = max(largest, values[i])
+    if not -np.inf < largest < np.inf:
+        return largest
     total, one, shifted = zeros64(), splat64(1.0), splat32(-largest)
     for i in range(0, whole, LANES):
         x = multiply_add(load(values, i), splat32(np.float32(1)), shifted)
