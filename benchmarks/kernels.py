@@ -18,13 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
-from logitsieve.heads import ExactHead, ScreenHead, Softmax
+from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
+from logitsieve.index_builder.fit_certified import Widths, encode, rotation
 from logitsieve.kernels.csr import csr_log_sum_exp
 from logitsieve.kernels.gather import csr_logits
 
 OUT = Path(__file__).parent / "results" / "kernels.json"
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
 CLUSTERS, LISTED = 100, 64
+WIDTHS = Widths(64, 128)
 K = 5
 LIMIT_NS = 400_000_000
 
@@ -71,10 +73,15 @@ def main() -> None:
 def works(vocab_size: int, dim: int) -> list[Work]:
     """Every kernel over a seeded softmax of this shape, with lists of 64 candidates a cluster."""
     random = np.random.default_rng(0)
-    weight = aligned(random.standard_normal((vocab_size, dim), np.float32))
+    decay = np.exp(-np.arange(dim, dtype=np.float32) / (dim / 8))  # for a sketch to work with
+    weight = aligned(random.standard_normal((vocab_size, dim), np.float32) * decay)
     softmax = Softmax(weight, np.zeros(vocab_size, np.float32))
-    hidden = aligned(random.standard_normal((512, dim), np.float32))
+    hidden = aligned(random.standard_normal((512, dim), np.float32) * decay)
     exact = ExactHead(softmax)
+    sketch = encode(softmax, rotation(softmax, hidden), WIDTHS)
+    certified = CertifiedHead(softmax, {name: aligned(array) for name, array in sketch.items()})
+    bounds, turning = sketch["coarse"].nbytes, sketch["basis"].nbytes
+    byte_products = 2 * vocab_size * WIDTHS.coarse / 4  # of two planes; four are as one product
     lists = [random.permutation(vocab_size)[:LISTED] for _ in range(CLUSTERS)]
     arrays = {
         "centroids": aligned(random.standard_normal((CLUSTERS, dim), np.float32)),
@@ -93,6 +100,14 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     return [
         Work("exact, B=1", lambda: exact.topk(row(1), K), 1, whole, whole, whole / 4),
         Work("exact, B=64", lambda: exact.topk(row(64), K), 64, whole, whole, 64 * whole / 4),
+        Work(
+            "certified, B=1", lambda: certified.topk(row(1), K), 1, bounds + turning, bounds,
+            byte_products + turning / 4,
+        ),
+        Work(
+            "certified, B=64", lambda: certified.topk(row(64), K), 64, bounds + turning, bounds,
+            64 * (byte_products + turning / 4),
+        ),
         Work("screen, B=1", lambda: screen.topk(row(1), K), 1, codes + listed, hot, listed / 4),
         Work(
             "screen, B=64",
