@@ -17,29 +17,23 @@ from typing import ClassVar, Self
 import numpy as np
 
 from logitsieve.heads.base import (
-    BOOL,
-    FLOAT32,
-    INT32,
     Head,
-    Knob,
     Softmax,
     checked_k,
     checked_knobs,
     ready_hidden,
-    ready_request,
     refuse_row,
     require_part,
 )
 from logitsieve.heads.part import Arrays, Part, Tensor, all_different
+from logitsieve.heads.proving import ProvingHead
 from logitsieve.kernels.certified import certified_bounds, certified_candidates, certified_topk
 from logitsieve.kernels.csr import csr_log_sum_exp
 from logitsieve.kernels.lanes import LANES
-from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sketch import COARSE_EXTRA, sketch_record
-from logitsieve.types.results import ArrayLike, Bounds, Candidates, Float32, Int32, TopK
+from logitsieve.types.results import ArrayLike, Bounds, Candidates
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
-_empty, _make = np.empty, tuple.__new__
 SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by
 
 
@@ -70,21 +64,16 @@ SKETCH = Part(
 )
 
 
-class CertifiedHead:
+class CertifiedHead(ProvingHead):
     """Bounds every row of W, and computes those whose bound leaves a doubt."""
 
     name: ClassVar[str] = "certified"
-    knob_table: ClassVar[Mapping[str, Knob]] = {}
-    proves: ClassVar[bool] = True
     part: ClassVar[Part | None] = SKETCH
-    borrows: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, softmax: Softmax, arrays: Arrays, threads: int = 1) -> None:
-        self._softmax, self._threads, self._arrays = softmax, threads, arrays
-        self._record = sketch_record(softmax.record, arrays)
-        self._address = self._record.ctypes.data
-        self._kernel = certified_topk.entry()
-        self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
+        record = sketch_record(softmax.record, arrays)
+        super().__init__(softmax, record, certified_topk.entry(), threads)
+        self._arrays = arrays  # which the record points to
 
     @classmethod
     def from_arrays(
@@ -103,37 +92,6 @@ class CertifiedHead:
         require_part(cls.part, arrays, softmax)
         checked_knobs(cls.knob_table, {}, knobs)
         return cls(softmax, arrays, threads)
-
-    @property
-    def knobs(self) -> Mapping[str, float]:
-        """None."""
-        return {}
-
-    def with_knobs(self, **knobs: float) -> Self:
-        """InvalidKnob for any knob."""
-        checked_knobs(self.knob_table, {}, knobs)
-        return self
-
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k largest of all V logits of each row; `exact` is True throughout."""
-        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
-        exact, scanned = _empty(rows, BOOL), _empty(rows, INT32)
-        if self._threads == 1 or rows == 1:
-            bad = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
-        else:
-            bad = self._run_slices(hidden, ids, logits, scanned)
-        if bad >= 0:
-            refuse_row(bad)
-        exact.fill(True)
-        return _make(TopK, (ids, logits, exact, scanned))
-
-    def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
-        def answer(start: int, stop: int) -> int:
-            return int(self._kernel(self._address, hidden, ids, logits, scanned, start, stop))
-
-        results = run_slices(answer, hidden.shape[0], self._threads)
-        return next((bad for bad in results if bad >= 0), -1)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """The rows that `topk` computes; `upper` is a proven bound of all other logits."""

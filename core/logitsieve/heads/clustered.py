@@ -7,28 +7,18 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, C clusters,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import (
-    FLOAT32,
-    Head,
-    Knob,
-    Softmax,
-    checked_k,
-    checked_knobs,
-    ready_hidden,
-    refuse_row,
-    require_part,
-)
+from logitsieve.heads.backed import BackedHead
+from logitsieve.heads.base import BOOL, FLOAT32, INT32, checked_k, ready_hidden, refuse_row
 from logitsieve.heads.fallback import repair, replace_rows, worst_status
 from logitsieve.heads.part import Arrays, Part, Tensor, lists_part
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.screen import screen_candidates, screen_record, screen_topk
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
 
-_INT32, _BOOL = np.dtype(np.int32), np.dtype(np.bool_)
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
 
@@ -37,36 +27,30 @@ def clustered_part(name: str) -> Part:
     return lists_part(name, {"centroids": Tensor("float32", ("C", "D"))})
 
 
-class ClusteredHead:
+class ClusteredHead(BackedHead):
     """Looks at the lists of as many best clusters of each row as its knob `probed` says."""
 
-    name: ClassVar[str]
-    knob_table: ClassVar[Mapping[str, Knob]]
-    part: ClassVar[Part | None]
     probed: ClassVar[str]
     disjoint: ClassVar[bool] = False  # whether the part says that no id is in two lists
-    proves: ClassVar[bool] = False
-    borrows: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> None:
-        self._softmax, self._arrays, self._fallback = softmax, arrays, fallback
-        self._threads = threads
-        centroids = arrays["centroids"]
-        self.knobs = {**knobs, self.probed: min(knobs[self.probed], len(centroids))}
+    def _open(self) -> None:
+        self._kernel = screen_topk.entry()
+        self._dim, self._vocab_size = self._softmax.dim, self._softmax.vocab_size
+
+    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+        return {**knobs, self.probed: min(knobs[self.probed], len(self._arrays["centroids"]))}
+
+    def _settle(self) -> None:
+        self._describe(self._arrays, int(self.knobs[self.probed]))
+
+    def _describe(self, arrays: Arrays, probes: int) -> None:
+        """Let the kernels see these lists."""
         self._record, self._kept = screen_record(
-            softmax.record,
-            centroids,
+            self._softmax.record,
+            arrays["centroids"],
             arrays["offsets"],
             arrays["ids"],
-            int(self.knobs[self.probed]),
+            probes,
             arrays.get("biases"),
             self.disjoint,
             self.knobs.get("escalate", -1.0),
@@ -74,38 +58,10 @@ class ClusteredHead:
             arrays.get("reaches"),
         )
         self._address = self._record.ctypes.data
-        self._kernel = screen_topk.entry()
-        self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
 
     def _sketch(self) -> Int64 | None:
         """The record of the sketch that lists are scanned through; None for exact logits of all."""
         return None
-
-    @classmethod
-    def from_arrays(
-        cls,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head | None,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> Self:
-        """InvalidRequest unless the arrays are as `part` says."""
-        assert fallback is not None, "rows whose lists are too short need a fallback"
-        require_part(cls.part, arrays, softmax)
-        point = checked_knobs(cls.knob_table, {}, knobs)
-        return cls(softmax, arrays, fallback=fallback, threads=threads, knobs=point)
-
-    def with_knobs(self, **knobs: float) -> Self:
-        """The same lists at another operating point."""
-        return type(self)(
-            self._softmax,
-            self._arrays,
-            fallback=self._fallback,
-            threads=self._threads,
-            knobs=checked_knobs(self.knob_table, self.knobs, knobs),
-        )
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best candidates of each row; rows with fewer than k go to the fallback."""
@@ -121,8 +77,8 @@ class ClusteredHead:
             ready_hidden(hidden, self._dim)  # says what is wrong
         if type(k) is not int or not 0 < k <= self._vocab_size:
             k = checked_k(k, self._vocab_size)
-        ids, logits = _empty((rows, k), _INT32), _empty((rows, k), FLOAT32)
-        scanned, exact = _empty(rows, _INT32), _zeros(rows, _BOOL)
+        ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
+        scanned, exact = _empty(rows, INT32), _zeros(rows, BOOL)
         if self._threads == 1 or rows == 1:
             unfilled = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
         else:

@@ -11,36 +11,21 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from logitsieve.heads.base import (
-    Head,
-    Knob,
-    Softmax,
-    checked_k,
-    checked_knobs,
-    ready_hidden,
-    refuse_row,
-)
+from logitsieve.heads.base import Head, Softmax, checked_k, checked_knobs, ready_hidden
 from logitsieve.heads.part import Arrays, Part
+from logitsieve.heads.proving import ProvingHead
 from logitsieve.kernels.dense import dense_topk
-from logitsieve.kernels.pool import run_slices
-from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, TopK
+from logitsieve.types.results import ArrayLike, Candidates
 
 
-class ExactHead:
+class ExactHead(ProvingHead):
     """Looks at every row of W."""
 
     name: ClassVar[str] = "exact"
-    knob_table: ClassVar[Mapping[str, Knob]] = {}
-    proves: ClassVar[bool] = True
     part: ClassVar[Part | None] = None
-    borrows: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, softmax: Softmax, threads: int = 1) -> None:
-        self._softmax = softmax
-        self._threads = threads
-        self._kernel = dense_topk.entry()
-        self._record = softmax.record
-        self._address = self._record.ctypes.data
+        super().__init__(softmax, softmax.record, dense_topk.entry(), threads)
 
     @classmethod
     def from_arrays(
@@ -55,41 +40,6 @@ class ExactHead:
         """Takes no arrays, fallback or knobs."""
         checked_knobs(cls.knob_table, {}, knobs)
         return cls(softmax, threads)
-
-    @property
-    def knobs(self) -> Mapping[str, float]:
-        """None."""
-        return {}
-
-    def with_knobs(self, **knobs: float) -> Self:
-        """InvalidKnob for any knob."""
-        checked_knobs(self.knob_table, {}, knobs)
-        return self
-
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k largest of all V logits of each row; `exact` is True throughout."""
-        softmax = self._softmax
-        hidden = ready_hidden(hidden, softmax.dim)
-        k = checked_k(k, softmax.vocab_size)
-        rows = hidden.shape[0]
-        ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
-        exact, scanned = np.empty(rows, np.bool_), np.empty(rows, np.int32)
-        if self._threads == 1 or rows == 1:
-            bad = self._kernel(self._address, hidden, ids, logits, 0, rows)
-        else:
-            bad = self._run_slices(hidden, ids, logits)
-        if bad >= 0:
-            refuse_row(bad)
-        exact.fill(True)
-        scanned.fill(softmax.vocab_size)
-        return TopK(ids, logits, exact, scanned)
-
-    def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32) -> int:
-        def answer(start: int, stop: int) -> int:
-            return int(self._kernel(self._address, hidden, ids, logits, start, stop))
-
-        results = run_slices(answer, hidden.shape[0], self._threads)
-        return next((bad for bad in results if bad >= 0), -1)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """All V rows of W; nothing is outside, so `upper` is -inf."""

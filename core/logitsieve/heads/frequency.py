@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Head, Knob, Softmax
+from logitsieve.heads.base import Knob
 from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Arrays, Part, Tensor, all_different
+from logitsieve.heads.part import Part, Tensor, all_different
 
 
 class FrequencyHead(ClusteredHead):
@@ -36,20 +36,13 @@ class FrequencyHead(ClusteredHead):
         )
     }
 
-    def __init__(
-        self,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> None:
-        n = min(int(knobs["n"]), softmax.vocab_size)
+    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+        return {"n": min(int(knobs["n"]), self._softmax.vocab_size)}
+
+    def _settle(self) -> None:
         one = {
-            "centroids": np.zeros((1, softmax.dim), np.float32),
-            "offsets": np.array([0, n], np.int32),
-            "ids": arrays["ids"],
+            "centroids": np.zeros((1, self._softmax.dim), np.float32),
+            "offsets": np.array([0, self.knobs["n"]], np.int32),
+            "ids": self._arrays["ids"],
         }
-        super().__init__(softmax, one, fallback=fallback, threads=threads, knobs=knobs)
-        self._arrays, self.knobs = arrays, {"n": n}
+        self._describe(one, 1)

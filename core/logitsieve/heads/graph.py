@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Head, Knob, Softmax, checked_knobs
-from logitsieve.heads.part import Arrays, Part, Tensor
+from logitsieve.heads.base import Knob, Softmax
+from logitsieve.heads.part import Part, Tensor
 from logitsieve.heads.selected import SelectedHead
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.extras import require
@@ -46,31 +46,14 @@ class GraphHead(SelectedHead):
         )
     }
 
-    def __init__(
-        self,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head,
-        threads: int,
-        knobs: Mapping[str, float],
-        graph: Any = None,
-    ) -> None:
-        point = {"ef": min(int(knobs["ef"]), softmax.vocab_size)}
-        super().__init__(softmax, arrays, fallback=fallback, threads=threads, knobs=point)
-        self._graph = _read(arrays["graph"], softmax) if graph is None else graph
-        self._search = _faiss().SearchParametersHNSW(efSearch=point["ef"])
+    def _open(self) -> None:
+        self._graph = _read(self._arrays["graph"], self._softmax)
 
-    def with_knobs(self, **knobs: float) -> Self:
-        """The same graph at another operating point."""
-        return type(self)(
-            self._softmax,
-            self._arrays,
-            fallback=self._fallback,
-            threads=self._threads,
-            knobs=checked_knobs(self.knob_table, self.knobs, knobs),
-            graph=self._graph,
-        )
+    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+        return {"ef": min(int(knobs["ef"]), self._softmax.vocab_size)}
+
+    def _settle(self) -> None:
+        self._search = _faiss().SearchParametersHNSW(efSearch=self.knobs["ef"])
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """Up to ef rows for each."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import local
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Head, Knob, Softmax
+from logitsieve.heads.base import Knob
 from logitsieve.heads.part import Arrays, Part, Tensor
 from logitsieve.heads.selected import SelectedHead
 from logitsieve.kernels.lsh import lsh_select
@@ -89,33 +89,22 @@ class LshHead(SelectedHead):
         ),
     }
 
-    def __init__(
-        self,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> None:
-        tables, bits, _ = arrays["planes"].shape
-        knobs = {
+    def _open(self) -> None:
+        self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
+        self._select = lsh_select.entry()
+
+    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+        tables, bits, _ = self._arrays["planes"].shape
+        return {
             **knobs,
             "tables": min(knobs["tables"], tables),
             "probes": min(knobs["probes"], 1 << bits),
         }
-        super().__init__(softmax, arrays, fallback=fallback, threads=threads, knobs=knobs)
-        self._order = probe_order(bits, int(knobs["probes"]))
-        self._tables = int(knobs["tables"])
-        self._most = int(knobs["candidates"]) or softmax.vocab_size
-        self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
-        self._select = lsh_select.entry()
 
-    def with_knobs(self, **knobs: float) -> Self:
-        """The same tables at another operating point; the scratch is shared too."""
-        other = super().with_knobs(**knobs)
-        other._scratch = self._scratch
-        return other
+    def _settle(self) -> None:
+        self._order = probe_order(self._arrays["planes"].shape[1], int(self.knobs["probes"]))
+        self._tables = int(self.knobs["tables"])
+        self._most = int(self.knobs["candidates"]) or self._softmax.vocab_size
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """The ids of the probed buckets, or those that collided most often."""

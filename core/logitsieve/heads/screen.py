@@ -72,11 +72,14 @@ class ScreenHead(ClusteredHead):
         ),
     }
 
+    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+        held = super()._held(knobs)
+        if "sketch.fine" not in self._arrays:
+            held["prescreen"] = 0
+        return held
+
     def _sketch(self) -> Int64 | None:
         if not self.knobs["prescreen"]:
-            return None
-        if "sketch.fine" not in self._arrays:
-            self.knobs["prescreen"] = 0  # the index has none
             return None
         arrays = {name: self._arrays[f"sketch.{name}"] for name in SKETCH.tensors}
         require_part(SKETCH, arrays, self._softmax)

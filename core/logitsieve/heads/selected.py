@@ -6,76 +6,19 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, S rows sele
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, Self
 
 import numpy as np
 
-from logitsieve.heads.base import (
-    Head,
-    Knob,
-    Softmax,
-    checked_k,
-    checked_knobs,
-    ready_hidden,
-    require_part,
-)
+from logitsieve.heads.backed import BackedHead
+from logitsieve.heads.base import checked_k, ready_hidden
 from logitsieve.heads.fallback import repair, replace_rows, worst_status
-from logitsieve.heads.part import Arrays, Part
 from logitsieve.kernels.listed import listed_topk
 from logitsieve.kernels.pool import run_slices
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
 
 
-class SelectedHead(ABC):
+class SelectedHead(BackedHead, ABC):
     """`select` is what a method adds."""
-
-    name: ClassVar[str]
-    knob_table: ClassVar[Mapping[str, Knob]]
-    part: ClassVar[Part | None]
-    proves: ClassVar[bool] = False
-    borrows: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(
-        self,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> None:
-        self._softmax, self._arrays, self._fallback = softmax, arrays, fallback
-        self._threads, self.knobs = threads, knobs
-        self._record = softmax.record
-        self._address = self._record.ctypes.data
-        self._rank = listed_topk.entry()
-
-    @classmethod
-    def from_arrays(
-        cls,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head | None,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> Self:
-        """InvalidRequest unless the arrays are as `part` says."""
-        assert fallback is not None, "rows with too few candidates need a fallback"
-        require_part(cls.part, arrays, softmax)
-        point = checked_knobs(cls.knob_table, {}, knobs)
-        return cls(softmax, arrays, fallback=fallback, threads=threads, knobs=point)
-
-    def with_knobs(self, **knobs: float) -> Self:
-        """The same arrays at another operating point."""
-        return type(self)(
-            self._softmax,
-            self._arrays,
-            fallback=self._fallback,
-            threads=self._threads,
-            knobs=checked_knobs(self.knob_table, self.knobs, knobs),
-        )
 
     @abstractmethod
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
@@ -92,11 +35,11 @@ class SelectedHead(ABC):
         ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k), np.float32)
         scanned, exact = np.empty(rows, np.int32), np.zeros(rows, np.bool_)
 
+        rank, address = listed_topk.entry(), self._softmax.record.ctypes.data
+
         def answer(start: int, stop: int) -> int:
             offsets, listed = self.select(hidden[start:stop], k)
-            return int(
-                self._rank(self._address, hidden, offsets, listed, ids, logits, scanned, start)
-            )
+            return int(rank(address, hidden, offsets, listed, ids, logits, scanned, start))
 
         unfilled = worst_status(run_slices(answer, rows, self._threads))
         if unfilled:

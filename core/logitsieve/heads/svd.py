@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Head, Knob, Softmax
-from logitsieve.heads.part import Arrays, Part, Tensor
+from logitsieve.heads.base import Knob
+from logitsieve.heads.part import Part, Tensor
 from logitsieve.heads.selected import SelectedHead
 from logitsieve.kernels.preview import preview_select
 from logitsieve.types.results import Float32, Int32, Int64
@@ -49,21 +49,14 @@ class SvdHead(SelectedHead):
         ),
     }
 
-    def __init__(
-        self,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> None:
-        point = {
-            "width": min(knobs["width"], len(arrays["basis"])),
-            "candidates": min(knobs["candidates"], softmax.vocab_size),
-        }
-        super().__init__(softmax, arrays, fallback=fallback, threads=threads, knobs=point)
+    def _open(self) -> None:
         self._select = preview_select.entry()
+
+    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+        return {
+            "width": min(knobs["width"], len(self._arrays["basis"])),
+            "candidates": min(knobs["candidates"], self._softmax.vocab_size),
+        }
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """The same number of rows for each."""

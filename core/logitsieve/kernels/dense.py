@@ -19,16 +19,22 @@ from logitsieve.kernels.queries import (
     widen_queries,
     write_answers,
 )
-from logitsieve.kernels.record import matrix_at
+from logitsieve.kernels.record import ROWS, matrix_at
 from logitsieve.kernels.scan import scan_all
 from logitsieve.types.results import Float32, Int32
 
 
-@kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int64, int64)")
+@kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def dense_topk(
-    address: int, hidden: Float32, ids: Int32, logits: Float32, start: int, stop: int
+    address: int,
+    hidden: Float32,
+    ids: Int32,
+    logits: Float32,
+    scanned: Int32,
+    start: int,
+    stop: int,
 ) -> int:
-    """Fill ids and logits [B, K] for rows start .. stop-1 of hidden [B, D].
+    """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
     `address` is that of W's record. Returns -1, or the first row that is not finite or too large.
     """
@@ -56,6 +62,7 @@ def dense_topk(
         empty_heaps(record, 0, queries, count)
         scan_all(matrix_at(record, 0), queries, count)
         for q in range(count):
+            scanned[first + q] = record[ROWS]
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
     return bad
