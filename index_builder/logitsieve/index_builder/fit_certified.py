@@ -55,19 +55,27 @@ class _Codes(NamedTuple):
     length: float  # Q: the largest norm over its scale
 
 
+class Turned(NamedTuple):
+    """Rows as `certified` takes them: w . h = w' . (B h), but for `left` ||h||."""
+
+    basis: Float32  # B [D, D]
+    rows: Float32  # w' [V, D]
+    left: float  # >= ||w - B^T w'||
+
+
 def fit_certified(material: Material, config: BuildConfig, progress: Progress) -> Made:
     """The sketch that answers fastest, by measuring, of those within their share of memory.
 
     The smallest is always among them.
     """
     softmax = material.softmax
-    rotation_DD, order_V = rotation(softmax, material.sample), _often_first(material)
+    turned, order_V = turn(softmax, rotation(softmax, material.sample)), _often_first(material)
     hidden = material.heldout.sample(TIMED_ROWS)
     measured: dict[Widths, float] = {}
 
     def time(widths: Widths) -> float:
         if widths not in measured:
-            measured[widths] = _time(softmax, encode(softmax, rotation_DD, widths, order_V), hidden)
+            measured[widths] = _time(softmax, code(softmax, turned, widths, order_V), hidden)
             progress("sketch", len(measured), 0)
         return measured[widths]
 
@@ -79,7 +87,7 @@ def fit_certified(material: Material, config: BuildConfig, progress: Progress) -
         if time(near) >= time(best):
             break
         best = near
-    arrays = encode(softmax, rotation_DD, best, order_V)
+    arrays = code(softmax, turned, best, order_V)
     summary = {**best._asdict(), "coordinates": min(softmax.dim, best.fine - EXTRA)}
     history = [{**widths._asdict(), "us_per_row": us} for widths, us in measured.items()]
     return Made(arrays, summary, {}, history)
@@ -159,21 +167,39 @@ def encode(
 
     Coarse codes lie in the order of the ids `order_V`, or of W.
     """
+    order_V = np.arange(softmax.vocab_size, dtype=np.int32) if order_V is None else order_V
+    return code(softmax, turn(softmax, rotation_DD), widths, order_V)
+
+
+def turn(softmax: Softmax, rotation_DD: Float64) -> Turned:
+    """Coordinates of every row for B near `rotation_DD`, and what rounding them left over."""
+    basis_DD = rotation_DD.astype(np.float32)
+    B_DD = basis_DD.astype(np.float64)
+    inverse_DD, size = np.linalg.inv(B_DD), np.linalg.norm(B_DD)
+    turned_VD, left = np.empty(softmax.weight.shape, np.float32), 0.0
+    for number, rows_RD in enumerate(_blocks(softmax.weight)):
+        here_RD = turned_VD[number * BLOCK_ROWS : number * BLOCK_ROWS + len(rows_RD)]
+        here_RD[:] = rows_RD @ inverse_DD
+        stored_RD = here_RD.astype(np.float64)
+        lost = np.linalg.norm(rows_RD - stored_RD @ B_DD, axis=1).max()
+        longest = np.linalg.norm(stored_RD, axis=1).max()
+        rounded = 4 * softmax.dim * np.finfo(np.float64).eps * longest * size
+        left = max(left, float(lost + rounded))
+    return Turned(basis_DD, turned_VD, left)
+
+
+def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
+    """`encode`, of coordinates that are there already."""
     V, D = softmax.vocab_size, softmax.dim
     M = min(D, widths.fine - EXTRA)
     F = min(M, widths.coarse)
-    basis_DD = rotation_DD.astype(np.float32)
-    B_DD = basis_DD.astype(np.float64)
-    inverse_DD = np.linalg.inv(B_DD)
-    order_V = np.arange(V, dtype=np.int32) if order_V is None else order_V
     coarse_VF = np.full((V, widths.coarse), MOST + 1, np.uint8)
     scales_V, rests_V = np.empty(V, np.float32), np.empty(V, np.float32)
     fine_VT = np.full((V, widths.fine), MOST + 1, np.uint8)
     extras_V2 = fine_VT[:, -EXTRA:].view(np.float32)
-    limits = np.zeros(5)
-    for number, rows_RD in enumerate(_blocks(softmax.weight)):
-        here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(rows_RD))
-        turned_RD = rows_RD @ inverse_DD
+    limits = np.array([0, 0, 0, 0, turned.left])
+    for number, turned_RD in enumerate(_blocks(turned.rows)):
+        here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(turned_RD))
         norms_R = np.linalg.norm(turned_RD, axis=1)
         coarse = _encode_rows(turned_RD[:, :F], norms_R)
         fine = _encode_rows(turned_RD[:, :M], norms_R)
@@ -181,12 +207,10 @@ def encode(
         rests_V[here] = _rounded_up(turned_RD[:, F:])
         fine_VT[here, :M], extras_V2[here, 0] = fine.codes, fine.scales
         extras_V2[here, 1] = _rounded_up(turned_RD[:, M:])
-        left = np.linalg.norm(rows_RD - turned_RD @ B_DD, axis=1).max()
-        largest = 4 * D * np.finfo(np.float64).eps * norms_R.max() * np.linalg.norm(B_DD)
-        limits = np.maximum(limits, [*coarse[2:], *fine[2:], left + largest])
+        limits[:4] = np.maximum(limits[:4], [*coarse[2:], *fine[2:]])
     limits *= ROUNDED
     return {
-        "basis": basis_DD,
+        "basis": turned.basis,
         "coarse": _grouped(coarse_VF, scales_V, rests_V, softmax.bias, order_V),
         "fine": fine_VT,
         "order": order_V,
