@@ -54,8 +54,8 @@ def test_every_stored_number_bounds_what_it_should(vocab_size: int, widths: Widt
 
 
 def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
-    softmax, hidden = make_softmax(400, 24), make_hidden(600, 24) * np.linspace(3, 0.1, 24)
-    hidden = hidden.astype(np.float32)
+    softmax = make_softmax(400, 24)
+    hidden = (make_hidden(600, 24) * np.linspace(3, 0.1, 24)).astype(np.float32)
     turning = rotation(softmax, hidden)
     rows, contexts = softmax.weight @ np.linalg.inv(turning), hidden @ turning.T
     np.testing.assert_allclose(rows @ contexts.T, softmax.weight @ hidden.T, rtol=1e-3, atol=1e-3)
