@@ -114,7 +114,8 @@ def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 def test_a_few_contexts_and_words_are_enough() -> None:
     softmax, material = make_material(rows=30, heldout=3, vocab_size=12)
     lsh = fit_lsh(material, replace(CONFIG, lsh_memory=10), ignore)
-    serve(softmax, lsh).topk(material.sample, 5)
+    top = serve(softmax, lsh).topk(material.sample, 5)
+    assert (np.diff(np.sort(top.ids, axis=1)) > 0).all()
 
 
 def test_queries_hash_as_their_lifted_vectors_do() -> None:

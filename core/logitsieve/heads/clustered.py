@@ -12,7 +12,15 @@ from typing import ClassVar
 import numpy as np
 
 from logitsieve.heads.backed import BackedHead
-from logitsieve.heads.base import BOOL, FLOAT32, INT32, checked_k, ready_hidden, refuse_row
+from logitsieve.heads.base import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    checked_k,
+    ready_hidden,
+    ready_request,
+    refuse_row,
+)
 from logitsieve.heads.fallback import repair, replace_rows, worst_status
 from logitsieve.heads.part import Arrays, Part, Tensor, lists_part
 from logitsieve.kernels.pool import run_slices
@@ -65,18 +73,7 @@ class ClusteredHead(BackedHead):
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best candidates of each row; rows with fewer than k go to the fallback."""
-        if (  # ready_hidden's first lines: a call costs as much as they do
-            type(hidden) is not np.ndarray
-            or hidden.dtype is not FLOAT32
-            or not hidden.flags.c_contiguous
-            or hidden.ndim != 2
-        ):
-            hidden = ready_hidden(hidden, self._dim)
-        rows, dim = hidden.shape
-        if dim != self._dim or not rows:
-            ready_hidden(hidden, self._dim)  # says what is wrong
-        if type(k) is not int or not 0 < k <= self._vocab_size:
-            k = checked_k(k, self._vocab_size)
+        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
         scanned, exact = _empty(rows, INT32), _zeros(rows, BOOL)
         if self._threads == 1 or rows == 1:
