@@ -26,7 +26,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     Missing parents are made. InvalidRequest if `out` exists by then.
     """
     _make_durably(out.parent)
-    _remove_stale(out.parent)
+    remove_stale(out.parent)
     path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
     path.mkdir()
     try:
@@ -69,11 +69,11 @@ def _make_durably(folder: Path) -> None:
         fsync_folder(path.parent)
 
 
-def _remove_stale(folder: Path) -> None:
-    """What a writer that died left behind; a younger one may still be at work."""
+def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
+    """What one that died left behind under such names; a younger one may still be at work."""
     oldest = time.time() - STALE_AFTER_S
-    for path in folder.glob(f"{TEMPORARY}*"):
-        with suppress(FileNotFoundError):  # another writer swept it, or gave it its name
+    for path in folder.glob(f"{prefix}*"):
+        with suppress(FileNotFoundError):  # another swept it, or its own removed or named it
             if path.lstat().st_mtime < oldest:
                 shutil.rmtree(path, ignore_errors=True)
 

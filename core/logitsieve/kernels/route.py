@@ -38,13 +38,13 @@ from logitsieve.kernels.lanes import (
     zeros32,
     zeros64,
 )
+from logitsieve.kernels.planes import LARGEST, SMALLEST
 from logitsieve.kernels.pointers import as_int8, shift
 from logitsieve.kernels.queries import NORM, SLACK, STATE
 from logitsieve.kernels.scan import decide_above
 from logitsieve.types.results import Float32
 
 LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
-SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes of a query between which its scale is a normal number
 
 
 def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from logitsieve.index import Index
 
 SCRATCH = ".tmp-build-"
-STALE_AFTER_S = 24 * 3600.0
 
 
 def build(
@@ -54,6 +50,7 @@ def build(
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
     from logitsieve.index import new_path
+    from logitsieve.index.durable import remove_stale
     from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
 
     config = config or BuildConfig()
@@ -70,7 +67,7 @@ def build(
             "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
         )
     beside = _existing(out.parent)
-    _sweep(beside)
+    remove_stale(beside, SCRATCH)
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as folder:
         scratch = Path(folder)
         train = open_contexts(contexts, softmax.dim, scratch, "contexts")
@@ -96,15 +93,6 @@ def _existing(folder: Path) -> Path:
     while not folder.is_dir():
         folder = folder.parent
     return folder
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what builds that were killed left behind; a younger one may still be at work."""
-    oldest = time.time() - STALE_AFTER_S
-    for path in folder.glob(f"{SCRATCH}*"):
-        with suppress(FileNotFoundError):  # another build swept it, or its own removed it
-            if path.lstat().st_mtime < oldest:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _matrix(value: ArrayLike, field: str) -> Float32:
