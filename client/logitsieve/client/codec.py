@@ -6,7 +6,8 @@ from typing import cast
 
 import numpy as np
 
-from logitsieve.types.decoder import NORMALIZER_CODES
+from logitsieve.types.decoder import NORMALIZER_CODES, Target, aim_of
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Answer, TopKReply
 from logitsieve.types.tensors import decode, encode
 from logitsieve.v1 import decoder_pb2 as pb
@@ -23,6 +24,23 @@ def to_tensor(array: np.ndarray) -> pb.Tensor:
 def to_array(tensor: pb.Tensor, field: str) -> np.ndarray:
     """A message as an array [rows, cols] that the caller owns."""
     return decode(tensor.dtype, tensor.rows, tensor.cols, tensor.data, field).copy()
+
+
+def to_target(asked: Target, target: pb.Target) -> None:
+    """Write what the keywords of a request ask for; InvalidRequest names the one at fault."""
+    aim = aim_of(asked)
+    target.model = asked.get("model", "")
+    if asked.get("exact"):
+        target.exact = True
+    elif aim.precision is not None:
+        target.min_precision = aim.precision
+    elif not aim.automatic:
+        target.head.name = aim.head
+        target.head.knobs.update(dict(aim.knobs))
+    if aim.normalizer:
+        if aim.normalizer not in NORMALIZER_CODES:
+            raise InvalidRequest("normalizer", aim.normalizer, ", ".join(NORMALIZER_CODES))
+        target.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[aim.normalizer])
 
 
 def to_reply(response: pb.TopKResponse) -> TopKReply:

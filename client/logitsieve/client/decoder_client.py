@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from numbers import Real
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack
 
 import grpc
 
-from logitsieve.client.codec import to_reply, to_tensor
+from logitsieve.client.codec import to_reply, to_target, to_tensor
 from logitsieve.client.errors import to_exception
 from logitsieve.client.models import ModelInfo, model_info
-from logitsieve.types.decoder import AUTO, NORMALIZER_CODES, NormalizerName, asked_precision
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.decoder import Target
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.hidden import as_wire
 from logitsieve.types.results import ArrayLike, TopKReply
@@ -78,12 +78,8 @@ class DecoderClient:
         hidden: ArrayLike,
         k: int,
         *,
-        model: str = "",
-        head: str = "",
-        knobs: Mapping[str, float] | None = None,
-        min_precision: float | None = None,
-        exact: bool = False,
-        normalizer: NormalizerName | None = None,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
 
@@ -91,19 +87,7 @@ class DecoderClient:
         in-process decoder raises, and ServiceError's family for what only a server can meet.
         """
         request = pb.TopKRequest(hidden=to_tensor(as_wire(hidden)), k=_uint32("k", k))
-        target = request.target
-        target.model = model
-        if min_precision is not None or exact is not False or head == AUTO:
-            precision = asked_precision(head, knobs, min_precision, exact)
-            if exact:
-                target.exact = True
-            elif precision is not None:
-                target.min_precision = precision
-        elif head or knobs:
-            target.head.name = head
-            target.head.knobs.update(_numbers(knobs or {}))
-        if normalizer:
-            target.normalizer = _code(normalizer)
+        to_target(target, request.target)
         return to_reply(self._call(self._decoder.TopK, request))
 
     def models(self) -> list[ModelInfo]:
@@ -154,16 +138,3 @@ def _uint32(field: str, value: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= UINT32_MAX:
         raise InvalidRequest(field, repr(value), "a positive integer")
     return int(value)
-
-
-def _numbers(knobs: Mapping[str, float]) -> dict[str, float]:
-    try:
-        return {str(name): float(value) for name, value in knobs.items()}
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest("knobs", knobs, "a number for each knob's name") from error
-
-
-def _code(normalizer: str) -> pb.Normalizer:
-    if normalizer not in NORMALIZER_CODES:
-        raise InvalidRequest("normalizer", normalizer, ", ".join(NORMALIZER_CODES))
-    return cast("pb.Normalizer", NORMALIZER_CODES[normalizer])

@@ -29,6 +29,7 @@ from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
 from logitsieve.index.files import refusal
 from logitsieve.index.manifest import CALIBRATION_FILE
+from logitsieve.types.decoder import KnobValues
 from logitsieve.types.errors import InvalidKnob
 
 # Choices kept: batch sizes times ks times the precisions that clients ask for.
@@ -36,7 +37,6 @@ CHOICES_KEPT = 256
 # Measured again beside requests: short, so that others get the processor soon.
 AGAIN_CALLS, AGAIN_NS = 300, 50_000_000
 
-KnobValues = tuple[tuple[str, float], ...]
 Kind = tuple[int, int]  # (a measured batch size, a class of k)
 HeadOf = Callable[[str, KnobValues], Head]
 PointOf = Callable[[str, KnobValues, str], Point]

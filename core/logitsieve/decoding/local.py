@@ -5,20 +5,29 @@ Shape letters: B batch rows, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import isfinite
+from typing import Unpack
 
 import numpy as np
 
-from logitsieve.decoding.auto import Auto, KnobValues, Pause, measure_again, read_auto
+from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
 from logitsieve.decoding.point import Point
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads.base import Head, ready_hidden
 from logitsieve.index import Index
-from logitsieve.types.decoder import AUTO, NormalizerName, asked_precision
-from logitsieve.types.errors import InvalidKnob, InvalidRequest, ModelNotFound
-from logitsieve.types.results import ArrayLike, TopKReply
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.decoder import KnobValues, Target, aim_of
+from logitsieve.types.errors import InvalidKnob, ModelNotFound
+from logitsieve.types.requests import beams, sampling, score_targets
+from logitsieve.types.results import (
+    ArrayLike,
+    BeamStepReply,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+)
 
 # Operating points kept: clients use a handful, and a stream of fresh knobs must not grow memory.
 POINTS_KEPT = 64
@@ -50,30 +59,80 @@ class LocalDecoder:
         hidden: ArrayLike,
         k: int,
         *,
-        model: str = "",
-        head: str = "",
-        knobs: Mapping[str, float] | None = None,
-        min_precision: float | None = None,
-        exact: bool = False,
-        normalizer: NormalizerName | None = None,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
 
         Raises InvalidRequest naming the field, ModelNotFound unless `model` is this index.
         """
-        if model not in self._names:
-            raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        precision = None
-        if min_precision is not None or exact is not False or head == AUTO:
-            precision = asked_precision(head, knobs, min_precision, exact)
-        elif head or knobs:
-            values = _values(knobs) if knobs else ()
-            return self.point(head, values, normalizer or "").topk(hidden, k)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
             hidden = ready_hidden(hidden, self.index.dim)
+        return self._at(target, len(hidden), k).topk(hidden, k, constraints)
+
+    def score(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> ScoreReply:
+        """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
+        hidden = ready_hidden(hidden, self.index.dim)
+        ready = score_targets(targets, len(hidden))
+        return self._at(target, len(hidden), 1).score(hidden, ready, constraints)
+
+    def sample(
+        self,
+        hidden: ArrayLike,
+        samples: int = 1,
+        *,
+        seeds: ArrayLike | None = None,
+        step: int = 0,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> SampleReply:
+        """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
+        hidden = ready_hidden(hidden, self.index.dim)
+        rows = len(hidden)
+        ready = sampling(rows, samples, seeds, step, temperature, top_k, top_p, min_p)
+        return self._at(target, rows, 1).sample(hidden, ready, constraints)
+
+    def beam_step(
+        self,
+        hidden: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        beams_in: int,
+        beams_out: int,
+        lengths: ArrayLike | None = None,
+        finished: ArrayLike | None = None,
+        eos_ids: Sequence[int] = (),
+        length_alpha: float = 0.0,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> BeamStepReply:
+        """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
+        hidden = ready_hidden(hidden, self.index.dim)
+        rows = len(hidden)
+        ready = beams(rows, scores, beams_in, beams_out, lengths, finished, eos_ids, length_alpha)
+        k = min(beams_out, self.index.vocab_size)
+        return self._at(target, rows, k).beam_step(hidden, ready, constraints)
+
+    def _at(self, target: Target, rows: int, k: int) -> Point:
+        """What answers a request for `k` ids of each of `rows` rows."""
+        if (model := target.get("model", "")) not in self._names:
+            raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
+        aim = aim_of(target)
+        if not aim.automatic:
+            return self.point(aim.head, aim.knobs, aim.normalizer)
         auto = self.auto
-        kind = auto.kind(hidden.shape[0], k, precision)
-        return auto.point(kind, precision, normalizer or "").topk(hidden, k)
+        return auto.point(auto.kind(rows, k, aim.precision), aim.precision, aim.normalizer)
 
     def measure_again(self, pause: Pause = lambda seconds: False) -> bool:
         """Time every operating point on this machine; AUTO chooses by that from then on.
@@ -103,12 +162,4 @@ class LocalDecoder:
         return head.with_knobs(**dict(knobs))
 
     def _make_point(self, head: str, knobs: KnobValues, normalizer: str) -> Point:
-        chosen, exact = self._head(head, knobs), self._head("exact", ())
-        return Point(self.name, self.index, chosen, exact, normalizer)
-
-
-def _values(knobs: Mapping[str, float]) -> KnobValues:
-    try:
-        return tuple(sorted((name, float(value)) for name, value in knobs.items()))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest("knobs", knobs, "a number for each knob's name") from error
+        return Point(self.name, self.index, self._head(head, knobs), normalizer)

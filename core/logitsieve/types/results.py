@@ -1,6 +1,6 @@
 """What heads and decoders answer.
 
-Shape letters: B batch rows, K answers a row.
+Shape letters: B batch rows, K answers a row, T targets, N draws, G groups of beams.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ class Answer(NamedTuple):
     knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" when no log Z was asked for
     log_z: Float32 | None = None  # [B]
+    log_z_low: Float32 | None = None  # [B] the full log Z is proven to lie between these two
+    log_z_high: Float32 | None = None  # [B]
+    log_z_error: Float32 | None = None  # [B] standard error of an estimated log Z
     queue_ns: int = 0
     compute_ns: int = 0
 
@@ -77,6 +80,35 @@ class TopKReply(NamedTuple):
         if self.answer.log_z is None:
             raise ValueError("no log Z in this reply: ask topk for a normalizer")
         return self.logits - self.answer.log_z[:, None]
+
+
+class ScoreReply(NamedTuple):
+    """A decoder's answer to `score`."""
+
+    log_probs: Float32  # [B, T]
+    answer: Answer  # exact: log Z is the full softmax's, or proven to equal it as printed
+
+
+class SampleReply(NamedTuple):
+    """A decoder's answer to `sample`."""
+
+    ids: Int32  # [B, N] draws, independent of each other
+    log_probs: Float32  # [B, N] of each under the distribution that was drawn from
+    answer: Answer  # exact: the draws follow the full softmax's distribution, proven
+
+
+class BeamStepReply(NamedTuple):
+    """A decoder's answer to `beam_step`: the best pairs of each group, best first.
+
+    A group with fewer pairs than asked for ends in parents and tokens -1 with scores of -inf.
+    """
+
+    parents: Int32  # [G, K] place within the group of the hypothesis that is continued
+    tokens: Int32  # [G, K]
+    scores: Float32  # [G, K] sums of log-probabilities
+    ranks: Float32  # [G, K] what they are ordered by: scores under the length penalty, descending
+    finished: Bool  # [G, K]
+    answer: Answer  # exact, a row: its group's pairs and their order are the full softmax's, proven
 
 
 ArrayLike = Any  # what `as_hidden` accepts: arrays, nested lists, CPU torch tensors

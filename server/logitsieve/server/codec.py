@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
-from logitsieve.decoding.auto import KnobValues
 from logitsieve.decoding.point import Point
-from logitsieve.types.decoder import AUTO, NORMALIZER_CODES, asked_precision
+from logitsieve.types.decoder import AUTO, NORMALIZER_CODES, Aim, asked_precision
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import TopKReply
 from logitsieve.types.tensors import decode
@@ -25,16 +24,6 @@ def to_array(tensor: pb.Tensor, field: str) -> np.ndarray:
     if not dtype and not data:
         raise InvalidRequest(field, "nothing", "a tensor [B, D]")
     return decode(dtype, tensor.rows, tensor.cols, data, field)
-
-
-class Aim(NamedTuple):
-    """What a target asks for: AUTO at a precision (None: the index's own target), or a point."""
-
-    automatic: bool
-    precision: float | None
-    head: str
-    knobs: KnobValues
-    normalizer: str
 
 
 def to_aim(target: pb.Target) -> Aim:

@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.auto import CHOICES_KEPT, Kind, KnobValues
+from logitsieve.decoding.auto import CHOICES_KEPT, Kind
 from logitsieve.decoding.local import POINTS_KEPT
 from logitsieve.decoding.point import Point
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.server.codec import Aim, to_origin
+from logitsieve.server.codec import to_origin
 from logitsieve.server.costs import Costs
+from logitsieve.types.decoder import Aim, KnobValues
 from logitsieve.v1 import decoder_pb2 as pb
 
 
