@@ -95,7 +95,7 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     found = screen.candidates(hidden[:1], K)
     values, log_z = np.zeros(vocab_size, np.float32), np.empty(1, np.float32)
     ends = np.array([0, vocab_size], np.int64)
-    logits = np.empty(len(found.ids), np.float32)
+    logits = np.empty(len(found.ids), np.float64)
     address = softmax.record.ctypes.data
     return [
         Work("exact, B=1", lambda: exact.topk(row(1), K), 1, whole, whole, whole / 4),

@@ -69,3 +69,9 @@ def find_normalizer(name: str) -> Normalizer:
         return NORMALIZERS[name]
     except KeyError:
         raise InvalidRequest("normalizer", name, ", ".join(NORMALIZERS)) from None
+
+
+def default_normalizer(index: Index) -> str:
+    """What `score` and `beam_step` use where a request names none."""
+    proves = "certified" in NORMALIZERS and "certified" in index.heads
+    return "certified" if proves else "exact"

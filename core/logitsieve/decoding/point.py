@@ -6,8 +6,12 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from logitsieve.decoding.normalizers import LogZ, find_normalizer
-from logitsieve.heads.base import Head, ready_hidden
+from logitsieve.decoding.beam import beam_step
+from logitsieve.decoding.constrained import best_edited, wanted_of
+from logitsieve.decoding.edits import edits_of
+from logitsieve.decoding.normalizers import LogZ, default_normalizer, find_normalizer
+from logitsieve.decoding.score import score
+from logitsieve.heads.base import Head, checked_k, ready_hidden
 from logitsieve.index import Index
 from logitsieve.types.constraints import Constraints
 from logitsieve.types.errors import NotBuilt
@@ -37,23 +41,50 @@ class Point:
         self.proves = head.proves
         self._index, self._answering = index, head
         self._normalize = find_normalizer(normalizer) if normalizer else None
+        self._scoring = normalizer or default_normalizer(index)  # where a log Z is needed
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
         started = perf_counter_ns()
-        head, log_z = self._answering, None
         if constraints is not None:
-            raise NotBuilt("constraints: not built", "constraints")
+            return self._constrained(started, hidden, k, constraints)
+        head, log_z = self._answering, None
         if self._normalize is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
         ids, logits, exact, scanned = head.topk(hidden, k)
         if self._normalize is not None:
             log_z = self._normalize(self._index, head, hidden, k, None, 1.0)
-        return TopKReply(ids, logits, self._answer(started, exact, scanned, self.normalizer, log_z))
+        # A head that proves nothing itself owes every proven row to its fallback.
+        fallback = np.zeros(len(exact), np.bool_) if self.proves else exact.copy()
+        answer = self._answer(started, exact, scanned, fallback, self.normalizer, log_z)
+        return TopKReply(ids, logits, answer)
+
+    def _constrained(
+        self, started: int, hidden: ArrayLike, k: int, constraints: Constraints
+    ) -> TopKReply:
+        index, head, log_z = self._index, self._answering, None
+        hidden = ready_hidden(hidden, index.dim)
+        k = checked_k(k, index.vocab_size)
+        edits = edits_of(index.softmax, constraints, hidden)
+        wanted = wanted_of(edits, k, index.vocab_size)
+        best = best_edited(index.softmax, head, hidden, wanted, edits)
+        if self._normalize is not None:
+            log_z = self._normalize(index, head, hidden, k, edits, 1.0)
+        ids, logits, exact, scanned, fallback = best
+        answer = self._answer(started, exact, scanned, fallback, self.normalizer, log_z)
+        return TopKReply(ids, logits.astype(np.float32), answer)
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """Log-probabilities of `targets` [B, T] of each row of `hidden` [B, D]."""
-        raise NotBuilt("score: not built")
+        """Log-probabilities of `targets` [B, T] of each row of `hidden` [B, D].
+
+        A row's `scanned` are its targets: what log Z took is the normalizer's affair.
+        """
+        started, normalizer = perf_counter_ns(), self._scoring
+        index, head, rows = self._index, self._answering, len(hidden)
+        found = score(index, head, hidden, targets, constraints, normalizer)
+        scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
+        answer = self._answer(started, found.exact, scanned, fallback, normalizer, found.log_z)
+        return ScoreReply(found.log_probs, answer)
 
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
@@ -65,10 +96,21 @@ class Point:
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
         """The best continuations of the hypotheses that stand at the rows of `hidden` [B, D]."""
-        raise NotBuilt("beam_step: not built")
+        started, normalizer = perf_counter_ns(), self._scoring
+        step = beam_step(self._index, self._answering, hidden, beams, constraints, normalizer)
+        answer = self._answer(
+            started, step.exact, step.scanned, step.fallback, normalizer, step.log_z
+        )
+        return BeamStepReply(*step[:5], answer)
 
     def _answer(
-        self, started: int, exact: Bool, scanned: Int32, normalizer: str, log_z: LogZ | None
+        self,
+        started: int,
+        exact: Bool,
+        scanned: Int32,
+        fallback: Bool,
+        normalizer: str,
+        log_z: LogZ | None,
     ) -> Answer:
         found = log_z or LogZ(None)
         return Answer(
@@ -78,8 +120,7 @@ class Point:
             self.head,
             exact,
             scanned,
-            # A head that proves nothing itself owes every proven row to its fallback.
-            np.zeros(len(exact), np.bool_) if self.proves else exact.copy(),
+            fallback,
             self.knobs.copy(),
             normalizer,
             found.value,

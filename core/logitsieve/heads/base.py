@@ -19,7 +19,7 @@ from logitsieve.kernels.gather import csr_logits
 from logitsieve.kernels.record import matrix_record
 from logitsieve.types.errors import InvalidKnob, InvalidRequest
 from logitsieve.types.hidden import as_hidden
-from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
+from logitsieve.types.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, TopK
 
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 
@@ -51,14 +51,21 @@ class Softmax:
         """The matrix as the kernels take it, by the address of this array."""
         return matrix_record(self.weight, self.bias)
 
-    def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
-        """Exact logits of the ids that each row of hidden [B, D] owns (CSR)."""
-        values = np.empty(ids.size, np.float32)
+    def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
+        """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
+
+        InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
+        """
+        values = np.empty(ids.size, np.float64)
         record = self.record
         bad = csr_logits(record.ctypes.data, hidden, offsets, ids, values)
         if bad >= 0:
             refuse_row(bad)
         return values
+
+    def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
+        """The same as answers have them: rounded to float32."""
+        return self.logits64(hidden, offsets, ids).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,22 +11,28 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.dots import dot64, padded, row_of, widen_row
 from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.record import admissible, matrix_at
-from logitsieve.types.results import Float32, Int32, Int64
+from logitsieve.types.results import Float32, Float64, Int32, Int64
+
+
+@inline
+def sum_of(matrix, wide, i):
+    """The logit of row i of W for one widened row of hidden, before it is rounded to float32."""
+    return dot64(row_of(matrix.weight, i, matrix.dim), wide, matrix.dim) + matrix.bias[i]
 
 
 @inline
 def fill_logits(matrix, wide, ids, first, last, logits):
     """logits[first:last] of ids[first:last] for one widened row of hidden, exact."""
     for i in range(first, last):
-        value = dot64(row_of(matrix.weight, ids[i], matrix.dim), wide, matrix.dim)
-        logits[i] = np.float32(value + matrix.bias[ids[i]])
+        logits[i] = np.float32(sum_of(matrix, wide, ids[i]))
 
 
-@kernel("(int64, float32[:,::1], int64[::1], int32[::1], float32[::1])")
-def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits: Float32) -> int:
+@kernel("(int64, float32[:,::1], int64[::1], int32[::1], float64[::1])")
+def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits: Float64) -> int:
     """Fill `logits` of the ids that each row of hidden [B, D] owns; ids within 0 .. V-1.
 
-    `address` is that of W's record. Returns -1, or the first row that is not finite or too large.
+    Answers have them rounded to float32. `address` is that of W's record. Returns -1, or the first
+    row that is not finite or too large.
     """
     record = int64_pointer(address)
     rows, dim = hidden.shape
@@ -38,6 +44,7 @@ def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits
         if not admissible(record, 0, norm):
             bad = row
             break
-        fill_logits(matrix, wide, ids, offsets[row], offsets[row + 1], logits)
+        for i in range(offsets[row], offsets[row + 1]):
+            logits[i] = sum_of(matrix, wide, ids[i])
     keep_alive(scratch)
     return bad

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import Float32, Int32
+from logitsieve.types.results import ArrayLike, Float32, Int32, Int64
 
 ALLOWED = "ids for every row: a list of integers, or a list of such lists, one for each row"
 WIDEST_PENALTY = 1e6  # and its inverse; a penalty beyond it is a mistake
@@ -51,6 +51,7 @@ class Constraints:
         InvalidRequest names the field that is not as said above; ids are not compared with V.
         """
         biased = _id_sets(self.biased, rows, "constraints.biased")
+        _require_distinct(biased, "constraints.biased")
         return replace(
             self,
             banned=_id_sets(self.banned, rows, "constraints.banned"),
@@ -61,38 +62,86 @@ class Constraints:
             repetition_penalty=_penalty(self.repetition_penalty),
         )
 
+    def take(self, rows: Int64) -> Constraints:
+        """Of what `for_rows` made, the given rows, in that order."""
+        bias = self.bias
+        if isinstance(self.biased, IdSets):
+            bias = np.asarray(bias, np.float32)[_places(self.biased, rows)[1]]
+        return replace(
+            self,
+            banned=_taken(self.banned, rows),
+            allowed=_taken(self.allowed, rows),
+            biased=_taken(self.biased, rows),
+            bias=bias,
+            repeated=_taken(self.repeated, rows),
+        )
+
+
+def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:
+    if sets is None:
+        return None
+    assert isinstance(sets, IdSets), "made by for_rows"
+    offsets, places = _places(sets, rows)
+    return IdSets(offsets, sets.ids[places])
+
+
+def _places(sets: IdSets, rows: Int64) -> tuple[Int32, Int64]:
+    """Offsets of the given rows by themselves, and where in `sets.ids` their ids are."""
+    lengths = np.diff(sets.offsets)[rows]
+    offsets = _offsets(lengths)
+    return offsets, np.arange(offsets[-1]) + np.repeat(sets.offsets[rows] - offsets[:-1], lengths)
+
+
+def _offsets(lengths: ArrayLike) -> Int32:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
 
 def _id_sets(lists: IdLists | None, rows: int, field: str) -> IdSets | None:
     if lists is None:
         return None
     if isinstance(lists, IdSets):
         return _checked_sets(lists, rows, field)
-    each = _rows_of(lists, rows, field)
-    offsets = np.zeros(rows + 1, np.int32)
-    np.cumsum([len(row) for row in each], out=offsets[1:])
-    flat = [one for row in each for one in row]
-    try:
-        ids = np.array(flat, np.int64) if flat else np.empty(0, np.int64)
-        if any(isinstance(one, bool | float | np.floating) for one in flat):
-            raise TypeError
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(field, f"{lists!r:.80}", ALLOWED) from error
+    each = _by_row(lists, rows, field, "iu", ALLOWED)
+    ids = np.concatenate([row.astype(np.int64) for row in each])
     _check_range(ids, field)
-    return IdSets(offsets, ids.astype(np.int32))
+    return IdSets(_offsets([len(row) for row in each]), ids.astype(np.int32))
 
 
-def _rows_of(lists: Any, rows: int, field: str) -> list[Any]:
-    """One sequence for each row, of a nested list, or of a flat one for all."""
-    if not hasattr(lists, "__len__") or isinstance(lists, str | bytes):
-        raise InvalidRequest(field, f"{lists!r:.80}", ALLOWED)
-    nested = [hasattr(row, "__len__") for row in lists]
-    if not any(nested):
-        return [list(lists)] * rows
-    if not all(nested):
-        raise InvalidRequest(field, f"{lists!r:.80}", ALLOWED)
-    if len(lists) != rows:
-        raise InvalidRequest(field, f"{len(lists)} lists", f"{rows}, one for each row of hidden")
-    return list(lists)
+def _by_row(
+    lists: Any, rows: int, field: str, kinds: str, allowed: str
+) -> list[np.ndarray[Any, Any]]:
+    """A vector of numbers of numpy's `kinds` for each row, of nested lists or of one for all."""
+    if hasattr(lists, "__array__"):
+        lists = np.asarray(lists)
+    try:
+        nested = [hasattr(row, "__len__") for row in lists]
+        if isinstance(lists, str | bytes) or any(nested) != all(nested) * bool(nested):
+            raise TypeError
+        if not any(nested):
+            return [_vector(lists, kinds)] * rows
+        if len(lists) != rows:
+            got = f"{len(lists)} lists"
+            raise InvalidRequest(field, got, f"{rows}, one for each row of hidden")
+        return [_vector(row, kinds) for row in lists]
+    except (TypeError, OverflowError) as error:
+        raise InvalidRequest(field, f"{lists!r:.80}", allowed) from error
+
+
+def _vector(values: Any, kinds: str) -> np.ndarray[Any, Any]:
+    """TypeError unless `values` are numbers of one of numpy's `kinds`, truth values aside."""
+    if isinstance(values, list | tuple) and any(isinstance(one, bool) for one in values):
+        raise TypeError
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise TypeError from error
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in kinds or array.ndim != 1:
+        raise TypeError
+    return array
 
 
 def _checked_sets(sets: IdSets, rows: int, field: str) -> IdSets:
@@ -119,29 +168,36 @@ def _check_range(ids: np.ndarray, field: str) -> None:
 
 def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | None:
     """float32, one for each id of `biased`."""
-    field = "constraints.bias"
+    field, allowed = "constraints.bias", "a finite number for each biased id; `banned` forbids"
     if biased is None:
         if bias is not None:
             raise InvalidRequest(field, "values", "none without constraints.biased")
         return None
     if bias is None:
-        raise InvalidRequest(field, "nothing", "a number for each id of constraints.biased")
-    rows = len(biased.offsets) - 1
-    try:
-        if isinstance(lists, IdSets) or isinstance(bias, np.ndarray):
-            values = np.asarray(bias, np.float32).ravel()
-        else:
-            each = _rows_of(bias, rows, field)
-            values = np.array([one for row in each for one in row], np.float32)
-            if [len(row) for row in each] != np.diff(biased.offsets).tolist():
-                raise ValueError("other lengths")
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(field, f"{bias!r:.80}", "a number for each biased id") from error
-    if values.size != biased.ids.size:
+        raise InvalidRequest(field, "nothing", allowed)
+    rows = 1 if isinstance(lists, IdSets) else len(biased.offsets) - 1
+    each = _by_row(bias, rows, field, "iuf", allowed)
+    with np.errstate(over="ignore"):  # what overflows becomes infinite, which is refused
+        values = np.concatenate(each).astype(np.float32)
+    lengths = [biased.ids.size] if isinstance(lists, IdSets) else np.diff(biased.offsets).tolist()
+    if [len(row) for row in each] != lengths:
         raise InvalidRequest(field, f"{values.size} values", f"{biased.ids.size}, one for each id")
     if not np.isfinite(values).all():
-        raise InvalidRequest(field, "NaN or infinity", "finite numbers; ban an id by `banned`")
-    return np.ascontiguousarray(values)
+        raise InvalidRequest(field, "NaN or infinity", allowed)
+    return values
+
+
+def _require_distinct(sets: IdSets | None, field: str) -> None:
+    """InvalidRequest if a row has an id twice: it would have two biases."""
+    if sets is None:
+        return
+    rows = np.repeat(np.arange(len(sets.offsets) - 1), np.diff(sets.offsets))
+    order = np.lexsort((sets.ids, rows))
+    ids, rows = sets.ids[order], rows[order]
+    twice = np.flatnonzero((np.diff(ids) == 0) & (np.diff(rows) == 0))
+    if twice.size:
+        got = f"{ids[twice[0]]} twice in row {rows[twice[0]]}"
+        raise InvalidRequest(field, got, "distinct ids in each row")
 
 
 def _penalty(penalty: Any) -> float:

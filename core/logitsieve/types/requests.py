@@ -149,7 +149,7 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     allowed = f"uint64 [{rows}], or one for all rows"
     try:
         # By way of objects: numpy makes floats of lists that mix small and large integers.
-        array = seeds if isinstance(seeds, np.ndarray) else np.array(seeds, np.object_)
+        array: Any = seeds if isinstance(seeds, np.ndarray) else np.array(seeds, np.object_)
         flat = [index(seed) for seed in array.ravel()]
         ready = np.array(flat, np.uint64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -172,7 +172,11 @@ def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: 
         raise InvalidRequest(field, "a ragged list", allowed) from error
     if array.dtype.kind not in kinds or array.size != rows:
         raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
-    return np.ascontiguousarray(array.ravel(), dtype)
+    with np.errstate(over="ignore"):  # an infinity is for the caller to refuse
+        ready = np.ascontiguousarray(array.ravel(), dtype)
+    if array.dtype.kind in "iu" and (ready != array.ravel()).any() and dtype is np.int32:
+        raise InvalidRequest(field, f"{array.min()} .. {array.max()}", allowed)
+    return ready
 
 
 def _eos(eos_ids: Sequence[int]) -> tuple[int, ...]:

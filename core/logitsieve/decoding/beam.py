@@ -1,0 +1,208 @@
+"""One step of a beam search over several groups at once; nothing is kept between steps.
+
+A pair's score is that of its hypothesis plus logit - log Z, in float64, of the float32 log Z that
+the reply names: so pairs are in the order in which the full softmax has them, if log Z is exact.
+Where log Z is proven to lie in an interval, most orders are decided by it; for groups in which one
+is not, the exact log Z is computed.
+
+Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
+
+Shape letters: B rows (hypotheses), D hidden size, V vocabulary, G groups, N tokens a hypothesis,
+K pairs a group.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.decoding.constrained import Best, best_edited, best_unedited
+from logitsieve.decoding.edits import check_ids, edits_of
+from logitsieve.decoding.normalizers import LogZ, find_normalizer
+from logitsieve.heads.base import Head, Softmax
+from logitsieve.index import Index
+from logitsieve.kernels.beams import HIGH, LOW, VALUE, best_pairs
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.requests import Beams
+from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+
+
+class Step(NamedTuple):
+    """What a step chose, and what it was found by."""
+
+    parents: Int32  # [G, K] -1 where a group has too few pairs
+    tokens: Int32  # [G, K]
+    scores: Float32  # [G, K]
+    ranks: Float32  # [G, K]
+    finished: Bool  # [G, K]
+    exact: Bool  # [B]
+    scanned: Int32  # [B] 0 for finished hypotheses
+    fallback: Bool  # [B] rows that the head handed to its fallback
+    log_z: LogZ  # NaN for finished hypotheses
+
+
+class _Lists(NamedTuple):
+    """The tokens that each hypothesis may continue with, best first."""
+
+    ids: Int32  # [B, N]
+    logits: Float64  # [B, N]
+    counts: Int64  # [B]
+    exact: Bool  # [B]
+    scanned: Int32  # [B]
+    fallback: Bool  # [B]
+
+
+class _Pairs(NamedTuple):
+    parents: Int32  # [G, K]
+    places: Int32  # [G, K] within the parent's list
+    doubtful: Bool  # [G] the bounds of log Z leave open which pairs, or their order
+
+
+def beam_step(
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    beams: Beams,
+    constraints: Constraints | None,
+    normalizer: str,
+) -> Step:
+    """The best continuations of the hypotheses at the rows of hidden [B, D].
+
+    log Z is over all V whatever the constraints say. InvalidRequest names the field at fault.
+    """
+    check_ids(np.array(beams.eos_ids, np.int32), index.vocab_size, "eos_ids")
+    _check_hidden(index.softmax, hidden)
+    live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, index.vocab_size)
+    lists = _lists(index.softmax, head, hidden, beams, constraints, live, k)
+    found = LogZ(np.empty(0, np.float32))
+    if live.size:
+        found = find_normalizer(normalizer)(index, head, hidden[live], k, None, 1.0)
+    log_z = _bounds(found, live, len(hidden), normalizer == "exact")
+    divisors = _divisors(beams)
+    pairs = _pairs(beams, divisors, lists, log_z)
+    if found.low is not None and pairs.doubtful.any():
+        open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
+        log_z[:, open_] = find_normalizer("exact")(index, head, hidden[open_], k, None, 1.0).value
+        pairs = _pairs(beams, divisors, lists, log_z)
+    return _step(beams, divisors, lists, log_z, pairs, _reported(found, live, log_z))
+
+
+def _check_hidden(softmax: Softmax, hidden: Float32) -> None:
+    """InvalidRequest naming the row as the caller counts it; later only some rows are looked at."""
+    softmax.logits64(hidden, np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32))
+
+
+def _lists(
+    softmax: Softmax,
+    head: Head,
+    hidden: Float32,
+    beams: Beams,
+    constraints: Constraints | None,
+    live: Int64,
+    k: int,
+) -> _Lists:
+    """A finished hypothesis has one token, its end, with a logit and a log Z of 0."""
+    rows = len(hidden)
+    ids, logits = np.full((rows, k), -1, np.int32), np.zeros((rows, k))
+    counts, exact = np.ones(rows, np.int64), np.ones(rows, np.bool_)
+    scanned, fallback = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
+    if live.size < rows:
+        ids[beams.finished, 0] = beams.eos_ids[0]
+    if live.size:
+        best, counts[live] = _best(softmax, head, hidden, constraints, live, k)
+        width = best.ids.shape[1]
+        ids[live, :width], logits[live, :width] = best.ids, best.logits
+        exact[live], scanned[live], fallback[live] = best.exact, best.scanned, best.fallback
+    return _Lists(ids, logits, counts, exact, scanned, fallback)
+
+
+def _best(
+    softmax: Softmax,
+    head: Head,
+    hidden: Float32,
+    constraints: Constraints | None,
+    live: Int64,
+    k: int,
+) -> tuple[Best, Int64]:
+    """The k best ids of each live row, or as many as constraints leave, and how many."""
+    if constraints is None:
+        return best_unedited(softmax, head, hidden[live], k), np.full(live.size, k)
+    ready = constraints.for_rows(len(hidden)).take(live)
+    edits = edits_of(softmax, ready, hidden[live])
+    wanted = np.minimum(edits.remaining(softmax.vocab_size), k)
+    return best_edited(softmax, head, hidden[live], wanted, edits), wanted
+
+
+def _bounds(found: LogZ, live: Int64, rows: int, exact: bool) -> Float64:
+    """[3, B] log Z and what it lies between: 0 for finished hypotheses.
+
+    Nothing is proven of one that was estimated.
+    """
+    low, high = found.low, found.high
+    if exact:
+        low = high = found.value
+    log_z = np.zeros((3, rows))
+    log_z[VALUE, live] = found.value
+    log_z[LOW, live] = -np.inf if low is None else low
+    log_z[HIGH, live] = np.inf if high is None else high
+    return log_z
+
+
+def _divisors(beams: Beams) -> Float64:
+    """[B] the length penalty of the pairs of each hypothesis."""
+    lengths = beams.lengths.astype(np.float64) + ~beams.finished
+    return np.asarray(((5.0 + lengths) / 6.0) ** beams.length_alpha)
+
+
+def _pairs(beams: Beams, divisors: Float64, lists: _Lists, log_z: Float64) -> _Pairs:
+    groups = len(beams.scores) // beams.beams_in
+    parents, places = (np.empty((groups, beams.beams_out), np.int32) for _ in range(2))
+    pairs, scores = _Pairs(parents, places, np.empty(groups, np.bool_)), _scores(beams)
+    best_pairs(scores, divisors, lists.logits, lists.counts, log_z, *pairs)
+    return pairs
+
+
+def _scores(beams: Beams) -> Float64:
+    return beams.scores.astype(np.float64)
+
+
+def _step(
+    beams: Beams,
+    divisors: Float64,
+    lists: _Lists,
+    log_z: Float64,
+    pairs: _Pairs,
+    reported: LogZ,
+) -> Step:
+    parents, places, doubtful = pairs
+    missing = parents < 0
+    rows = np.arange(len(parents))[:, None] * beams.beams_in + np.maximum(parents, 0)
+    tokens = np.where(missing, -1, lists.ids[rows, places]).astype(np.int32)
+    scores = _scores(beams)[rows] + (lists.logits[rows, places] - log_z[VALUE, rows])
+    scores[missing] = -np.inf
+    ended = np.isin(tokens, np.array(beams.eos_ids, np.int32))
+    exact = lists.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
+    return Step(
+        parents,
+        tokens,
+        scores.astype(np.float32),
+        (scores / divisors[rows]).astype(np.float32),
+        ~missing & (beams.finished[rows] | ended),
+        np.repeat(exact, beams.beams_in),
+        lists.scanned,
+        lists.fallback,
+        reported,
+    )
+
+
+def _reported(found: LogZ, live: Int64, log_z: Float64) -> LogZ:
+    """log Z by row, NaN for finished hypotheses, with bounds if `found` has them."""
+    known = np.full(log_z.shape, np.nan, np.float32)
+    known[:, live] = log_z[:, live]
+    value, low, high = known
+    error = None
+    if found.error is not None:
+        error = np.full(len(value), np.nan, np.float32)
+        error[live] = found.error
+    return LogZ(value, low, high, error) if found.low is not None else LogZ(value, error=error)

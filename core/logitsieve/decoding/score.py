@@ -1,0 +1,96 @@
+"""Log-probabilities of given ids, with log Z by a normalizer.
+
+Shape letters: B batch rows, D hidden size, T targets a row, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.decoding.edits import Edits, check_ids, edits_of, keys_of
+from logitsieve.decoding.normalizers import LogZ, find_normalizer
+from logitsieve.heads.base import Head
+from logitsieve.index import Index
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+
+
+class Scores(NamedTuple):
+    """Log-probabilities, and what they were found by."""
+
+    log_probs: Float32  # [B, T]
+    log_z: LogZ
+    exact: Bool  # [B] log Z is the full softmax's, or proven to equal it as printed
+
+
+def score(
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    targets: Int32,
+    constraints: Constraints | None,
+    normalizer: str,
+) -> Scores:
+    """logit - log Z of `targets` [B, T] for each row of hidden [B, D]; -inf where p is 0.
+
+    That is what constraints forbid and, to "candidates", what the head does not look at. "lowrank"
+    is log Z only: targets count by their exact logits. InvalidRequest names the field at fault, and
+    "constraints" where they leave nothing.
+    """
+    check_ids(targets, index.vocab_size, "targets")
+    edits = None if constraints is None else edits_of(index.softmax, constraints, hidden)
+    if edits is not None:
+        _require_some(edits, index.vocab_size)
+    logits = _logits(index, head, hidden, targets, edits, normalizer)
+    log_z = find_normalizer(normalizer)(index, head, hidden, 1, edits, 1.0)
+    assert log_z.value is not None, "a normalizer finds a value"
+    possible = logits > -np.inf
+    log_probs = np.full(targets.shape, -np.inf, np.float32)
+    log_probs[possible] = (logits - log_z.value[:, None].astype(np.float64))[possible]
+    return Scores(log_probs, log_z, is_closed(normalizer, log_z, len(hidden)))
+
+
+def is_closed(normalizer: str, log_z: LogZ, rows: int) -> Bool:
+    """[B] whether log Z is the full softmax's, computed or proven."""
+    if log_z.low is None or log_z.high is None:
+        return np.full(rows, normalizer == "exact")
+    return np.asarray(log_z.low == log_z.high)
+
+
+def _require_some(edits: Edits, vocab_size: int) -> None:
+    remaining = edits.remaining(vocab_size)
+    if not remaining.all():
+        got = f"nothing left in row {np.argmin(remaining)}"
+        raise InvalidRequest("constraints", got, "at least one id for each row")
+
+
+def _logits(
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    targets: Int32,
+    edits: Edits | None,
+    normalizer: str,
+) -> Float64:
+    """[B, T] what the distribution has for the targets; -inf for those of p = 0."""
+    rows, many = targets.shape
+    size, offsets = index.vocab_size, np.arange(rows + 1, dtype=np.int64) * many
+    logits = index.softmax.logits64(hidden, offsets, targets.ravel())
+    wanted = keys_of(offsets, targets.ravel(), size)
+    if normalizer == "candidates":
+        found = head.candidates(hidden, 1)
+        logits[~np.isin(wanted, keys_of(found.offsets, found.ids, size))] = -np.inf
+    if edits is not None:
+        _edit(logits, wanted, np.repeat(edits.only, many), edits, size)
+    return logits.reshape(targets.shape)
+
+
+def _edit(logits: Float64, wanted: Int64, only: Bool, edits: Edits, vocab_size: int) -> None:
+    """Replace, in place, the logits of the wanted keys that `edits` name or forbid."""
+    logits[only] = -np.inf
+    keys = keys_of(edits.offsets, edits.ids, vocab_size)
+    named = np.isin(wanted, keys)
+    logits[named] = edits.values[np.searchsorted(keys, wanted[named])]
