@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,3 +35,72 @@ def logits64(
 def best(logits_BV: NDArray[np.float64], k: int) -> NDArray[np.int64]:
     """[B, k] ids of the largest, equal values by the lower id."""
     return np.argsort(-logits_BV, axis=1, kind="stable")[:, :k]
+
+
+def log_sum_exp(logits_V: NDArray[np.float64]) -> float:
+    """log Z of one row."""
+    largest = logits_V.max()
+    return float(largest + np.log(np.exp(logits_V - largest).sum()))
+
+
+def edited(
+    logits_V: NDArray[np.float64],
+    *,
+    banned: Iterable[int] = (),
+    allowed: Iterable[int] | None = None,
+    biased: Mapping[int, float] | None = None,
+    repeated: Iterable[int] = (),
+    penalty: float = 1.0,
+) -> NDArray[np.float64]:
+    """[V] what constraints make of one row: -inf for what must not be answered."""
+    found = logits_V.copy()
+    for i in set(repeated):
+        found[i] = found[i] / penalty if found[i] > 0 else found[i] * penalty
+    for i, bias in (biased or {}).items():
+        found[i] += np.float64(np.float32(bias))
+    limits = np.finfo(np.float32)
+    found = np.clip(found, float(limits.min), float(limits.max))
+    shut = set(banned)
+    if allowed is not None:
+        shut |= set(range(found.size)) - set(allowed)
+    found[list(shut)] = -np.inf
+    return found
+
+
+class Hypothesis(NamedTuple):
+    """One parent of a beam step."""
+
+    score: float
+    length: int
+    finished: bool
+    logits: Sequence[float]  # [V] as edited
+    log_z: float
+
+
+class Pair(NamedTuple):
+    """One child of a beam step."""
+
+    parent: int
+    token: int
+    score: float
+    rank: float
+    finished: bool
+
+
+def beam_pairs(
+    group: Sequence[Hypothesis], most: int, eos_ids: Sequence[int], alpha: float
+) -> list[Pair]:
+    """The best children of one group, best first."""
+    found = []
+    for parent, one in enumerate(group):
+        length = one.length + (not one.finished)
+        children = {eos_ids[0]: (0.0, 0.0)} if one.finished else {}
+        if not one.finished:
+            possible = [i for i, logit in enumerate(one.logits) if logit > -np.inf]
+            children = {i: (one.logits[i], one.log_z) for i in possible}
+        for token, (logit, log_z) in children.items():
+            score = one.score + (logit - log_z)
+            rank = score / ((5 + length) / 6) ** alpha
+            pair = Pair(parent, token, score, rank, one.finished or token in eos_ids)
+            found.append(((-rank, parent, -logit, token), pair))
+    return [pair for _, pair in sorted(found)[:most]]

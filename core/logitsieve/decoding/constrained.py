@@ -31,10 +31,10 @@ class Best(NamedTuple):
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
-    """[B] k for every row; InvalidRequest for a row in which fewer remain."""
+    """[B] k for every row; InvalidRequest names the row with the fewest, if fewer remain."""
     remaining = edits.remaining(vocab_size)
-    if (remaining < k).any():
-        row = int(np.argmax(remaining < k))
+    row = int(np.argmin(remaining))
+    if remaining[row] < k:
         allowed = f"at most {remaining[row]}, which the constraints leave in row {row}"
         raise InvalidRequest("k", k, allowed)
     return np.full(len(remaining), k, np.int64)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
+from tests.decoding.drawn import write_whole
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, bool], LocalDecoder]:
+    """(V, tied) -> a decoder over `softmax_of`, with exact, certified and screen."""
+    folder: Path = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def opened(size: int, tied: bool) -> LocalDecoder:
+        path = write_whole(folder, size, tied)
+        return LocalDecoder(open_index(path, kernel_cache=folder / "kernels"))
+
+    return opened

@@ -1,0 +1,107 @@
+"""Softmaxes, heads and constraints to be drawn from, and what constraints must make of a row."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from logitsieve.heads import Head, Softmax
+from logitsieve.index import HeadEntry, write_index
+from logitsieve.types.constraints import Constraints
+from tests.oracle import edited, logits64
+from tests.synthetic import certified_arrays, make_head, make_softmax, screen_arrays
+
+SIZES = (1, 2, 17, 300)
+
+
+@cache
+def softmax_of(size: int, tied: bool) -> Softmax:
+    """V = size; where tied, many rows are equal."""
+    softmax = make_softmax(size, 8, seed=size)
+    if not tied:
+        return softmax
+    places = np.arange(size) // 7
+    return Softmax(softmax.weight[places].copy(), softmax.bias[places].copy())
+
+
+@cache
+def head_of(name: str, size: int, tied: bool) -> Head:
+    return make_head(name, softmax_of(size, tied))
+
+
+@st.composite
+def constraints_of(draw: st.DrawFn, size: int, rows: int) -> Constraints:
+    """Any mix of any lists; each may be absent, empty, the whole vocabulary, or repeat ids."""
+    ids = st.lists(st.integers(0, size - 1), max_size=8)
+    many = st.integers(0, size).map(lambda n: list(range(n)))
+    lists = st.none() | st.lists(ids | many, min_size=rows, max_size=rows)
+    biased = draw(lists)
+    bias = None
+    if biased is not None:
+        biased = [list(dict.fromkeys(row)) for row in biased]
+        amounts = st.floats(-30, 30, width=32) | st.sampled_from([0.0, 3e38, -3e38])
+        bias = [draw(st.lists(amounts, min_size=len(r), max_size=len(r))) for r in biased]
+    allowed = draw(lists)
+    if draw(st.booleans()):
+        allowed = None
+    return Constraints(
+        banned=draw(lists),
+        allowed=allowed,
+        biased=biased,
+        bias=bias,
+        repeated=draw(lists),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.3, 0.5, 1e6])),
+    )
+
+
+def of_row(constraints: Constraints, row: int) -> Constraints:
+    """The same for one row alone."""
+
+    def one(lists: Any) -> Any:
+        return None if lists is None else [lists[row]]
+
+    return Constraints(
+        banned=one(constraints.banned),
+        allowed=one(constraints.allowed),
+        biased=one(constraints.biased),
+        bias=one(constraints.bias),
+        repeated=one(constraints.repeated),
+        repetition_penalty=constraints.repetition_penalty,
+    )
+
+
+def edited_logits(softmax: Softmax, hidden: np.ndarray, constraints: Constraints) -> np.ndarray:
+    """[B, V] by brute force."""
+    lists: Any = constraints
+    return np.stack(
+        [
+            edited(
+                logits,
+                banned=() if lists.banned is None else lists.banned[row],
+                allowed=None if lists.allowed is None else lists.allowed[row],
+                biased=None
+                if lists.biased is None
+                else dict(zip(lists.biased[row], lists.bias[row], strict=True)),
+                repeated=() if lists.repeated is None else lists.repeated[row],
+                penalty=lists.repetition_penalty,
+            )
+            for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden))
+        ]
+    )
+
+
+def write_whole(folder: Path, size: int, tied: bool) -> Path:
+    """An index with exact, certified and screen over `softmax_of`."""
+    softmax = softmax_of(size, tied)
+    heads = {
+        "exact": HeadEntry(),
+        "certified": HeadEntry("sketch"),
+        "screen": HeadEntry("screen", {"probes": 1}),
+    }
+    parts = {"sketch": certified_arrays(softmax), "screen": screen_arrays(softmax)}
+    out = folder / f"whole{'-tied' * tied}" / str(size)
+    return write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="screen")

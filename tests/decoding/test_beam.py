@@ -1,0 +1,231 @@
+"""Beam steps against a dense float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.decoding import LocalDecoder
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import BeamStepReply
+from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of
+from tests.oracle import Hypothesis, Pair, beam_pairs, log_sum_exp, logits64
+from tests.synthetic import make_hidden
+
+Whole = Callable[[int, bool], LocalDecoder]
+
+
+class Asked(NamedTuple):
+    """One request, with what brute force needs to answer it."""
+
+    decoder: LocalDecoder
+    hidden: np.ndarray
+    options: dict[str, Any]
+    edited: np.ndarray  # [B, V]
+    plain: np.ndarray  # [B, V]
+
+    def reply(self, **target: Any) -> BeamStepReply:
+        return self.decoder.beam_step(self.hidden, **self.options, **target)
+
+    def expected(self, log_z: np.ndarray) -> list[list[Pair]]:
+        options, beams = self.options, self.options["beams_in"]
+        hypotheses = [
+            Hypothesis(
+                float(options["scores"][row]),
+                int(options["lengths"][row]),
+                bool(options["finished"][row]),
+                self.edited[row].tolist(),
+                float(log_z[row]),
+            )
+            for row in range(len(self.hidden))
+        ]
+        groups = [hypotheses[i : i + beams] for i in range(0, len(hypotheses), beams)]
+        most, eos, alpha = options["beams_out"], options["eos_ids"], options["length_alpha"]
+        return [beam_pairs(group, most, eos, alpha) for group in groups]
+
+
+@st.composite
+def requests(draw: st.DrawFn, whole: Whole, size: int, tied: bool) -> Asked:
+    groups, beams = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    rows, softmax = groups * beams, softmax_of(size, tied)
+    hidden = make_hidden(rows, 8, seed=draw(st.integers(0, 5)))
+    if draw(st.booleans()):
+        hidden[:] = hidden[0]  # every hypothesis continues alike
+
+    def by_row(of: st.SearchStrategy[Any], dtype: Any) -> np.ndarray:
+        return np.array(draw(st.lists(of, min_size=rows, max_size=rows)), dtype)
+
+    constraints = draw(st.none() | constraints_of(size, rows))
+    plain = logits64(softmax.weight, softmax.bias, hidden)
+    options = {
+        "scores": by_row(st.floats(-20, 0, width=32) | st.just(-1.0), np.float32),
+        "lengths": by_row(st.integers(0, 9), np.int32),
+        "finished": by_row(st.booleans(), np.bool_) & draw(st.booleans()),
+        "beams_in": beams,
+        "beams_out": draw(st.sampled_from([1, 2, 3, 5, 40])),
+        "eos_ids": draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=3)),
+        "length_alpha": draw(st.sampled_from([0.0, 0.6, 1.0, -1.0])),
+        "constraints": constraints,
+    }
+    made = plain if constraints is None else edited_logits(softmax, hidden, constraints)
+    return Asked(whole(size, tied), hidden, options, made, plain)
+
+
+def assert_pairs(reply: BeamStepReply, expected: list[list[Pair]]) -> None:
+    for group, pairs in enumerate(expected):
+        most = reply.parents.shape[1]
+        found = zip(*(array[group].tolist() for array in reply[:5]), strict=True)
+        padded = pairs + [Pair(-1, -1, -np.inf, -np.inf, False)] * (most - len(pairs))
+        for got, wanted in zip(found, padded, strict=True):
+            parent, token, score, rank, finished = got
+            assert (parent, token, finished) == (wanted.parent, wanted.token, wanted.finished)
+            assert score == np.float32(wanted.score)
+            np.testing.assert_allclose(rank, wanted.rank, rtol=1e-6)
+    assert [array.dtype for array in reply[:5]] == [
+        np.int32,
+        np.int32,
+        np.float32,
+        np.float32,
+        np.bool_,
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    size=st.sampled_from(SIZES),
+    tied=st.booleans(),
+    head=st.sampled_from(["exact", "certified"]),
+)
+def test_the_pairs_are_the_full_softmaxs(
+    whole: Whole, data: st.DataObject, size: int, tied: bool, head: str
+) -> None:
+    asked = data.draw(requests(whole, size, tied))
+    reply = asked.reply(head=head, normalizer="exact")
+    answer, live = reply.answer, ~asked.options["finished"]
+    assert answer.log_z is not None
+    log_z = [log_sum_exp(row) for row in asked.plain[live]]
+    np.testing.assert_allclose(answer.log_z[live], log_z, rtol=2e-7, atol=1e-6)
+    assert np.isnan(answer.log_z[~live]).all()
+    assert_pairs(reply, asked.expected(answer.log_z))
+    assert answer.exact.all()
+    assert not answer.fallback.any()
+    assert (answer.scanned[~live] == 0).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans())
+def test_exact_is_never_a_lie(whole: Whole, data: st.DataObject, size: int, tied: bool) -> None:
+    asked = data.draw(requests(whole, size, tied))
+    full = asked.reply(head="exact", normalizer="exact")
+    beams = asked.options["beams_in"]
+    for name in ("candidates", "exact"):
+        reply = asked.reply(head="screen", normalizer=name)
+        exact = reply.answer.exact.reshape(-1, beams)
+        assert (exact.any(axis=1) == exact.all(axis=1)).all()
+        groups = exact[:, 0]
+        np.testing.assert_array_equal(reply.parents[groups], full.parents[groups])
+        np.testing.assert_array_equal(reply.tokens[groups], full.tokens[groups])
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), head=st.sampled_from(["exact", "certified", "screen"]))
+def test_a_group_is_answered_as_if_it_were_alone(
+    whole: Whole, data: st.DataObject, head: str
+) -> None:
+    asked = data.draw(requests(whole, 300, False))
+    together, beams = asked.reply(head=head), asked.options["beams_in"]
+    for group in range(len(together.parents)):
+        rows = slice(group * beams, (group + 1) * beams)
+        options = dict(asked.options)
+        for name in ("scores", "lengths", "finished"):
+            options[name] = options[name][rows]
+        if options["constraints"] is not None:
+            options["constraints"] = _of_rows(options["constraints"], range(rows.start, rows.stop))
+        alone = asked.decoder.beam_step(asked.hidden[rows], **options, head=head)
+        for mine, ours in zip(alone[:5], together[:5], strict=True):
+            np.testing.assert_array_equal(mine[0], ours[group])
+        np.testing.assert_array_equal(alone.answer.exact, together.answer.exact[rows])
+
+
+def _of_rows(constraints: Constraints, rows: range) -> Constraints:
+    ones = [of_row(constraints, row) for row in rows]
+
+    def joined(name: str) -> Any:
+        lists = [getattr(one, name) for one in ones]
+        return None if lists[0] is None else [one[0] for one in lists]
+
+    names = ("banned", "allowed", "biased", "bias", "repeated")
+    lists = {name: joined(name) for name in names}
+    return Constraints(**lists, repetition_penalty=constraints.repetition_penalty)
+
+
+def test_all_finished_cost_nothing(whole: Whole) -> None:
+    reply = whole(300, False).beam_step(
+        make_hidden(4, 8),
+        [-1.0, -2.0, -4.0, -3.0],
+        beams_in=2,
+        beams_out=3,
+        lengths=[1, 7, 7, 7],
+        finished=[True] * 4,
+        eos_ids=[9, 4],
+        length_alpha=1.0,
+    )
+    assert reply.parents.tolist() == [[0, 1, -1], [1, 0, -1]]
+    assert reply.tokens.tolist() == [[9, 9, -1]] * 2
+    assert reply.scores.tolist() == [[-1, -2, -np.inf], [-3, -4, -np.inf]]
+    assert reply.ranks.tolist() == [[-1, -1, -np.inf], [-1.5, -2, -np.inf]]
+    assert reply.finished.tolist() == [[True, True, False]] * 2
+    assert reply.answer.exact.all()
+    assert not reply.answer.scanned.any()
+
+
+def test_a_hypothesis_may_have_nothing_left(whole: Whole) -> None:
+    reply = whole(17, False).beam_step(
+        make_hidden(2, 8), beams_in=2, beams_out=3, constraints=Constraints(allowed=[[], [3, 4]])
+    )
+    assert reply.parents.tolist() == [[1, 1, -1]]
+    assert sorted(reply.tokens[0].tolist()) == [-1, 3, 4]
+
+
+def test_scores_are_zero_and_nothing_has_finished_by_default(whole: Whole) -> None:
+    decoder, hidden = whole(300, False), make_hidden(2, 8)
+    reply = decoder.beam_step(hidden, beams_in=1, beams_out=4, head="exact", normalizer="exact")
+    top = decoder.topk(hidden, 4, head="exact", normalizer="exact")
+    np.testing.assert_array_equal(reply.tokens, top.ids)
+    np.testing.assert_allclose(reply.scores, top.log_probs(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(reply.scores, reply.ranks)
+    assert not reply.finished.any()
+    assert reply.answer.normalizer == "exact"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"eos_ids": [17]}, "eos_ids"),
+        ({"beams_in": 2}, "beams_in"),
+        ({"beams_out": 0}, "beams_out"),
+        ({"constraints": Constraints(banned=[17])}, "constraints.banned"),
+        ({"normalizer": "none"}, "normalizer"),
+    ],
+)
+def test_refusals(whole: Whole, options: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        whole(17, False).beam_step(make_hidden(3, 8), **{"beams_in": 1, "beams_out": 2, **options})
+    assert refused.value.field == field
+
+
+def test_a_row_of_hidden_is_named_as_the_caller_counts(whole: Whole) -> None:
+    hidden = make_hidden(3, 8)
+    hidden[2, 0] = np.nan
+    with pytest.raises(InvalidRequest) as refused:
+        whole(17, False).beam_step(
+            hidden, beams_in=3, beams_out=2, finished=[True, False, False], eos_ids=[1]
+        )
+    assert refused.value.field == "hidden[2]"

@@ -1,0 +1,147 @@
+"""Top k under constraints, against the full softmax."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.constrained import Best, best_edited, wanted_of
+from logitsieve.decoding.edits import edits_of
+from logitsieve.heads import Head, Softmax
+from logitsieve.index import open_index
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.errors import InvalidRequest
+from tests.decoding.drawn import (
+    SIZES,
+    constraints_of,
+    edited_logits,
+    head_of,
+    of_row,
+    softmax_of,
+)
+from tests.oracle import best
+from tests.server.running import write_model
+from tests.synthetic import make_hidden
+
+EVERY_HEAD = pytest.mark.parametrize("name", ["exact", "certified", "screen"])
+
+
+def answer(
+    softmax: Softmax, head: Head, hidden: np.ndarray, k: int, constraints: Constraints
+) -> Best:
+    edits = edits_of(softmax, constraints, hidden)
+    return best_edited(softmax, head, hidden, wanted_of(edits, k, softmax.vocab_size), edits)
+
+
+@EVERY_HEAD
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.data(),
+    size=st.sampled_from(SIZES),
+    tied=st.booleans(),
+    rows=st.integers(1, 5),
+)
+def test_the_answer_is_the_full_softmaxs_over_what_remains(
+    name: str, data: st.DataObject, size: int, tied: bool, rows: int
+) -> None:
+    softmax, head, hidden = softmax_of(size, tied), head_of(name, size, tied), make_hidden(rows, 8)
+    constraints = data.draw(constraints_of(size, rows))
+    expected = edited_logits(softmax, hidden, constraints)
+    remaining = np.isfinite(expected).sum(axis=1)
+    if (remaining == 0).any():
+        with pytest.raises(InvalidRequest, match="k: got 1, allowed: at most 0, "):
+            answer(softmax, head, hidden, 1, constraints)
+        return
+    k = data.draw(st.integers(1, int(remaining.min())))
+    found = answer(softmax, head, hidden, k, constraints)
+    chosen = np.take_along_axis(expected, found.ids.astype(np.int64), 1)
+    np.testing.assert_array_equal(found.logits, chosen)
+    assert np.isfinite(chosen).all()
+    assert (np.diff(np.sort(found.ids, axis=1), axis=1) > 0).all()
+    order = np.lexsort((found.ids, -chosen), axis=1)
+    np.testing.assert_array_equal(order, np.tile(np.arange(k), (rows, 1)))
+    np.testing.assert_array_equal(found.ids[found.exact], best(expected, k)[found.exact])
+    assert head.proves <= bool(found.exact.all())
+    assert not (found.fallback & (head.proves | ~found.exact)).any()
+    assert (found.scanned >= k).all()
+    assert (found.scanned <= size).all()
+    for row in range(rows):
+        alone = answer(softmax, head, hidden[[row]], k, of_row(constraints, row))
+        for one, whole in zip(alone, found, strict=True):
+            np.testing.assert_array_equal(one[0], whole[row])
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize("k", [6, 17])
+def test_more_than_what_remains_is_refused(name: str, k: int) -> None:
+    constraints = Constraints(allowed=[[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5]])
+    with pytest.raises(InvalidRequest, match="at most 5, which the constraints leave in row 1"):
+        answer(softmax_of(17, False), head_of(name, 17, False), make_hidden(2, 8), k, constraints)
+
+
+def test_a_few_allowed_ids_need_no_head() -> None:
+    softmax, hidden = softmax_of(300, False), make_hidden(2, 8)
+    found = answer(
+        softmax, head_of("screen", 300, False), hidden, 2, Constraints(allowed=[7, 9, 8])
+    )
+    assert found.exact.all()
+    assert not found.fallback.any()
+    assert found.scanned.tolist() == [3, 3]
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    folder: Path = tmp_path_factory.mktemp("models")
+    return LocalDecoder(open_index(write_model(folder), kernel_cache=folder / "kernels"))
+
+
+def test_a_decoder_takes_constraints(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(3)
+    plain = decoder.topk(hidden, 4, head="exact")
+    banned = [[int(row[0])] for row in plain.ids]
+    reply = decoder.topk(hidden, 3, head="exact", constraints=Constraints(banned=banned))
+    np.testing.assert_array_equal(reply.ids, plain.ids[:, 1:])
+    np.testing.assert_array_equal(reply.logits, plain.logits[:, 1:])
+    assert reply.logits.dtype == np.float32
+    assert reply.ids.dtype == reply.answer.scanned.dtype == np.int32
+    assert (reply.answer.normalizer, reply.answer.log_z) == ("", None)
+
+
+def test_no_constraints_change_nothing(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(3)
+    for head in decoder.index.heads:
+        plain = decoder.topk(hidden, 4, head=head)
+        reply = decoder.topk(hidden, 4, head=head, constraints=Constraints())
+        np.testing.assert_array_equal(reply.ids, plain.ids)
+        np.testing.assert_array_equal(reply.logits, plain.logits)
+        np.testing.assert_array_equal(reply.answer.exact, plain.answer.exact)
+
+
+def test_a_list_too_short_goes_to_the_fallback(decoder: LocalDecoder) -> None:
+    hidden, banned = make_hidden(3), list(range(0, 300, 3))
+    reply = decoder.topk(hidden, 4, head="screen", constraints=Constraints(banned=banned))
+    assert reply.answer.fallback.all()
+    assert reply.answer.exact.all()
+    exact = decoder.topk(hidden, 4, head="exact", constraints=Constraints(banned=banned))
+    np.testing.assert_array_equal(reply.ids, exact.ids)
+    assert not exact.answer.fallback.any()
+
+
+@pytest.mark.parametrize("k", [0, 301, 1.5, True])
+def test_k(decoder: LocalDecoder, k: int) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decoder.topk(make_hidden(1), k, constraints=Constraints(banned=[1]))
+    assert refused.value.field == "k"
+
+
+def test_hidden(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(3)
+    hidden[2, 0] = np.inf
+    with pytest.raises(InvalidRequest) as refused:
+        decoder.topk(hidden, 2, constraints=Constraints(allowed=[[1, 2], [3, 4], [5, 6]]))
+    assert refused.value.field == "hidden[2]"
