@@ -27,7 +27,7 @@ import grpc
 import numpy as np
 
 from benchmarks.machine import describe
-from logitsieve.client.codec import to_tensor
+from logitsieve.client.requests import to_tensor
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.arrays import load_array

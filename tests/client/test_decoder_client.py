@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from logitsieve.client import DecoderClient
-from logitsieve.client.codec import to_tensor
+from logitsieve.client.requests import to_tensor
 from logitsieve.types.decoder import Decoder
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.hidden import as_hidden, as_wire

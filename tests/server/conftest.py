@@ -35,7 +35,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(loop: Loop, models: Path, kernel_cache: Path) -> Iterator[Running]:
-    config = config_for(models, max_rows=256, max_k=128, kernel_cache=kernel_cache)
+    limits = {"max_rows": 256, "max_k": 128, "max_samples": 64, "max_constraint_ids": 1000}
+    config = config_for(models, kernel_cache=kernel_cache, **limits)
     with running(loop, config) as run:
         yield run
 

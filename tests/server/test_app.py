@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from logitsieve.client import DecoderClient
-from logitsieve.client.codec import to_tensor
+from logitsieve.client.requests import to_tensor
 from logitsieve.server import ServeConfig, create_server
 from logitsieve.types.errors import (
     DeadlineExceeded,

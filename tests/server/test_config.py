@@ -25,6 +25,8 @@ def test_binds_are_loopback_by_default() -> None:
         ("threads", 0),
         ("max_rows", 0),
         ("max_k", 0),
+        ("max_samples", 0),
+        ("max_constraint_ids", -1),
         ("max_in_flight", 0),
         ("drain_s", -0.1),
         ("drain_s", float("nan")),
@@ -37,5 +39,6 @@ def test_senseless_options(option: str, value: Any) -> None:
     assert caught.value.field == option
 
 
-def test_the_message_limit_is_all_rows_and_64_kib() -> None:
-    assert ServeConfig(max_rows=10).max_message_bytes(100) == 10 * 100 * 4 + 65536
+def test_the_message_limit_is_all_that_a_request_may_hold() -> None:
+    config = ServeConfig(max_rows=10, max_k=7, max_constraint_ids=50)
+    assert config.max_message_bytes(100) == 10 * (100 * 4 + 7 * 4 + 32) + 50 * 8 + 65536

@@ -1,7 +1,8 @@
-"""The same call in process and over the wire, bit for bit."""
+"""The same call in process, by a call of its own and on a stream, bit for bit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
+from logitsieve.types.constraints import Constraints, IdSets
 from logitsieve.types.decoder import Decoder
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import TopKReply
 from tests.server.running import Running
 from tests.synthetic import make_hidden
+
+Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +26,137 @@ def local(models: Path, kernel_cache: Path) -> LocalDecoder:
     return LocalDecoder(open_index(models / "demo" / "1", kernel_cache=kernel_cache))
 
 
-def assert_same(one: TopKReply, other: TopKReply) -> None:
-    for name in ("ids", "logits"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        assert getattr(one, name).dtype == getattr(other, name).dtype
-    for name in ("exact", "scanned", "fallback", "log_z"):
+@pytest.fixture(scope="module", params=["call", "stream"])
+def remote(server: Running, request: pytest.FixtureRequest) -> Iterator[Decoder]:
+    if request.param == "call":
+        yield server.client
+        return
+    with server.client.stream() as stream:
+        yield stream
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Two replies of the same kind."""
+    assert type(one) is type(other)
+    for name in one._fields[:-1]:
+        assert_equal(getattr(one, name), getattr(other, name))
+    for name in one.answer._fields:
         mine, theirs = getattr(one.answer, name), getattr(other.answer, name)
-        np.testing.assert_array_equal(mine, theirs)
-        assert np.asarray(mine).dtype == np.asarray(theirs).dtype
-    for name in ("model", "version", "digest", "head", "knobs", "normalizer"):
-        assert getattr(one.answer, name) == getattr(other.answer, name)
+        if isinstance(theirs, np.ndarray):
+            assert_equal(mine, theirs)
+        elif not name.endswith("_ns"):
+            assert mine == theirs, name
+
+
+def assert_equal(one: np.ndarray, other: np.ndarray) -> None:
+    np.testing.assert_array_equal(one, other)
+    assert one.dtype == other.dtype
+
+
+def ask_topk(decoder: Decoder, hidden: Any, **options: Any) -> Any:
+    return decoder.topk(hidden, 5, **options)
+
+
+def ask_score(decoder: Decoder, hidden: Any, **options: Any) -> Any:
+    return decoder.score(hidden, np.arange(2 * len(hidden)).reshape(-1, 2), **options)
+
+
+def ask_sample(decoder: Decoder, hidden: Any, **options: Any) -> Any:
+    seeds = np.arange(len(hidden), dtype=np.uint64) + np.uint64(1 << 63)
+    return decoder.sample(
+        hidden, 3, seeds=seeds, step=7, temperature=0.8, top_k=50, top_p=0.9, **options
+    )
+
+
+def ask_beam_step(decoder: Decoder, hidden: Any, **options: Any) -> Any:
+    rows = np.arange(len(hidden))
+    return decoder.beam_step(
+        hidden,
+        -rows / 3,
+        beams_in=2,
+        beams_out=4,
+        lengths=rows,
+        finished=rows % 3 == 1,
+        eos_ids=[2, 4],
+        length_alpha=0.6,
+        **options,
+    )
+
+
+ASKS = {"topk": ask_topk, "score": ask_score, "sample": ask_sample, "beam_step": ask_beam_step}
+EVERY = [list(range(row, 290, 2)) for row in range(4)]
+CONSTRAINTS = {
+    "none": None,
+    "nothing": Constraints(),
+    "banned": Constraints(banned=[1, 2, 3, 100]),
+    "banned by row": Constraints(banned=[[1], [], [2, 3], [4]]),
+    "allowed": Constraints(allowed=EVERY),
+    "few allowed": Constraints(allowed=[[5, 6, 7, 8, 9, 10, 11, 12]] * 4),
+    "biased": Constraints(biased=[4, 5], bias=[3.0, -1.5]),
+    "biased by row": Constraints(biased=[[4], [], [5, 6], []], bias=[[1.0], [], [2.0, 3.0], []]),
+    "repeated": Constraints(repeated=[8, 9, 10], repetition_penalty=1.3),
+    "all": Constraints(
+        banned=[7],
+        allowed=IdSets(np.arange(5, dtype=np.int32) * 20, np.arange(80, dtype=np.int32)),
+        biased=[6],
+        bias=[1.0],
+        repeated=[[], [21], [41, 42], []],
+        repetition_penalty=0.5,
+    ),
+}
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS)
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_constraints(
+    remote: Decoder, local: LocalDecoder, ask: Ask, constraints: Constraints | None
+) -> None:
+    options = {"constraints": constraints, "model": "demo"}
+    assert_same(ask(remote, make_hidden(4), **options), ask(local, make_hidden(4), **options))
+
+
+@pytest.mark.parametrize("rows", [2, 64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"head": "exact"},
+        {"head": "screen", "knobs": {"probes": 3}},
+        {"min_precision": 0.5},
+        {"exact": True},
+        {"normalizer": "candidates"},
+        {"normalizer": "exact", "head": "screen"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_targets(
+    remote: Decoder, local: LocalDecoder, ask: Ask, rows: int, options: dict[str, Any]
+) -> None:
+    options = {"model": "demo", **options}
+    assert_same(ask(remote, make_hidden(rows), **options), ask(local, make_hidden(rows), **options))
+
+
+def test_the_normalizer_that_was_chosen_is_named(remote: Decoder) -> None:
+    hidden = make_hidden(2)
+    assert remote.topk(hidden, 1, model="demo").answer.normalizer == ""
+    assert remote.score(hidden, [1, 2], model="demo").answer.normalizer == "exact"
+
+
+def test_seeds_that_are_not_given_are_fresh(remote: Decoder) -> None:
+    hidden = np.zeros((1, 24), np.float32)
+    one, other = (remote.sample(hidden, 64, model="demo", temperature=9.0) for _ in range(2))
+    assert (one.ids != other.ids).any()
+
+
+def test_defaults_in_process_are_those_on_the_wire(remote: Decoder, local: LocalDecoder) -> None:
+    hidden = make_hidden(4)
+    assert_same(
+        remote.sample(hidden, seeds=5, model="demo"), local.sample(hidden, seeds=5, model="demo")
+    )
+    assert_same(
+        remote.beam_step(hidden, beams_in=1, beams_out=3, model="demo"),
+        local.beam_step(hidden, beams_in=1, beams_out=3, model="demo"),
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3, 200])
@@ -53,10 +177,9 @@ def assert_same(one: TopKReply, other: TopKReply) -> None:
     ids=str,
 )
 def test_topk(
-    server: Running, local: LocalDecoder, rows: int, k: int, options: dict[str, Any]
+    remote: Decoder, local: LocalDecoder, rows: int, k: int, options: dict[str, Any]
 ) -> None:
     hidden = make_hidden(rows)
-    remote: Decoder = server.client
     assert_same(remote.topk(hidden, k, model="demo", **options), local.topk(hidden, k, **options))
 
 
@@ -93,9 +216,10 @@ def test_auto(
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16], ids=str)
-def test_dtypes(server: Running, local: LocalDecoder, dtype: Any) -> None:
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_dtypes(remote: Decoder, local: LocalDecoder, ask: Ask, dtype: Any) -> None:
     hidden = make_hidden(4).astype(dtype)
-    assert_same(server.client.topk(hidden, 3, model="demo"), local.topk(hidden, 3))
+    assert_same(ask(remote, hidden, model="demo"), ask(local, hidden))
 
 
 def test_torch_lists_views_and_single_rows(server: Running, local: LocalDecoder) -> None:
@@ -168,12 +292,75 @@ def test_the_caller_owns_the_arrays(server: Running) -> None:
     ],
 )
 def test_refusals_name_the_same_field(
-    server: Running, local: LocalDecoder, hidden: Any, k: Any, options: dict[str, Any]
+    remote: Decoder, local: LocalDecoder, hidden: Any, k: Any, options: dict[str, Any]
+) -> None:
+    assert_refused_alike(remote, local, "topk", hidden, k, **options)
+
+
+HIDDEN = make_hidden(2)
+OUTSIDE = Constraints(allowed=[[1]] * 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options"),
+    [
+        ("score", (np.zeros((2, 23), np.float32), [1, 2]), {}),
+        ("score", (np.full((2, 24), np.inf, np.float32), [1, 2]), {}),
+        ("score", (HIDDEN, [1, 2, 3]), {}),
+        ("score", (HIDDEN, [1.0, 2.0]), {}),
+        ("score", (HIDDEN, [1, 300]), {}),
+        ("score", (HIDDEN, [1, -1]), {}),
+        ("score", (HIDDEN, [[], []]), {}),
+        ("score", (HIDDEN, [1, 2]), {"constraints": OUTSIDE}),
+        ("score", (HIDDEN, [1, 2]), {"normalizer": "none"}),
+        ("sample", (HIDDEN, 0), {}),
+        ("sample", (HIDDEN, True), {}),
+        ("sample", (HIDDEN,), {"seeds": [1]}),
+        ("sample", (HIDDEN,), {"seeds": -1}),
+        ("sample", (HIDDEN,), {"seeds": 1 << 64}),
+        ("sample", (HIDDEN,), {"step": -1}),
+        ("sample", (HIDDEN,), {"temperature": -1.0}),
+        ("sample", (HIDDEN,), {"temperature": float("nan")}),
+        ("sample", (HIDDEN,), {"top_k": -1}),
+        ("sample", (HIDDEN,), {"top_p": 0.0}),
+        ("sample", (HIDDEN,), {"min_p": 1.5}),
+        ("beam_step", (HIDDEN,), {"beams_in": 3}),
+        ("beam_step", (HIDDEN,), {"beams_in": 0}),
+        ("beam_step", (HIDDEN,), {"beams_out": 0}),
+        ("beam_step", (HIDDEN, [0.0]), {}),
+        ("beam_step", (HIDDEN, [0.0, float("nan")]), {}),
+        ("beam_step", (HIDDEN,), {"lengths": [1.0, 2.0]}),
+        ("beam_step", (HIDDEN,), {"lengths": [1, -2]}),
+        ("beam_step", (HIDDEN,), {"finished": [1, 0]}),
+        ("beam_step", (HIDDEN,), {"finished": [True, False]}),
+        ("beam_step", (HIDDEN,), {"eos_ids": [-1]}),
+        ("beam_step", (HIDDEN,), {"length_alpha": 100}),
+        ("topk", (HIDDEN, 1), {"constraints": Constraints(banned=[300])}),
+        ("topk", (HIDDEN, 1), {"constraints": Constraints(banned=[-1])}),
+        ("topk", (HIDDEN, 2), {"constraints": Constraints(allowed=[1])}),
+        ("topk", (HIDDEN, 1), {"constraints": Constraints(biased=[1])}),
+        ("topk", (HIDDEN, 1), {"constraints": Constraints(biased=[1, 1], bias=[1.0, 2.0])}),
+    ],
+)
+def test_other_refusals(
+    remote: Decoder,
+    local: LocalDecoder,
+    method: str,
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+) -> None:
+    if method == "beam_step":
+        options = {"beams_in": 2, "beams_out": 2, **options}
+    assert_refused_alike(remote, local, method, *arguments, **options)
+
+
+def assert_refused_alike(
+    remote: Decoder, local: LocalDecoder, method: str, *arguments: Any, **options: Any
 ) -> None:
     with pytest.raises(InvalidRequest) as in_process:
-        local.topk(hidden, k, **options)
-    with pytest.raises(InvalidRequest) as remote:
-        server.client.topk(hidden, k, model="demo", **options)
-    assert type(remote.value) is type(in_process.value)
-    assert remote.value.field == in_process.value.field
-    assert server.client.topk(make_hidden(1), 1, model="demo").ids.shape == (1, 1)
+        getattr(local, method)(*arguments, **options)
+    with pytest.raises(InvalidRequest) as elsewhere:
+        getattr(remote, method)(*arguments, model="demo", **options)
+    assert type(elsewhere.value) is type(in_process.value)
+    assert elsewhere.value.field == in_process.value.field
+    assert remote.topk(make_hidden(1), 1, model="demo").ids.shape == (1, 1)

@@ -5,131 +5,208 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.client.codec import to_tensor
+from logitsieve.client.requests import to_tensor
 from logitsieve.types.errors import RequestTooLarge
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.asking import (
+    DOCUMENTED,
+    GOOD,
+    RESPONSES,
+    Code,
+    assert_alive,
+    changed,
+    error_of,
+    refusal,
+    tensor,
+)
 from tests.server.running import Running
 from tests.synthetic import make_hidden
 
-Code = grpc.StatusCode
-DOCUMENTED = {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED}
-GOOD = pb.TopKRequest(target=pb.Target(model="demo"), hidden=to_tensor(make_hidden(2)), k=3)
-
-
-def refusal(server: Running, method: str, message: bytes) -> tuple[grpc.StatusCode, pb.Error]:
-    with pytest.raises(grpc.RpcError) as caught:
-        server.raw(method, message)
-    return caught.value.code(), trailer_of(caught.value)
-
-
-def trailer_of(failure: grpc.RpcError) -> pb.Error:
-    metadata = dict(failure.trailing_metadata() or ())
-    return pb.Error.FromString(metadata["logitsieve-error-bin"])
-
-
-def assert_alive(server: Running) -> None:
-    response = pb.TopKResponse.FromString(server.raw("Decoder/TopK", GOOD.SerializeToString()))
-    assert (response.ids.rows, response.ids.cols) == (2, 3)
-
-
-def changed(**fields: Any) -> bytes:
-    request = pb.TopKRequest()
-    request.CopyFrom(GOOD)
-    for name, value in fields.items():
-        if isinstance(value, int):
-            setattr(request, name, value)
-        else:
-            getattr(request, name).CopyFrom(value)
-    return request.SerializeToString()
-
-
-def tensor(**fields: Any) -> pb.Tensor:
-    return pb.Tensor(**{"dtype": 1, "rows": 1, "cols": 24, "data": bytes(96), **fields})
+FLOAT32, INT32, UINT64, BOOL = 1, 4, 5, 6
+NAN = b"\x00\x00\xc0\x7f"
+UINT32_MAX = (1 << 32) - 1
 
 
 def target_with(**fields: Any) -> pb.Target:
     return pb.Target(model="demo", **fields)
 
 
-@pytest.mark.parametrize(
-    ("message", "field"),
-    [
-        (b"\xff\xff\xff", "request"),
-        (changed(hidden=tensor(dtype=0)), "hidden.dtype"),
-        (changed(hidden=tensor(dtype=99)), "hidden.dtype"),
-        (changed(hidden=tensor(dtype=-1)), "hidden.dtype"),
-        (changed(hidden=pb.Tensor()), "hidden"),
-        (pb.TopKRequest(target=GOOD.target, k=3).SerializeToString(), "hidden"),
-        (changed(hidden=tensor(data=bytes(95))), "hidden.data"),
-        (changed(hidden=tensor(rows=2)), "hidden.data"),
-        (changed(hidden=tensor(rows=(1 << 32) - 1, cols=(1 << 32) - 1)), "hidden.data"),
-        (changed(hidden=tensor(rows=0, data=b"")), "hidden"),
-        (changed(hidden=tensor(cols=0, rows=200, data=b"")), "hidden"),
-        (changed(hidden=tensor(rows=(1 << 32) - 1, cols=0, data=b"")), "hidden"),
-        (changed(hidden=tensor(cols=23, data=bytes(92))), "hidden"),
-        (changed(hidden=tensor(rows=24, cols=1)), "hidden"),
-        (changed(hidden=tensor(dtype=4)), "hidden"),
-        (changed(hidden=tensor(dtype=6, data=bytes(24))), "hidden"),
-        (changed(hidden=tensor(data=b"\x00\x00\xc0\x7f" * 24)), "hidden[0]"),
-        (changed(hidden=tensor(rows=257, data=bytes(257 * 96))), "hidden"),
-        (changed(k=0), "k"),
-        (changed(k=129), "k"),
-        (changed(k=(1 << 32) - 1), "k"),
-        (changed(target=pb.Target(model="demo", normalizer=pb.NORMALIZER_LOWRANK)), "normalizer"),
-        (changed(target=target_with(normalizer=77)), "normalizer"),
-        (changed(target=pb.Target(model="demo", head=pb.Head(name="\u2603" * 9999))), "head"),
-        (changed(target=target_with(head=pb.Head(name="AUTO", knobs={"probes": 1}))), "knobs"),
-        (changed(target=target_with(min_precision=0)), "min_precision"),
-        (changed(target=target_with(min_precision=1.5)), "min_precision"),
-        (changed(target=target_with(min_precision=float("nan"))), "min_precision"),
-        (changed(target=target_with(min_precision=0.5), k=0), "k"),
-        (changed(target=pb.Target()), "model"),
+HIDDENS = [
+    (tensor(0, 1, 24), "hidden.dtype"),
+    (tensor(99, 1, 24), "hidden.dtype"),
+    (tensor(-1, 1, 24), "hidden.dtype"),
+    (pb.Tensor(), "hidden"),
+    (None, "hidden"),
+    (tensor(FLOAT32, 1, 24, bytes(95)), "hidden.data"),
+    (tensor(FLOAT32, 2, 24, bytes(96)), "hidden.data"),
+    (tensor(FLOAT32, UINT32_MAX, UINT32_MAX, bytes(96)), "hidden.data"),
+    (tensor(FLOAT32, 0, 24), "hidden"),
+    (tensor(FLOAT32, 200, 0), "hidden"),
+    (tensor(FLOAT32, UINT32_MAX, 0, b""), "hidden"),
+    (tensor(FLOAT32, 4, 23), "hidden"),
+    (tensor(FLOAT32, 24, 1), "hidden"),
+    (tensor(INT32, 4, 24), "hidden"),
+    (tensor(BOOL, 4, 24, bytes(96)), "hidden"),
+    (tensor(FLOAT32, 257, 24), "hidden"),
+]
+TARGETS = [
+    (target_with(normalizer=77), "normalizer"),
+    (target_with(head=pb.Head(name="\u2603" * 9999)), "head"),
+    (target_with(head=pb.Head(name="AUTO", knobs={"probes": 1})), "knobs"),
+    (target_with(head=pb.Head(name="screen", knobs={"speed": 1})), "knobs.speed"),
+    (target_with(min_precision=0), "min_precision"),
+    (target_with(min_precision=1.5), "min_precision"),
+    (target_with(min_precision=float("nan")), "min_precision"),
+    (pb.Target(), "model"),
+]
+
+
+def sets(offsets: list[int], ids: list[int]) -> pb.IdSets:
+    return pb.IdSets(
+        offsets=to_tensor(np.array(offsets, np.int32)), ids=to_tensor(np.array(ids, np.int32))
+    )
+
+
+EACH_ONE = sets([0, 1, 2, 3, 4], [1, 2, 3, 4])
+CONSTRAINTS = [
+    (pb.Constraints(banned=pb.IdSets()), "constraints.banned.offsets"),
+    (pb.Constraints(banned=sets([0, 1], [1])), "constraints.banned.offsets"),
+    (pb.Constraints(banned=sets([0, 2, 1, 3, 4], [1, 2, 3, 4])), "constraints.banned.offsets"),
+    (pb.Constraints(banned=sets([1, 1, 2, 3, 4], [1, 2, 3, 4])), "constraints.banned.offsets"),
+    (pb.Constraints(allowed=sets([0, 1, 2, 3, 5], [1, 2, 3, 4])), "constraints.allowed.offsets"),
+    (pb.Constraints(allowed=sets([0, 1, 2, 3, 4], [1, 2, 3, -4])), "constraints.allowed.ids"),
+    (pb.Constraints(repeated=sets([0, 1, 2, 3, 4], [1, 2, 3, 300])), "constraints.repeated"),
+    (
+        pb.Constraints(banned=pb.IdSets(offsets=tensor(FLOAT32, 5))),
+        "constraints.banned.offsets.dtype",
+    ),
+    (
+        pb.Constraints(banned=pb.IdSets(offsets=tensor(INT32, 5), ids=tensor(UINT64, 1))),
+        "constraints.banned.ids.dtype",
+    ),
+    (
+        pb.Constraints(banned=pb.IdSets(offsets=tensor(INT32, 1, 5))),
+        "constraints.banned.offsets.cols",
+    ),
+    (
+        pb.Constraints(banned=sets([0] * 5, []), repeated=sets([0] * 4 + [1001], [1] * 1001)),
+        "constraints",
+    ),
+    (pb.Constraints(bias=tensor(FLOAT32, 4)), "constraints.bias"),
+    (pb.Constraints(biased=EACH_ONE), "constraints.bias"),
+    (pb.Constraints(biased=EACH_ONE, bias=tensor(FLOAT32, 3)), "constraints.bias"),
+    (pb.Constraints(biased=EACH_ONE, bias=tensor(FLOAT32, 4, 1, NAN * 4)), "constraints.bias"),
+    (pb.Constraints(biased=EACH_ONE, bias=tensor(INT32, 4)), "constraints.bias.dtype"),
+    (pb.Constraints(repetition_penalty=-1), "constraints.repetition_penalty"),
+    (pb.Constraints(repetition_penalty=float("nan")), "constraints.repetition_penalty"),
+    (pb.Constraints(repetition_penalty=1e300), "constraints.repetition_penalty"),
+]
+OWN: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "TopK": [
+        ({"k": 0}, "k"),
+        ({"k": 129}, "k"),
+        ({"k": UINT32_MAX}, "k"),
+        ({"target": target_with(min_precision=0.5), "k": 0}, "k"),
+        ({"hidden": tensor(FLOAT32, 4, 24, NAN * 96)}, "hidden[0]"),
     ],
+    "BeamStep": [
+        ({"beams_in": 0}, "beams_in"),
+        ({"beams_in": 3}, "beams_in"),
+        ({"beams_in": UINT32_MAX}, "beams_in"),
+        ({"beams_out": 0}, "beams_out"),
+        ({"beams_out": 129}, "beams_out"),
+        ({"scores": tensor(FLOAT32, 3)}, "scores"),
+        ({"scores": tensor(INT32, 4)}, "scores.dtype"),
+        ({"scores": tensor(FLOAT32, 2, 2)}, "scores.cols"),
+        ({"scores": tensor(FLOAT32, 4, 1, NAN * 4)}, "scores"),
+        ({"scores": pb.Tensor()}, "scores"),
+        ({"lengths": tensor(INT32, 5)}, "lengths"),
+        ({"lengths": tensor(UINT64, 4, 1, bytes(32))}, "lengths.dtype"),
+        ({"lengths": tensor(INT32, 4, 1, b"\xff" * 16)}, "lengths"),
+        ({"finished": tensor(BOOL, 4, 1, bytes([0, 1, 2, 0]))}, "finished.data"),
+        ({"finished": tensor(BOOL, 3, 1, bytes(3))}, "finished"),
+        ({"finished": tensor(INT32, 4)}, "finished.dtype"),
+        ({"eos_ids": []}, "eos_ids"),
+        ({"eos_ids": [-1]}, "eos_ids"),
+        ({"eos_ids": [1] * 129}, "eos_ids"),
+        ({"length_alpha": float("inf")}, "length_alpha"),
+        ({"length_alpha": 11.0}, "length_alpha"),
+    ],
+    "Sample": [
+        ({"samples": 0}, "samples"),
+        ({"samples": 65}, "samples"),
+        ({"seeds": None}, "seeds"),
+        ({"seeds": tensor(UINT64, 3, 1, bytes(24))}, "seeds"),
+        ({"seeds": tensor(INT32, 4)}, "seeds.dtype"),
+        ({"seeds": tensor(UINT64, 2, 2, bytes(32))}, "seeds.cols"),
+        ({"temperature": -0.5}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_k": UINT32_MAX}, "top_k"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_p": float("nan")}, "top_p"),
+        ({"min_p": 2.0}, "min_p"),
+    ],
+    "Score": [
+        ({"targets": None}, "targets"),
+        ({"targets": tensor(INT32, 3, 2)}, "targets"),
+        ({"targets": tensor(INT32, 4, 129)}, "targets"),
+        ({"targets": tensor(INT32, 4, 0)}, "targets"),
+        ({"targets": tensor(FLOAT32, 4, 2)}, "targets.dtype"),
+        ({"targets": tensor(INT32, 4, 2, b"\xff" * 32)}, "targets"),
+        ({"targets": to_tensor(np.full((4, 1), 300, np.int32))}, "targets"),
+    ],
+}
+SPOILED = [
+    (rpc, request, field)
+    for rpc in GOOD
+    for request, field in [
+        *((changed(rpc, hidden=hidden), field) for hidden, field in HIDDENS),
+        *((changed(rpc, target=target), field) for target, field in TARGETS),
+        *((changed(rpc, constraints=one), field) for one, field in CONSTRAINTS),
+        *((changed(rpc, **fields), field) for fields, field in OWN[rpc]),
+    ]
+]
+
+
+@pytest.mark.parametrize("rpc", GOOD)
+def test_good_requests_are_answered(server: Running, rpc: str) -> None:
+    reply = server.raw(f"Decoder/{rpc}", GOOD[rpc].SerializeToString())
+    answer = RESPONSES[rpc].FromString(reply).answer
+    assert (answer.model, answer.version, answer.head.name) == ("demo", "1", "screen")
+    assert (answer.exact.rows, answer.exact.cols) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("rpc", "request_", "field"), SPOILED, ids=[f"{rpc}-{field}" for rpc, _, field in SPOILED]
 )
-def test_a_bad_request_names_its_field(server: Running, message: bytes, field: str) -> None:
-    code, error = refusal(server, "Decoder/TopK", message)
-    assert (code, error.code) == (Code.INVALID_ARGUMENT, Code.INVALID_ARGUMENT.value[0])
-    assert error.field == field
+def test_a_bad_request_names_its_field(
+    server: Running, rpc: str, request_: Any, field: str
+) -> None:
+    error = refusal(server, rpc, request_.SerializeToString())
+    assert (error.code, error.field) == (Code.INVALID_ARGUMENT.value[0], field)
     assert error.message
     assert not error.incident
-    assert_alive(server)
+
+
+@pytest.mark.parametrize("rpc", GOOD)
+def test_bytes_that_are_no_message(server: Running, rpc: str) -> None:
+    assert refusal(server, rpc, b"\xff\xff\xff").field == "request"
 
 
 @pytest.mark.parametrize(
     "model", ["nothing", "demo@9", "demo:beta", "demo@3", "x" * 5000, "@", ":"]
 )
 def test_models_that_are_not_served(server: Running, model: str) -> None:
-    code, error = refusal(server, "Decoder/TopK", changed(target=pb.Target(model=model)))
-    assert (code, error.field) == (Code.NOT_FOUND, "model")
-
-
-@pytest.mark.parametrize(
-    ("message", "field"),
-    [(changed(constraints=pb.Constraints(repetition_penalty=2)), "constraints")],
-)
-def test_fields_that_are_not_built(server: Running, message: bytes, field: str) -> None:
-    code, error = refusal(server, "Decoder/TopK", message)
-    assert (code, error.field) == (Code.UNIMPLEMENTED, field)
-    assert field in error.message
-
-
-@pytest.mark.parametrize("method", ["BeamStep", "Sample", "Score"])
-def test_methods_that_are_not_built(server: Running, method: str) -> None:
-    code, error = refusal(server, f"Decoder/{method}", b"")
-    assert code is Code.UNIMPLEMENTED
-    assert method in error.message
-
-
-def test_the_stream_is_not_built(server: Running) -> None:
-    stream = server.channel.stream_stream("/logitsieve.v1.Decoder/Decode")
-    with pytest.raises(grpc.RpcError) as caught:
-        next(stream(iter([b"anything"]), timeout=60))
-    assert caught.value.code() is Code.UNIMPLEMENTED
-    assert "Decode" in trailer_of(caught.value).message
+    for rpc in GOOD:
+        request = changed(rpc, target=pb.Target(model=model))
+        error = refusal(server, rpc, request.SerializeToString())
+        assert (error.code, error.field) == (Code.NOT_FOUND.value[0], "model")
 
 
 def test_the_admin_service_is_not_on_the_public_port(server: Running) -> None:
@@ -145,15 +222,45 @@ def test_points(server: Running) -> None:
         (pb.Target(model="demo", exact=False), "screen"),
         (pb.Target(model="demo", head=pb.Head(name="exact")), "exact"),
     ):
-        reply = pb.TopKResponse.FromString(server.raw("Decoder/TopK", changed(target=target)))
+        request = changed("TopK", target=target).SerializeToString()
+        reply = pb.TopKResponse.FromString(server.raw("Decoder/TopK", request))
         assert reply.answer.head.name == head
-        assert (reply.answer.model, reply.answer.version) == ("demo", "1")
+
+
+@pytest.mark.parametrize(
+    ("rpc", "unset", "meant"),
+    [
+        ("Sample", {"temperature": None}, {"temperature": 1.0}),
+        ("Sample", {"top_p": 0.0}, {"top_p": 1.0}),
+        ("BeamStep", {"scores": None}, {"scores": tensor(FLOAT32, 4)}),
+        ("BeamStep", {"lengths": None}, {"lengths": tensor(INT32, 4)}),
+        ("BeamStep", {"finished": None}, {"finished": tensor(BOOL, 4, 1, bytes(4))}),
+        ("TopK", {"constraints": pb.Constraints()}, {}),
+        ("TopK", {"constraints": pb.Constraints(banned=pb.IdSets(offsets=tensor(INT32, 5)))}, {}),
+        (
+            "Score",
+            {"constraints": pb.Constraints(repeated=EACH_ONE)},
+            {"constraints": pb.Constraints(repeated=EACH_ONE, repetition_penalty=1)},
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_not_set_has_its_default(
+    server: Running, rpc: str, unset: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    replies = []
+    for fields in (unset, meant):
+        request = changed(rpc, **fields).SerializeToString()
+        reply = RESPONSES[rpc].FromString(server.raw(f"Decoder/{rpc}", request))
+        reply.ClearField("answer")
+        replies.append(reply)
+    assert replies[0] == replies[1]
 
 
 def test_a_message_of_64_megabytes(server: Running) -> None:
-    huge = changed(hidden=tensor(rows=1 << 19, cols=32, data=bytes(64 << 20)))
+    huge = changed("TopK", hidden=tensor(FLOAT32, 1 << 19, 32))
     with pytest.raises(grpc.RpcError) as caught:
-        server.raw("Decoder/TopK", huge)
+        server.raw("Decoder/TopK", huge.SerializeToString())
     assert caught.value.code() is Code.RESOURCE_EXHAUSTED
     with pytest.raises(RequestTooLarge):
         server.client.topk(make_hidden(20_000), 1, model="demo")
@@ -170,32 +277,33 @@ def assert_documented(server: Running, method: str, message: bytes) -> None:
     else:
         return
     assert failure.code() in DOCUMENTED, failure
-    assert trailer_of(failure).message
+    assert error_of(failure).message
+
+
+METHODS = st.sampled_from([*(f"Decoder/{rpc}" for rpc in GOOD), "Models/List", "Models/Get"])
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    method=st.sampled_from(["Decoder/TopK", "Decoder/Score", "Models/List", "Models/Get"]),
-    message=st.binary(max_size=300),
-)
+@given(method=METHODS, message=st.binary(max_size=300))
 def test_any_bytes(server: Running, method: str, message: bytes) -> None:
     assert_documented(server, method, message)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
-    place=st.integers(0, len(GOOD.SerializeToString()) - 1),
+    rpc=st.sampled_from(list(GOOD)),
+    place=st.integers(0, 1000),
     byte=st.integers(0, 255),
     cut=st.booleans(),
 )
-def test_spoiled_bytes(server: Running, place: int, byte: int, cut: bool) -> None:
-    good = GOOD.SerializeToString()
-    assert_documented(
-        server, "Decoder/TopK", good[:place] + bytes([byte]) + (b"" if cut else good[place + 1 :])
-    )
+def test_spoiled_bytes(server: Running, rpc: str, place: int, byte: int, cut: bool) -> None:
+    good = GOOD[rpc].SerializeToString()
+    place %= len(good)
+    rest = b"" if cut else good[place + 1 :]
+    assert_documented(server, f"Decoder/{rpc}", good[:place] + bytes([byte]) + rest)
 
 
-UINT32 = st.integers(0, 5) | st.integers(0, (1 << 32) - 1) | st.just(24)
+UINT32 = st.integers(0, 5) | st.integers(0, UINT32_MAX) | st.just(24)
 TENSORS = st.builds(
     pb.Tensor,
     dtype=st.integers(0, 8),
@@ -208,22 +316,69 @@ HEADS = st.builds(
     name=st.sampled_from(["", "exact", "screen", "AUTO"]) | st.text(max_size=5),
     knobs=st.dictionaries(st.sampled_from(["probes", "self", "name", "x"]), st.floats()),
 )
-TARGETS = st.builds(
+ANY_TARGET = st.builds(
     pb.Target,
     model=st.sampled_from(["", "demo", "demo@1", "demo:canary", "demo@3"]) | st.text(max_size=5),
     head=st.none() | HEADS,
     normalizer=st.integers(0, 7),
 )
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    request=st.builds(
-        pb.TopKRequest, target=st.just(GOOD.target) | TARGETS, hidden=TENSORS, k=UINT32
-    )
+# Vectors for the four rows that are asked about, and others.
+FITTING = st.builds(
+    tensor,
+    st.sampled_from([FLOAT32, INT32]),
+    st.sampled_from([4, 5]),
+    data=st.binary(min_size=16, max_size=16) | st.binary(min_size=20, max_size=20),
 )
-def test_any_fields(server: Running, request: pb.TopKRequest) -> None:
-    assert_documented(server, "Decoder/TopK", request.SerializeToString())
+VECTORS = st.none() | FITTING | TENSORS
+SETS = st.none() | st.builds(pb.IdSets, offsets=VECTORS, ids=VECTORS) | st.just(EACH_ONE)
+ANY_CONSTRAINTS = st.builds(
+    pb.Constraints,
+    banned=SETS,
+    allowed=SETS,
+    biased=SETS,
+    bias=VECTORS,
+    repeated=SETS,
+    repetition_penalty=st.floats(),
+)
+SHARED: dict[str, Any] = {
+    "target": st.just(target_with()) | ANY_TARGET,
+    "hidden": st.just(GOOD["TopK"].hidden) | TENSORS,
+    "constraints": st.none() | ANY_CONSTRAINTS,
+}
+REQUESTS: dict[str, Any] = {
+    "TopK": st.builds(pb.TopKRequest, **SHARED, k=UINT32),
+    "BeamStep": st.builds(
+        pb.BeamStepRequest,
+        **SHARED,
+        scores=VECTORS,
+        lengths=VECTORS,
+        finished=VECTORS,
+        beams_in=UINT32,
+        beams_out=UINT32,
+        eos_ids=st.lists(st.integers(-2, 400), max_size=3),
+        length_alpha=st.floats(),
+    ),
+    "Sample": st.builds(
+        pb.SampleRequest,
+        **SHARED,
+        samples=UINT32,
+        seeds=st.just(GOOD["Sample"].seeds) | VECTORS,
+        step=st.integers(0, (1 << 64) - 1),
+        temperature=st.none() | st.floats(),
+        top_k=UINT32,
+        top_p=st.floats(),
+        min_p=st.floats(),
+    ),
+    "Score": st.builds(pb.ScoreRequest, **SHARED, targets=VECTORS),
+}
+
+
+@pytest.mark.parametrize("rpc", GOOD)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_any_fields(server: Running, rpc: str, data: st.DataObject) -> None:
+    request = data.draw(REQUESTS[rpc])
+    assert_documented(server, f"Decoder/{rpc}", request.SerializeToString())
 
 
 def test_it_still_answers(server: Running) -> None:

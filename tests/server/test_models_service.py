@@ -21,7 +21,9 @@ def test_every_version_is_listed(server: Running) -> None:
     assert (one.vocab_size, one.dim, one.heads) == (300, 24, ("exact", "screen"))
     assert one.limits.max_rows == 256
     assert one.limits.max_k == 128
-    assert one.limits.max_request_bytes == 256 * 24 * 4 + 65536
+    assert (one.limits.max_samples, one.limits.max_constraint_ids) == (64, 1000)
+    row = 24 * 4 + 128 * 4 + 32
+    assert one.limits.max_request_bytes == 256 * row + 8 * 1000 + 65536
     assert len(one.digest) == 64
 
 

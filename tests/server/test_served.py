@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.client.codec import to_tensor
+from logitsieve.client.requests import to_tensor
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts
-from logitsieve.server.codec import to_aim
+from logitsieve.server.arguments import to_aim
 from logitsieve.server.served import Served
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.running import (

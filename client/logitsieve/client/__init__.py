@@ -2,5 +2,6 @@
 
 from logitsieve.client.decoder_client import DecoderClient
 from logitsieve.client.models import Limits, ModelInfo, OperatingPoint
+from logitsieve.client.stream import DecodeStream
 
-__all__ = ["DecoderClient", "Limits", "ModelInfo", "OperatingPoint"]
+__all__ = ["DecodeStream", "DecoderClient", "Limits", "ModelInfo", "OperatingPoint"]

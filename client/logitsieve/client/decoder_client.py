@@ -5,25 +5,21 @@ from __future__ import annotations
 import json
 from numbers import Real
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 import grpc
 
-from logitsieve.client.codec import to_reply, to_target, to_tensor
 from logitsieve.client.errors import to_exception
 from logitsieve.client.models import ModelInfo, model_info
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.decoder import Target
+from logitsieve.client.remote import RemoteDecoder
+from logitsieve.client.stream import DecodeStream
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_wire
-from logitsieve.types.results import ArrayLike, TopKReply
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
 
 TIMEOUT_S = 5.0
 MAX_TIMEOUT_S = 3600.0
 MAX_MESSAGE_BYTES = 64 << 20
-UINT32_MAX = (1 << 32) - 1
 
 # gRPC retries by itself, waits as long as the server's grpc-retry-pushback-ms says, and stops at
 # the deadline; several addresses ("ipv4:host:port,host:port") share the load.
@@ -46,7 +42,7 @@ SERVICE_CONFIG = json.dumps(
 )
 
 
-class DecoderClient:
+class DecoderClient(RemoteDecoder):
     """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
 
     Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
@@ -62,6 +58,7 @@ class DecoderClient:
     ) -> None:
         self.address = address
         self.timeout_s = _seconds(timeout_s)
+        self._max_message_bytes = max_message_bytes
         self._channel = grpc.insecure_channel(
             address,
             options=[
@@ -73,22 +70,16 @@ class DecoderClient:
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
 
-    def topk(
-        self,
-        hidden: ArrayLike,
-        k: int,
-        *,
-        constraints: Constraints | None = None,
-        **target: Unpack[Target],
-    ) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
+    def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
+        """A decoder whose calls share one stream; close it, or use it in a `with`.
 
-        float16 and bfloat16 travel as they are, everything else as float32. Raises what the
-        in-process decoder raises, and ServiceError's family for what only a server can meet.
+        Each of its calls takes at most `timeout_s` seconds, or as many as those of this client.
         """
-        request = pb.TopKRequest(hidden=to_tensor(as_wire(hidden)), k=_uint32("k", k))
-        to_target(target, request.target)
-        return to_reply(self._call(self._decoder.TopK, request))
+        return DecodeStream(
+            self._decoder.Decode,
+            timeout_s=self.timeout_s if timeout_s is None else _seconds(timeout_s),
+            max_message_bytes=self._max_message_bytes,
+        )
 
     def models(self) -> list[ModelInfo]:
         """Every version that the server knows, without operating points."""
@@ -120,6 +111,9 @@ class DecoderClient:
     ) -> None:
         self.close()
 
+    def _ask(self, rpc: str, request: Any) -> Any:
+        return self._call(getattr(self._decoder, rpc), request)
+
     def _call(self, method: Any, request: Any) -> Any:
         try:
             return method(request, timeout=self.timeout_s)
@@ -132,9 +126,3 @@ def _seconds(value: float) -> float:
         allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
         raise InvalidRequest("timeout_s", repr(value), allowed)
     return float(value)
-
-
-def _uint32(field: str, value: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= UINT32_MAX:
-        raise InvalidRequest(field, repr(value), "a positive integer")
-    return int(value)

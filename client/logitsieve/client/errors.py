@@ -32,6 +32,11 @@ def to_exception(failure: grpc.RpcError) -> LogitsieveError:
     return EXCEPTIONS.get(failure.code(), _internal)(error)
 
 
+def of_message(error: pb.Error) -> LogitsieveError:
+    """The same of an Error that came as the reply to one message of a stream."""
+    return EXCEPTIONS.get(STATUS.get(error.code, grpc.StatusCode.UNKNOWN), _internal)(error)
+
+
 def _trailer(failure: grpc.RpcError) -> pb.Error:
     error = pb.Error()
     for key, value in failure.trailing_metadata() or ():
@@ -70,3 +75,4 @@ EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], LogitsieveError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: lambda error: DeadlineExceeded(error.message, error.field),
     grpc.StatusCode.UNIMPLEMENTED: lambda error: NotBuilt(error.message, error.field),
 }
+STATUS: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}

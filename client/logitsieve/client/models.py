@@ -13,7 +13,9 @@ class Limits:
     """The most that one request may hold."""
 
     max_rows: int
-    max_k: int
+    max_k: int  # answers, targets or beams a row
+    max_samples: int  # draws a row
+    max_constraint_ids: int  # in all constraints together
     max_request_bytes: int
 
 
@@ -64,6 +66,8 @@ def model_info(model: pb.Model) -> ModelInfo:
         limits=Limits(
             max_rows=limits.max_rows,
             max_k=limits.max_k,
+            max_samples=limits.max_samples,
+            max_constraint_ids=limits.max_constraint_ids,
             max_request_bytes=limits.max_request_bytes,
         ),
         heads=tuple(model.heads),

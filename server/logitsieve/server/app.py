@@ -44,6 +44,7 @@ class Server:
         self._health = Health()
         self._work = Work(threads=config.threads, max_in_flight=config.max_in_flight)
         self._again = Again()
+        self._decoder = DecoderService(config, repository, self._work, self.metrics)
         self._http = HttpServer(self.metrics.text, lambda: self._ready)
         self._grpc: grpc.aio.Server | None = None
 
@@ -68,9 +69,10 @@ class Server:
         self._again.start(self.repository.versions())
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, refuse new requests, give those in flight `drain_s` seconds."""
+        """Say NOT_SERVING, take no new requests, give those in flight `drain_s` seconds."""
         self._ready = False
         await self._health.drain()
+        self._decoder.drain()
         if self._grpc is not None:
             await self._grpc.stop(self.config.drain_s)
         await asyncio.to_thread(self._again.stop)
@@ -96,9 +98,8 @@ class Server:
                 ("grpc.max_send_message_length", -1),
             ]
         )
-        decoder = DecoderService(config, self.repository, self._work, self.metrics)
         models = ModelsService(config, self.repository, self.metrics)
-        server.add_generic_rpc_handlers((decoder.handler(), models.handler()))
+        server.add_generic_rpc_handlers((self._decoder.handler(), models.handler()))
         add_HealthServicer_to_server(self._health, server)
         try:
             self.port = server.add_insecure_port(_address(config.host, config.port))

@@ -6,7 +6,9 @@ Shape letters: V vocabulary, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import sqrt
 
+from logitsieve.decoding.normalizers import default_normalizer
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.index import Index
 
@@ -14,23 +16,43 @@ from logitsieve.index import Index
 # streams.
 BYTES_PER_US = 10_000
 
+# Heads that go over all V as these normalizers do: a log Z costs what their dearest point does.
+LIKE = {"certified": "certified", "lowrank": "svd", "exact": "exact"}
+
+# Rows of W that an estimate by samples reads, in square roots of V.
+SAMPLED_ROOTS = 11
+
 
 class Costs:
     """Microseconds a row, from the index's calibration where it has the point asked for."""
 
     def __init__(self, points: Sequence[OperatingPoint], index: Index) -> None:
-        self._dense_us = index.vocab_size * index.dim * 4 / BYTES_PER_US
+        self.us_per_logit = index.dim * 4 / BYTES_PER_US
+        self._dense_us = index.vocab_size * self.us_per_logit
+        self._sampled_us = SAMPLED_ROOTS * sqrt(index.vocab_size) * self.us_per_logit
+        self._default = default_normalizer(index)
         self._points = {(point.head, _key(point.knobs)): point for point in points}
 
     def us_per_row(
-        self, head: str, knobs: Mapping[str, float], normalizer: str, rows: int
+        self, head: str, knobs: Mapping[str, float], normalizer: str, rows: int, log_z: bool
     ) -> float:
-        """At most about what a row takes, by the batch size nearest to `rows` a call."""
+        """At most about what a row takes, by the batch size nearest to `rows` a call.
+
+        `log_z`: one is found also where no normalizer is named.
+        """
         point = self._points.get((head, _key(knobs)))
         us = self._dense_us if point is None else point.us_at(rows)
-        if normalizer == "exact":
-            us = max(us, self._dense_us)
-        return us * (2 if normalizer else 1)
+        if normalizer or log_z:
+            us += self._log_z_us(normalizer or self._default, us, rows)
+        return us
+
+    def _log_z_us(self, normalizer: str, head_us: float, rows: int) -> float:
+        if normalizer == "candidates":
+            return head_us
+        if normalizer == "sampled":
+            return head_us + self._sampled_us
+        alike = [point for point in self._points.values() if point.head == LIKE[normalizer]]
+        return max((point.us_at(rows) for point in alike), default=self._dense_us)
 
 
 def _key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:

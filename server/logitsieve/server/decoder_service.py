@@ -1,17 +1,21 @@
-"""The Decoder service: TopK; what is not built yet says so."""
+"""The Decoder service: requests, one by one or on a stream, through the decoders in process."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import grpc
 
-from logitsieve.server.codec import to_aim, to_array, to_response
+from logitsieve.server.arguments import to_aim
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.methods import METHODS, Method
 from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.replies import to_response
 from logitsieve.server.repository import Repository
-from logitsieve.server.rpc import Context, not_built, parse, unary
+from logitsieve.server.rpc import Context, parse, unary
+from logitsieve.server.stream import Streams
 from logitsieve.server.work import Work
-from logitsieve.types.errors import InvalidRequest, NotBuilt
-from logitsieve.v1 import decoder_pb2 as pb
 
 
 class DecoderService:
@@ -24,46 +28,39 @@ class DecoderService:
         self._repository = repository
         self._work = work
         self._metrics = metrics
+        self._streams = Streams(self._answer, metrics)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """All methods of the service, over raw bytes."""
-        metrics = self._metrics
-        return grpc.method_handlers_generic_handler(
-            "logitsieve.v1.Decoder",
-            {
-                "TopK": unary("TopK", self.top_k, metrics),
-                "BeamStep": not_built("BeamStep", metrics),
-                "Sample": not_built("Sample", metrics),
-                "Score": not_built("Score", metrics),
-                "Decode": not_built("Decode", metrics, stream=True),
-            },
-        )
+        handlers = {
+            method.rpc: unary(method.rpc, partial(self._unary, method), self._metrics)
+            for method in METHODS.values()
+        }
+        handlers["Decode"] = self._streams.handler()
+        return grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", handlers)
 
-    async def top_k(self, message: bytes, context: Context, call: Call) -> bytes:
-        """TopKRequest -> TopKResponse."""
-        request = parse(pb.TopKRequest, message)
-        target = request.target
-        served = self._repository.served(target.model)
+    def drain(self) -> None:
+        """Take no more messages from streams; each ends when what it has sent is answered."""
+        self._streams.drain()
+
+    async def _unary(self, method: Method, message: bytes, context: Context, call: Call) -> bytes:
+        request = parse(method.request, message)
+        return await self._answer(method, request, call, context.time_remaining())
+
+    async def _answer(
+        self, method: Method, request: Any, call: Call, time_left_s: float | None
+    ) -> bytes:
+        """The serialized response to one request."""
+        served = self._repository.served(request.target.model)
         call.model = served.decoder.name
-        if request.HasField("constraints"):
-            raise NotBuilt("constraints: not built", "constraints")
-        hidden, k = to_array(request.hidden, "hidden"), request.k
-        rows = len(hidden)
-        self._check_size(rows, k)
-        point, us_per_row, origin = served.at(to_aim(target), rows, k)
+        asked = method.read(request, self._config, served.decoder.index)
+        priced = served.at(to_aim(request.target), asked.rows, asked.k, method.finds_log_z)
         reply, call.queue_ns = await self._work.run(
-            point.topk,
-            hidden,
-            k,
-            estimate_us=rows * us_per_row,
+            asked.compute,
+            priced.point,
+            estimate_us=asked.rows * priced.us_per_row + asked.beside * priced.us_per_logit,
             arrived_ns=call.arrived_ns,
-            time_left_s=context.time_remaining(),
+            time_left_s=time_left_s,
         )
         call.answer = reply.answer
-        return origin + to_response(reply, call.queue_ns).SerializeToString()
-
-    def _check_size(self, rows: int, k: int) -> None:
-        if rows > self._config.max_rows:
-            raise InvalidRequest("hidden", f"{rows} rows", f"1..{self._config.max_rows} rows")
-        if k > self._config.max_k:
-            raise InvalidRequest("k", k, f"an integer in 1..{self._config.max_k}")
+        return priced.origin + to_response(method.response, reply, call.queue_ns)

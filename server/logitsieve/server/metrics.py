@@ -31,11 +31,12 @@ LABELS = [*map(str, SECONDS), "+Inf"]
 class Call:
     """One request on its way: what there is to count about it. Times in nanoseconds."""
 
-    __slots__ = ("answer", "arrived_ns", "code", "elapsed_ns", "model", "queue_ns", "rpc")
+    __slots__ = ("answer", "arrived_ns", "code", "elapsed_ns", "id", "model", "queue_ns", "rpc")
 
     def __init__(self, rpc: str) -> None:
         self.arrived_ns = perf_counter_ns()
         self.rpc = rpc
+        self.id = 0  # on a stream, once it is known
         self.model = UNKNOWN
         self.answer: Answer | None = None
         self.queue_ns = 0

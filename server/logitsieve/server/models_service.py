@@ -81,5 +81,7 @@ def to_model(version: Version, aliases: list[str], config: ServeConfig) -> pb.Mo
     model.heads.extend(index.heads)
     model.limits.max_rows = config.max_rows
     model.limits.max_k = min(config.max_k, index.vocab_size)
+    model.limits.max_samples = config.max_samples
+    model.limits.max_constraint_ids = config.max_constraint_ids
     model.limits.max_request_bytes = config.max_message_bytes(index.dim)
     return model

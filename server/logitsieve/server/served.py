@@ -11,17 +11,18 @@ from logitsieve.decoding.auto import CHOICES_KEPT, Kind
 from logitsieve.decoding.local import POINTS_KEPT
 from logitsieve.decoding.point import Point
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.server.codec import to_origin
 from logitsieve.server.costs import Costs
+from logitsieve.server.replies import to_origin
 from logitsieve.types.decoder import Aim, KnobValues
 from logitsieve.v1 import decoder_pb2 as pb
 
 
 class Priced(NamedTuple):
-    """An operating point, what a row of it should cost, and how each of its responses begins."""
+    """An operating point, what it should cost, and how each of its responses begins."""
 
     point: Point
     us_per_row: float
+    us_per_logit: float  # of what is computed beside
     origin: bytes
 
 
@@ -32,13 +33,16 @@ class Served:
         self.decoder = decoder
         self._prices = _Prices(decoder)
 
-    def at(self, aim: Aim, rows: int, k: int) -> Priced:
-        """What answers a request for `k` ids of each of `rows` rows."""
+    def at(self, aim: Aim, rows: int, k: int, log_z: bool = False) -> Priced:
+        """What answers a request for `k` ids of each of `rows` rows.
+
+        `log_z`: it finds one also where it names no normalizer.
+        """
         prices = self._prices
         if not aim.automatic:
-            return prices.named(aim.head, aim.knobs, aim.normalizer)
+            return prices.named(aim.head, aim.knobs, aim.normalizer, log_z)
         kind = prices.auto.kind(rows, k, aim.precision)
-        return prices.chosen(kind, aim.precision, aim.normalizer)
+        return prices.chosen(kind, aim.precision, aim.normalizer, log_z)
 
     @property
     def points(self) -> list[pb.OperatingPoint]:
@@ -59,21 +63,21 @@ class _Prices:
     def __init__(self, decoder: LocalDecoder) -> None:
         self._decoder, self.auto = decoder, decoder.auto
         self._costs = Costs(self.auto.points, decoder.index)
-        # (head or "", knobs in order of their names, normalizer or "") -> Priced
+        # (head or "", knobs in order of their names, normalizer or "", log Z anyhow) -> Priced
         self.named = lru_cache(maxsize=POINTS_KEPT)(self._named)
-        # (kind of request, asked precision or None, normalizer or "") -> Priced
+        # (kind of request, asked precision or None, normalizer or "", log Z anyhow) -> Priced
         self.chosen = lru_cache(maxsize=CHOICES_KEPT)(self._chosen)
 
-    def _named(self, head: str, knobs: KnobValues, normalizer: str) -> Priced:
-        return self._priced(self._decoder.point(head, knobs, normalizer), 1)
+    def _named(self, head: str, knobs: KnobValues, normalizer: str, log_z: bool) -> Priced:
+        return self._priced(self._decoder.point(head, knobs, normalizer), 1, log_z)
 
-    def _chosen(self, kind: Kind, precision: float | None, normalizer: str) -> Priced:
-        return self._priced(self.auto.point(kind, precision, normalizer), kind[0])
+    def _chosen(self, kind: Kind, precision: float | None, normalizer: str, log_z: bool) -> Priced:
+        return self._priced(self.auto.point(kind, precision, normalizer), kind[0], log_z)
 
-    def _priced(self, point: Point, rows: int) -> Priced:
-        us = self._costs.us_per_row(point.head, point.knobs, point.normalizer, rows)
-        # Messages may be sent in pieces: protobuf merges what follows into what it has read.
-        return Priced(point, us, to_origin(point).SerializeToString())
+    def _priced(self, point: Point, rows: int, log_z: bool) -> Priced:
+        costs = self._costs
+        us = costs.us_per_row(point.head, point.knobs, point.normalizer, rows, log_z)
+        return Priced(point, us, costs.us_per_logit, to_origin(point))
 
 
 def to_messages(point: OperatingPoint) -> list[pb.OperatingPoint]:

@@ -56,11 +56,18 @@ CODES: dict[type[LogitsieveError], StatusCode] = {
 
 
 class Status(NamedTuple):
-    """Arguments of `context.abort`."""
+    """How a call failed, as a stream's reply or as a whole call's end says it."""
 
     code: StatusCode
-    message: str
-    trailer: tuple[tuple[str, str | bytes], ...]
+    error: pb.Error
+
+    @property
+    def trailer(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Trailing metadata of a call that ends so."""
+        own = (TRAILER, self.error.SerializeToString())
+        if not self.error.retry_after_ms:
+            return (own,)
+        return own, (PUSHBACK, str(self.error.retry_after_ms))
 
 
 def to_status(error: Exception) -> Status:
@@ -75,11 +82,9 @@ def to_status(error: Exception) -> Status:
         reply.message = f"internal error, incident {reply.incident}"
         log.error("incident %s", reply.incident, exc_info=error)
     reply.field = _short(getattr(error, "field", ""))
-    trailer: tuple[tuple[str, str | bytes], ...] = ()
     if isinstance(error, Overloaded):
         reply.retry_after_ms = round(error.retry_after_s * 1000)
-        trailer = ((PUSHBACK, str(reply.retry_after_ms)),)
-    return Status(code, reply.message, ((TRAILER, reply.SerializeToString()), *trailer))
+    return Status(code, reply)
 
 
 def _short(text: str) -> str:

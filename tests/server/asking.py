@@ -1,0 +1,99 @@
+"""Requests of all four RPCs that a server with the model "demo" answers, and how to spoil them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.message import Message
+
+from logitsieve.client.requests import to_tensor
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.running import Running
+from tests.synthetic import make_hidden
+
+Code = grpc.StatusCode
+DOCUMENTED = {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED}
+
+ROWS = 4
+TARGET = pb.Target(model="demo")
+HIDDEN = to_tensor(make_hidden(ROWS))
+GOOD: dict[str, Any] = {
+    "TopK": pb.TopKRequest(target=TARGET, hidden=HIDDEN, k=3),
+    "BeamStep": pb.BeamStepRequest(
+        target=TARGET,
+        hidden=HIDDEN,
+        beams_in=2,
+        beams_out=3,
+        scores=to_tensor(np.array([0, -1, -2, -3], np.float32)),
+        lengths=to_tensor(np.array([1, 2, 3, 4], np.int32)),
+        finished=to_tensor(np.array([False, True, False, False])),
+        eos_ids=[2, 5],
+        length_alpha=0.6,
+    ),
+    "Sample": pb.SampleRequest(
+        target=TARGET,
+        hidden=HIDDEN,
+        samples=2,
+        seeds=to_tensor(np.arange(ROWS, dtype=np.uint64)),
+        step=3,
+        temperature=0.5,
+        top_k=9,
+        top_p=0.9,
+        min_p=0.01,
+    ),
+    "Score": pb.ScoreRequest(
+        target=TARGET, hidden=HIDDEN, targets=to_tensor(np.ones((ROWS, 2), np.int32))
+    ),
+}
+RESPONSES: dict[str, Any] = {
+    "TopK": pb.TopKResponse,
+    "BeamStep": pb.BeamStepResponse,
+    "Sample": pb.SampleResponse,
+    "Score": pb.ScoreResponse,
+}
+FIELDS = {"TopK": "top_k", "BeamStep": "beam_step", "Sample": "sample", "Score": "score"}
+
+
+def changed(rpc: str, **fields: Any) -> Any:
+    """A good request with other values; None takes a field away."""
+    request = type(GOOD[rpc])()
+    request.CopyFrom(GOOD[rpc])
+    for name, value in fields.items():
+        request.ClearField(name)
+        if isinstance(value, Message):
+            getattr(request, name).CopyFrom(value)
+        elif isinstance(value, list):
+            getattr(request, name).extend(value)
+        elif value is not None:
+            setattr(request, name, value)
+    return request
+
+
+def tensor(dtype: int, rows: int, cols: int = 1, data: bytes | None = None) -> pb.Tensor:
+    """Zeros of 4 bytes unless something else is said."""
+    data = bytes(4 * rows * cols) if data is None else data
+    return pb.Tensor(dtype=dtype, rows=rows, cols=cols, data=data)  # type: ignore[arg-type]
+
+
+def refusal(server: Running, rpc: str, message: bytes) -> pb.Error:
+    """The error that a server answers to these bytes, with its code as the call's own."""
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(f"Decoder/{rpc}", message)
+    error = error_of(caught.value)
+    assert caught.value.code().value[0] == error.code
+    return error
+
+
+def error_of(failure: grpc.RpcError) -> pb.Error:
+    """The trailer of a failed call."""
+    return pb.Error.FromString(dict(failure.trailing_metadata() or ())["logitsieve-error-bin"])
+
+
+def assert_alive(server: Running) -> None:
+    """It answers a good request."""
+    response = server.raw("Decoder/TopK", GOOD["TopK"].SerializeToString())
+    ids = pb.TopKResponse.FromString(response).ids
+    assert (ids.rows, ids.cols) == (ROWS, 3)
