@@ -33,7 +33,8 @@ DIRECT: dict[str, set[str]] = {
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
-    "torch": {"index_builder", "cli"},  # the capture command names nn.Module
+    "torch": {"index_builder", "cli", "client"},  # the capture command names nn.Module
+    "transformers": {"index_builder", "client"},
     "faiss": {"index_builder", "heads"},
     "matplotlib": {"index_builder"},
     "grpc": {"client", "server", "v1"},
@@ -73,6 +74,12 @@ def test_a_file_imports_only_what_its_package_may(path: Path) -> None:
         assert package in CONFINED.get(top, {package}), name
         if top == "logitsieve" and rest:
             assert rest.split(".")[0] in allowed, f"{package} may not import {name}"
+
+
+@pytest.mark.parametrize("path", sorted(REPOSITORY.glob("client/logitsieve/**/*.py")), ids=str)
+def test_only_the_adapter_of_hugging_face_imports_torch_in_the_client(path: Path) -> None:
+    tops = {name.partition(".")[0] for name in imports(path)}
+    assert path.name.startswith("huggingface") or not tops & {"torch", "transformers"}
 
 
 def test_every_package_has_its_rule() -> None:

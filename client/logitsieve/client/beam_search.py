@@ -1,0 +1,230 @@
+"""Beam search on any Decoder, many sentences at once; the caller's model runs between its steps.
+
+Graves, "Sequence Transduction with Recurrent Neural Networks", 2012 (the search); finished
+hypotheses are kept and the search is stopped as Hugging Face's `generate` does it; Wu et al.,
+"Google's Neural Machine Translation System", 2016, equation 14 (the "gnmt" length penalty).
+
+Shape letters: S sentences, G sentences still searched, D hidden size, K beams, P pairs a sentence,
+T tokens chosen so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappush, heappushpop
+from typing import Literal, NamedTuple, Unpack
+
+import numpy as np
+
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.decoder import Decoder, Target
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.hidden import as_hidden
+from logitsieve.types.requests import MOST_BEAMS, whole
+from logitsieve.types.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
+
+Step = Callable[[Int32, Int32], ArrayLike]
+"""(parents [R], tokens [R]) -> hidden [R, D]: what the model makes of the tokens.
+
+Row r goes on from row parents[r] of the call before (the first call: of the `hidden` that the
+search began with) by the token tokens[r]. R is K for each sentence that is still searched.
+"""
+
+LengthPenalty = Literal["length", "gnmt"]
+EarlyStopping = bool | Literal["never"]
+
+DIVISORS: dict[str, Callable[[int], float]] = {
+    "length": lambda length: float(length),
+    "gnmt": lambda length: (5 + length) / 6,
+}
+DEAD = np.float32(-1e9)  # the score of a beam that holds no hypothesis; sums of it stay below half
+MOST_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True, order=True)
+class Hypothesis:
+    """One that has finished; a greater one is a better one."""
+
+    score: float  # log_prob under the length penalty
+    log_prob: float  # the sum of the log-probabilities of `tokens`
+    tokens: tuple[int, ...]  # an EOS, if it came to one, is the last of them
+
+
+class Found(NamedTuple):
+    """What a search found, for each sentence."""
+
+    hypotheses: list[list[Hypothesis]]  # [S] up to n_best, best first
+    exact: Bool  # [S] True where every step was proven equal to the full softmax's
+    steps: int  # calls of beam_step
+
+
+def beam_search(
+    decoder: Decoder,
+    hidden: ArrayLike,
+    step: Step,
+    *,
+    beams: int,
+    eos_ids: Sequence[int],
+    max_tokens: int,
+    length_penalty: float = 1.0,
+    penalty: LengthPenalty = "length",
+    early_stopping: EarlyStopping = False,
+    n_best: int = 1,
+    constraints: Constraints | None = None,
+    **target: Unpack[Target],
+) -> Found:
+    """The best continuations of S sentences, each of at most `max_tokens` tokens.
+
+    `hidden` [S, D] predicts the first token of each sentence; `step` takes the tokens chosen and
+    returns the contexts of the next ones. A hypothesis has finished when it ends in one of
+    `eos_ids` or is `max_tokens` long, and ranks by log_prob / length ** length_penalty, for "gnmt"
+    by log_prob / ((5 + length) / 6) ** length_penalty.
+
+    `early_stopping` True leaves a sentence as soon as `beams` hypotheses of it have finished; False
+    when the best live one would not rank among them if it finished now; "never" when it could not
+    even if it became `max_tokens` long at no further cost. `constraints` hold flat lists of ids.
+
+    InvalidRequest names the argument at fault; raises what `decoder.beam_step` raises.
+    """
+    search = _Search(
+        beams=whole("beams", beams, 1, MOST_BEAMS // 2),
+        eos_ids=tuple(eos_ids),
+        max_tokens=whole("max_tokens", max_tokens, 1, MOST_TOKENS),
+        length_penalty=float(length_penalty),
+        penalty=penalty,
+        early_stopping=early_stopping,
+    )
+    n_best = whole("n_best", n_best, 1, beams)
+    hidden = as_hidden(hidden)
+    sentences = len(hidden)
+    live, steps = _Live.start(sentences), 0
+    pools = [_Pool(search) for _ in range(sentences)]
+    exact = np.ones(sentences, np.bool_)
+    while True:
+        reply = decoder.beam_step(
+            hidden,
+            live.scores.ravel(),
+            beams_in=live.scores.shape[1],
+            beams_out=search.pairs,
+            eos_ids=search.eos_ids,
+            constraints=constraints,
+            **target,
+        )
+        steps += 1
+        exact[live.groups] &= reply.answer.exact.reshape(len(live.groups), -1).all(axis=1)
+        live, parents = _advance(search, live, reply, pools)
+        if not live.groups.size:
+            return Found([pool.best(n_best) for pool in pools], exact, steps)
+        hidden = step(parents, live.tokens[:, :, -1].ravel())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """How to search."""
+
+    beams: int
+    eos_ids: tuple[int, ...]
+    max_tokens: int
+    length_penalty: float
+    penalty: LengthPenalty
+    early_stopping: EarlyStopping
+
+    def __post_init__(self) -> None:
+        if self.penalty not in DIVISORS:
+            raise InvalidRequest("penalty", repr(self.penalty), ", ".join(DIVISORS))
+        if self.early_stopping not in (True, False, "never"):
+            raise InvalidRequest("early_stopping", repr(self.early_stopping), "True, False, never")
+
+    @property
+    def pairs(self) -> int:
+        """P: so many that K of them do not end in EOS, whatever the beams do."""
+        return max(2, 1 + len(self.eos_ids)) * self.beams
+
+    def rank(self, log_prob: float, length: int) -> float:
+        """The score of a hypothesis of so many tokens."""
+        return float(log_prob / DIVISORS[self.penalty](length) ** self.length_penalty)
+
+
+class _Live(NamedTuple):
+    """Hypotheses that have not finished, best first in each sentence."""
+
+    groups: Int64  # [G] which sentence each is of
+    scores: Float32  # [G, K] one beam at first
+    tokens: Int32  # [G, K, T]
+
+    @classmethod
+    def start(cls, sentences: int) -> _Live:
+        return cls(
+            np.arange(sentences),
+            np.zeros((sentences, 1), np.float32),
+            np.empty((sentences, 1, 0), np.int32),
+        )
+
+
+class _Pool:
+    """The K best finished hypotheses of one sentence."""
+
+    def __init__(self, search: _Search) -> None:
+        self._search = search
+        self._heap: list[Hypothesis] = []  # the worst first
+
+    def add(self, log_prob: float, tokens: tuple[int, ...]) -> None:
+        found = Hypothesis(self._search.rank(log_prob, len(tokens)), log_prob, tokens)
+        push = heappush if len(self._heap) < self._search.beams else heappushpop
+        push(self._heap, found)
+
+    def settled(self, best_live: float, length: int) -> bool:
+        """Whether no hypothesis of so many tokens, the best as given, needs to be continued."""
+        search = self._search
+        if length == search.max_tokens or best_live < DEAD / 2:
+            return True
+        if len(self._heap) < search.beams:
+            return False
+        if search.early_stopping is True:
+            return True
+        longest = search.early_stopping == "never" and search.length_penalty > 0
+        rank = search.rank(best_live, search.max_tokens if longest else length)
+        return rank <= self._heap[0].score
+
+    def best(self, count: int) -> list[Hypothesis]:
+        return sorted(self._heap, reverse=True)[:count]
+
+
+def _advance(
+    search: _Search, live: _Live, reply: BeamStepReply, pools: Sequence[_Pool]
+) -> tuple[_Live, Int32]:
+    """Who lives on, and which rows of `live` [G x K] they continue; the finished go to the pools.
+
+    Only pairs among the best K may finish; those after them are there to go on from.
+    """
+    beams, length = search.beams, live.tokens.shape[2] + 1
+    scores = np.where(reply.tokens < 0, DEAD, reply.scores)  # [G, P]
+    parents, tokens = np.maximum(reply.parents, 0), np.maximum(reply.tokens, 0)
+    ended = reply.finished | (length == search.max_tokens)
+    finishing = ended[:, :beams] & (scores[:, :beams] > DEAD / 2)
+    for place, pair in np.argwhere(finishing).tolist():
+        before = live.tokens[place, parents[place, pair]].tolist()
+        chosen = (*before, int(tokens[place, pair]))
+        pools[live.groups[place]].add(float(scores[place, pair]), chosen)
+
+    going_on = np.argsort(ended, axis=1, kind="stable")[:, :beams]  # [G, K]
+    scores = np.take_along_axis(np.where(ended, DEAD, scores), going_on, axis=1)
+    parents = np.take_along_axis(parents, going_on, axis=1)
+    tokens = np.take_along_axis(tokens, going_on, axis=1)
+    open_ = np.array(
+        [
+            place
+            for place, group in enumerate(live.groups)
+            if not pools[group].settled(float(scores[place, 0]), length)
+        ],
+        np.int64,
+    )
+    before_GKT = live.tokens[open_[:, None], parents[open_]]
+    longer = _Live(
+        live.groups[open_],
+        scores[open_],
+        np.concatenate([before_GKT, tokens[open_][:, :, None]], axis=2),
+    )
+    rows = open_[:, None] * live.scores.shape[1] + parents[open_]
+    return longer, rows.ravel().astype(np.int32)

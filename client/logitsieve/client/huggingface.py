@@ -1,0 +1,194 @@
+"""`attach`: a Decoder in place of the output layer of a Hugging Face model.
+
+`model.generate` then runs as it did, greedy, by beams or sampling, and none of its code asks for
+all V logits. The parameters stay where they are, tied ones too: only the layer's `forward` is ours.
+
+Needs the extra `huggingface`; `logitsieve.client` itself does not load this module.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack
+
+from logitsieve.types.decoder import Decoder, Target
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.extras import require
+from logitsieve.types.requests import whole
+
+require("huggingface", "torch", "transformers")
+
+import torch  # noqa: E402  after `require`, whose message has the pip line
+from torch import Tensor, nn  # noqa: E402
+from transformers import (  # noqa: E402
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
+from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
+
+from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
+from logitsieve.client.huggingface_processor import KnownLogits  # noqa: E402
+
+K = 10
+SERVED = (
+    GenerationMode.GREEDY_SEARCH,
+    GenerationMode.SAMPLE,
+    GenerationMode.BEAM_SEARCH,
+    GenerationMode.BEAM_SAMPLE,
+)
+
+
+def attach(
+    model: PreTrainedModel,
+    decoder: Decoder,
+    /,
+    *,
+    k: int = K,
+    elsewhere: Literal["mean", "-inf"] = "mean",
+    editors: tuple[type[LogitsProcessor], ...] = (),
+    **target: Unpack[Target],
+) -> Attachment:
+    """Let `decoder` answer for the output layer of `model`, until `detach` or the end of `with`.
+
+    Logits are exact at the `k` best ids of each row, at more where `generate` needs more: its
+    `top_k`, the pairs that its beams ask for, and ids that its processors edit. Elsewhere all have
+    one value: with "mean" the mean of what is missing, so that log_softmax gives logit - log Z;
+    "-inf" asks for no log Z, and makes log-probabilities relative to the ids answered.
+
+    `target` are the decoder's keywords. Without a `normalizer`, log Z is found as the decoder's
+    `score` finds it; greedy search asks for none. `editors` are classes of logits processors of
+    your own that look at `input_ids` alone: they are called twice a step.
+
+    InvalidRequest if the model's output layer is no nn.Linear, or the decoder's index is of another
+    matrix; and from `generate`, if the model changes logits after its output layer.
+    """
+    layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if not isinstance(layer, nn.Linear):
+        got = f"the output layer {type(layer).__name__}"
+        raise InvalidRequest("model", got, "a model whose output embeddings are an nn.Linear")
+    if not isinstance(model, GenerationMixin):
+        raise InvalidRequest("model", type(model).__name__, "a model that can generate")
+    if elsewhere not in ("mean", "-inf"):
+        raise InvalidRequest("elsewhere", repr(elsewhere), "'mean' or '-inf'")
+    k = min(whole("k", k, 1, 1 << 30), layer.out_features)
+    _refuse_another_matrix(layer, getattr(model, "final_logits_bias", None), decoder, k, target)
+    normalizer = None if elsewhere == "-inf" else _normalizer_of(decoder, layer.in_features, target)
+    head = DecoderHead(layer, decoder, k, normalizer, target)
+    return Attachment(model, layer, head, editors)
+
+
+class Attachment:
+    """A model with a DecoderHead in it, and the way back."""
+
+    def __init__(
+        self,
+        model: Any,
+        layer: nn.Linear,
+        head: DecoderHead,
+        editors: tuple[type[LogitsProcessor], ...],
+    ) -> None:
+        self.model, self.head = model, head
+        self._layer, self._editors = layer, editors
+        self._generate: Any = model.generate
+        self._prepare: Any = model._get_logits_processor
+        self._bias: Tensor | None = getattr(model, "final_logits_bias", None)
+        model.set_output_embeddings(head)
+        if self._bias is not None:  # the index holds it
+            model.final_logits_bias = torch.zeros_like(self._bias)
+        model.generate = self.generate
+        self._watch = model.register_forward_hook(self._refuse_changed_logits)
+
+    def detach(self) -> None:
+        """Give the model its output layer back; a second call changes nothing."""
+        if self.model.get_output_embeddings() is not self.head:
+            return
+        self.model.set_output_embeddings(self._layer)
+        if self._bias is not None:
+            self.model.final_logits_bias = self._bias
+        del self.model.generate
+        self._watch.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.detach()
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own `generate`, whose processors find the logits that they edit.
+
+        InvalidRequest for a way of decoding that is not greedy, sampling or by beams.
+        """
+        if kwargs.get("assistant_model") is not None:
+            raise InvalidRequest("assistant_model", "a model", "none: decoding is not assisted")
+        self.model._get_logits_processor = self._processors
+        try:
+            return self._generate(*args, **kwargs)
+        finally:
+            del self.model._get_logits_processor
+            self.head.rest()
+
+    def _processors(self, generation_config: GenerationConfig, **kwargs: Any) -> Any:
+        """What `generate` prepared, ours first; called before it calls the model."""
+        mode = generation_config.get_generation_mode()
+        if mode not in SERVED:
+            allowed = ", ".join(served.value for served in SERVED)
+            raise InvalidRequest("generation_config", mode.value, allowed)
+        self.head.serve(generation_config)
+        prepared = self._prepare(generation_config=generation_config, **kwargs)
+        ours = KnownLogits(self.head, prepared, self._editors)
+        return LogitsProcessorList([ours, *prepared])
+
+    def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        """At the first answer: the model's logits are its output layer's, unscaled and uncapped."""
+        logits, asked = getattr(output, "logits", None), self.head.asked
+        if logits is None or asked is None:
+            return
+        self._watch.remove()
+        if not asked.same(logits):
+            allowed = "a model whose logits are what its output layer returns"
+            raise InvalidRequest("model", "logits changed after the output layer", allowed)
+
+
+@torch.no_grad()
+def _refuse_another_matrix(
+    layer: nn.Linear, bias: Tensor | None, decoder: Decoder, k: int, target: Target
+) -> None:
+    """InvalidRequest unless the decoder's logits are the layer's, up to its rounding."""
+    hidden_BD = _random_contexts(layer.in_features)
+    reply = decoder.topk(hidden_BD.numpy(), k, **target)
+    ids_BK = torch.from_numpy(reply.ids).long()
+    if int(ids_BK.max()) >= layer.out_features:
+        raise InvalidRequest("decoder", f"id {int(ids_BK.max())}", f"under {layer.out_features}")
+    rows_BKD = layer.weight[ids_BK.to(layer.weight.device)].cpu().double()
+    parts_BKD = rows_BKD * hidden_BD[:, None].double()
+    own_BK, magnitude_BK = parts_BKD.sum(2), parts_BKD.abs().sum(2)
+    for each in (layer.bias, bias):
+        if each is not None:
+            added_BK = each.detach().cpu().double().flatten()[ids_BK]
+            own_BK, magnitude_BK = own_BK + added_BK, magnitude_BK + added_BK.abs()
+    eps = max(torch.finfo(kind).eps for kind in (layer.weight.dtype, torch.float32))
+    gap_BK = (own_BK - torch.from_numpy(reply.logits)).abs()
+    if (gap_BK > 8 * eps * magnitude_BK).any():
+        got = f"logits up to {float(gap_BK.max()):.4g} away from the model's own"
+        allowed = "an index of the model's output layer, its biases included (see `capture`)"
+        raise InvalidRequest("decoder", got, allowed)
+
+
+def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
+    """The one asked for, or the one that the decoder takes by itself where it needs one."""
+    if asked := target.get("normalizer"):
+        return asked
+    return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **target).answer.normalizer
+
+
+def _random_contexts(dim: int) -> Tensor:
+    return torch.randn(2, dim, generator=torch.Generator().manual_seed(0))

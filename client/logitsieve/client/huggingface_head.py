@@ -1,0 +1,145 @@
+"""An output layer that asks a Decoder: logits of a few ids, and one value for all others.
+
+Shape letters: B rows, T positions, D hidden size, V vocabulary, K ids whose logits are known.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig
+
+from logitsieve.types.constraints import Constraints, IdSets
+from logitsieve.types.decoder import Decoder, NormalizerName, Target
+from logitsieve.types.errors import InvalidRequest
+
+LISTED_AT_ONCE = 512  # ids of a row in one request
+
+
+class Asked(NamedTuple):
+    """The last answer, for the processors that come after."""
+
+    hidden: Tensor  # [B, D] on the CPU
+    ids: Tensor  # [B, K] int64
+    logits: Tensor  # [B, K] float32
+    log_z: Tensor | None  # [B]
+
+    def same(self, logits: Tensor) -> bool:
+        """Whether `logits` [..., V] still hold these, bit for bit."""
+        rows = logits.reshape(-1, logits.shape[-1]).cpu()
+        return len(rows) == len(self.ids) and torch.equal(rows.gather(1, self.ids), self.logits)
+
+
+class DecoderHead(nn.Module):
+    """Takes the place of an nn.Linear, whose parameters it keeps under their names."""
+
+    def __init__(
+        self,
+        layer: nn.Linear,
+        decoder: Decoder,
+        k: int,
+        normalizer: NormalizerName | None,
+        target: Target,
+    ) -> None:
+        """`normalizer` None: log Z is never asked for, and other logits are -inf."""
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+        self.asked: Asked | None = None
+        self._decoder, self._target = decoder, target
+        self._normalizer, self._k_asked = normalizer, k
+        self.rest()
+
+    def rest(self) -> None:
+        """Answer all positions, with log Z: nobody is generating."""
+        self.k, self._last_only, self._wants_log_z = self._k_asked, False, True
+
+    def serve(self, config: GenerationConfig) -> None:
+        """Answer the last position, as precisely as `generate` will look at it."""
+        beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
+        count = 0 if ends is None else len(ends)
+        pairs = max(2, 1 + count) * beams if beams > 1 else 1
+        top_k = (config.top_k or 0) if config.do_sample else 0
+        self.k = min(max(self._k_asked, pairs, top_k), self.out_features)
+        self._last_only = True
+        self._wants_log_z = bool(
+            beams > 1 or config.do_sample or config.output_scores or config.output_logits
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., D] to float32 [..., V]; of [B, T, D], only the last position in `generate`."""
+        if torch.is_grad_enabled() and hidden.requires_grad:
+            raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
+        if self._last_only and hidden.dim() == 3:
+            hidden = hidden[:, -1:]
+        rows_BD = hidden.detach().reshape(-1, self.in_features).cpu()
+        wanted = self._normalizer if self._wants_log_z else None
+        ids, logits, log_z = self.topk(rows_BD, self.k, wanted)
+        self.asked = Asked(rows_BD, ids, logits, log_z)
+        return self.filled(self.asked).reshape(*hidden.shape[:-1], -1).to(hidden.device)
+
+    def topk(
+        self, hidden: Tensor, k: int, normalizer: NormalizerName | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The k best ids and their logits [B, K], and log Z [B] under a normalizer."""
+        return self._ask(hidden, k, None, normalizer)
+
+    def logits(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """ids [B, K] that hold, for each row, those of the mask `wanted` [B, V]; their logits."""
+        most = int(wanted.sum(1).max())
+        ids = wanted.float().topk(most).indices  # shorter rows are filled up with other ids
+        slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
+        parts = [self._listed(hidden, part) for part in slices]
+        return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
+
+    def _listed(self, hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        rows, count = ids.shape
+        offsets = np.arange(rows + 1, dtype=np.int32) * count
+        allowed = IdSets(offsets, ids.flatten().numpy().astype(np.int32))
+        found, logits, _ = self._ask(hidden, count, Constraints(allowed=allowed), None)
+        return found, logits
+
+    def _ask(
+        self,
+        hidden: Tensor,
+        k: int,
+        constraints: Constraints | None,
+        normalizer: NormalizerName | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        rows = hidden.numpy() if hidden.dtype == torch.float32 else hidden
+        target: Target = {**self._target, "normalizer": normalizer}
+        reply = self._decoder.topk(rows, k, constraints=constraints, **target)
+        ids, log_z = torch.from_numpy(reply.ids).long(), reply.answer.log_z
+        if int(ids.max()) >= self.out_features:
+            raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
+        return (
+            ids,
+            torch.from_numpy(reply.logits),
+            None if log_z is None else torch.from_numpy(log_z),
+        )
+
+    def filled(self, top: Asked, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """float32 [B, V] on the CPU: logits of `top` and of `more`, ids and logits [B, M], known.
+
+        Elsewhere the log of the mean mass of what is unknown, at most the last of `top`.
+        """
+        full = torch.full((len(top.ids), self.out_features), -torch.inf)
+        if top.log_z is not None:
+            full.copy_(self._mean(top, more)[:, None].expand_as(full))
+        full.scatter_(1, top.ids, top.logits)
+        return full if more is None else full.scatter_(1, *more)
+
+    def _mean(self, top: Asked, more: tuple[Tensor, Tensor] | None) -> Tensor:
+        assert top.log_z is not None
+        log_z = top.log_z.double()
+        known = (top.logits.double() - log_z[:, None]).exp().sum(1)
+        unknown = torch.full_like(known, self.out_features - top.ids.shape[1])
+        if more is not None:
+            new = ~(more[0][:, :, None] == top.ids[:, None]).any(2)
+            known += (more[1].double() - log_z[:, None]).exp().mul(new).sum(1)
+            unknown -= new.sum(1)
+        missing = (1 - known).clamp(min=0) / unknown.clamp(min=1)
+        return torch.minimum(log_z + missing.log(), top.logits[:, -1].double()).float()

@@ -1,0 +1,130 @@
+"""A Decoder of plain numpy over all V logits: the reference of what is built on decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.decoder import Target
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.hidden import as_hidden
+from logitsieve.types.results import (
+    Answer,
+    ArrayLike,
+    BeamStepReply,
+    Float64,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+)
+
+
+class DenseDecoder:
+    """Answers from a weight [V, D] and a bias [V]; counts what it is asked for."""
+
+    def __init__(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+        self.weight = np.asarray(weight, np.float64)
+        self.bias = np.zeros(len(weight)) if bias is None else np.asarray(bias, np.float64)
+        self.asked: list[tuple[str, Any]] = []  # (method, target)
+
+    def topk(
+        self,
+        hidden: ArrayLike,
+        k: int,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> TopKReply:
+        self.asked.append(("topk", target))
+        logits = self._logits(hidden, constraints)
+        if (np.isfinite(logits).sum(axis=1) < k).any():
+            raise InvalidRequest("k", k, "as many as the constraints leave")
+        ids = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+        best = np.take_along_axis(logits, ids, axis=1).astype(np.float32)
+        normalizer = target.get("normalizer") or ""
+        return TopKReply(ids.astype(np.int32), best, self._answer(logits, normalizer))
+
+    def score(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> ScoreReply:
+        self.asked.append(("score", target))
+        logits = self._logits(hidden, constraints)
+        found = np.take_along_axis(log_softmax(logits), np.asarray(targets), axis=1)
+        return ScoreReply(found.astype(np.float32), self._answer(logits, "exact"))
+
+    def sample(self, hidden: ArrayLike, samples: int = 1, **options: Any) -> SampleReply:
+        raise NotImplementedError
+
+    def beam_step(
+        self,
+        hidden: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        beams_in: int,
+        beams_out: int,
+        lengths: ArrayLike | None = None,
+        finished: ArrayLike | None = None,
+        eos_ids: Sequence[int] = (),
+        length_alpha: float = 0.0,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> BeamStepReply:
+        """Hypotheses that have not finished, without a length penalty."""
+        assert finished is None
+        assert length_alpha == 0
+        self.asked.append(("beam_step", target))
+        logits = self._logits(hidden)
+        before = np.zeros(len(logits)) if scores is None else np.asarray(scores, np.float64)
+        sums = log_softmax(logits) + before[:, None]
+        sums[~np.isfinite(self._logits(hidden, constraints))] = -np.inf
+        width = sums.shape[1]
+        groups = sums.reshape(-1, beams_in * width)
+        order = np.argsort(-groups, axis=1, kind="stable")[:, :beams_out]
+        best = np.take_along_axis(groups, order, axis=1).astype(np.float32)
+        short = ((0, 0), (0, beams_out - order.shape[1]))
+        order, best = (np.pad(order, short), np.pad(best, short, constant_values=-np.inf))
+        absent = ~np.isfinite(best)
+        tokens = np.where(absent, -1, order % width).astype(np.int32)
+        parents = np.where(absent, -1, order // width).astype(np.int32)
+        ended = np.isin(tokens, list(eos_ids))
+        return BeamStepReply(parents, tokens, best, best, ended, self._answer(logits, "exact"))
+
+    def _logits(self, hidden: ArrayLike, constraints: Constraints | None = None) -> Float64:
+        rows = as_hidden(hidden, self.weight.shape[1]).astype(np.float64)
+        logits: Float64 = rows @ self.weight.T + self.bias
+        if constraints is not None:
+            sets = constraints.for_rows(len(rows))
+            logits[_mask(sets.banned, logits.shape)] = -np.inf
+            if sets.allowed is not None:
+                logits[~_mask(sets.allowed, logits.shape)] = -np.inf
+        return logits
+
+    def _answer(self, logits: Float64, normalizer: str) -> Answer:
+        rows = len(logits)
+        log_z = np.logaddexp.reduce(logits, axis=1).astype(np.float32) if normalizer else None
+        exact, scanned = np.ones(rows, np.bool_), np.full(rows, logits.shape[1], np.int32)
+        plain = np.zeros(rows, np.bool_)
+        return Answer(
+            "dense", "1", "", "exact", exact, scanned, plain, normalizer=normalizer, log_z=log_z
+        )
+
+
+def log_softmax(logits: Float64) -> Float64:
+    """Rows of logits [B, V] to log-probabilities."""
+    found: Float64 = logits - np.logaddexp.reduce(logits, axis=1)[:, None]
+    return found
+
+
+def _mask(sets: Any, shape: tuple[int, ...]) -> np.ndarray:
+    mask = np.zeros(shape, np.bool_)
+    if sets is not None:
+        mask[np.repeat(np.arange(shape[0]), np.diff(sets.offsets)), sets.ids] = True
+    return mask

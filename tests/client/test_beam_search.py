@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.client.beam_search import Found, beam_search
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.errors import InvalidRequest
+from tests.client import tiny_models
+from tests.client.dense import DenseDecoder, log_softmax
+
+WORDS, DIM, EOS = 7, 6, 2
+
+
+class Recurrent:
+    """h' = tanh(A h + E[token]): a model whose state is its context, as `step` sees it."""
+
+    def __init__(self, words: int = WORDS, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        self.inner = random.standard_normal((DIM, DIM))
+        self.words = random.standard_normal((words, DIM))
+        self.decoder = DenseDecoder(random.standard_normal((words, DIM)) * 2)
+        self.rows: list[int] = []  # of each step
+        self._hidden = np.empty((0, DIM))
+
+    def start(self, sentences: int = 3, seed: int = 1) -> np.ndarray:
+        self._hidden = np.random.default_rng(seed).standard_normal((sentences, DIM))
+        return self._hidden
+
+    def after(self, hidden: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.tanh(hidden @ self.inner + self.words[tokens])
+        return found
+
+    def step(self, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        assert parents.dtype == tokens.dtype == np.int32
+        self.rows.append(len(parents))
+        self._hidden = self.after(self._hidden[parents], tokens)
+        return self._hidden
+
+    def search(self, hidden: np.ndarray | None = None, **options: Any) -> Found:
+        hidden = self.start() if hidden is None else hidden
+        self._hidden = hidden
+        chosen: dict[str, Any] = {"beams": 3, "eos_ids": [EOS], "max_tokens": 8} | options
+        return beam_search(self.decoder, hidden, self.step, **chosen)
+
+    def log_prob(self, hidden: np.ndarray, tokens: tuple[int, ...]) -> float:
+        total = 0.0
+        for token in tokens:
+            logits = hidden[None] @ self.decoder.weight.T
+            total += float(log_softmax(logits)[0, token])
+            hidden = self.after(hidden[None], np.array([token]))[0]
+        return total
+
+
+def test_scores_are_those_of_the_tokens() -> None:
+    model = Recurrent()
+    hidden = model.start()
+    found = model.search(hidden, n_best=3, length_penalty=0.7)
+    assert [len(each) for each in found.hypotheses] == [3, 3, 3]
+    for row, hypotheses in zip(hidden, found.hypotheses, strict=True):
+        assert hypotheses == sorted(hypotheses, reverse=True)
+        for one in hypotheses:
+            assert one.log_prob == pytest.approx(model.log_prob(row, one.tokens), abs=1e-5)
+            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.7)
+            assert one.tokens[-1] == EOS or len(one.tokens) == 8
+            assert EOS not in one.tokens[:-1]
+    assert found.exact.all()
+
+
+@pytest.mark.parametrize("penalty", ["length", "gnmt"])
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_beams_that_leave_nothing_out_find_the_best_of_all(
+    penalty: Any, length_penalty: float
+) -> None:
+    model, steps = Recurrent(words=4), 4
+    hidden = model.start(2)
+    found = model.search(
+        hidden,
+        beams=4**steps,
+        max_tokens=steps,
+        early_stopping="never",
+        length_penalty=length_penalty,
+        penalty=penalty,
+        n_best=5,
+    )
+    divisor: Callable[[int], float] = {"length": float, "gnmt": lambda n: (5 + n) / 6}[penalty]
+    others = [word for word in range(4) if word != EOS]
+    endings = [
+        (*words, EOS) for length in range(steps) for words in product(others, repeat=length)
+    ] + list(product(others, repeat=steps))
+    for row, hypotheses in zip(hidden, found.hypotheses, strict=True):
+        ranks = {
+            tokens: model.log_prob(row, tokens) / divisor(len(tokens)) ** length_penalty
+            for tokens in endings
+        }
+        best = sorted(ranks, key=lambda tokens: -ranks[tokens])[:5]
+        assert [one.tokens for one in hypotheses] == best
+
+
+def test_one_beam_is_greedy() -> None:
+    model = Recurrent(seed=3)
+    hidden = model.start(4)
+    found = model.search(hidden, beams=1, max_tokens=6)
+    for row, (best,) in zip(hidden, found.hypotheses, strict=True):
+        tokens: list[int] = []
+        while len(tokens) < 6 and tokens[-1:] != [EOS]:
+            tokens.append(int(np.argmax(row @ model.decoder.weight.T)))
+            row = model.after(row[None], np.array(tokens[-1:]))[0]
+        assert best.tokens == tuple(tokens)
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+def test_a_batch_is_its_sentences_alone(early_stopping: Any) -> None:
+    model = Recurrent()
+    hidden = model.start(6)
+    options: dict[str, Any] = {"early_stopping": early_stopping, "n_best": 2, "max_tokens": 12}
+    together = model.search(hidden, **options)
+    rows = list(model.rows)
+    for row in range(6):
+        alone = model.search(hidden[row : row + 1], **options)
+        assert alone.hypotheses[0] == together.hypotheses[row]
+    assert rows[0] == 18
+    assert sorted(rows, reverse=True) == rows
+    assert together.steps == len(rows) + 1
+
+
+def test_sentences_that_are_done_leave() -> None:
+    model = Recurrent()
+    model.search(model.start(6), early_stopping=True, max_tokens=12)
+    assert model.rows[-1] < 18
+
+
+def test_banned_ids_are_not_chosen() -> None:
+    model = Recurrent()
+    free, held = model.search(), model.search(constraints=Constraints(banned=[EOS, 0]))
+    assert {0, EOS} & {token for [one] in free.hypotheses for token in one.tokens}
+    for [one] in held.hypotheses:
+        assert len(one.tokens) == 8
+        assert not {0, EOS} & set(one.tokens)
+
+
+def test_fewer_words_than_beams() -> None:
+    model = Recurrent(words=3)
+    found = model.search(beams=5, n_best=5, max_tokens=3)
+    for hypotheses in found.hypotheses:
+        assert len({one.tokens for one in hypotheses}) == len(hypotheses) == 5
+        assert min(one.log_prob for one in hypotheses) > -100
+
+
+def test_the_target_goes_to_the_decoder() -> None:
+    model = Recurrent()
+    model.search(head="screen", normalizer="lowrank", max_tokens=1)
+    assert model.decoder.asked == [("beam_step", {"head": "screen", "normalizer": "lowrank"})]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"beams": 0}, "beams"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n_best": 4}, "n_best"),
+        ({"penalty": "mean"}, "penalty"),
+        ({"early_stopping": "always"}, "early_stopping"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        Recurrent().search(**options)
+    assert raised.value.field == field
+
+
+class Translating:
+    """`step` of a Hugging Face model, which reads every prefix again."""
+
+    def __init__(self, model: Any, source: dict[str, torch.Tensor]) -> None:
+        self._model = model
+        self._source = source["input_ids"]
+        rows = len(self._source)
+        self._sentence = np.arange(rows)
+        self._prefix = np.full((rows, 1), tiny_models.PAD)
+
+    @torch.inference_mode()
+    def hidden(self) -> np.ndarray:
+        read = self._model.model(
+            input_ids=self._source[self._sentence],
+            decoder_input_ids=torch.from_numpy(self._prefix),
+        )
+        found: np.ndarray = read.last_hidden_state[:, -1].numpy()
+        return found
+
+    def step(self, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        self._sentence = self._sentence[parents]
+        self._prefix = np.concatenate([self._prefix[parents], tokens[:, None]], axis=1)
+        return self.hidden()
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize(
+    ("beams", "length_penalty", "steps"), [(4, 1.0, 10), (2, 0.0, 7), (5, 2.0, 12), (3, -0.5, 8)]
+)
+def test_the_search_of_transformers(
+    early_stopping: Any, beams: int, length_penalty: float, steps: int
+) -> None:
+    model, source = tiny_models.bart(), tiny_models.prompts(5)
+    expected = model.generate(
+        **source,
+        num_beams=beams,
+        num_return_sequences=2,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        max_new_tokens=steps,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    weight, bias = model.lm_head.weight.detach().numpy(), model.final_logits_bias[0].numpy()
+    translating = Translating(model, source)
+    found = beam_search(
+        DenseDecoder(weight, bias),
+        translating.hidden(),
+        translating.step,
+        beams=beams,
+        eos_ids=[tiny_models.EOS],
+        max_tokens=steps,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        n_best=2,
+    )
+    flat = [one for hypotheses in found.hypotheses for one in hypotheses]
+    for one, ids, score in zip(flat, expected.sequences, expected.sequences_scores, strict=True):
+        tokens = ids[1:].tolist()
+        assert list(one.tokens) == tokens[: len(one.tokens)]
+        assert set(tokens[len(one.tokens) :]) <= {tiny_models.PAD, tiny_models.EOS}
+        assert one.score == pytest.approx(float(score), abs=1e-4)
+    if length_penalty <= 1:
+        assert any(one.tokens[-1] == tiny_models.EOS and len(one.tokens) > 1 for one in flat)

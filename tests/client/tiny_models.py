@@ -1,0 +1,101 @@
+"""Tiny Hugging Face models with seeded random weights, and rows to start from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MarianConfig,
+    MarianMTModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+VOCABULARY, DIM = 400, 32
+EOS, PAD = 1, 0
+
+
+def gpt2(**options: Any) -> Any:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=64,
+        n_embd=DIM,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=EOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+        initializer_range=0.2,
+        **options,
+    )
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        model.lm_head.weight[EOS] *= 2  # sentences end
+    return _ready(model)
+
+
+def marian(model: Any = MarianMTModel, config: Any = MarianConfig) -> Any:
+    """Also any of BART's kind; with a final_logits_bias that matters."""
+    torch.manual_seed(1)
+    made = model(
+        config(
+            vocab_size=VOCABULARY,
+            d_model=DIM,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=64,
+            pad_token_id=PAD,
+            bos_token_id=EOS,
+            eos_token_id=EOS,
+            decoder_start_token_id=PAD,
+            forced_eos_token_id=None,
+            forced_bos_token_id=None,
+            init_std=0.2,
+        )
+    )
+    made.final_logits_bias.normal_(std=0.5)
+    made.final_logits_bias[:, EOS] = 3.5  # sentences end
+    return _ready(made)
+
+
+def bart() -> Any:
+    return marian(BartForConditionalGeneration, BartConfig)
+
+
+def t5() -> Any:
+    torch.manual_seed(2)
+    config = T5Config(
+        vocab_size=VOCABULARY,
+        d_model=DIM,
+        d_kv=16,
+        d_ff=48,
+        num_layers=1,
+        num_heads=2,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+    )
+    model: Any = T5ForConditionalGeneration(config)
+    model.generation_config.decoder_start_token_id = PAD
+    return _ready(model)
+
+
+def _ready(model: Any) -> Any:
+    model.generation_config.max_length = None
+    return model.eval()
+
+
+def prompts(rows: int = 3, length: int = 6, seed: int = 5) -> dict[str, torch.Tensor]:
+    """Ids without padding, and the mask that says so."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(2, VOCABULARY, (rows, length), generator=generator)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
