@@ -77,6 +77,13 @@ def requests(draw: st.DrawFn, whole: Whole, size: int, tied: bool) -> Asked:
     return Asked(whole(size, tied), hidden, options, made, plain)
 
 
+def float32(value: float) -> np.float32:
+    """Rounded; what is beyond the range is its end, and -inf is no pair."""
+    limits = np.finfo(np.float32)
+    wide = value if value == -np.inf else np.clip(value, float(limits.min), float(limits.max))
+    return np.float32(wide)
+
+
 def assert_pairs(reply: BeamStepReply, expected: list[list[Pair]]) -> None:
     for group, pairs in enumerate(expected):
         most = reply.parents.shape[1]
@@ -85,8 +92,8 @@ def assert_pairs(reply: BeamStepReply, expected: list[list[Pair]]) -> None:
         for got, wanted in zip(found, padded, strict=True):
             parent, token, score, rank, finished = got
             assert (parent, token, finished) == (wanted.parent, wanted.token, wanted.finished)
-            assert score == np.float32(wanted.score)
-            np.testing.assert_allclose(rank, wanted.rank, rtol=1e-6)
+            assert score == float32(wanted.score)
+            np.testing.assert_allclose(rank, float32(wanted.rank), rtol=1e-6)
     assert [array.dtype for array in reply[:5]] == [
         np.int32,
         np.int32,
@@ -96,7 +103,7 @@ def assert_pairs(reply: BeamStepReply, expected: list[list[Pair]]) -> None:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     data=st.data(),
     size=st.sampled_from(SIZES),

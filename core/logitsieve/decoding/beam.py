@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.decoding.constrained import Best, best_edited, best_unedited
-from logitsieve.decoding.edits import check_ids, edits_of
+from logitsieve.decoding.edits import LARGEST, check_ids, edits_of
 from logitsieve.decoding.normalizers import LogZ, find_normalizer
 from logitsieve.heads.base import Head, Softmax
 from logitsieve.index import Index
@@ -180,20 +180,24 @@ def _step(
     rows = np.arange(len(parents))[:, None] * beams.beams_in + np.maximum(parents, 0)
     tokens = np.where(missing, -1, lists.ids[rows, places]).astype(np.int32)
     scores = _scores(beams)[rows] + (lists.logits[rows, places] - log_z[VALUE, rows])
-    scores[missing] = -np.inf
     ended = np.isin(tokens, np.array(beams.eos_ids, np.int32))
     exact = lists.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
     return Step(
         parents,
         tokens,
-        scores.astype(np.float32),
-        (scores / divisors[rows]).astype(np.float32),
+        _printed(scores, missing),
+        _printed(scores / divisors[rows], missing),
         ~missing & (beams.finished[rows] | ended),
         np.repeat(exact, beams.beams_in),
         lists.scanned,
         lists.fallback,
         reported,
     )
+
+
+def _printed(values: Float64, missing: Bool) -> Float32:
+    """As replies have them: within float32's range where there is a pair, -inf where not."""
+    return np.where(missing, -np.inf, np.clip(values, -LARGEST, LARGEST)).astype(np.float32)
 
 
 def _reported(found: LogZ, live: Int64, log_z: Float64) -> LogZ:
