@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -11,7 +12,7 @@ from google.protobuf.message import Message
 
 from logitsieve.client.requests import to_tensor
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.running import Running
+from tests.server.running import WAIT_S, Running
 from tests.synthetic import make_hidden
 
 Code = grpc.StatusCode
@@ -97,3 +98,36 @@ def assert_alive(server: Running) -> None:
     response = server.raw("Decoder/TopK", GOOD["TopK"].SerializeToString())
     ids = pb.TopKResponse.FromString(response).ids
     assert (ids.rows, ids.cols) == (ROWS, 3)
+
+
+def asked(rpc: str, request_id: int, request: Any = None, timeout_ms: int = 0) -> pb.DecodeRequest:
+    """A message of a stream; a good request unless another is given."""
+    one: dict[str, Any] = {FIELDS[rpc]: GOOD[rpc] if request is None else request}
+    return pb.DecodeRequest(id=request_id, timeout_ms=timeout_ms, **one)
+
+
+class RawStream:
+    """A Decode stream that anything can be sent on."""
+
+    def __init__(self, server: Running, timeout: float = WAIT_S) -> None:
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        decode = server.channel.stream_stream("/logitsieve.v1.Decoder/Decode")
+        self.call = decode(iter(self._outbox.get, None), timeout=timeout)
+
+    def send(self, *messages: pb.DecodeRequest | bytes) -> None:
+        for message in messages:
+            self._outbox.put(message if isinstance(message, bytes) else message.SerializeToString())
+
+    def receive(self) -> pb.DecodeResponse:
+        return pb.DecodeResponse.FromString(next(self.call))
+
+    def half_close(self) -> None:
+        self._outbox.put(None)
+
+    def rest(self) -> list[pb.DecodeResponse]:
+        """What comes until the server ends the stream well."""
+        return [pb.DecodeResponse.FromString(message) for message in self.call]
+
+    def ask(self, message: pb.DecodeRequest | bytes) -> pb.DecodeResponse:
+        self.send(message)
+        return self.receive()

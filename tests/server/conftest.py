@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.running import MEASURED, Loop, Running, config_for, running, write_model
+from tests.server.doubles import Gate, gated
+from tests.server.running import (
+    MEASURED,
+    WAIT_S,
+    Loop,
+    Running,
+    config_for,
+    running,
+    write_model,
+)
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +64,17 @@ def measured_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measured(loop: Loop, measured_models: Path, kernel_cache: Path) -> Iterator[Running]:
     with running(loop, config_for(measured_models, kernel_cache=kernel_cache)) as run:
         yield run
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def tight(loop: Loop, models: Path, kernel_cache: Path, gate: Gate) -> Iterator[Running]:
+    """One thread, two requests in flight, a gate before each computation."""
+    config = config_for(models, max_in_flight=2, kernel_cache=kernel_cache, drain_s=WAIT_S)
+    with running(loop, config, gated(config, gate)) as run:
+        yield run
+        gate.open()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import Future, as_completed
 from pathlib import Path
 
@@ -112,20 +111,6 @@ def test_what_clients_send_is_no_label(server: Running) -> None:
     text = get(server, "/metrics")[1]
     assert "made-up-name" not in text
     assert 'code="NOT_FOUND",model="unknown"' in text
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
-
-
-@pytest.fixture
-def tight(loop: Loop, models: Path, kernel_cache: Path, gate: Gate) -> Iterator[Running]:
-    """One thread, two requests in flight, a gate before each computation."""
-    config = config_for(models, max_in_flight=2, kernel_cache=kernel_cache, drain_s=WAIT_S)
-    with running(loop, config, gated(config, gate)) as run:
-        yield run
-        gate.open()
 
 
 def send(server: Running, timeout: float = WAIT_S) -> Future[bytes]:

@@ -72,6 +72,8 @@ EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], LogitsieveError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: _exhausted,
     grpc.StatusCode.NOT_FOUND: lambda error: ModelNotFound(error.message, error.field),
     grpc.StatusCode.UNAVAILABLE: lambda error: Unavailable(error.message, error.field),
+    # By closing the client, or by a server that cannot wait any longer.
+    grpc.StatusCode.CANCELLED: lambda error: Unavailable(error.message, error.field),
     grpc.StatusCode.DEADLINE_EXCEEDED: lambda error: DeadlineExceeded(error.message, error.field),
     grpc.StatusCode.UNIMPLEMENTED: lambda error: NotBuilt(error.message, error.field),
 }

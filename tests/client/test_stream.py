@@ -1,0 +1,241 @@
+"""The client's side of a Decode stream, against a server that follows a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier, Event
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from logitsieve.client import DecoderClient, DecodeStream
+from logitsieve.client.requests import to_tensor
+from logitsieve.types.decoder import Decoder
+from logitsieve.types.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidRequest,
+    NotBuilt,
+    RequestTooLarge,
+    Unavailable,
+)
+from logitsieve.v1 import decoder_pb2 as pb
+
+WAIT_S = 60.0
+ROW = np.zeros((1, 2), np.float32)
+Script = Callable[[Iterator[pb.DecodeRequest], Any], Iterator[pb.DecodeResponse]]
+
+
+def answered(request: pb.DecodeRequest) -> pb.DecodeResponse:
+    """A reply whose only id is the k that was asked for."""
+    flag = to_tensor(np.zeros(1, np.bool_))
+    return pb.DecodeResponse(
+        id=request.id,
+        top_k=pb.TopKResponse(
+            ids=to_tensor(np.array([[request.top_k.k]], np.int32)),
+            logits=to_tensor(np.zeros((1, 1), np.float32)),
+            answer=pb.Answer(exact=flag, fallback=flag, scanned=to_tensor(np.zeros(1, np.int32))),
+        ),
+    )
+
+
+@contextmanager
+def scripted(script: Script | None, **options: Any) -> Iterator[DecoderClient]:
+    server = grpc.server(ThreadPoolExecutor(4))
+    if script is not None:
+        method = grpc.stream_stream_rpc_method_handler(
+            script, pb.DecodeRequest.FromString, pb.DecodeResponse.SerializeToString
+        )
+        handler = grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", {"Decode": method})
+        server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with DecoderClient(f"127.0.0.1:{port}", **{"timeout_s": WAIT_S, **options}) as client:
+            yield client
+    finally:
+        server.stop(None).wait()
+
+
+def in_order(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[pb.DecodeResponse]:
+    yield from map(answered, requests)
+
+
+def asked_for(decoder: Decoder, k: int) -> int:
+    return int(decoder.topk(ROW, k).ids[0, 0])
+
+
+def test_it_is_a_decoder() -> None:
+    with scripted(in_order) as client, client.stream() as stream:
+        as_protocol: Decoder = stream
+        assert [asked_for(as_protocol, k) for k in (3, 1, 2)] == [3, 1, 2]
+
+
+def test_threads_get_their_own_answers_in_whatever_order_they_come() -> None:
+    def backwards(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        batch = []
+        for request in requests:
+            batch.append(request)
+            if len(batch) == 8:
+                yield from map(answered, reversed(batch))
+                batch.clear()
+
+    with scripted(backwards) as client, client.stream() as stream, ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            assert list(pool.map(lambda k: asked_for(stream, k), range(8))) == list(range(8))
+
+
+def test_every_message_has_an_id_of_its_own_and_the_timeout() -> None:
+    seen: list[pb.DecodeRequest] = []
+
+    def noting(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        for request in requests:
+            seen.append(request)
+            yield answered(request)
+
+    with scripted(noting) as client, client.stream(timeout_s=2.5) as stream:
+        for k in range(5):
+            stream.topk(ROW, k)
+    assert len({request.id for request in seen}) == 5
+    assert {request.timeout_ms for request in seen} == {2500}
+
+
+def test_an_answer_that_does_not_come() -> None:
+    late = Event()
+
+    def skipping(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        first = next(requests)
+        late.wait(WAIT_S)
+        yield answered(first)
+        yield from map(answered, requests)
+
+    with scripted(skipping) as client, client.stream(timeout_s=0.05) as stream:
+        with pytest.raises(DeadlineExceeded, match=r"0\.05 s"):
+            stream.topk(ROW, 1)
+        late.set()
+        stream.timeout_s = WAIT_S
+        assert asked_for(stream, 2) == 2  # and not the late answer
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (pb.Error(code=3, field="k", message="k: got 0, allowed: 1 to 5"), InvalidRequest),
+        (pb.Error(code=4, message="late"), DeadlineExceeded),
+        (pb.Error(code=12, message="not built"), NotBuilt),
+        (pb.Error(code=13, message="incident", incident="abc"), InternalError),
+        (pb.Error(code=99, message="from another world"), InternalError),
+    ],
+)
+def test_an_error_is_that_of_one_message(error: pb.Error, kind: type[Exception]) -> None:
+    def failing(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        yield pb.DecodeResponse(id=next(requests).id, error=error)
+        yield from map(answered, requests)
+
+    with scripted(failing) as client, client.stream() as stream:
+        with pytest.raises(kind, match=error.message):
+            stream.topk(ROW, 1)
+        assert asked_for(stream, 2) == 2
+
+
+def breaking(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+    yield answered(next(requests))
+    next(requests)
+    next(requests)
+    context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+
+
+def test_a_stream_that_breaks_fails_who_waits_and_who_comes_later() -> None:
+    with scripted(breaking) as client, client.stream() as stream, ThreadPoolExecutor(2) as pool:
+        stream.topk(ROW, 1)
+        for waiting in [pool.submit(stream.topk, ROW, 1) for _ in range(2)]:
+            assert isinstance(waiting.exception(WAIT_S), Unavailable)
+        with pytest.raises(Unavailable, match="the server is stopping"):
+            stream.topk(ROW, 1)
+
+
+def test_a_server_that_ends_the_stream_without_a_word() -> None:
+    def ending(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        next(requests)
+        return
+        yield
+
+    with scripted(ending) as client, client.stream() as stream:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="the server closed it"):
+                stream.topk(ROW, 1)
+
+
+def test_nobody_listens() -> None:
+    with DecoderClient("127.0.0.1:1", timeout_s=WAIT_S) as client, client.stream() as stream:
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                stream.topk(ROW, 1)
+
+
+def test_a_server_without_streams() -> None:
+    with (
+        scripted(None) as client,
+        client.stream() as stream,
+        pytest.raises((NotBuilt, Unavailable), match="Method not found"),
+    ):
+        stream.topk(ROW, 1)
+
+
+def test_a_message_that_is_too_large_leaves_the_stream_alone() -> None:
+    with scripted(in_order, max_message_bytes=1000) as client, client.stream() as stream:
+        with pytest.raises(RequestTooLarge, match="1000 bytes"):
+            stream.topk(np.zeros((1, 300), np.float32), 1)
+        assert asked_for(stream, 2) == 2
+
+
+def test_closing_fails_who_waits_and_may_be_done_twice() -> None:
+    taken = Barrier(2)
+
+    def silent(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        next(requests)
+        taken.wait(WAIT_S)
+        yield from map(answered, requests)
+
+    with scripted(silent) as client, ThreadPoolExecutor(1) as pool:
+        stream = client.stream()
+        waiting = pool.submit(stream.topk, ROW, 1)
+        taken.wait(WAIT_S)
+        stream.close()
+        stream.close()
+        assert isinstance(waiting.exception(WAIT_S), Unavailable)
+        with pytest.raises(Unavailable, match="closed"):
+            stream.topk(ROW, 1)
+
+
+def test_more_callers_than_may_wait_to_be_sent() -> None:
+    go = Event()
+
+    def slow(requests: Iterator[pb.DecodeRequest], context: Any) -> Iterator[Any]:
+        go.wait(WAIT_S)
+        yield from map(answered, requests)
+
+    with scripted(slow) as client, client.stream() as stream, ThreadPoolExecutor(200) as pool:
+        answers = [pool.submit(asked_for, stream, k) for k in range(200)]
+        go.set()
+        assert [answer.result(WAIT_S) for answer in answers] == list(range(200))
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, True, float("nan"), 3601])
+def test_a_timeout_is_as_for_the_client(timeout_s: Any) -> None:
+    with DecoderClient("127.0.0.1:1") as client, pytest.raises(InvalidRequest):
+        client.stream(timeout_s=timeout_s)
+
+
+def test_the_streams_of_one_client_end_with_it() -> None:
+    with scripted(in_order) as client:
+        stream: DecodeStream = client.stream()
+        assert asked_for(stream, 2) == 2
+        client.close()
+        with pytest.raises(Unavailable):
+            stream.topk(ROW, 1)
+        stream.close()
