@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from logitsieve.cli.app import app
 from tests.cli.conftest import Run
+from tests.client.tiny_models import DIM, VOCABULARY, gpt2
+from tests.index_builder.test_capture_huggingface import write_tokenizer
 
 SOURCE = """
 import torch
@@ -92,6 +94,33 @@ def test_a_file_that_is_not_there(run: Run, tmp_path: Path, module: str) -> None
     result = run("capture", "--module", module, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "module: got" in result.stderr
+
+
+def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
+    gpt2().save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", begins=False)
+    (tmp_path / "text.txt").write_text("w5 w7 w9\n" * 30)
+    options = ("--text", tmp_path / "text.txt", "--window", 16, "--json")
+    out = tmp_path / "out"
+    result = run("capture", "--huggingface", tmp_path / "model", "--out", out, *options)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["rows"] == 90
+    assert np.load(out / "weight.npy").shape == (VOCABULARY, DIM)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ([], "neither of --module and --huggingface"),
+        (["--module", "a.py:f", "--huggingface", "b"], "both of --module and --huggingface"),
+        (["--huggingface", "absent"], "text: got nothing"),
+        (["--huggingface", "absent", "--text", "none.txt"], "huggingface: got absent"),
+    ],
+)
+def test_one_model_and_its_text(run: Run, tmp_path: Path, options: list[str], reason: str) -> None:
+    result = run("capture", "--out", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert reason in result.stderr
 
 
 def test_an_existing_folder(run: Run, source: Path, tmp_path: Path) -> None:

@@ -13,27 +13,38 @@ from torch import nn
 from logitsieve.cli.console import bars, print_json
 from logitsieve.cli.options import with_options
 from logitsieve.index_builder.capture import CaptureConfig, capture
+from logitsieve.index_builder.capture_huggingface import WINDOW, open_folder
 from logitsieve.types.errors import InvalidRequest
 
 
 @with_options(CaptureConfig)
 def command(
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
+    config: CaptureConfig,
     module: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
             help="A function without arguments that returns (model, batches). "
             "The file's code is run: use only code that you trust.",
         ),
-    ],
-    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
-    config: CaptureConfig,
+    ] = None,
+    huggingface: Annotated[
+        Path | None,
+        typer.Option(help="Instead: a folder with a Hugging Face causal language model."),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="What that model reads: UTF-8 text, or that gzipped.")
+    ] = None,
+    window: Annotated[int, typer.Option(min=2, help="Tokens that it reads at a stretch.")] = WINDOW,
     output_layer: Annotated[
         str | None, typer.Option(help="Name of the nn.Linear that makes the logits; else found.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a PyTorch model over data; keep what enters its output layer.
+
+    Either --module, or --huggingface with --text, which downloads nothing.
 
     FUNCTION is yours: it loads the model (torch.load only with weights_only=True),
     and returns it with an iterable of batches. Each batch is the model's argument,
@@ -43,7 +54,7 @@ def command(
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """
-    model, batches = _call(module)
+    model, batches = _source(module, huggingface, text, window)
     with bars() as progress:
         summary = capture(
             model, batches, out, output_layer=output_layer, config=config, progress=progress
@@ -56,6 +67,20 @@ def command(
         f"Next: logitsieve build --weight {out}/weight.npy --bias {out}/bias.npy "
         f"--contexts {out} --out models/NAME/1"
     )
+
+
+def _source(
+    module: str | None, huggingface: Path | None, text: Path | None, window: int
+) -> tuple[nn.Module, Iterable[Any]]:
+    if (module is None) == (huggingface is None):
+        got = "neither" if module is None else "both"
+        raise InvalidRequest("module", f"{got} of --module and --huggingface", "one of them")
+    if module is not None:
+        return _call(module)
+    if text is None:
+        raise InvalidRequest("text", "nothing", "a text file for --huggingface")
+    assert huggingface is not None
+    return open_folder(huggingface, text, window=window)
 
 
 def _call(module: str) -> tuple[nn.Module, Iterable[Any]]:

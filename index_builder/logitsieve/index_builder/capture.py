@@ -97,6 +97,7 @@ def _capture(
     except StopIteration:
         raise InvalidRequest("batches", "no batch", "one or more") from None
     name, layer = _output_layer(model, first, output_layer)
+    weight, bias = _parameters(model, layer)
     caught: list[Tensor] = []
     sample = SpreadSample(
         folder / "kept.tmp", layer.in_features, config.max_rows, config.dtype, config.seed
@@ -107,11 +108,10 @@ def _capture(
             hidden_BD = torch.cat([tensor.reshape(-1, layer.in_features) for tensor in caught])
             caught.clear()
             if number == 0:
-                _refuse_unless_linear(layer, hidden_BD, output)
+                _refuse_unless_linear(weight, bias, hidden_BD, output)
             sample.add(hidden_BD.float().cpu().numpy())
             progress("capture", sample.seen, 0)
     rows = sample.write_shards(folder, config.shard_rows)
-    weight, bias = _parameters(layer)
     np.save(folder / "weight.npy", weight.float().cpu().numpy())
     np.save(folder / "bias.npy", bias.float().cpu().numpy())
     summary = {
@@ -190,25 +190,27 @@ def _list(layers: Mapping[str, nn.Linear]) -> str:
     return ", ".join(name or "the model itself" for name in layers) or "(it has no nn.Linear)"
 
 
-def _parameters(layer: nn.Linear) -> tuple[Tensor, Tensor]:
+def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    """W and b; Hugging Face's translation models add one more bias to the logits."""
     weight = layer.weight.detach()
-    return weight, torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
+    bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
+    more = getattr(model, "final_logits_bias", None)
+    return weight, bias if more is None else bias + more.detach().flatten()
 
 
-def _refuse_unless_linear(layer: nn.Linear, hidden_BD: Tensor, output: Any) -> None:
+def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, output: Any) -> None:
     """InvalidRequest unless the model's own logits are W h + b up to their rounding."""
     logits = _logits(output)
     if len(hidden_BD) == 0:
         raise InvalidRequest("batches", "no rows in the first batch", "one or more")
-    if logits.shape[-1] != layer.out_features or logits[..., 0].numel() != len(hidden_BD):
+    if logits.shape[-1] != len(weight) or logits[..., 0].numel() != len(hidden_BD):
         raise InvalidRequest(
             "model",
             f"output {list(logits.shape)} for {len(hidden_BD)} rows into the output layer",
-            f"one row of {layer.out_features} logits for each",
+            f"one row of {len(weight)} logits for each",
         )
     rows = torch.linspace(0, len(hidden_BD) - 1, min(CHECKED_ROWS, len(hidden_BD))).long()
-    got = logits.reshape(-1, layer.out_features)[rows].double().cpu()
-    weight, bias = _parameters(layer)
+    got = logits.reshape(-1, len(weight))[rows].double().cpu()
     hidden = hidden_BD[rows].double().cpu()
     parts = [
         (hidden @ w.T + b, hidden.abs() @ w.T.abs() + b.abs())

@@ -1,0 +1,91 @@
+"""A causal language model in a Hugging Face folder, and text for it: what `capture` takes.
+
+Nothing is downloaded, no code of the folder is run, and weights are read from safetensors alone.
+
+Shape letters: B windows of a batch, T tokens of a window.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import nn
+
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.extras import require
+from logitsieve.types.requests import whole
+
+CHARACTERS = 1 << 16  # of text turned into tokens at once, up to the end of the line
+WINDOW, WINDOWS_AT_ONCE = 256, 2  # so that logits of 250,000 words take half a gigabyte
+LONGEST_WINDOW, MOST_WINDOWS = 1 << 20, 1 << 16
+NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
+
+
+def open_folder(
+    folder: Path | str,
+    text: Path | str,
+    *,
+    window: int = WINDOW,
+    windows_at_once: int = WINDOWS_AT_ONCE,
+) -> tuple[nn.Module, Iterator[dict[str, Any]]]:
+    """The model in float32, and batches that read `text` (UTF-8, or that gzipped) once through.
+
+    The model reads windows of `window` tokens, or of as many as it has positions for, each begun
+    with the token that its tokenizer begins text with. MissingExtra without transformers;
+    InvalidRequest names the argument at fault.
+    """
+    require("huggingface", "transformers")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, text = Path(folder), Path(text)
+    window = whole("window", window, 2, LONGEST_WINDOW)
+    windows_at_once = whole("windows_at_once", windows_at_once, 1, MOST_WINDOWS)
+    if not (folder / "config.json").is_file():
+        raise InvalidRequest("huggingface", folder, NEEDED)
+    if not text.is_file():
+        raise InvalidRequest("text", text, "a text file, or one that is gzipped")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("huggingface", f"{folder} ({error})", NEEDED) from error
+    positions = getattr(model.config, "max_position_embeddings", None) or window
+    return model, _batches(tokenizer, text, min(window, positions), windows_at_once)
+
+
+def _batches(tokenizer: Any, text: Path, window: int, at_once: int) -> Iterator[dict[str, Any]]:
+    """[B, T] of full windows, then [1, T] of what is left; no padding."""
+    first = [one for one in tokenizer("")["input_ids"] if one == tokenizer.bos_token_id][:1]
+    length = window - len(first)
+    ids: list[int] = []
+    for chunk in _chunks(text):
+        ids += tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
+        while len(ids) >= length * at_once:
+            rows = [first + ids[i * length : (i + 1) * length] for i in range(at_once)]
+            del ids[: length * at_once]
+            yield _batch(rows)
+    for start in range(0, len(ids), length):
+        yield _batch([first + ids[start : start + length]])
+
+
+def _batch(rows: list[list[int]]) -> dict[str, Any]:
+    return {"input_ids": torch.tensor(rows), "use_cache": False}
+
+
+def _chunks(text: Path) -> Iterator[str]:
+    """The text in pieces that end at the end of a line."""
+    with _open(text) as file:
+        while lines := file.readlines(CHARACTERS):
+            yield "".join(lines)
+
+
+def _open(text: Path) -> IO[str]:
+    if text.suffix == ".gz":
+        return gzip.open(text, "rt", encoding="utf-8")
+    return text.open(encoding="utf-8")
