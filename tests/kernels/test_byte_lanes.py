@@ -14,7 +14,8 @@ from logitsieve.kernels.byte_lanes import (
     zero_sums,
 )
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.lanes import LANES, append_lanes, append_lanes_generic
+from logitsieve.kernels.lanes import LANES
+from logitsieve.kernels.masks import append_lanes, append_lanes_generic
 from logitsieve.kernels.pointers import pointer
 
 WIDEST = 512  # bytes of a row, of which 128 times a sum still fits into 31 bits

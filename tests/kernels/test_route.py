@@ -14,11 +14,11 @@ from logitsieve.kernels.byte_lanes import (
     scale_sums,
     zero_sums,
 )
+from logitsieve.kernels.clusters import CODES
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.lanes import load, store
 from logitsieve.kernels.pointers import pointer
 from logitsieve.kernels.route import LARGEST_DIM, encode_centroids
-from logitsieve.kernels.screen import CODES
 from tests.oracle import dot64
 from tests.synthetic import make_head, make_softmax, screen_arrays
 

@@ -212,7 +212,7 @@ def require_part(part: Part | None, arrays: Arrays, softmax: Softmax) -> None:
         check_structure(part, arrays, softmax.vocab_size, softmax.dim)
     except ValueError as error:
         raise InvalidRequest("arrays", str(error), f"the part {part.name!r}") from error
-    for name in part.tensors:
+    for name in part.held(arrays):
         if not arrays[name].flags.c_contiguous:
             raise InvalidRequest("arrays", f"{name} with strides", "C-contiguous arrays")
 

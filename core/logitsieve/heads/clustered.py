@@ -22,17 +22,13 @@ from logitsieve.heads.base import (
     refuse_row,
 )
 from logitsieve.heads.fallback import repair, replace_rows, worst_status
-from logitsieve.heads.part import Arrays, Part, Tensor, lists_part
+from logitsieve.heads.part import Arrays
+from logitsieve.kernels.clusters import screen_record
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.screen import screen_candidates, screen_record, screen_topk
+from logitsieve.kernels.screen import screen_candidates, screen_topk
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
 
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
-
-
-def clustered_part(name: str) -> Part:
-    """`centroids` float32 [C, D], `offsets` int32 [C+1], `ids` int32 [offsets[C]]."""
-    return lists_part(name, {"centroids": Tensor("float32", ("C", "D"))})
 
 
 class ClusteredHead(BackedHead):

@@ -20,16 +20,19 @@ CHUNK = 1 << 18  # elements looked at together: they stay in the cache
 
 @dataclass(frozen=True)
 class Tensor:
-    """One array. `offsets` rise from 0 to the size `below`; `ids` are less than it.
+    """One array, which a part may lack if it is `optional`.
 
-    Kernels use both as addresses, so they are checked whenever a head is made. Of `reals` it is
-    checked that they are finite, when an index is verified; of `codes` nothing.
+    `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
+    addresses, so they are checked whenever a head is made; so are `factors`, which are finite and
+    above 0. Of `reals` it is checked that they are finite, when an index is verified; of `codes`
+    nothing.
     """
 
     dtype: str  # numpy's name of it
     shape: tuple[str | int, ...]  # letters, "C+1", "V/16" (rounded up), or fixed sizes
-    holds: Literal["reals", "codes", "ids", "offsets"] = "reals"
+    holds: Literal["reals", "codes", "ids", "offsets", "factors"] = "reals"
     below: str = ""
+    optional: bool = False
 
     @property
     def addresses(self) -> bool:
@@ -55,6 +58,13 @@ class Part:
     values: Callable[[Arrays], None] = _nothing
     foreign: bool = False
 
+    def held(self, arrays: Arrays) -> dict[str, Tensor]:
+        """The tensors that `arrays` hold; ValueError if one lacks that is not optional."""
+        for name, tensor in self.tensors.items():
+            if name not in arrays and not tensor.optional:
+                raise ValueError(f"holds no tensor {name!r}")
+        return {name: tensor for name, tensor in self.tensors.items() if name in arrays}
+
 
 SOFTMAX = Part(
     "softmax", {"weight": Tensor("float32", ("V", "D")), "bias": Tensor("float32", ("V",))}
@@ -64,15 +74,16 @@ SOFTMAX = Part(
 def check_structure(part: Part, arrays: Arrays, vocab_size: int, dim: int) -> Sizes:
     """The size of every letter; ValueError unless a kernel can follow every offset and id."""
     sizes = {"V": vocab_size, "D": dim}
-    for name, tensor in part.tensors.items():
-        if name not in arrays:
-            raise ValueError(f"holds no tensor {name!r}")
+    held = part.held(arrays)
+    for name, tensor in held.items():
         _bind(name, tensor, arrays[name], sizes)
-    for name, tensor in part.tensors.items():
+    for name, tensor in held.items():
         if tensor.holds == "offsets":
             _check_offsets(name, arrays[name], sizes[tensor.below])
         elif tensor.holds == "ids":
             _check_ids(name, arrays[name], sizes[tensor.below])
+        elif tensor.holds == "factors":
+            _check_factors(name, arrays[name])
     part.structure(arrays)
     return sizes
 
@@ -111,9 +122,14 @@ def _check_ids(name: str, ids: np.ndarray, below: int) -> None:
         raise ValueError(f"{name} reach {low} .. {high}, allowed: 0 .. {below - 1}")
 
 
+def _check_factors(name: str, factors: np.ndarray) -> None:
+    if not (np.isfinite(factors) & (factors > 0)).all():
+        raise ValueError(f"{name} are not all finite and above 0")
+
+
 def check_values(part: Part, arrays: Arrays, report: Callable[[int], None]) -> None:
     """ValueError for a number that may not stand where it does; `report` gets the bytes done."""
-    for name, tensor in part.tensors.items():
+    for name, tensor in part.held(arrays).items():
         if tensor.holds == "reals":
             _check_finite(name, arrays[name], report)
         else:

@@ -7,32 +7,14 @@ Neural Networks: t = argmax_c v_c . h, then exact logits of the words in list t 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
-
-import numpy as np
 
 from logitsieve.heads.base import Knob, require_part
 from logitsieve.heads.certified import SKETCH
-from logitsieve.heads.clustered import ClusteredHead, clustered_part
-from logitsieve.heads.part import Arrays, Part, no_empty_lists
+from logitsieve.heads.clustered import ClusteredHead
+from logitsieve.heads.part import Part, Tensor, lists_part
 from logitsieve.kernels.sketch import sketch_record
 from logitsieve.types.results import Int64
-
-
-def _check_lists(arrays: Arrays) -> None:
-    """ValueError if a list is empty, or for `reaches` that no builder writes; they may be absent.
-
-    float32 [C] > 0: rows of a cluster need a cosine of `escalate` times its reach.
-    """
-    no_empty_lists("offsets", arrays)
-    reaches = arrays.get("reaches")
-    if reaches is None:
-        return
-    if reaches.dtype != np.float32 or reaches.shape != (len(arrays["centroids"]),):
-        raise ValueError(f"reaches is {reaches.dtype} {list(reaches.shape)}, needed: float32 [C]")
-    if not (np.isfinite(reaches) & (reaches > 0)).all():
-        raise ValueError("reaches are not all finite and above 0")
 
 
 class ScreenHead(ClusteredHead):
@@ -45,7 +27,13 @@ class ScreenHead(ClusteredHead):
 
     name: ClassVar[str] = "screen"
     borrows: ClassVar[tuple[str, ...]] = ("sketch",)
-    part: ClassVar[Part | None] = replace(clustered_part("screen"), structure=_check_lists)
+    part: ClassVar[Part | None] = lists_part(
+        "screen",
+        {
+            "centroids": Tensor("float32", ("C", "D")),
+            "reaches": Tensor("float32", ("C",), "factors", optional=True),
+        },
+    )
     probed: ClassVar[str] = "probes"
     knob_table: ClassVar[Mapping[str, Knob]] = {
         "probes": Knob(

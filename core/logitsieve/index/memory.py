@@ -44,7 +44,7 @@ def memory(contents: Contents) -> dict[str, PartMemory]:
         sizes = check_structure(part, arrays, manifest.vocab_size, manifest.dim)
         tensors = {
             tensor: TensorMemory(formula=formula(of), bytes=arrays[tensor].nbytes)
-            for tensor, of in part.tensors.items()
+            for tensor, of in part.held(arrays).items()
         }
         found[name] = PartMemory(sizes=sizes, tensors=tensors)
     return found

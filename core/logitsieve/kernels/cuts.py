@@ -1,19 +1,13 @@
-"""Cuts: values that few of many reach, and what a bound must reach to matter."""
+"""Cuts: values that few of many reach, what a bound must reach to matter, and who is best."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.lanes import (
-    LANES,
-    count_bits,
-    lanes_not_below,
-    larger,
-    largest_lane,
-    load,
-    splat32,
-)
+from logitsieve.kernels.dots import padded
+from logitsieve.kernels.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.queries import SIZE
 
 SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
@@ -61,3 +55,25 @@ def _count(values, size, cut):
     for i in range(0, size, LANES):
         total += count_bits(lanes_not_below(load(values, i), cut))
     return total
+
+
+@inline
+def take_best(estimates, uppers, ids, count, limit, chosen):
+    """List the ids of a few rows with the best of `count` estimates, at least `limit` if so many.
+
+    Their bounds become -inf, for they need none any more. Returns how many they are; estimates up
+    to whole lanes are overwritten.
+    """
+    most, whole = 2 * SEEDS * limit, padded(count)
+    for i in range(count, whole):
+        estimates[i] = -np.inf
+    cut, size = cut_between(estimates, whole, min(SEEDS * limit, count), most), 0
+    for first in range(0, whole, LANES):
+        mask = first_lanes(lanes_not_below(load(estimates, first), cut), count - first)
+        while mask and size < most:
+            place = first + lowest_bit(mask)
+            mask &= mask - 1
+            chosen[size] = ids[place]
+            uppers[place] = -np.inf
+            size += 1
+    return size

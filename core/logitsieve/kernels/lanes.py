@@ -43,21 +43,22 @@ LANES32, LANES64 = Lanes(types.float32), Lanes(types.float64)
 _LANES_OF = {types.float32: LANES32, types.float64: LANES64}
 
 
-def _vector(dtype: Any) -> ir.VectorType:
+def vector_of(dtype: Any) -> ir.VectorType:
+    """LLVM's type of sixteen values of a dtype."""
     return ir.VectorType(_ELEMENTS[dtype], LANES)
 
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
     def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _vector(numba_type.dtype))
+        super().__init__(manager, numba_type, vector_of(numba_type.dtype))
 
 
 def _zeros(lanes):
     @intrinsic
     def zeros(typing_context):
         def codegen(context, builder, signature, arguments):
-            return ir.Constant(_vector(lanes.dtype), None)
+            return ir.Constant(vector_of(lanes.dtype), None)
 
         return lanes(), codegen
 
@@ -76,7 +77,7 @@ def spread(builder, value, vector):
 
 
 def _splat(lanes):
-    vector = _vector(lanes.dtype)
+    vector = vector_of(lanes.dtype)
 
     @intrinsic
     def splat(typing_context, value):
@@ -96,7 +97,7 @@ splat32, splat64 = _splat(LANES32), _splat(LANES64)
 @intrinsic
 def larger(typing_context, left, right):
     """The larger of two values, lane by lane."""
-    vector = _vector(left.dtype)
+    vector = vector_of(left.dtype)
 
     def codegen(context, builder, signature, arguments):
         maximum = builder.module.declare_intrinsic(
@@ -110,7 +111,7 @@ def larger(typing_context, left, right):
 @intrinsic
 def magnitude(typing_context, lanes):
     """|lanes|."""
-    vector = _vector(lanes.dtype)
+    vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
         absolute = builder.module.declare_intrinsic(
@@ -124,7 +125,7 @@ def magnitude(typing_context, lanes):
 @intrinsic
 def largest_lane(typing_context, lanes):
     """The largest of the lanes."""
-    vector = _vector(lanes.dtype)
+    vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
         result = context.get_value_type(lanes.dtype)
@@ -138,105 +139,13 @@ def largest_lane(typing_context, lanes):
 
 
 @intrinsic
-def lanes_below(typing_context, lanes, limit):
-    """The lanes that are below `limit`, and -inf for the others."""
-    vector = _vector(lanes.dtype)
-
-    def codegen(context, builder, signature, arguments):
-        below = builder.fcmp_ordered("<", arguments[0], spread(builder, arguments[1], vector))
-        return builder.select(below, arguments[0], ir.Constant(vector, [float("-inf")] * LANES))
-
-    return lanes(lanes, lanes.dtype), codegen
-
-
-@intrinsic
-def lanes_not_below(typing_context, lanes, limit):
-    """A bit for each lane that is not below `limit`; NaN is not."""
-    vector = _vector(lanes.dtype)
-
-    def codegen(context, builder, signature, arguments):
-        limits = spread(builder, arguments[1], vector)
-        mask = builder.fcmp_unordered(">=", arguments[0], limits)
-        return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
-
-    return types.int64(lanes, lanes.dtype), codegen
-
-
-@intrinsic
-def lowest_bit(typing_context, mask):
-    """The place of the lowest bit that is set in `mask`, which is not zero."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(mask), codegen
-
-
-@intrinsic
-def count_bits(typing_context, mask):
-    """How many bits are set in `mask`."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return types.int64(mask), codegen
-
-
-def _compress_avx512(builder, places, bits):
-    vector = places.type
-    function = builder.module.declare_intrinsic(
-        "llvm.x86.avx512.mask.compress.v16i32",
-        fnty=ir.FunctionType(vector, [vector, vector, bits.type]),
-    )
-    return builder.call(function, [places, ir.Constant(vector, None), bits])
-
-
-def _append_lanes(compress):
-    @intrinsic
-    def append(typing_context, start, offset, mask, first):
-        integers = ir.VectorType(_INT32, LANES)
-
-        def codegen(context, builder, signature, arguments):
-            start, offset, mask, first = arguments
-            bits = builder.trunc(mask, ir.IntType(LANES))
-            lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
-            places = builder.add(
-                spread(builder, builder.trunc(first, _INT32), integers),
-                ir.Constant(integers, list(range(LANES))),
-            )
-            address = builder.bitcast(builder.gep(start, [offset]), integers.as_pointer())
-            if compress is None:
-                function = builder.module.declare_intrinsic(
-                    "llvm.masked.compressstore.v16i32",
-                    fnty=ir.FunctionType(
-                        ir.VoidType(), [integers, _INT32.as_pointer(), lanes.type]
-                    ),
-                )
-                address = builder.bitcast(address, _INT32.as_pointer())
-                builder.call(function, [places, address, lanes])
-            else:
-                builder.store(compress(builder, places, lanes), address, align=4)
-            return builder.add(offset, builder.ctpop(mask))
-
-        return types.intp(start, types.intp, types.int64, types.intp), codegen
-
-    return append
-
-
-# (start, offset, mask, first): write first + lane for each lane whose bit is set to start[offset:],
-# of which sixteen elements may change; the offset after them.
-append_lanes_generic = _append_lanes(None)
-append_lanes = _append_lanes(_compress_avx512) if AVX512 else append_lanes_generic
-
-
-@intrinsic
 def load(typing_context, start, offset):
     """start[offset : offset + 16]."""
     dtype = start.dtype
 
     def codegen(context, builder, signature, arguments):
         address = builder.gep(arguments[0], [arguments[1]])
-        address = builder.bitcast(address, _vector(dtype).as_pointer())
+        address = builder.bitcast(address, vector_of(dtype).as_pointer())
         return builder.load(address, align=dtype.bitwidth // 8)
 
     return _LANES_OF[dtype](start, types.intp), codegen
@@ -246,7 +155,7 @@ def load(typing_context, start, offset):
 def load_first(typing_context, start, offset, count):
     """start[offset : offset + count] and zeros in the other lanes, which are not read."""
     dtype = start.dtype
-    vector, indices = _vector(dtype), ir.VectorType(_INT32, LANES)
+    vector, indices = vector_of(dtype), ir.VectorType(_INT32, LANES)
 
     def codegen(context, builder, signature, arguments):
         address = builder.gep(arguments[0], [arguments[1]])
@@ -269,7 +178,7 @@ def store(typing_context, start, offset, lanes):
 
     def codegen(context, builder, signature, arguments):
         address = builder.gep(arguments[0], [arguments[1]])
-        address = builder.bitcast(address, _vector(lanes.dtype).as_pointer())
+        address = builder.bitcast(address, vector_of(lanes.dtype).as_pointer())
         builder.store(arguments[2], address, align=lanes.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -281,7 +190,7 @@ def widen(typing_context, lanes):
     """Sixteen float32 as float64."""
 
     def codegen(context, builder, signature, arguments):
-        return builder.fpext(arguments[0], _vector(types.float64))
+        return builder.fpext(arguments[0], vector_of(types.float64))
 
     return LANES64(LANES32), codegen
 
@@ -292,7 +201,7 @@ def multiply_add(typing_context, left, right, total):
 
     In float64 with widened float32 factors the product is exact, so that fusing changes nothing.
     """
-    vector, suffix = _vector(total.dtype), _SUFFIX[total.dtype]
+    vector, suffix = vector_of(total.dtype), _SUFFIX[total.dtype]
 
     def codegen(context, builder, signature, arguments):
         fused = builder.module.declare_intrinsic(
@@ -354,7 +263,7 @@ def sums_of_four(typing_context, a, b, c, d):
 @intrinsic
 def rounded(typing_context, lanes):
     """Each lane rounded to a whole number, halves to the even one."""
-    vector = _vector(lanes.dtype)
+    vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
         rint = builder.module.declare_intrinsic(
@@ -368,7 +277,7 @@ def rounded(typing_context, lanes):
 @intrinsic
 def times_power_of_two(typing_context, lanes, powers):
     """lanes * 2^powers; `powers` are whole numbers, -126 to 127, in float32."""
-    integers, vector = ir.VectorType(_INT32, LANES), _vector(types.float32)
+    integers, vector = ir.VectorType(_INT32, LANES), vector_of(types.float32)
 
     def codegen(context, builder, signature, arguments):
         biased = builder.add(

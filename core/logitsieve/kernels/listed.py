@@ -19,7 +19,7 @@ from logitsieve.kernels.queries import (
     write_answers,
 )
 from logitsieve.kernels.record import matrix_at
-from logitsieve.kernels.scan import scan_one
+from logitsieve.kernels.scan import LISTED, scan_one
 from logitsieve.types.results import Float32, Int32, Int64
 
 
@@ -60,7 +60,7 @@ def listed_topk(
             break
         empty_heaps(record, 0, queries, 1)
         first, last = offsets[place], offsets[place + 1]
-        scan_one(matrix_at(record, 0), True, list_ids, first, last, queries, 0)
+        scan_one(matrix_at(record, 0), LISTED, list_ids, first, last, queries, 0)
         size = write_answers(queries, 0, row_of(pointer(logits), row, limit))
         scanned[row] = last - first if size == limit else -1
         unfilled += size < limit

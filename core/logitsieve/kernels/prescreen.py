@@ -13,12 +13,12 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.cuts import SEEDS, cut_between, cut_of
-from logitsieve.kernels.dots import padded, row_of
+from logitsieve.kernels.cuts import cut_of, take_best
+from logitsieve.kernels.dots import row_of
 from logitsieve.kernels.pointers import as_float32, as_int8, as_int32, shift
 from logitsieve.kernels.queries import CHUNK, NORM, SIZE, STATE
 from logitsieve.kernels.record import matrix_at
-from logitsieve.kernels.scan import scan_one
+from logitsieve.kernels.scan import LISTED, scan_one
 from logitsieve.kernels.sketch import (
     FACTORS,
     MARGIN,
@@ -72,35 +72,19 @@ def scan_filtered(record, filtered, ids, first, last, queries, q):
     Returns how many rows were computed.
     """
     matrix, sketch, chosen = matrix_at(record, 0), sketch_at(record), filtered.ids
-    state, computed = shift(queries.states, STATE * q), 0
+    state, computed, begin = shift(queries.states, STATE * q), 0, np.int64(0)
+    estimates, uppers = filtered.refined.estimates, filtered.refined.uppers
     for start in range(first, last, CHUNK):
-        count = min(CHUNK, last - start)
-        here, uppers = shift(ids, start), filtered.refined.uppers
+        count, here = min(CHUNK, last - start), shift(ids, start)
         refine(sketch, filtered.planes, filtered.factors, here, count, filtered.refined)
         if int(state[SIZE]) < queries.limit:
-            seeds = _take_best(filtered, here, count, queries.limit)
-            scan_one(matrix, True, chosen, 0, seeds, queries, q)
+            seeds = take_best(estimates, uppers, here, count, queries.limit, chosen)
+            scan_one(matrix, LISTED, chosen, begin, seeds, queries, q)
             computed += seeds
-        cut, size = cut_of(queries, q, state, filtered.factors[MARGIN]), 0
+        cut, size = cut_of(queries, q, state, filtered.factors[MARGIN]), begin
         for i in range(count):
             chosen[size] = here[i]
             size += not uppers[i] < cut
-        scan_one(matrix, True, chosen, 0, size, queries, q)
+        scan_one(matrix, LISTED, chosen, begin, size, queries, q)
         computed += size
     return computed
-
-
-@inline
-def _take_best(filtered, ids, count, limit):
-    """List the rows of a chunk with the best estimates; their bounds become -inf. How many."""
-    estimates, whole = filtered.refined.estimates, padded(count)
-    for i in range(count, whole):
-        estimates[i] = -np.inf
-    most = min(2 * SEEDS * limit, CHUNK)
-    cut, size = cut_between(estimates, whole, min(SEEDS * limit, count), most), 0
-    for i in range(count):
-        if size < most and estimates[i] >= cut:
-            filtered.ids[size] = ids[i]
-            filtered.refined.uppers[i] = -np.inf
-            size += 1
-    return size

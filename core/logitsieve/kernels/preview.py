@@ -22,14 +22,13 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.dots import dots_1x4, outer, row_of
 from logitsieve.kernels.lanes import (
     LANES,
-    lanes_not_below,
     load,
     load_first,
-    lowest_bit,
     multiply_add,
     splat32,
     store,
 )
+from logitsieve.kernels.masks import first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.pointers import as_int32, keep_alive, pointer, shift
 from logitsieve.kernels.queries import at_once
 from logitsieve.kernels.scan import TILE_BYTES
@@ -84,9 +83,7 @@ def _shrink(best, q, keys, size):
 @inline
 def _collect(best, q, scores, first, rows):
     """Collect those of rows first .. first + 15 whose scores may be among the best of query q."""
-    mask = lanes_not_below(load(scores, 0), best.cuts[q])
-    if rows - first < LANES:
-        mask &= (1 << (rows - first)) - 1
+    mask = first_lanes(lanes_not_below(load(scores, 0), best.cuts[q]), rows - first)
     size, bits = best.sizes[q], as_int32(scores)
     keys = shift(best.keys, q * best.capacity)
     while mask:

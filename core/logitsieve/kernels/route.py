@@ -41,7 +41,7 @@ from logitsieve.kernels.lanes import (
 from logitsieve.kernels.planes import LARGEST, SMALLEST
 from logitsieve.kernels.pointers import as_int8, shift
 from logitsieve.kernels.queries import NORM, SLACK, STATE
-from logitsieve.kernels.scan import decide_above
+from logitsieve.kernels.scan import UNLISTED, decide_above
 from logitsieve.types.results import Float32
 
 LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
@@ -129,5 +129,6 @@ def route(clusters, routes, q):
         sums = _dots(rows, query_codes, quads)
         factors = multiply_add(load(clusters.scales, group * LANES), splat32(scale), zeros32())
         store(routes.logits, group * LANES, scale_sums(sums, 128 * total, factors))
-    decide_above(matrix, False, routes.kept, 0, matrix.rows, routes.logits, routes, q)
+    first = np.int64(0)
+    decide_above(matrix, UNLISTED, routes.kept, first, matrix.rows, routes.logits, routes, q)
     return True

@@ -17,18 +17,14 @@ import numpy as np
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.dots import dot64, dots_1x4, dots_4x4, padded, row_of
 from logitsieve.kernels.heap import better, contains, offer
-from logitsieve.kernels.lanes import (
-    LANES,
-    lanes_below,
-    lanes_not_below,
-    larger,
-    largest_lane,
-    load,
-    lowest_bit,
-    splat32,
-)
+from logitsieve.kernels.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.pointers import shift
 from logitsieve.kernels.queries import CHUNK, CUT, SIZE, SLACK, STATE
+
+# Whether rows are named by ids. Numba would compile another function for each literal True or 0;
+# a numpy scalar is of a type like any other.
+LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 
 TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
 # Of a logit when its bias is added; rounding keeps order, so comparisons need no more than this.
@@ -162,6 +158,6 @@ def scan_all(matrix, queries, count):
     for first in range(0, matrix.rows, tile):
         last = min(matrix.rows, first + tile)
         for q in range(0, fours, 4):
-            scan_four(matrix, False, queries.kept, first, last, queries, q, q + 1, q + 2, q + 3)
+            scan_four(matrix, UNLISTED, queries.kept, first, last, queries, q, q + 1, q + 2, q + 3)
         for q in range(fours, count):
-            scan_one(matrix, False, queries.kept, first, last, queries, q)
+            scan_one(matrix, UNLISTED, queries.kept, first, last, queries, q)
