@@ -128,6 +128,51 @@ def test_the_pairs_are_the_full_softmaxs(
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans())
+def test_an_interval_of_log_z_gives_the_pairs_of_the_exact_one(
+    whole: Whole, data: st.DataObject, size: int, tied: bool
+) -> None:
+    asked = data.draw(requests(whole, size, tied))
+    full = asked.reply(head="exact", normalizer="exact")
+    reply = asked.reply(head="certified")
+    answer, live = reply.answer, ~asked.options["finished"]
+    assert answer.normalizer == "certified"
+    assert answer.exact.all()
+    for mine, ours in zip(reply[:2], full[:2], strict=True):
+        np.testing.assert_array_equal(mine, ours)
+    np.testing.assert_array_equal(reply.finished, full.finished)
+    log_z, low, high = (
+        np.asarray(one)[live] for one in (full.answer.log_z, answer.log_z_low, answer.log_z_high)
+    )
+    assert (low <= log_z).all()
+    assert (log_z <= high).all()
+    assert np.isnan(np.asarray(answer.log_z)[~live]).all()
+    settled = low == high
+    np.testing.assert_array_equal(np.asarray(answer.log_z)[live][settled], log_z[settled])
+
+
+def test_only_groups_that_are_in_doubt_are_settled(whole: Whole) -> None:
+    """Twins in the first group, one far behind in the second, one alone in effect in the third."""
+    hidden = make_hidden(6, 8)
+    hidden[1] = hidden[0]
+    reply = whole(300, False).beam_step(
+        hidden,
+        [-1.0, -1.0, -1.0, -90.0, -5.0, -5.0],
+        beams_in=2,
+        beams_out=3,
+        finished=[False, False, False, False, True, False],
+        eos_ids=[0],
+        head="certified",
+        normalizer="certified",
+    )
+    answer = reply.answer
+    assert answer.log_z_low is not None
+    assert (answer.log_z_low == answer.log_z_high).tolist() == [True, True] + [False] * 4
+    assert answer.exact.all()
+    assert reply.parents[0].tolist()[:2] == [0, 1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans())
 def test_exact_is_never_a_lie(whole: Whole, data: st.DataObject, size: int, tied: bool) -> None:
     asked = data.draw(requests(whole, size, tied))
     full = asked.reply(head="exact", normalizer="exact")

@@ -75,9 +75,7 @@ def beam_step(
     _check_hidden(index.softmax, hidden)
     live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, index.vocab_size)
     lists = _lists(index.softmax, head, hidden, beams, constraints, live, k)
-    found = LogZ(np.empty(0, np.float32))
-    if live.size:
-        found = find_normalizer(normalizer)(index, head, hidden[live], k, None, 1.0)
+    found = _log_z(index, head, hidden[live], k, normalizer)
     log_z = _bounds(found, live, len(hidden), normalizer == "exact")
     divisors = _divisors(beams)
     pairs = _pairs(beams, divisors, lists, log_z)
@@ -132,6 +130,15 @@ def _best(
     edits = edits_of(softmax, ready, hidden[live])
     wanted = np.minimum(edits.remaining(softmax.vocab_size), k)
     return best_edited(softmax, head, hidden[live], wanted, edits), wanted
+
+
+def _log_z(index: Index, head: Head, hidden: Float32, k: int, normalizer: str) -> LogZ:
+    """Of as many rows as there are; normalizers want one at least."""
+    normalize = find_normalizer(normalizer)
+    if len(hidden):
+        return normalize(index, head, hidden, k, None, 1.0)
+    none = np.empty(0, np.float32)
+    return LogZ(none, none, none) if normalizer == "certified" else LogZ(none)
 
 
 def _bounds(found: LogZ, live: Int64, rows: int, exact: bool) -> Float64:
