@@ -149,7 +149,10 @@ class LocalDecoder:
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel a request may need, so that none waits for a compiler."""
         self.index.warm(progress)
-        self.topk(np.zeros((1, self.index.dim), np.float32), 1, normalizer="candidates")
+        zeros = np.zeros((1, self.index.dim), np.float32)
+        unbiased = Constraints(biased=[0], bias=[0.0])
+        self.topk(zeros, 1, constraints=unbiased, normalizer="candidates")
+        self.beam_step(zeros, beams_in=1, beams_out=1)
 
     def _make_head(self, name: str, knobs: KnobValues) -> Head:
         head = self.index.head(name)

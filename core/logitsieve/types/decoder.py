@@ -136,8 +136,13 @@ class Decoder(Protocol):
         `hidden` has G x `beams_in` rows, group by group, one a hypothesis, with its score so far
         (None: 0), its length in tokens (None: 0) and whether it has finished (None: it has not).
         A continuation's score is that of its hypothesis plus logit - log Z, log Z over all V ids
-        whatever the constraints say. A finished hypothesis continues as itself alone. Ranked by
-        score / ((5 + length) / 6)^length_alpha, equal ones by parent, then id.
+        whatever the constraints say; where they leave fewer than `beams_out` ids, it continues
+        with those. A finished hypothesis continues as itself alone, with the first of `eos_ids`:
+        its log Z is NaN in the answer, and its row of `hidden` only has to be finite.
+
+        Ranked by score / ((5 + length) / 6)^length_alpha, equal ones by parent, then logit, then
+        id. Where a proven interval of log Z leaves an order open, the exact log Z settles it, and
+        is both its bounds in the answer.
         """
         ...
 
