@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from logitsieve.types.errors import InvalidRequest
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder, log_softmax
 
+PAGE = Path(__file__).parents[2] / "docs" / "beam-search.md"
 WORDS, DIM, EOS = 7, 6, 2
 
 
@@ -238,3 +241,42 @@ def test_the_search_of_transformers(
         assert one.score == pytest.approx(float(score), abs=1e-4)
     if length_penalty <= 1:
         assert any(one.tokens[-1] == tiny_models.EOS and len(one.tokens) > 1 for one in flat)
+
+
+class Encoded:
+    """What the page calls the state of a model: the rows of a recurrent one."""
+
+    def __init__(self, model: Recurrent, hidden: np.ndarray) -> None:
+        self._model, self._hidden = model, hidden
+
+    def read_start(self) -> np.ndarray:
+        return self._hidden
+
+    def reorder(self, parents: np.ndarray) -> None:
+        self._hidden = self._hidden[parents]
+
+    def read(self, tokens: np.ndarray) -> np.ndarray:
+        self._hidden = self._model.after(self._hidden, tokens)
+        return self._hidden
+
+
+def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    recurrent = Recurrent()
+
+    class Model:
+        def encode(self, sources: np.ndarray) -> Encoded:
+            return Encoded(recurrent, sources)
+
+    names: dict[str, Any] = {
+        "model": Model(),
+        "decoder": recurrent.decoder,
+        "sources": recurrent.start(),
+        "END": EOS,
+        "UNKNOWN": 0,
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
+        exec(compile(code, f"{PAGE.name}, example {number + 1}", "exec"), names)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    options: dict[str, Any] = {"beams": 5, "max_tokens": 40, "n_best": 2}
+    assert names["found"].hypotheses == recurrent.search(**options).hypotheses

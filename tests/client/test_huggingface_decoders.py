@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.client.tiny_models import DIM, EOS, prompts
 from tests.server.running import Loop, config_for, running
 from tests.synthetic import certified_arrays
 
+PAGE = Path(__file__).parents[2] / "docs" / "huggingface.md"
 SEARCHES: list[dict[str, Any]] = [
     {},
     {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "bad_words_ids": [[7]]},
@@ -120,3 +122,18 @@ def test_the_same_search_in_process_and_over_the_wire(
     assert found.exact.all()
     for ours, theirs in zip(found.hypotheses, expected.hypotheses, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+
+
+def test_the_examples_of_the_page_run(
+    model: Any, folder: Path, remote: DecoderClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    text = PAGE.read_text(encoding="utf-8")
+    text = text.replace("models/lm/1", f"{folder.name}/lm/1").replace(
+        "localhost:50051", remote.address
+    )
+    names: dict[str, Any] = {"model": model, "inputs": prompts()}
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
+        exec(compile(code, f"{PAGE.name}, example {number + 1}", "exec"), names)
+    assert names["best"].shape[0] == names["text"].shape[0] == 3
+    assert names["text"].shape[1] == prompts()["input_ids"].shape[1] + 10
