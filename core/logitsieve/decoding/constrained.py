@@ -9,7 +9,7 @@ Shape letters: B batch rows, D hidden size, K answers, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -28,6 +28,10 @@ class Best(NamedTuple):
     exact: Bool  # [B]
     scanned: Int32  # [B] the ids that edits name are scanned, too
     fallback: Bool  # [B] rows that the head handed to its fallback
+
+    def rows(self, chosen: Bool) -> Best:
+        """Those of the chosen rows."""
+        return Best._make(cast(np.ndarray, array)[chosen] for array in self)
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:

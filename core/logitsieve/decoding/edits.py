@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.heads.base import Softmax
+from logitsieve.heads.base import Softmax, no_edits
 from logitsieve.types.constraints import Constraints, IdLists, IdSets
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
@@ -67,6 +67,11 @@ def edits_of(softmax: Softmax, constraints: Constraints, hidden: Float32) -> Edi
     open_ = ~np.isin(keys, shut)
     values[open_] = _edited(softmax, sets, hidden, keys[open_], biased, repeated)
     return Edits(offsets, (keys % size).astype(np.int32), values, only)
+
+
+def unedited(rows: int) -> Edits:
+    """Edits that change nothing."""
+    return Edits(*no_edits(rows), np.zeros(rows, np.bool_))
 
 
 def offsets_of(lengths: Int64) -> Int64:

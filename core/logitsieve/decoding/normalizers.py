@@ -1,24 +1,32 @@
 """log Z per row: what turns exact logits into log-probabilities.
 
+Each is the logarithm of the sum of e^{scale x} over all logits x, or over what edits leave of them;
+`scale` is 1 / temperature.
+
 Shape letters: B batch rows, D hidden size, V vocabulary, S scanned rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from logitsieve.decoding.edits import Edits
+from logitsieve.decoding.known import known
 from logitsieve.heads.base import Head
+from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
 from logitsieve.kernels.csr import csr_log_sum_exp
+from logitsieve.kernels.tail import sampled_log_z
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import Float32
+from logitsieve.types.results import Float32, Float64, Int32, Int64, UInt64
 
 # Logits of all V at a time: 16 MiB of float32, whatever the number of rows asked for.
 LOGITS_AT_ONCE = 1 << 22
+SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
 
 
 class LogZ(NamedTuple):
@@ -41,24 +49,117 @@ def over_candidates(
 
     A token outside has p = 0, and log Z is a lower bound of the full one.
     """
-    found = head.candidates(hidden, k)
-    log_z = np.empty(len(hidden), np.float32)
-    csr_log_sum_exp(found.offsets, found.logits, log_z)
-    return LogZ(log_z)
+    found = known(head.candidates(hidden, k), edits, index.vocab_size)
+    return LogZ(_log_sum_exp(found.offsets, found.logits, scale))
 
 
 def over_vocabulary(
     index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
 ) -> LogZ:
     """log sum exp over all V logits, O(B V D); rows are taken a slice at a time to bound memory."""
-    exact, step = index.head("exact"), max(1, LOGITS_AT_ONCE // index.vocab_size)
-    slices = (hidden[start : start + step] for start in range(0, len(hidden), step))
-    parts = [over_candidates(index, exact, rows, k, None, scale).value for rows in slices]
-    return LogZ(np.concatenate([part for part in parts if part is not None]))
+    exact = index.head("exact")
+
+    def logits(rows: Float32) -> Float32:
+        return exact.candidates(rows, 1).logits.reshape(len(rows), -1)
+
+    return _of_all(index, hidden, edits, scale, logits)
+
+
+def with_low_rank(
+    index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+) -> LogZ:
+    """log sum exp over all V logits, those that `head` does not scan by their preview in rank R.
+
+    Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3. R is the width of the index's
+    `svd` head, or of the head that answers, if it is one.
+    """
+
+    def logits(rows: Float32) -> Float32:
+        return _low_rank(index, head, rows, k)
+
+    return _of_all(index, hidden, edits, scale, logits)
+
+
+def low_rank_at(index: Index, head: Head, hidden: Float32, targets: Int32) -> Float32:
+    """[B, T] the logits of `targets` by `with_low_rank`."""
+    found = [
+        np.take_along_axis(_low_rank(index, head, hidden[rows], 1), targets[rows], axis=1)
+        for rows in _slices(len(hidden), index.vocab_size)
+    ]
+    return np.concatenate(found)
+
+
+def _low_rank(index: Index, head: Head, hidden: Float32, k: int) -> Float32:
+    """[B, V] exact logits of what `head` scans, previews of rank R of all others."""
+    source = cast(SvdHead, head if head.name == "svd" else _need(index, "svd", "lowrank"))
+    logits, found = source.scores(hidden), head.candidates(hidden, k)
+    rows = np.repeat(np.arange(len(hidden)), np.diff(found.offsets))
+    logits[rows, found.ids] = found.logits
+    return logits
+
+
+def with_sampled_tail(
+    index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+) -> LogZ:
+    """An estimate from the S rows that `head` scans and l ids sampled from all others.
+
+    Levy, Chan, Ermon 2018, LSH Softmax, equation 4. l = 10 V / S. What is sampled depends on the
+    row of hidden alone; `error` is the standard error that the sample shows, of log Z.
+    """
+    if head.proves:  # it looks at few rows unless it is asked for many
+        k = min(index.vocab_size, max(k, round(SAMPLED_SHARE * index.vocab_size**0.5)))
+    found = known(head.candidates(hidden, k), edits, index.vocab_size)
+    rows, record = len(hidden), index.softmax.record
+    log_z = np.empty((rows, 2), np.float32)
+    sizes = np.ceil(SAMPLED_SHARE * index.vocab_size / np.maximum(found.open(), 1))
+    sizes = np.minimum(sizes, index.vocab_size).astype(np.int64)
+    if edits is not None:
+        sizes[edits.only] = 0  # nothing else may be answered
+    sampled_log_z(record.ctypes.data, hidden, _seeds(hidden), scale, *found, sizes, log_z)
+    return LogZ(log_z[:, 0].copy(), error=log_z[:, 1].copy())
+
+
+def with_proof(
+    index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+) -> LogZ:
+    """An estimate by the sketch's fine codes, and the interval that is proven to hold log Z.
+
+    Rows with much of the weight are computed exactly. Needs the index's `certified` head.
+    """
+    source = cast(CertifiedHead, _need(index, "certified", "certified"))
+    if edits is not None and edits.only.any():
+        return _mixed(index, head, hidden, k, edits, scale)
+    seeds = np.zeros(len(hidden), np.uint64)
+    log_z = source.draw(hidden, 0, seeds, 0, scale, edits and edits[:3], fine=True)[1]
+    return interval(log_z)
+
+
+def interval(log_z: Float64) -> LogZ:
+    """float32 of [B, 3]: an estimate, and what encloses the interval it is proven to lie in."""
+    value, low, high = log_z.astype(np.float32).T
+    infinite = np.float32(np.inf)
+    low = np.where(low > log_z[:, 1], np.nextafter(low, -infinite), low)
+    high = np.where(high < log_z[:, 2], np.nextafter(high, infinite), high)
+    return LogZ(np.clip(value, low, high), low, high)
+
+
+def _mixed(index: Index, head: Head, hidden: Float32, k: int, edits: Edits, scale: float) -> LogZ:
+    """`with_proof` where rows name all that may be answered: those need no proof."""
+    found = np.empty((3, len(hidden)), np.float32)
+    for rows, normalize in ((edits.only, over_candidates), (~edits.only, with_proof)):
+        places = np.flatnonzero(rows)
+        if places.size:
+            part = edits.rows(places)
+            got = normalize(index, head, hidden[places], k, part, scale)
+            found[:, places] = (got.value, *(got[1:3] if got.low is not None else (got.value,) * 2))
+    return LogZ(*found)
 
 
 NORMALIZERS: dict[str, Normalizer] = {
     "candidates": over_candidates,
+    "lowrank": with_low_rank,
+    "sampled": with_sampled_tail,
+    "certified": with_proof,
     "exact": over_vocabulary,
 }
 
@@ -73,5 +174,56 @@ def find_normalizer(name: str) -> Normalizer:
 
 def default_normalizer(index: Index) -> str:
     """What `score` and `beam_step` use where a request names none."""
-    proves = "certified" in NORMALIZERS and "certified" in index.heads
-    return "certified" if proves else "exact"
+    return "certified" if "certified" in index.heads else "exact"
+
+
+def _need(index: Index, head: str, normalizer: str) -> Head:
+    if head not in index.heads:
+        allowed = f"one that needs no head {head!r}: the index has {', '.join(index.heads)}"
+        raise InvalidRequest("normalizer", normalizer, allowed)
+    return index.head(head)
+
+
+def _of_all(
+    index: Index,
+    hidden: Float32,
+    edits: Edits | None,
+    scale: float,
+    logits_of: Callable[[Float32], Float32],
+) -> LogZ:
+    """log sum exp of all V logits, after edits, a slice of rows at a time."""
+    found = []
+    for rows in _slices(len(hidden), index.vocab_size):
+        logits = logits_of(hidden[rows])
+        if edits is not None:
+            _edit(logits, edits.rows(np.arange(rows.start, rows.stop)))
+        offsets = np.arange(len(logits) + 1, dtype=np.int64) * index.vocab_size
+        found.append(_log_sum_exp(offsets, logits.ravel(), scale))
+    return LogZ(np.concatenate(found))
+
+
+def _slices(rows: int, vocab_size: int) -> list[slice]:
+    """Slices of rows whose logits fit into LOGITS_AT_ONCE, at least a row each."""
+    step = max(1, LOGITS_AT_ONCE // vocab_size)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _edit(logits: Float32, edits: Edits) -> None:
+    """Replace, in place, what edits name and forbid."""
+    logits[edits.only] = -np.inf
+    rows = np.repeat(np.arange(len(logits)), np.diff(edits.offsets))
+    logits[rows, edits.ids] = edits.values
+
+
+def _log_sum_exp(offsets: Int64, logits: Float32 | Float64, scale: float) -> Float32:
+    scaled = logits if scale == 1.0 else logits * scale
+    log_z = np.empty(len(offsets) - 1, np.float32)
+    csr_log_sum_exp(offsets, np.ascontiguousarray(scaled, np.float32), log_z)
+    return log_z
+
+
+def _seeds(hidden: Float32) -> UInt64:
+    """[B] seeds that depend on all bits of a row."""
+    bits = hidden.view(np.uint32).astype(np.uint64)
+    odd = np.arange(1, 2 * hidden.shape[1], 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray((bits * (odd | np.uint64(1))).sum(axis=1, dtype=np.uint64))

@@ -10,11 +10,11 @@ from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.constrained import best_edited, wanted_of
 from logitsieve.decoding.edits import edits_of
 from logitsieve.decoding.normalizers import LogZ, default_normalizer, find_normalizer
-from logitsieve.decoding.score import score
+from logitsieve.decoding.sampler import sample
+from logitsieve.decoding.score import require_some, score
 from logitsieve.heads.base import Head, checked_k, ready_hidden
 from logitsieve.index import Index
 from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import NotBuilt
 from logitsieve.types.requests import Beams, Sampling
 from logitsieve.types.results import (
     Answer,
@@ -90,7 +90,13 @@ class Point:
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
     ) -> SampleReply:
         """Draws for each row of `hidden` [B, D]."""
-        raise NotBuilt("sample: not built")
+        started, index, edits = perf_counter_ns(), self._index, None
+        if constraints is not None:
+            edits = edits_of(index.softmax, constraints, hidden)
+            require_some(edits, index.vocab_size)
+        draws = sample(index, self._answering, hidden, sampling, edits, self.normalizer)
+        found = draws.exact, draws.scanned, draws.fallback, draws.normalizer, draws.log_z
+        return SampleReply(draws.ids, draws.log_probs, self._answer(started, *found))
 
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.decoding.edits import Edits, check_ids, edits_of, keys_of
-from logitsieve.decoding.normalizers import LogZ, find_normalizer
+from logitsieve.decoding.normalizers import LogZ, find_normalizer, low_rank_at
 from logitsieve.heads.base import Head
 from logitsieve.index import Index
 from logitsieve.types.constraints import Constraints
@@ -36,14 +36,14 @@ def score(
 ) -> Scores:
     """logit - log Z of `targets` [B, T] for each row of hidden [B, D]; -inf where p is 0.
 
-    That is what constraints forbid and, to "candidates", what the head does not look at. "lowrank"
-    is log Z only: targets count by their exact logits. InvalidRequest names the field at fault, and
-    "constraints" where they leave nothing.
+    That is what constraints forbid and, to "candidates", what the head does not look at; there
+    "lowrank" has a preview's logit. InvalidRequest names the field at fault, and "constraints"
+    where they leave nothing.
     """
     check_ids(targets, index.vocab_size, "targets")
     edits = None if constraints is None else edits_of(index.softmax, constraints, hidden)
     if edits is not None:
-        _require_some(edits, index.vocab_size)
+        require_some(edits, index.vocab_size)
     logits = _logits(index, head, hidden, targets, edits, normalizer)
     log_z = find_normalizer(normalizer)(index, head, hidden, 1, edits, 1.0)
     assert log_z.value is not None, "a normalizer finds a value"
@@ -60,11 +60,21 @@ def is_closed(normalizer: str, log_z: LogZ, rows: int) -> Bool:
     return np.asarray(log_z.low == log_z.high)
 
 
-def _require_some(edits: Edits, vocab_size: int) -> None:
+def require_some(edits: Edits, vocab_size: int) -> None:
+    """InvalidRequest naming a row of which nothing may be answered, if there is one."""
     remaining = edits.remaining(vocab_size)
     if not remaining.all():
         got = f"nothing left in row {np.argmin(remaining)}"
         raise InvalidRequest("constraints", got, "at least one id for each row")
+
+
+def logits_of(index: Index, hidden: Float32, targets: Int32, edits: Edits | None) -> Float64:
+    """[B, T] the targets' logits; -inf for what edits forbid."""
+    offsets = np.arange(len(targets) + 1, dtype=np.int64) * targets.shape[1]
+    logits = index.softmax.logits64(hidden, offsets, targets.ravel())
+    if edits is not None:
+        _edit(logits, keys_of(offsets, targets.ravel(), index.vocab_size), edits, index.vocab_size)
+    return logits.reshape(targets.shape)
 
 
 def _logits(
@@ -76,21 +86,24 @@ def _logits(
     normalizer: str,
 ) -> Float64:
     """[B, T] what the distribution has for the targets; -inf for those of p = 0."""
-    rows, many = targets.shape
-    size, offsets = index.vocab_size, np.arange(rows + 1, dtype=np.int64) * many
-    logits = index.softmax.logits64(hidden, offsets, targets.ravel())
-    wanted = keys_of(offsets, targets.ravel(), size)
-    if normalizer == "candidates":
+    logits, size = logits_of(index, hidden, targets, edits), index.vocab_size
+    if normalizer in ("candidates", "lowrank"):
         found = head.candidates(hidden, 1)
-        logits[~np.isin(wanted, keys_of(found.offsets, found.ids, size))] = -np.inf
-    if edits is not None:
-        _edit(logits, wanted, np.repeat(edits.only, many), edits, size)
-    return logits.reshape(targets.shape)
+        offsets = np.arange(len(targets) + 1, dtype=np.int64) * targets.shape[1]
+        keys = keys_of(offsets, targets.ravel(), size).reshape(targets.shape)
+        inside = np.isin(keys, keys_of(found.offsets, found.ids, size))
+        if edits is not None:
+            inside |= np.isin(keys, keys_of(edits.offsets, edits.ids, size))
+        outside = np.full(targets.shape, -np.inf, np.float32)
+        if normalizer == "lowrank":
+            outside = low_rank_at(index, head, hidden, targets)
+        logits = np.where(inside | (logits == -np.inf), logits, outside)
+    return logits
 
 
-def _edit(logits: Float64, wanted: Int64, only: Bool, edits: Edits, vocab_size: int) -> None:
+def _edit(logits: Float64, wanted: Int64, edits: Edits, vocab_size: int) -> None:
     """Replace, in place, the logits of the wanted keys that `edits` name or forbid."""
-    logits[only] = -np.inf
+    logits[edits.only[wanted // vocab_size]] = -np.inf
     keys = keys_of(edits.offsets, edits.ids, vocab_size)
     named = np.isin(wanted, keys)
     logits[named] = edits.values[np.searchsorted(keys, wanted[named])]

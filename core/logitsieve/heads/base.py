@@ -5,7 +5,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M ids a row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -221,3 +221,15 @@ def refuse_row(row: int) -> None:
     """Raise InvalidRequest for a row of hidden that a kernel would not answer."""
     allowed = "finite values, ||h|| max||w|| + max|b| <= 1e38"
     raise InvalidRequest(f"hidden[{row}]", "NaN, infinity or a norm too large", allowed)
+
+
+def refuse_first(results: Sequence[int]) -> None:
+    """InvalidRequest for the first row of hidden that a slice of rows would not answer, if any."""
+    for bad in results:
+        if bad >= 0:
+            refuse_row(bad)
+
+
+def no_edits(rows: int) -> tuple[Int64, Int32, Float64]:
+    """CSR offsets, ids and logits of rows without any."""
+    return np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0)

@@ -11,7 +11,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M coordinat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, Self
 
 import numpy as np
@@ -21,7 +21,9 @@ from logitsieve.heads.base import (
     Softmax,
     checked_k,
     checked_knobs,
+    no_edits,
     ready_hidden,
+    refuse_first,
     refuse_row,
     require_part,
 )
@@ -29,9 +31,20 @@ from logitsieve.heads.part import Arrays, Part, Tensor, all_different
 from logitsieve.heads.proving import ProvingHead
 from logitsieve.kernels.certified import certified_bounds, certified_candidates, certified_topk
 from logitsieve.kernels.csr import csr_log_sum_exp
+from logitsieve.kernels.envelope import envelope_sample
 from logitsieve.kernels.lanes import LANES
+from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sketch import COARSE_EXTRA, sketch_record
-from logitsieve.types.results import ArrayLike, Bounds, Candidates
+from logitsieve.types.results import (
+    ArrayLike,
+    Bounds,
+    Candidates,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    UInt64,
+)
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
 SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by
@@ -116,8 +129,44 @@ class CertifiedHead(ProvingHead):
         low, high = float(log_z[0] - spread[0]), float(log_z[1] + spread[1])
         return Bounds(found.ids, found.logits, bounds[0], bounds[1], low, high)
 
+    def draw(
+        self,
+        hidden: Float32,
+        samples: int,
+        seeds: UInt64,
+        step: int,
+        scale: float,
+        edits: tuple[Int64, Int32, Float64] | None,
+        *,
+        fine: bool = False,
+    ) -> tuple[Int32, Float64, Int32]:
+        """Draws from softmax(scale x logits): ids [B, samples], log Z [B, 3], scanned [B].
+
+        log Z is an estimate and what it is proven to lie between, close together if `fine`. `edits`
+        are CSR offsets, ids and the logits they have instead, -inf for ids that must not be drawn.
+        """
+        rows = len(hidden)
+        offsets, named, values = edits or no_edits(rows)
+        places = named if fine or not named.size else self._places[named]
+        ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
+        log_z = np.empty((rows, 3))
+        found = ids, log_z, scanned
+        how = seeds, step, scale, fine, offsets, places, values
+        draw = partial(envelope_sample.entry(), self._address, hidden, *how, *found)
+        refuse_first(run_slices(draw, rows, self._threads))
+        return found
+
+    @cached_property
+    def _places(self) -> Int32:
+        """[V] where the sketch's order has each row of W."""
+        order = self._arrays["order"]
+        places = np.empty(len(order), np.int32)
+        places[order] = np.arange(len(order), dtype=np.int32)
+        return places
+
     def warm(self) -> None:
         """The kernels are compiled when first called; this calls each once."""
         zeros = np.zeros((1, self._softmax.dim), np.float32)
         self.topk(zeros, 1)
         self.bounds(zeros, 1)
+        self.draw(zeros, 1, np.zeros(1, np.uint64), 0, 1.0, None)

@@ -7,15 +7,34 @@ V vocabulary, K answers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
 
-from logitsieve.heads.base import Head, Softmax, checked_k, checked_knobs, ready_hidden
+from logitsieve.heads.base import (
+    Head,
+    Softmax,
+    checked_k,
+    checked_knobs,
+    no_edits,
+    ready_hidden,
+    refuse_first,
+)
 from logitsieve.heads.part import Arrays, Part
 from logitsieve.heads.proving import ProvingHead
 from logitsieve.kernels.dense import dense_topk
-from logitsieve.types.results import ArrayLike, Candidates
+from logitsieve.kernels.gumbel import gumbel_sample
+from logitsieve.kernels.pool import run_slices
+from logitsieve.types.results import (
+    ArrayLike,
+    Candidates,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    UInt64,
+)
 
 
 class ExactHead(ProvingHead):
@@ -52,6 +71,28 @@ class ExactHead(ProvingHead):
         logits = softmax.logits(hidden, offsets, ids)
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
+    def draw(
+        self,
+        hidden: Float32,
+        samples: int,
+        seeds: UInt64,
+        step: int,
+        scale: float,
+        edits: tuple[Int64, Int32, Float64] | None,
+    ) -> tuple[Int32, Float64, Int32]:
+        """Draws from softmax(scale x logits): ids [B, samples], log Z [B], scanned [B].
+
+        `edits` are CSR offsets, ids and the logits they have instead, -inf for ids that must not be
+        drawn.
+        """
+        rows, softmax = len(hidden), self._softmax
+        offsets, named, values = edits or no_edits(rows)
+        ids, log_z = np.empty((rows, samples), np.int32), np.empty(rows)
+        how = seeds, step, scale, offsets, named, values
+        draw = partial(gumbel_sample.entry(), self._address, hidden, *how, ids, log_z)
+        refuse_first(run_slices(draw, rows, self._threads))
+        return ids, log_z, np.full(rows, softmax.vocab_size, np.int32)
+
     def warm(self) -> None:
         """The kernel is compiled when the head is made; this reads W once, so that it is cached."""
         self.topk(np.zeros((1, self._softmax.dim), np.float32), 1)
@@ -60,3 +101,5 @@ class ExactHead(ProvingHead):
             np.zeros(2, np.int64),
             np.empty(0, np.int32),
         )
+        seeds = np.zeros(1, np.uint64)
+        self.draw(np.zeros((1, self._softmax.dim), np.float32), 1, seeds, 0, 1.0, None)

@@ -17,7 +17,7 @@ import numpy as np
 from logitsieve.heads.base import Knob
 from logitsieve.heads.part import Part, Tensor
 from logitsieve.heads.selected import SelectedHead
-from logitsieve.kernels.preview import preview_select
+from logitsieve.kernels.preview import preview_scores, preview_select
 from logitsieve.types.results import Float32, Int32, Int64
 
 
@@ -66,3 +66,10 @@ class SvdHead(SelectedHead):
         width = int(self.knobs["width"])
         self._select(hidden, arrays["basis"], arrays["preview"], bias, width, selected)
         return np.arange(0, selected.size + 1, count), selected.reshape(-1)
+
+    def scores(self, hidden: Float32) -> Float32:
+        """The preview of all logits, [B, V], in `width` rotated dimensions."""
+        found = np.empty((len(hidden), self._softmax.vocab_size), np.float32)
+        arrays, width = self._arrays, int(self.knobs["width"])
+        preview_scores(hidden, arrays["basis"], arrays["preview"], self._softmax.bias, width, found)
+        return found

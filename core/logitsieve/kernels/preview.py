@@ -234,3 +234,25 @@ def preview_select(
     keep_alive(keys)
     keep_alive(sizes)
     keep_alive(cuts)
+
+
+@kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, float32[:,::1])")
+def preview_scores(
+    hidden: Float32, basis: Float32, columns: Float32, bias: Float32, width: int, scores: Float32
+) -> None:
+    """Fill scores [B, V] as `preview_select` has them, for every row of hidden [B, D]."""
+    (rows, dim), vocab_size = hidden.shape, bias.size
+    turned, four = np.empty(width, np.float32), np.empty(4 * LANES, np.float32)
+    preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
+    groups = (vocab_size + LANES - 1) // LANES
+    for row in range(rows):
+        own = row_of(pointer(hidden), row, dim)
+        _turn(pointer(basis), own, width, dim, pointer(turned))
+        for group in range(0, groups, 4):
+            places = _four_groups(preview, group, groups)
+            _score_one(preview, places, pointer(turned), pointer(four))
+            first = group * LANES
+            for i in range(min(4 * LANES, vocab_size - first)):
+                scores[row, first + i] = four[i]
+    keep_alive(turned)
+    keep_alive(four)

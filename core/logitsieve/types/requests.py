@@ -15,16 +15,14 @@ from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import ArrayLike, Bool, Float32, Int32
+from logitsieve.types.results import ArrayLike, Bool, Float32, Int32, UInt64
 
-UInt64 = NDArray[np.uint64]
 MOST_SAMPLES = 1 << 20  # draws of a row in one request
 MOST_BEAMS = 1 << 12
 MOST_STEPS = 1 << 64
-HOTTEST = 1e4  # temperature
+COLDEST, HOTTEST = 1e-5, 1e4  # temperatures beside 0
 STEEPEST = 10.0  # exponent of the length penalty
 
 
@@ -67,7 +65,7 @@ def sampling(
         whole("samples", samples, 1, MOST_SAMPLES),
         _seeds(seeds, rows),
         whole("step", step, 0, MOST_STEPS - 1),
-        _number("temperature", temperature, 0.0, HOTTEST),
+        _temperature(temperature),
         whole("top_k", top_k, 0, np.iinfo(np.int32).max),
         _number("top_p", top_p, np.nextafter(0.0, 1.0), 1.0),
         _number("min_p", min_p, 0.0, 1.0),
@@ -141,6 +139,13 @@ def _number(field: str, value: Any, low: float, high: float) -> float:
     if not number or not isfinite(value) or not low <= value <= high:
         raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
     return float(value)
+
+
+def _temperature(value: Any) -> float:
+    number = _number("temperature", value, 0.0, HOTTEST)
+    if 0 < number < COLDEST:
+        raise InvalidRequest("temperature", number, f"0, or {COLDEST:g} to {HOTTEST:g}")
+    return number
 
 
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:

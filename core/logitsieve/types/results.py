@@ -16,6 +16,7 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
+UInt64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
 
 

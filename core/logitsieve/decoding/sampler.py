@@ -1,0 +1,176 @@
+"""Draws from the softmax, at a sub-linear cost where a head allows it.
+
+With `top_k`, `top_p` or `min_p` the few ids that remain are found first (shortlist.py), and drawn
+from by their exact logits. Without them an id is drawn from the whole vocabulary: by Gumbel's trick
+over all logits (`exact`), by rejection under proven bounds (`certified`), or by Gumbel's trick with
+most of the noise never looked at (any other head; that alone is not exact).
+
+Shape letters: B batch rows, D hidden size, V vocabulary, N draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from logitsieve.decoding.edits import Edits
+from logitsieve.decoding.known import known
+from logitsieve.decoding.normalizers import LogZ, find_normalizer, interval
+from logitsieve.decoding.score import logits_of
+from logitsieve.decoding.shortlist import shortlist
+from logitsieve.heads.base import Head, refuse_first
+from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.exact import ExactHead
+from logitsieve.index import Index
+from logitsieve.kernels.lazy_gumbel import lazy_sample
+from logitsieve.kernels.nucleus import list_sample
+from logitsieve.types.requests import Sampling
+from logitsieve.types.results import Bool, Float32, Int32, Int64
+
+TRUSTED = 5  # how many best ids a head is trusted to find where it proves nothing
+
+
+class Draws(NamedTuple):
+    """What was drawn, and what it was found by."""
+
+    ids: Int32  # [B, N]
+    log_probs: Float32  # [B, N] under the distribution that was drawn from
+    exact: Bool  # [B] that is the full softmax's, after the filters, proven
+    scanned: Int32  # [B]
+    fallback: Bool  # [B] rows that the head handed to its fallback
+    normalizer: str
+    log_z: LogZ  # of the distribution that was drawn from, at its temperature
+
+
+class _Drawn(NamedTuple):
+    """Draws from the whole vocabulary, and the log Z that was found on the way, if any."""
+
+    ids: Int32
+    exact: Bool
+    scanned: Int32
+    normalizer: str
+    log_z: LogZ | None
+
+
+def sample(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+) -> Draws:
+    """Draws for each row of hidden [B, D]; `edits` leave at least one id.
+
+    `normalizer` "" is the log Z found while drawing. Ids left by filters, or named one by one by
+    `edits`, are normalized among themselves: "candidates".
+    """
+    if how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0 or how.temperature == 0.0:
+        return _from_lists(index, head, hidden, how, edits)
+    if edits is None or not edits.only.any():
+        return _from_all(index, head, hidden, how, edits, normalizer)
+    listed, open_ = np.flatnonzero(edits.only), np.flatnonzero(~edits.only)
+    part = _from_lists(index, head, hidden[listed], _rows(how, listed), edits.rows(listed))
+    if not open_.size:
+        return part
+    rest = _from_all(index, head, hidden[open_], _rows(how, open_), edits.rows(open_), normalizer)
+    return _joined(listed, part, open_, rest)
+
+
+def _rows(how: Sampling, rows: Int64) -> Sampling:
+    return how._replace(seeds=how.seeds[rows])
+
+
+def _joined(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
+    """Both by row; the log Z of lists is exact."""
+    order = np.argsort(np.concatenate([listed, open_]))
+
+    def join(one: Any, other: Any) -> Any:
+        return None if one is None or other is None else np.concatenate([one, other])[order]
+
+    value = part.log_z.value
+    exactly = LogZ(value, value, value, np.zeros(len(listed), np.float32))
+    return Draws(
+        join(part.ids, rest.ids),
+        join(part.log_probs, rest.log_probs),
+        join(part.exact, rest.exact),
+        join(part.scanned, rest.scanned),
+        join(part.fallback, rest.fallback),
+        rest.normalizer,
+        LogZ(*map(join, exactly, rest.log_z)),
+    )
+
+
+def _from_lists(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None
+) -> Draws:
+    lists = shortlist(index, head, hidden, how, edits)
+    shape = len(hidden), how.samples
+    places, log_probs = np.empty(shape, np.int32), np.empty(shape, np.float32)
+    log_z = np.empty(len(hidden), np.float32)
+    scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
+    list_sample(lists.offsets, lists.logits, how.seeds, how.step, scale, places, log_probs, log_z)
+    ids = lists.ids[lists.offsets[:-1, None] + places]
+    found = lists.exact, lists.scanned, lists.fallback
+    return Draws(ids, log_probs, *found, "candidates", LogZ(log_z))
+
+
+def _from_all(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+) -> Draws:
+    draw = DRAWS.get(head.name, _draw_lazily)
+    ids, exact, scanned, own, log_z = draw(index, head, hidden, how, edits, normalizer)
+    name, scale = normalizer or own, 1.0 / how.temperature
+    if log_z is None or name != own:
+        log_z = find_normalizer(name)(index, head, hidden, 1, edits, scale)
+    assert log_z.value is not None, "a normalizer finds a value"
+    logits = logits_of(index, hidden, ids, edits)
+    log_probs = (logits * scale - log_z.value[:, None].astype(np.float64)).astype(np.float32)
+    fallback = np.zeros(len(hidden), np.bool_)
+    return Draws(ids, log_probs, exact, scanned, fallback, name, log_z)
+
+
+def _draw_exactly(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+) -> _Drawn:
+    source, scale = cast(ExactHead, head), 1.0 / how.temperature
+    ids, log_z, scanned = source.draw(
+        hidden, how.samples, how.seeds, how.step, scale, edits and edits[:3]
+    )
+    found = LogZ(log_z.astype(np.float32))
+    return _Drawn(ids, np.ones(len(hidden), np.bool_), scanned, "exact", found)
+
+
+def _draw_by_bounds(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+) -> _Drawn:
+    """The log Z by the coarse codes that the draw needs anyway, or by the fine ones, if asked."""
+    source, scale = cast(CertifiedHead, head), 1.0 / how.temperature
+    ids, log_z, scanned = source.draw(
+        hidden,
+        how.samples,
+        how.seeds,
+        how.step,
+        scale,
+        edits and edits[:3],
+        fine=normalizer == "certified",
+    )
+    exact = np.ones(len(hidden), np.bool_)
+    return _Drawn(ids, exact, scanned, "certified", interval(log_z))
+
+
+def _draw_lazily(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+) -> _Drawn:
+    """As exact as `head` finds the TRUSTED best ids: what it does not scan is taken to be worse."""
+    rows, vocab_size = len(hidden), index.vocab_size
+    k = min(TRUSTED, vocab_size)
+    floors = head.topk(hidden, k).logits[:, -1].astype(np.float64)
+    found = known(head.candidates(hidden, k), edits, vocab_size)
+    ids, computed = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
+    asked, address = (how.seeds, how.step, 1.0 / how.temperature), index.softmax.record.ctypes.data
+    bad = lazy_sample(address, hidden, *asked, *found, floors, ids, computed)
+    refuse_first([bad])
+    scanned = (np.diff(found.offsets) + computed).astype(np.int32)
+    return _Drawn(ids, np.zeros(rows, np.bool_), scanned, "sampled", None)
+
+
+Draw = Callable[[Index, Head, Float32, Sampling, Edits | None, str], _Drawn]
+DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}

@@ -1,0 +1,134 @@
+"""The ids that top-k, top-p and min-p leave, by Hugging Face's definitions and in its order.
+
+Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p). Top-k keeps exactly k, ties by the lower
+id. A nucleus is decided by what log Z is proven to lie between, and where that leaves it open by
+the exact one: never guessed.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, L ids of all lists.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.decoding.constrained import Best, best_edited
+from logitsieve.decoding.edits import Edits, offsets_of, unedited
+from logitsieve.decoding.normalizers import default_normalizer, find_normalizer
+from logitsieve.heads.base import Head
+from logitsieve.index import Index
+from logitsieve.kernels.nucleus import OPEN, SHORT, cut_lists
+from logitsieve.types.requests import Sampling
+from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+
+FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next
+
+
+class Lists(NamedTuple):
+    """Row r's ids are ids[offsets[r]:offsets[r+1]], best first."""
+
+    offsets: Int64  # [B+1]
+    ids: Int32  # [L]
+    logits: Float64  # [L]
+    exact: Bool  # [B] they are the full softmax's, proven
+    scanned: Int32  # [B] all V where the exact log Z decided
+    fallback: Bool  # [B] rows that the head handed to its fallback
+
+
+def shortlist(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None
+) -> Lists:
+    """What remains of each row of hidden [B, D] after the filters; one id at temperature 0.
+
+    Lists grow until what remains is on them, each row's for itself, so that they do not depend on
+    the batch.
+    """
+    rows, size = len(hidden), index.vocab_size
+    edits = unedited(rows) if edits is None else edits
+    limits, wanted = _limits(how, edits.remaining(size), edits.only)
+    masses = _Masses(index, head, hidden, how, edits)
+    pieces, pending = [], np.arange(rows)
+    while pending.size:
+        part = edits.rows(pending)
+        best = best_edited(index.softmax, head, hidden[pending], wanted[pending], part)
+        whole = wanted[pending] == limits[pending]
+        masses.find(pending[~whole], default_normalizer(index))
+        lengths = _cut(best, wanted[pending], whole, how, masses.log_z[pending])
+        settled = lengths > 0
+        pieces.append((pending[settled], best.rows(settled), lengths[settled]))
+        masses.find(pending[lengths == OPEN], "exact")
+        short = pending[lengths == SHORT]
+        wanted[short] = np.minimum(GROWTH * wanted[short], limits[short])
+        pending = pending[~settled]
+    return _joined(rows, pieces, np.where(masses.computed, size, 0))
+
+
+def _limits(how: Sampling, remaining: Int64, only: Bool) -> tuple[Int64, Int64]:
+    """[B] how many ids there are to choose from at most, and how many to look at first."""
+    if how.temperature == 0.0:
+        remaining = np.minimum(remaining, 1)
+    if how.top_k > 0:
+        remaining = np.minimum(remaining, how.top_k)
+    whole = only | (how.top_k > 0) | (how.top_p == 1.0 and how.min_p == 0.0)
+    return remaining, np.where(whole, remaining, np.minimum(remaining, FIRST))
+
+
+class _Masses:
+    """What the log Z of each row is known to lie between, where top-p asks for it."""
+
+    def __init__(
+        self, index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits
+    ) -> None:
+        self._asked = index, head, hidden, edits
+        self._how = how
+        self.log_z = np.full((len(hidden), 2), np.nan)
+        self.computed = np.zeros(len(hidden), np.bool_)  # exactly
+
+    def find(self, rows: Int64, normalizer: str) -> None:
+        """By that normalizer: by the exact one for all `rows`, else where nothing is known yet."""
+        if normalizer != "exact":
+            rows = rows[np.isnan(self.log_z[rows, 0])]
+        if not rows.size or self._how.top_p == 1.0:
+            return
+        index, head, hidden, edits = self._asked
+        normalize, scale = find_normalizer(normalizer), 1.0 / self._how.temperature
+        found = normalize(index, head, hidden[rows], 1, edits.rows(rows), scale)
+        for place, end in enumerate((found.low, found.high)):
+            self.log_z[rows, place] = found.value if end is None else end
+        self.computed[rows] |= normalizer == "exact"
+
+
+def _cut(best: Best, wanted: Int64, whole: Bool, how: Sampling, log_z: Float64) -> Int64:
+    lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
+    offsets, logits = offsets_of(wanted), best.logits[_within(best, wanted)]
+    cut_lists(offsets, logits, whole, scale, how.top_p, how.min_p, log_z, lengths)
+    return lengths
+
+
+def _within(best: Best, lengths: Int64) -> Bool:
+    """[B, K] the first lengths[r] places of each row."""
+    return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])
+
+
+def _joined(rows: int, pieces: list[tuple[Int64, Best, Int64]], computed: Int64) -> Lists:
+    """Settled rows in their order; `computed` logits were scanned beside the head's."""
+    owners = np.concatenate([np.repeat(owner, lengths) for owner, _, lengths in pieces])
+    order = np.argsort(owners, kind="stable")
+    kept = [_within(best, lengths) for _, best, lengths in pieces]
+    ids, logits = (
+        np.concatenate([best[field][mask] for (_, best, _), mask in zip(pieces, kept, strict=True)])
+        for field in range(2)
+    )
+    by_row = np.argsort(np.concatenate([owner for owner, _, _ in pieces]))
+    exact, scanned, fallback = (
+        np.concatenate([best[field] for _, best, _ in pieces])[by_row] for field in range(2, 5)
+    )
+    return Lists(
+        offsets_of(np.bincount(owners, minlength=rows)),
+        ids[order].astype(np.int32),
+        logits[order],
+        exact,
+        np.maximum(scanned, computed).astype(np.int32),
+        fallback,
+    )

@@ -1,0 +1,398 @@
+"""Draws from the whole softmax by rejection under proven bounds.
+
+Every row i has a weight R_i >= e^{x_i / T}, from the sketch's bound of its logit x_i. A row is
+drawn with probability R_i / sum R and accepted with probability e^{x_i / T} / R_i; else its weight
+falls to what was learnt about it, and another is drawn. Whatever was tried before, the row that a
+trial accepts has the softmax's probabilities: draws are exact however the weights came to be, and
+what one draw learns the next ones use. U / Z trials are expected at most, U being the sum of the
+weights at first.
+
+A weight is that of the coarse codes, then of the fine ones, then exact; relative to about the
+largest, in float32, so that an exact one is off by 2^-24 of itself. Or, for a log Z that is close,
+all weights are that of the fine codes from the start.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from math import exp, log
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.dots import padded, row_of, widen_row
+from logitsieve.kernels.exponential import exp_lanes
+from logitsieve.kernels.gather import sum_of
+from logitsieve.kernels.lanes import (
+    LANES,
+    larger,
+    largest_lane,
+    load,
+    magnitude,
+    multiply_add,
+    pair_sum,
+    splat32,
+    splat64,
+    store,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.masks import lanes_not_below, lowest_bit
+from logitsieve.kernels.philox import TRIALS, random_bits, uniform
+from logitsieve.kernels.pointers import (
+    as_float32,
+    as_int8,
+    as_int32,
+    int64_pointer,
+    keep_alive,
+    pointer,
+    shift,
+)
+from logitsieve.kernels.queries import CHUNK
+from logitsieve.kernels.record import admissible, matrix_at
+from logitsieve.kernels.sketch import (
+    FACTORS,
+    FOUR,
+    MARGIN,
+    REFINED_ROOM,
+    bound_four,
+    describe,
+    query_room,
+    refine,
+    refined_at,
+    rotated_room,
+    sketch_at,
+    spread_factors,
+)
+from logitsieve.kernels.tally import BLOCK, TILE, Tally, find_share, tally_again, tally_all, whole
+from logitsieve.types.results import Float32, Float64, Int32, Int64
+
+HEAVY = 1 / 256  # of all weight: rows that have more are computed before the first draw
+FAR = 20.0  # nats that a bound may stay above the best known logit, lest weights underflow
+LIFTED = 1.0  # nats that float32 may cost: beyond it, at logits / T of millions, all is computed
+LEAST = 2e-38  # more than `exp_lanes` makes of -inf
+COARSE, FINE, EXACT = 0, 1, 2
+ESTIMATES, LOWS = 0, 1
+
+# The tally of the weights, which are bounds of logits at first; pointers to float32 estimates
+# [V padded], of logits at first; uint8 states; float64 sums of the estimates and of the least that
+# the weights can be; what the query is to the sketch; room to refine rows; the row of hidden in
+# float64. Places are rows of W if `fine`, else of the sketch's order.
+Envelope = namedtuple(
+    "Envelope", "tally estimates states sums planes factors refined rows wide fine"
+)
+# Weights are e^{x inverse - top}, inverse being 1 / T; bounds have `lift` added to their exponents,
+# which is more than float32 may take from them.
+Level = namedtuple("Level", "inverse top lift")
+
+
+@kernel(
+    "(int64, float32[:,::1], uint64[::1], uint64, float64, boolean, int64[::1], int32[::1],"
+    " float64[::1], int32[:,::1], float64[:,::1], int32[::1], int64, int64)"
+)
+def envelope_sample(
+    address: int,
+    hidden: Float32,
+    seeds: np.ndarray,
+    step: int,
+    inverse: float,
+    fine: bool,
+    offsets: Int64,
+    places: Int32,
+    values: Float64,
+    ids: Int32,
+    log_z: Float64,
+    scanned: Int32,
+    start: int,
+    stop: int,
+) -> int:
+    """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
+
+    Bounds are those of the fine codes of all rows, if `fine`, and places are rows of W then, else
+    of the sketch's order. The logits at places[offsets[r] : offsets[r+1]] are `values` [E] instead,
+    -inf for what must not be drawn. log_z [B, 3] is an estimate of the logarithm of the sum of all
+    e^{x / T}, and the two numbers it is proven to lie between. scanned [B] counts exact logits.
+    `address` is the sketch's record's. Returns -1, or the first row that is not finite, or too
+    large.
+    """
+    record = int64_pointer(address)
+    dim = hidden.shape[1]
+    size = (sketch_at(record).rows + BLOCK - 1) // BLOCK * BLOCK
+    room = padded(dim) + query_room(record) + FACTORS + rotated_room(record) + REFINED_ROOM
+    scratch = np.empty(room + size + size // TILE + size // BLOCK + 2 + CHUNK, np.float64)
+    states = np.empty(size, np.uint8)
+    envelope = _envelope(record, pointer(scratch), pointer(states), size, dim, fine)
+    bad = -1
+    for row in range(start, stop):
+        h = row_of(pointer(hidden), row, dim)
+        norm = np.sqrt(widen_row(h, envelope.wide, dim))
+        if not admissible(record, 0, norm):
+            bad = row
+            break
+        rotated = as_float32(shift(envelope.factors, FACTORS))
+        describe(record, h, norm, rotated, envelope.planes, envelope.factors)
+        edited, instead = shift(pointer(places), offsets[row]), shift(pointer(values), offsets[row])
+        count = offsets[row + 1] - offsets[row]
+        if fine:
+            _bound_finely(record, envelope)
+        else:
+            _bound_all(record, envelope)
+        level, found = _level(record, envelope, inverse, edited, instead, count)
+        if level.lift <= LIFTED:
+            _weigh(record, envelope, level)
+        else:
+            level, found = _weigh_exactly(record, envelope, level)
+        for i in range(count):
+            _put(envelope, edited[i], exp(instead[i] * inverse - level.top))
+        tally_all(envelope.tally)
+        found += _compute_heavy(record, envelope, level)
+        _write_log_z(envelope, level, shift(pointer(log_z), 3 * row))
+        for draw in range(ids.shape[1]):
+            key = np.uint64(draw) | TRIALS
+            place, computed = _draw(record, envelope, level, seeds[row], step, key)
+            ids[row, draw] = _row(record, envelope, place)
+            found += computed
+        scanned[row] = found
+    keep_alive(scratch)
+    keep_alive(states)
+    return bad
+
+
+@inline
+def _envelope(record, scratch, states, size, dim, fine):
+    planes = shift(scratch, padded(dim))
+    factors = shift(planes, query_room(record))
+    refined = shift(factors, FACTORS + rotated_room(record))
+    floats = as_float32(shift(refined, REFINED_ROOM))
+    tiles = shift(refined, REFINED_ROOM + size)
+    blocks = shift(tiles, size // TILE)
+    sums = shift(blocks, size // BLOCK)
+    return Envelope(
+        Tally(floats, tiles, blocks, size), shift(floats, size), states, sums,
+        as_int8(planes), factors, refined_at(refined), as_int32(shift(sums, 2)), scratch, fine,
+    )  # fmt: skip
+
+
+@inline
+def _bound_all(record, envelope):
+    """Estimates and bounds of all logits; -inf beyond the vocabulary."""
+    sketch, query = sketch_at(record), spread_factors(envelope.factors)
+    margin = splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6)))
+    last = sketch.groups - 1
+    for group in range(0, sketch.groups, FOUR):
+        a, b, c, e = bound_four(sketch, envelope.planes, query, group, sketch.groups)
+        _store_bounds(envelope, group, a, margin)
+        _store_bounds(envelope, min(group + 1, last), b, margin)
+        _store_bounds(envelope, min(group + 2, last), c, margin)
+        _store_bounds(envelope, min(group + 3, last), e, margin)
+    _begin(record, envelope, COARSE)
+
+
+@inline
+def _bound_finely(record, envelope):
+    """The same by the fine codes, in the order of the rows of W."""
+    sketch, margin = sketch_at(record), splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6)))
+    for first in range(0, sketch.rows, CHUNK):
+        count = min(CHUNK, sketch.rows - first)
+        for i in range(count):
+            envelope.rows[i] = first + i
+        refine(sketch, envelope.planes, envelope.factors, envelope.rows, count, envelope.refined)
+        for i in range(0, count, LANES):
+            found = load(envelope.refined.estimates, i), load(envelope.refined.uppers, i)
+            _store_bounds(envelope, (first + i) // LANES, found, margin)
+    _begin(record, envelope, FINE)
+
+
+@inline
+def _store_bounds(envelope, group, bounds, margin):
+    estimate, upper = bounds
+    upper = multiply_add(magnitude(upper), splat32(np.float32(2.0**-21)), upper)
+    upper = multiply_add(margin, splat32(np.float32(1)), upper)
+    store(envelope.estimates, group * LANES, estimate)
+    store(envelope.tally.weights, group * LANES, upper)
+
+
+@inline
+def _begin(record, envelope, state):
+    """All places are of that state, and nothing is beyond the vocabulary."""
+    for place in range(sketch_at(record).rows, envelope.tally.size):
+        envelope.tally.weights[place] = envelope.estimates[place] = -np.inf
+    for place in range(envelope.tally.size):
+        envelope.states[place] = state
+
+
+@inline
+def _row(record, envelope, place):
+    return place if envelope.fine else int(sketch_at(record).order[place])
+
+
+@inline
+def _logit(record, envelope, place):
+    """The exact logit of the row at a place, in float64."""
+    return sum_of(matrix_at(record, 0), envelope.wide, _row(record, envelope, place))
+
+
+@inline
+def _largest(values, size):
+    most = splat32(np.float32(-np.inf))
+    for place in range(0, size, LANES):
+        most = larger(most, load(values, place))
+    return largest_lane(most)
+
+
+@inline
+def _level(record, envelope, inverse, edited, instead, count):
+    """(level, rows computed): what is far above all that is known is computed; what is edited goes.
+
+    Those rows keep float32 bounds of what was computed: they are still to be made exact.
+    """
+    bounds, size = envelope.tally.weights, envelope.tally.size
+    best, found = -np.inf, 0
+    for i in range(count):
+        bounds[edited[i]] = envelope.estimates[edited[i]] = -np.inf
+        best = max(best, instead[i])
+    likely = _largest(envelope.estimates, size)
+    if likely > -np.inf:
+        for place in range(0, size, LANES):
+            mask = lanes_not_below(load(envelope.estimates, place), likely)
+            if mask != 0:
+                best = max(best, _logit(record, envelope, place + lowest_bit(mask)))
+                found += 1
+                break
+    for first in range(0, size, LANES):
+        # A bound may be NaN where the sketch has nothing to say: it is not below either.
+        mask = lanes_not_below(load(bounds, first), np.float32(best + FAR / inverse))
+        while mask != 0:
+            place = first + lowest_bit(mask)
+            mask &= mask - 1
+            if place < sketch_at(record).rows:
+                logit = _logit(record, envelope, place)
+                best, found = max(best, logit), found + 1
+                envelope.estimates[place] = np.float32(logit)
+                bounds[place] = np.float32(logit + 2.0**-21 * abs(logit))
+    top = max(best, float(_largest(bounds, size))) * inverse
+    lift = 2.0**-21 * (abs(top) + 100.0)
+    if not lift <= LIFTED:
+        return Level(inverse, best * inverse, np.inf), found
+    return Level(inverse, top + 2 * lift, lift), found
+
+
+@inline
+def _weigh(record, envelope, level):
+    """Weights, and estimates of them; the sums of the estimates and of the lower bounds."""
+    inverse, down = splat32(np.float32(level.inverse)), splat32(np.float32(-level.top))
+    lifted = splat32(np.float32(level.lift - level.top))
+    minus, two, one = splat32(np.float32(-1)), splat32(np.float32(2)), splat64(1.0)
+    estimates, lows = zeros64(), zeros64()
+    for place in range(0, sketch_at(record).groups * LANES, LANES):
+        upper, estimate = load(envelope.tally.weights, place), load(envelope.estimates, place)
+        lower = multiply_add(minus, upper, multiply_add(two, estimate, zeros32()))
+        weight = exp_lanes(multiply_add(estimate, inverse, down))
+        store(envelope.tally.weights, place, exp_lanes(multiply_add(upper, inverse, lifted)))
+        store(envelope.estimates, place, weight)
+        estimates = multiply_add(widen(weight), one, estimates)
+        low = exp_lanes(multiply_add(lower, inverse, down))
+        lows = multiply_add(widen(low), one, lows)
+    envelope.sums[ESTIMATES] = pair_sum(estimates)
+    envelope.sums[LOWS] = pair_sum(lows) - envelope.tally.size * LEAST
+    for place in range(sketch_at(record).rows, envelope.tally.size):
+        envelope.tally.weights[place] = 0
+
+
+@inline
+def _weigh_exactly(record, envelope, level):
+    """(level, rows computed): every weight is exact; what was edited, and is -inf so far, goes."""
+    rows, top = sketch_at(record).rows, level.top
+    for place in range(rows):
+        if envelope.estimates[place] > -np.inf:
+            top = max(top, _logit(record, envelope, place) * level.inverse)
+    envelope.sums[ESTIMATES] = envelope.sums[LOWS] = 0.0
+    for place in range(envelope.tally.size):
+        weight = 0.0
+        if envelope.estimates[place] > -np.inf:
+            weight = exp(_logit(record, envelope, place) * level.inverse - top)
+        envelope.tally.weights[place] = envelope.estimates[place] = 0
+        _put(envelope, place, weight)
+    return Level(level.inverse, top, 0.0), rows
+
+
+@inline
+def _put(envelope, place, weight):
+    """The exact weight at a place; its tile is to be added up again."""
+    before, upper = float(envelope.estimates[place]), float(envelope.tally.weights[place])
+    envelope.sums[ESTIMATES] += weight - before
+    envelope.sums[LOWS] += weight - before * before / max(upper, LEAST)
+    envelope.tally.weights[place] = envelope.estimates[place] = np.float32(weight)
+    envelope.states[place] = EXACT
+
+
+@inline
+def _compute(record, envelope, level, place):
+    """Make the weight at a place exact, and return it in float64."""
+    weight = exp(_logit(record, envelope, place) * level.inverse - level.top)
+    _put(envelope, place, weight)
+    return weight
+
+
+@inline
+def _compute_heavy(record, envelope, level):
+    """Make exact what has a large share of all weight; how many rows those are."""
+    tally, found = envelope.tally, 0
+    cut = whole(tally) * HEAVY
+    for tile in range(tally.size // TILE):
+        if tally.tiles[tile] >= cut:
+            for place in range(tile * TILE, (tile + 1) * TILE):
+                if tally.weights[place] >= cut and envelope.states[place] != EXACT:
+                    _compute(record, envelope, level, place)
+                    found += 1
+            tally_again(tally, tile * TILE)
+    return found
+
+
+@inline
+def _write_log_z(envelope, level, log_z):
+    low = envelope.sums[LOWS] * (1 - 1e-5)
+    log_z[0] = level.top + log(max(envelope.sums[ESTIMATES], LEAST))
+    log_z[1] = level.top + log(low) - 2 * level.lift if low > 0 else -np.inf
+    log_z[2] = level.top + log(whole(envelope.tally)) + 1e-5
+
+
+@inline
+def _fine_weight(record, envelope, level, place):
+    """The weight that the fine codes allow a row."""
+    envelope.rows[0] = _row(record, envelope, place)
+    refine(sketch_at(record), envelope.planes, envelope.factors, envelope.rows, 1, envelope.refined)
+    upper = float(envelope.refined.uppers[0])
+    upper += envelope.factors[MARGIN] + 2.0**-21 * abs(upper)
+    return exp(min(0.0, upper * level.inverse + level.lift - level.top))
+
+
+@inline
+def _draw(record, envelope, level, seed, step, draw):
+    """(The place that is drawn, rows computed). Every trial that fails lowers a weight."""
+    tally, found, trial = envelope.tally, 0, np.uint64(0)
+    while True:
+        where, whether = random_bits(seed, step, draw, trial)
+        trial += np.uint64(1)
+        place = find_share(tally, uniform(where) * whole(tally))
+        if envelope.states[place] == EXACT:
+            if tally.weights[place] > 0:
+                return place, found
+            continue
+        reached = uniform(whether) * tally.weights[place]
+        if envelope.states[place] == COARSE:
+            weight = np.float32(_fine_weight(record, envelope, level, place))
+            envelope.states[place] = FINE
+            if weight < tally.weights[place]:
+                tally.weights[place] = weight
+                if reached >= weight:
+                    tally_again(tally, place)
+                    continue
+        weight = _compute(record, envelope, level, place)
+        found += 1
+        tally_again(tally, place)
+        if reached < weight:
+            return place, found
