@@ -15,6 +15,7 @@ from tests.server.running import (
     config_for,
     running,
     write_model,
+    write_whole,
 )
 
 
@@ -32,11 +33,11 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """demo@1 (stable), demo@2 (canary), other@1; demo@3 is broken."""
+    """demo@1 (stable), demo@2 (canary), other@1 with more heads; demo@3 is broken."""
     folder = tmp_path_factory.mktemp("models")
     write_model(folder, "demo", 1)
     write_model(folder, "demo", 2)
-    write_model(folder, "other", 1)
+    write_whole(folder, "other")
     (folder / "demo" / "3").mkdir()
     (folder / "demo" / "aliases.json").write_text(json.dumps({"stable": 1, "canary": 2}))
     return folder

@@ -18,7 +18,7 @@ from logitsieve.evaluation import cpu_name
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.server import ServeConfig, Server, create_server
 from logitsieve.server.repository import Repository
-from tests.synthetic import make_softmax, screen_arrays
+from tests.synthetic import certified_arrays, make_softmax, screen_arrays, svd_arrays
 
 T = TypeVar("T")
 WAIT_S = 60.0  # a test that waits this long has failed
@@ -34,6 +34,27 @@ def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any)
         heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1})},
         default_head="screen",
         **more,
+    )
+
+
+def write_whole(models: Path, name: str) -> Path:
+    """One with every head that a normalizer needs."""
+    softmax = make_softmax()
+    return write_index(
+        models / name / "1",
+        softmax=softmax,
+        parts={
+            "screen": screen_arrays(softmax),
+            "sketch": certified_arrays(softmax),
+            "svd": svd_arrays(softmax),
+        },
+        heads={
+            "exact": HeadEntry(),
+            "screen": HeadEntry("screen", {"probes": 1}),
+            "certified": HeadEntry("sketch"),
+            "svd": HeadEntry("svd"),
+        },
+        default_head="screen",
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.types.constraints import Constraints, IdSets
-from logitsieve.types.decoder import Decoder
+from logitsieve.types.decoder import NORMALIZER_CODES, Decoder
 from logitsieve.types.errors import InvalidRequest
 from tests.server.running import Running
 from tests.synthetic import make_hidden
@@ -24,6 +24,11 @@ Ask = Callable[..., Any]
 @pytest.fixture(scope="module")
 def local(models: Path, kernel_cache: Path) -> LocalDecoder:
     return LocalDecoder(open_index(models / "demo" / "1", kernel_cache=kernel_cache))
+
+
+@pytest.fixture(scope="module")
+def whole(models: Path, kernel_cache: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(models / "other" / "1", kernel_cache=kernel_cache))
 
 
 @pytest.fixture(scope="module", params=["call", "stream"])
@@ -134,6 +139,30 @@ def test_targets(
 ) -> None:
     options = {"model": "demo", **options}
     assert_same(ask(remote, make_hidden(rows), **options), ask(local, make_hidden(rows), **options))
+
+
+@pytest.mark.parametrize("head", ["screen", "certified", "exact", "svd"])
+@pytest.mark.parametrize("normalizer", [None, *NORMALIZER_CODES])
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_normalizers(
+    remote: Decoder, whole: LocalDecoder, ask: Ask, normalizer: Any, head: str
+) -> None:
+    options = {"model": "other", "head": head, "normalizer": normalizer}
+    assert_same(ask(remote, make_hidden(4), **options), ask(whole, make_hidden(4), **options))
+
+
+def test_what_is_known_of_log_z_arrives(remote: Decoder) -> None:
+    hidden = make_hidden(3)
+    proven = remote.score(hidden, [1, 2, 3], model="other", normalizer="certified").answer
+    assert proven.log_z_low is not None
+    assert proven.log_z_high is not None
+    assert proven.log_z is not None
+    assert (proven.log_z_low <= proven.log_z).all()
+    assert (proven.log_z <= proven.log_z_high).all()
+    sampled = remote.topk(hidden, 1, model="other", normalizer="sampled").answer
+    assert sampled.log_z_error is not None
+    assert sampled.log_z_error.shape == (3,)
+    assert sampled.log_z_low is None
 
 
 def test_the_normalizer_that_was_chosen_is_named(remote: Decoder) -> None:
@@ -288,6 +317,7 @@ def test_the_caller_owns_the_arrays(server: Running) -> None:
         (make_hidden(1), 1, {"head": "AUTO", "knobs": {"probes": 1}}),
         (make_hidden(1), 1, {"head": "auto"}),
         (make_hidden(1), 1, {"normalizer": "lowrank"}),
+        (make_hidden(1), 1, {"normalizer": "certified"}),
         (make_hidden(1), 1, {"normalizer": "none"}),
     ],
 )

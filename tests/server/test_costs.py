@@ -3,9 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.server.costs import BYTES_PER_US, Costs
+from logitsieve.server.costs import BYTES_PER_US, US_PER_RANDOM, Costs
 from tests.server.running import calibration, entries, write_model
 
 DENSE_US = 300 * 24 * 4 / BYTES_PER_US
@@ -50,4 +52,5 @@ def test_without_calibration_all_of_w_is_read(tmp_path: Path) -> None:
     unknown, stored = costs(tmp_path)
     assert unknown.us_per_row("screen", stored, "", 1, False) == DENSE_US
     assert unknown.us_per_row("screen", stored, "", 1, True) == 2 * DENSE_US
-    assert unknown.us_per_logit == DENSE_US / 300
+    assert unknown.us_beside(300, 0) == pytest.approx(DENSE_US)
+    assert unknown.us_beside(0, 2) == 2 * 300 * US_PER_RANDOM

@@ -24,14 +24,18 @@ BYTE_OF_FLOAT = 1 / 4
 # Logits that an estimate by samples computes beside the head's own, in square roots of V.
 SAMPLED_ROOTS = 20
 
+# A draw is taken to need a random number for each id, as one of the exact head does.
+US_PER_RANDOM = 0.02
+
 
 class Costs:
     """Microseconds a row, from the index's calibration where it has the point asked for."""
 
     def __init__(self, points: Sequence[OperatingPoint], index: Index) -> None:
-        self.us_per_logit = index.dim * 4 / BYTES_PER_US
-        self._dense_us = index.vocab_size * self.us_per_logit
-        self._sampled_us = SAMPLED_ROOTS * sqrt(index.vocab_size) * self.us_per_logit
+        self._us_per_logit = index.dim * 4 / BYTES_PER_US
+        self._us_per_draw = index.vocab_size * US_PER_RANDOM
+        self._dense_us = index.vocab_size * self._us_per_logit
+        self._sampled_us = SAMPLED_ROOTS * sqrt(index.vocab_size) * self._us_per_logit
         self._default = default_normalizer(index)
         self._points = {(point.head, _key(point.knobs)): point for point in points}
 
@@ -47,6 +51,10 @@ class Costs:
         if normalizer or log_z:
             us += self._log_z_us(normalizer or self._default, us, rows)
         return us
+
+    def us_beside(self, logits: int, draws: int) -> float:
+        """What a request takes for so many more logits and draws, all its rows together."""
+        return logits * self._us_per_logit + draws * self._us_per_draw
 
     def _log_z_us(self, normalizer: str, head_us: float, rows: int) -> float:
         if normalizer == "candidates":

@@ -58,7 +58,8 @@ class DecoderService:
         reply, call.queue_ns = await self._work.run(
             asked.compute,
             priced.point,
-            estimate_us=asked.rows * priced.us_per_row + asked.beside * priced.us_per_logit,
+            estimate_us=asked.rows * priced.us_per_row
+            + priced.us_beside(asked.logits, asked.draws),
             arrived_ns=call.arrived_ns,
             time_left_s=time_left_s,
         )

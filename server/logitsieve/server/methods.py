@@ -31,7 +31,8 @@ class Asked(NamedTuple):
 
     rows: int
     k: int  # what AUTO chooses for
-    beside: int  # logits to be computed beside those that the head and log Z need
+    logits: int  # to be computed beside those that the head and log Z need
+    draws: int
     compute: Callable[[Point], Reply]
 
 
@@ -54,7 +55,7 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: Index) -> As
     k = request.k
     if k > config.max_k:  # the head knows what else k may be
         raise _beyond("k", k, config.max_k)
-    return Asked(len(hidden), k, edited, lambda point: point.topk(hidden, k, constraints))
+    return Asked(len(hidden), k, edited, 0, lambda point: point.topk(hidden, k, constraints))
 
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: Index) -> Asked:
@@ -69,7 +70,7 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: Index) -> A
         ready = as_hidden(hidden, index.dim)
         return point.score(ready, score_targets(targets, len(ready)), constraints)
 
-    return Asked(len(hidden), 1, edited + targets.size, compute)
+    return Asked(len(hidden), 1, edited + targets.size, 0, compute)
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: Index) -> Asked:
@@ -95,7 +96,7 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: Index) ->
         )
         return point.sample(ready, how, constraints)
 
-    return Asked(len(hidden), 1, edited + len(hidden) * samples, compute)
+    return Asked(len(hidden), 1, edited, len(hidden) * samples, compute)
 
 
 def read_beam_step(request: pb.BeamStepRequest, config: ServeConfig, index: Index) -> Asked:
@@ -124,7 +125,7 @@ def read_beam_step(request: pb.BeamStepRequest, config: ServeConfig, index: Inde
         )
         return point.beam_step(ready, hypotheses, constraints)
 
-    return Asked(len(hidden), min(beams_out, index.vocab_size), edited, compute)
+    return Asked(len(hidden), min(beams_out, index.vocab_size), edited, 0, compute)
 
 
 # By the names that DecodeRequest and DecodeResponse have for them.

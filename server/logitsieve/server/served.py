@@ -22,7 +22,7 @@ class Priced(NamedTuple):
 
     point: Point
     us_per_row: float
-    us_per_logit: float  # of what is computed beside
+    us_beside: Callable[[int, int], float]  # of so many more logits and draws
     origin: bytes
 
 
@@ -77,7 +77,7 @@ class _Prices:
     def _priced(self, point: Point, rows: int, log_z: bool) -> Priced:
         costs = self._costs
         us = costs.us_per_row(point.head, point.knobs, point.normalizer, rows, log_z)
-        return Priced(point, us, costs.us_per_logit, to_origin(point))
+        return Priced(point, us, costs.us_beside, to_origin(point))
 
 
 def to_messages(point: OperatingPoint) -> list[pb.OperatingPoint]:
