@@ -123,14 +123,26 @@ def test_no_constraints_change_nothing(decoder: LocalDecoder) -> None:
         np.testing.assert_array_equal(reply.answer.exact, plain.answer.exact)
 
 
-def test_a_list_too_short_goes_to_the_fallback(decoder: LocalDecoder) -> None:
-    hidden, banned = make_hidden(3), list(range(0, 300, 3))
-    reply = decoder.topk(hidden, 4, head="screen", constraints=Constraints(banned=banned))
+def test_a_list_of_which_too_little_is_left_goes_to_the_fallback(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(3)
+    found = decoder.index.head("screen").candidates(hidden, 1)
+    banned = [ids.tolist()[3:] for ids in np.split(found.ids, found.offsets[1:-1])]
+    constraints = Constraints(banned=banned)
+    reply = decoder.topk(hidden, 4, head="screen", constraints=constraints)
     assert reply.answer.fallback.all()
     assert reply.answer.exact.all()
-    exact = decoder.topk(hidden, 4, head="exact", constraints=Constraints(banned=banned))
+    exact = decoder.topk(hidden, 4, head="exact", constraints=constraints)
     np.testing.assert_array_equal(reply.ids, exact.ids)
     assert not exact.answer.fallback.any()
+
+
+def test_ids_that_would_not_be_answered_cost_a_head_little(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(3)
+    worst = decoder.topk(hidden, 300, head="exact").ids[:, 150:]
+    plain = decoder.topk(hidden, 4, head="screen")
+    reply = decoder.topk(hidden, 4, head="screen", constraints=Constraints(banned=list(worst)))
+    np.testing.assert_array_equal(reply.ids, plain.ids)
+    np.testing.assert_array_equal(reply.answer.scanned, plain.answer.scanned)
 
 
 @pytest.mark.parametrize("k", [0, 301, 1.5, True])

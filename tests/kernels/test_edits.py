@@ -10,9 +10,9 @@ from logitsieve.kernels.edits import merge_edited
 def test_rows_of_any_length() -> None:
     best_ids, best_logits = np.empty((4, 3), np.int32), np.empty((4, 3))
     merge_edited(
-        np.array([0, 3, 5, 5, 6]),
-        np.array([4, 2, 9, 1, 2, 6], np.int32),
-        np.array([7.0, 6.0, 5.0, 3.0, 3.0, 1.0]),
+        np.array([0, 2, 4, 4, 5]),
+        np.array([4, 9, 1, 2, 6], np.int32),
+        np.array([7.0, 5.0, 3.0, 3.0, 1.0]),
         np.array([0, 2, 2, 4, 4]),
         np.array([2, 8, 0, 3], np.int32),
         np.array([-np.inf, 7.0, 2.0, -np.inf]),

@@ -1,8 +1,9 @@
 """The best of what constraints leave, as exact as the head's own answer.
 
-With A the edited ids of a row, the best k are among the best k of topk(k + |A|) without A, and of A
-by its edited logits. How many a head is asked for depends on the row alone, so that its answer does
-not depend on who shares its batch.
+With A the edited ids of a row, the best k are among the best k outside A, and A by its edited
+logits. The former are in topk(k + |A|), but mostly in much less: a head is asked for a few more
+than k, and for twice as many while fewer than k are outside A. What it is asked for depends on the
+row alone, so that its answer does not depend on who shares its batch.
 
 Shape letters: B batch rows, D hidden size, K answers, V vocabulary.
 """
@@ -13,11 +14,13 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from logitsieve.decoding.edits import Edits, offsets_of
+from logitsieve.decoding.edits import Edits, keys_of, offsets_of
 from logitsieve.heads.base import Head, Softmax
 from logitsieve.kernels.edits import merge_edited
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+
+HEADROOM = 8  # ids that a head is asked for beyond k at first, where as many are edited
 
 
 class Best(NamedTuple):
@@ -71,27 +74,42 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
 def _of_head(
     softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
 ) -> tuple[Int64, Int32, Bool, Int32, Bool]:
-    """What the head finds: offsets, ids, exact, scanned (with the edited ids), fallback.
+    """The wanted best ids that are not edited: offsets, ids, exact, scanned, fallback.
 
-    It is not asked about rows that name all that may be answered, nor where nothing is wanted.
+    The head is not asked about rows that name all that may be answered, nor where none is wanted.
     """
     rows, size = len(hidden), softmax.vocab_size
-    asked = ~edits.only & (wanted > 0)
-    needed = np.where(asked, np.minimum(wanted + np.diff(edits.offsets), size), 0)
-    asked_for = np.minimum(_power_of_two(needed), size)
-    offsets = offsets_of(needed)
-    ids = np.empty(offsets[-1], np.int32)
-    exact, fallback = np.ones(rows, np.bool_), np.zeros(rows, np.bool_)
-    scanned = edits.answerable()
-    for many in np.unique(asked_for[asked]):
-        group = np.flatnonzero(asked & (asked_for == many))
-        top = head.topk(hidden[group], int(many))
-        exact[group], fallback[group] = top.exact, top.exact & (not head.proves)
-        scanned[group] += top.scanned
-        places = np.arange(many)
-        kept = places < needed[group, None]
-        ids[(offsets[group, None] + places)[kept]] = top.ids[kept]
+    named = np.diff(edits.offsets)
+    lengths = np.where(edits.only, 0, np.minimum(wanted, size - named))
+    offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
+    ids, exact = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
+    scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)
+    asked_for = np.minimum(_power_of_two(lengths + np.minimum(named, HEADROOM)), size)
+    asked_for[lengths == 0] = 0
+    while (pending := np.flatnonzero(asked_for)).size:
+        many = int(asked_for[pending].min())
+        group = pending[asked_for[pending] == many]
+        top = head.topk(hidden[group], many)
+        unedited = ~_among(group[:, None] * size + top.ids, keys)
+        places = np.cumsum(unedited, axis=1)
+        enough = places[:, -1] >= lengths[group]
+        chosen = unedited & (places <= lengths[group, None]) & enough[:, None]
+        starts = np.broadcast_to(offsets[group, None], chosen.shape)[chosen]
+        ids[starts + places[chosen] - 1] = top.ids[chosen]
+        done = group[enough]
+        exact[done], scanned[done] = top.exact[enough], scanned[done] + top.scanned[enough]
+        fallback[done] = top.exact[enough] & (not head.proves)
+        asked_for[group] = min(2 * many, size)
+        asked_for[done] = 0
     return offsets, ids, exact, np.minimum(scanned, size).astype(np.int32), fallback
+
+
+def _among(keys: Int64, rising: Int64) -> Bool:
+    """Which of the keys are in a sorted vector."""
+    if not rising.size:
+        return np.zeros(keys.shape, np.bool_)
+    places = np.searchsorted(rising, keys)
+    return np.asarray(rising[np.minimum(places, rising.size - 1)] == keys)
 
 
 def _power_of_two(needed: Int64) -> Int64:

@@ -58,13 +58,13 @@ def edits_of(softmax: Softmax, constraints: Constraints, hidden: Float32) -> Edi
     if sets.repetition_penalty == 1.0:
         repeated = repeated[:0]
     only, listed, unlisted = _allowed(sets.allowed, rows, size)
-    listed = listed[~np.isin(listed, banned)]
+    listed = listed[~_among(listed, banned)]
     shut = _outside(only, size, np.concatenate([banned, unlisted]))
     changed = _outside(only, size, np.concatenate([biased, repeated]))
     keys = np.unique(np.concatenate([listed, shut, changed]))
     offsets = np.searchsorted(keys, np.arange(rows + 1) * size)
     values = np.full(keys.size, -np.inf)
-    open_ = ~np.isin(keys, shut)
+    open_ = ~_among(keys, shut)
     values[open_] = _edited(softmax, sets, hidden, keys[open_], biased, repeated)
     return Edits(offsets, (keys % size).astype(np.int32), values, only)
 
@@ -99,9 +99,14 @@ def _keys(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
     return keys_of(sets.offsets, sets.ids, vocab_size)
 
 
+def _among(keys: Int64, others: Int64) -> Bool:
+    """Which of the keys are others, too; most requests name ids for one reason only."""
+    return np.isin(keys, others) if others.size else np.zeros(keys.size, np.bool_)
+
+
 def _outside(only: Bool, vocab_size: int, keys: Int64) -> Int64:
     """The keys of rows that do not name all that may be answered."""
-    return keys[~only[keys // vocab_size]]
+    return keys[~only[keys // vocab_size]] if only.any() else keys
 
 
 def _allowed(sets: IdLists | None, rows: int, vocab_size: int) -> tuple[Bool, Int64, Int64]:
@@ -142,7 +147,7 @@ def _edited(
     size = softmax.vocab_size
     offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
     values = softmax.logits64(hidden, offsets, (keys % size).astype(np.int32))
-    again, penalty = np.isin(keys, repeated), sets.repetition_penalty
+    again, penalty = _among(keys, repeated), sets.repetition_penalty
     values[again] = np.where(values[again] > 0, values[again] / penalty, values[again] * penalty)
     if biased.size:
         places = np.searchsorted(keys, biased)
