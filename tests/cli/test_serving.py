@@ -78,6 +78,17 @@ def test_the_answer_is_the_index_own(run: Run, address: str, models: Path, hidde
     assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
 
 
+def test_draws(run: Run, address: str, hidden: Path) -> None:
+    options = ("--hidden", hidden, "--sample", 3, "--seed", 5, "--temperature", 2, "--json")
+    one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
+    assert one == again
+    assert [len(row["draws"]) for row in one["rows"]] == [3, 3, 3]
+    assert all(draw["log_prob"] < 0 for row in one["rows"] for draw in row["draws"])
+    shown = run("query", "--address", address, *options[:-1]).stdout
+    assert "draw" in shown
+    assert str(one["rows"][0]["draws"][0]["id"]) in shown
+
+
 @pytest.mark.parametrize("asked", [["--exact"], ["--min-precision", 1], ["--min-precision", 0.5]])
 def test_auto_chooses_for_a_query(
     run: Run, address: str, hidden: Path, asked: list[object]
@@ -110,6 +121,9 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
         (["--knob", "speed"], 2, "knob: got 'speed', allowed: name=number"),
         (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
         (["--normalizer", "none"], 2, "--normalizer"),
+        (["--sample", -1], 2, "--sample"),
+        (["--sample", 1, "--seed", 1 << 64], 2, "seeds: got"),
+        (["--sample", 1, "--temperature", -1], 2, "temperature: got"),
         (["--min-precision", 2], 2, "min_precision: got 2.0, allowed: a number in (0, 1]"),
         (["--min-precision", 0.9, "--exact"], 2, "min_precision: got 0.9"),
         (["--exact", "--head", "screen"], 2, "head: got 'screen'"),

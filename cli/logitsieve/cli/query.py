@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,9 @@ from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.options import numbers
 from logitsieve.cli.words import read_words
 from logitsieve.client import DecoderClient, ModelInfo
-from logitsieve.types.decoder import NormalizerName
+from logitsieve.types.decoder import NormalizerName, Target
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import TopKReply
+from logitsieve.types.results import SampleReply, TopKReply
 
 
 def command(
@@ -36,8 +37,16 @@ def command(
         bool, typer.Option("--exact", help="Of the cheapest point that proves its answers.")
     ] = False,
     normalizer: Annotated[
-        NormalizerName, typer.Option(help="What log-probabilities are relative to.")
-    ] = "exact",
+        NormalizerName | None,
+        typer.Option(help="What log-probabilities are relative to; absent: exact, of draws any."),
+    ] = None,
+    sample: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Draw N ids a row instead of the best.")
+    ] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of each row's draws; absent: fresh ones.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Of draws.")] = 1.0,
     vocabulary: Annotated[
         Path | None, typer.Option(help="Words by id, one a line, to show beside the ids.")
     ] = None,
@@ -54,17 +63,20 @@ def command(
             _show_models(client.models(), as_json)
             return
         rows = _read_hidden(hidden)
-        knobs = numbers("knob", knob or [])
-        reply = client.topk(
-            rows,
-            k,
+        target = Target(
             model=model,
             head=head,
-            knobs=knobs,
+            knobs=numbers("knob", knob or []),
             min_precision=min_precision,
             exact=exact,
             normalizer=normalizer,
         )
+        reply: TopKReply | SampleReply
+        if sample:
+            reply = client.sample(rows, sample, seeds=seed, temperature=temperature, **target)
+        else:
+            target["normalizer"] = normalizer or "exact"
+            reply = client.topk(rows, k, **target)
     words = None if vocabulary is None else _words_up_to(vocabulary, int(reply.ids.max()))
     if as_json:
         print_json(_as_json(reply, words))
@@ -100,48 +112,45 @@ def _show_models(models: list[ModelInfo], as_json: bool) -> None:
     print_table("models", columns, [list(row.values()) for row in rows])
 
 
-def _as_json(reply: TopKReply, words: list[str] | None) -> dict[str, Any]:
-    answer, log_probs = reply.answer, reply.log_probs()
+def _as_json(reply: TopKReply | SampleReply, words: list[str] | None) -> dict[str, Any]:
+    answer, of_a_row = reply.answer, "top" if isinstance(reply, TopKReply) else "draws"
     rows = [
-        {
-            "exact": bool(answer.exact[row]),
-            "scanned": int(answer.scanned[row]),
-            "top": [
-                {"id": token, **({"word": words[token]} if words else {})}
-                | {"logit": logit, "log_prob": log_prob}
-                for token, logit, log_prob in zip(
-                    reply.ids[row].tolist(),
-                    reply.logits[row].tolist(),
-                    log_probs[row].tolist(),
-                    strict=True,
-                )
-            ],
-        }
-        for row in range(len(reply.ids))
+        {"exact": bool(exact), "scanned": int(scanned), of_a_row: found}
+        for exact, scanned, found in zip(
+            answer.exact, answer.scanned, _found(reply, words), strict=True
+        )
     ]
     names = ("model", "version", "digest", "head", "normalizer")
     shared = {name: getattr(answer, name) for name in names}
     return {**shared, "knobs": dict(answer.knobs), "rows": rows}
 
 
-def _show(reply: TopKReply, words: list[str] | None) -> None:
-    answer, log_probs = reply.answer, reply.log_probs()
-    columns = ["row", "rank", "word", "id", "logit", "log prob", "proven", "scanned"]
+def _found(reply: TopKReply | SampleReply, words: list[str] | None) -> list[list[dict[str, Any]]]:
+    """What there is to say of each id, row by row."""
+    columns: dict[str, np.ndarray] = {"id": reply.ids}
+    if isinstance(reply, TopKReply):
+        columns |= {"logit": reply.logits, "log_prob": reply.log_probs()}
+    else:
+        columns |= {"log_prob": reply.log_probs}
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    found = [
+        [dict(zip(columns, one, strict=True)) for one in zip(*row, strict=True)] for row in rows
+    ]
+    if words is not None:
+        for one in chain(*found):
+            one["word"] = words[one["id"]]
+    return found
+
+
+def _show(reply: TopKReply | SampleReply, words: list[str] | None) -> None:
+    answer, place = reply.answer, "rank" if isinstance(reply, TopKReply) else "draw"
+    columns = ["row", place, "word", "id", "logit", "log prob", "proven", "scanned"]
     rows: list[list[object]] = []
-    for row, ids in enumerate(reply.ids.tolist()):
-        for rank, token in enumerate(ids):
-            rows.append(
-                [
-                    row,
-                    rank + 1,
-                    words[token] if words else None,
-                    token,
-                    float(reply.logits[row, rank]),
-                    float(log_probs[row, rank]),
-                    "yes" if answer.exact[row] else "no",
-                    int(answer.scanned[row]),
-                ]
-            )
+    for row, found in enumerate(_found(reply, words)):
+        proven, scanned = "yes" if answer.exact[row] else "no", int(answer.scanned[row])
+        for rank, one in enumerate(found, start=1):
+            named = [one.get(name) for name in ("word", "id", "logit", "log_prob")]
+            rows.append([row, rank, *named, proven, scanned])
     knobs = " ".join(f"{name}={value:g}" for name, value in answer.knobs.items())
     title = f"{answer.model}@{answer.version} {answer.head} {knobs}".rstrip()
     print_table(f"{title}, log Z: {answer.normalizer}", columns, rows)
