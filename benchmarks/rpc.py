@@ -4,6 +4,7 @@ Both are grpc.aio servers in a process of their own, asked by one blocking clien
 echo parses the same request and returns a reply of the same message and size, prepared beforehand:
 what is left is the price of the transport. Runs alternate; p50 and p99 are medians over the runs.
 The client keeps to one core and each server to the other, or the scheduler decides the numbers.
+Then whole steps of a decoder, by calls of their own and on a stream (rpc_steps.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import grpc
 import numpy as np
 
 from benchmarks.machine import describe
+from benchmarks.rpc_steps import percentiles, show_steps, steps
 from logitsieve.client.requests import to_tensor
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
@@ -97,12 +99,14 @@ async def echo(reply: bytes) -> None:
 
 
 def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
-    """TopK alone and with log Z, each beside an echo of its own reply; in-process time."""
+    """TopK alone and with log Z, each beside an echo of its own reply; in-process time; steps."""
     head, local = index.head(), []
     for row in contexts:
         start = perf_counter_ns()
         head.topk(row[None], K)
         local.append(perf_counter_ns() - start)
+    with our_server(index) as address:
+        by_step = steps(index, address, contexts)
     return {
         "vocab_size": index.vocab_size,
         "dim": index.dim,
@@ -110,6 +114,7 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
         "rows": 1,
         "in_process_us_p50": statistics.median(local) / 1000,
         "asked": {name: compare(index, contexts, code) for name, code in ASKED.items()},
+        "steps": by_step,
     }
 
 
@@ -118,7 +123,8 @@ def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> di
     requests = [pb.TopKRequest(hidden=to_tensor(row[None]), k=K) for row in contexts]
     for request in requests:
         request.target.normalizer = normalizer
-    with our_server(index) as ours:
+    with our_server(index) as address:
+        ours = stub_of(address)
         reply = ours.TopK(requests[0])
         with echo_server(reply) as other:
             runs: dict[str, list[np.ndarray]] = {"logitsieve": [], "echo": []}
@@ -129,13 +135,7 @@ def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> di
     return {
         "request_bytes": requests[0].ByteSize(),
         "reply_bytes": reply.ByteSize(),
-        "us": {
-            name: {
-                f"p{rank}": statistics.median(float(np.percentile(run, rank)) for run in found)
-                for rank in (50, 99)
-            }
-            for name, found in runs.items()
-        },
+        "us": {name: percentiles(found) for name, found in runs.items()},
         "ratios_p50": [
             float(np.median(ours_run) / np.median(echo_run))
             for ours_run, echo_run in zip(runs["logitsieve"], runs["echo"], strict=True)
@@ -156,14 +156,14 @@ def latencies(stub: DecoderStub, requests: list[pb.TopKRequest]) -> np.ndarray:
 
 
 @contextmanager
-def our_server(index: Index) -> Iterator[DecoderStub]:
-    """`logitsieve serve` over the folder that holds the index."""
+def our_server(index: Index) -> Iterator[str]:
+    """The address of a `logitsieve serve` over the folder that holds the index."""
     models = index.path.parent.parent
     command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", str(models)]
     with running([*command, "--port", "0", "--metrics-port", "0"], "stderr") as lines:
         for line in lines:
             if line.startswith("gRPC at "):
-                yield stub_of(line.split()[2].rstrip(","))
+                yield line.split()[2].rstrip(",")
                 return
     raise RuntimeError("the server did not start")
 
@@ -210,6 +210,7 @@ def show(results: dict[str, Any]) -> None:
             f"| {our_us['p99']:.0f} | {statistics.median(found['ratios_p50']):.3f} "
             f"| {found['server_compute_us_p50']:.1f} |"
         )
+    show_steps(results["steps"])
 
 
 if __name__ == "__main__":
