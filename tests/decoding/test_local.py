@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import sys
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from logitsieve.decoding import LocalDecoder
-from logitsieve.index import open_index
+from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.heads import HEADS
+from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.kernels.compile import Kernel
+from logitsieve.types.constraints import Constraints
 from logitsieve.types.decoder import Decoder
 from logitsieve.types.errors import InvalidKnob, InvalidRequest, ModelNotFound
 from tests.server.running import write_model
-from tests.synthetic import make_hidden
+from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +113,35 @@ def test_wrong_knobs(decoder: LocalDecoder, knobs: Any, field: str) -> None:
 def test_unknown_head(decoder: LocalDecoder) -> None:
     with pytest.raises(InvalidRequest, match="exact, screen"):
         decoder.topk(make_hidden(1), 1, head="svd")
+
+
+def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path) -> None:
+    softmax, hidden = make_softmax(), make_hidden(2)
+    heads = {name: HeadEntry() for name in HEADS}
+    parts = {}
+    for name, arrays in ARRAYS.items():
+        part = HEADS[name].part
+        assert part is not None
+        parts[part.name], heads[name] = arrays(softmax), HeadEntry(part.name)
+    path = tmp_path / "demo" / "1"
+    write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="screen")
+    decoder = LocalDecoder(open_index(path, kernel_cache=tmp_path / "kernels"))
+    decoder.warm()
+    warm = compiled()
+    constraints = [None, Constraints(banned=[1]), Constraints(allowed=[1, 2, 3])]
+    for head, normalizer, limits in product(HEADS, NORMALIZERS, constraints):
+        options: Any = {"head": head, "normalizer": normalizer, "constraints": limits}
+        decoder.topk(hidden, 3, **options)
+        decoder.score(hidden, [[1, 2]] * 2, **options)
+        decoder.beam_step(hidden, beams_in=2, beams_out=3, **options)
+        for filters in ({}, {"top_k": 5}, {"top_p": 0.5, "min_p": 0.1}, {"temperature": 0}):
+            decoder.sample(hidden, 3, **filters, **options)
+    assert compiled() == warm
+
+
+def compiled() -> set[str]:
+    """Entry kernels that are ready to be called."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("logitsieve.")]
+    found = [one for module in modules for one in vars(module).items()]
+    kernels = {name: one for name, one in found if isinstance(one, Kernel)}
+    return {name for name, one in kernels.items() if one.entry.cache_info().currsize}

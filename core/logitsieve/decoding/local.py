@@ -151,8 +151,13 @@ class LocalDecoder:
         self.index.warm(progress)
         zeros = np.zeros((1, self.index.dim), np.float32)
         unbiased = Constraints(biased=[0], bias=[0.0])
-        self.topk(zeros, 1, constraints=unbiased, normalizer="candidates")
+        self.topk(zeros, 1, constraints=unbiased, normalizer="sampled")
         self.beam_step(zeros, beams_in=1, beams_out=1)
+        self.sample(zeros, top_p=0.5)
+        for head in self.index.heads:
+            self.sample(zeros, head=head)
+        if "svd" in self.index.heads:
+            self.topk(zeros, 1, normalizer="lowrank")
 
     def _make_head(self, name: str, knobs: KnobValues) -> Head:
         head = self.index.head(name)

@@ -131,7 +131,7 @@ def _by_row(
 
 def _vector(values: Any, kinds: str) -> np.ndarray[Any, Any]:
     """TypeError unless `values` are numbers of one of numpy's `kinds`, truth values aside."""
-    if isinstance(values, list | tuple) and any(isinstance(one, bool) for one in values):
+    if isinstance(values, list | tuple) and bool in map(type, values):
         raise TypeError
     try:
         array = np.asarray(values)
