@@ -1,0 +1,1 @@
+"""Draws, log Z and perplexity: how right they are, and what they cost."""
