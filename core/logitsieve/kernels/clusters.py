@@ -27,7 +27,8 @@ from logitsieve.kernels.pointers import (
 from logitsieve.kernels.queries import NORM, STATE, empty_heaps
 from logitsieve.kernels.record import LARGEST_NORM, RECORD, ROWS, matrix_at, matrix_record
 from logitsieve.kernels.route import LARGEST_DIM, encode_centroids, route
-from logitsieve.kernels.scan import UNLISTED, scan_all, scan_one
+from logitsieve.kernels.scan import scan_all, scan_one
+from logitsieve.kernels.splice import splice
 from logitsieve.types.results import Float32, Int32, Int64
 
 (
@@ -102,12 +103,12 @@ def route_queries(record, routes, count):
         for q in range(count):
             if not route(clusters, routes, q):
                 first, last = np.int64(0), clusters.matrix.rows
-                scan_one(clusters.matrix, UNLISTED, routes.kept, first, last, routes, q)
+                scan_one(clusters.matrix, False, routes.kept, first, last, routes, q)
     if record[NORMS] != 0:
         _escalate(record, routes, count)
 
 
-@inline
+@splice
 def _escalate(record, routes, count):
     """Route the rows that are far from every centroid to the list that is empty."""
     norms, least = float64_pointer(record[NORMS]), float64_of_bits(record[ESCALATE])

@@ -9,6 +9,7 @@ from logitsieve.kernels.dots import padded
 from logitsieve.kernels.lanes import LANES, larger, largest_lane, load, splat32
 from logitsieve.kernels.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.queries import SIZE
+from logitsieve.kernels.splice import splice
 
 SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
 LOWEST = np.float32(-3.4028234e38)
@@ -27,7 +28,7 @@ def cut_of(queries, q, state, margin):
     return cut if cut > LOWEST else LOWEST  # also where the margin is not a number
 
 
-@inline
+@splice
 def cut_between(values, size, wanted, most):
     """A value that between `wanted` and `most` of the values reach, found by bisection."""
     best = splat32(np.float32(-np.inf))

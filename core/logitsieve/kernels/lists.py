@@ -16,6 +16,7 @@ from logitsieve.kernels.prescreen import describe_query, filter_at, scan_filtere
 from logitsieve.kernels.queries import CHUNK
 from logitsieve.kernels.record import RECORD, ROWS, matrix_at
 from logitsieve.kernels.scan import LISTED, scan_four, scan_one
+from logitsieve.kernels.splice import splice
 
 Lists = namedtuple("Lists", "offsets ids")
 
@@ -42,7 +43,7 @@ def lists_length(lists, clusters, probes):
     return total
 
 
-@inline
+@splice
 def scan_lists(matrix, lists, routes, queries, count):
     """Offer to each query the rows of its lists, one query after the other."""
     for q in range(count):
@@ -51,7 +52,7 @@ def scan_lists(matrix, lists, routes, queries, count):
             scan_one(matrix, LISTED, lists.ids, first, last, queries, q)
 
 
-@inline
+@splice
 def scan_prescreened(sketch, lists, routes, queries, count, scanned):
     """Each list through the sketch of this record; the scratch begins with a chunk of logits."""
     filtered = filter_at(sketch, as_float64(shift(queries.logits, CHUNK)))
@@ -69,7 +70,7 @@ def grouping_room(record, routed):
     return record[RECORD + ROWS] + 2 + routed
 
 
-@inline
+@splice
 def scan_grouped(record, lists, routes, queries, count, scratch):
     """Queries of the same cluster go through its list four at a time."""
     matrix, clusters, begin = matrix_at(record, 0), record[RECORD + ROWS], np.int64(0)
@@ -89,7 +90,7 @@ def scan_grouped(record, lists, routes, queries, count, scratch):
         begin = end
 
 
-@inline
+@splice
 def _group(routes, count, clusters, ends, order):
     """Counting sort: cluster c owns order[ends[c-1]:ends[c]], the queries routed to it."""
     routed = count * routes.limit

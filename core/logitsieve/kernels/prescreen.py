@@ -30,6 +30,7 @@ from logitsieve.kernels.sketch import (
     rotated_room,
     sketch_at,
 )
+from logitsieve.kernels.splice import splice
 
 # Scratch of one query: codes, factors, rotated coordinates; what refining a chunk of a list finds,
 # and the ids [CHUNK] of it that are computed.
@@ -57,7 +58,7 @@ def filter_at(record, scratch):
     )
 
 
-@inline
+@splice
 def describe_query(record, filtered, queries, q):
     """What `scan_filtered` needs of query q."""
     norm = queries.states[STATE * q + NORM]
@@ -65,7 +66,7 @@ def describe_query(record, filtered, queries, q):
     describe(record, h, norm, filtered.rotated, filtered.planes, filtered.factors)
 
 
-@inline
+@splice
 def scan_filtered(record, filtered, ids, first, last, queries, q):
     """As `scan_one` of the rows ids[first:last] for query q, less those that cannot be kept.
 

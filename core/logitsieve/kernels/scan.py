@@ -22,8 +22,8 @@ from logitsieve.kernels.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.pointers import shift
 from logitsieve.kernels.queries import CHUNK, CUT, SIZE, SLACK, STATE
 
-# Whether rows are named by ids. Numba would compile another function for each literal True or 0;
-# a numpy scalar is of a type like any other.
+# Whether rows are named by ids. Numba compiles another function for each literal True or 0, but not
+# for a numpy scalar. It is worth that for `scan_one` of all rows: there it saves a twentieth.
 LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 
 TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
@@ -85,9 +85,12 @@ def _ranked(logits, count, rank):
 
 
 @inline
-def _row(listed, ids, i, last):
-    i = min(i, last - 1)
-    return int(ids[i]) if listed else i
+def _four_rows(listed, ids, i, last):
+    """Places i .. i + 3, or the ids there; from `last` on the one before it again."""
+    j, k, m = min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
+    if listed:
+        return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])
+    return i, j, k, m
 
 
 @inline
@@ -105,15 +108,15 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
         for i in range(start, stop, 4):
-            a, b = _row(listed, ids, i, stop), _row(listed, ids, i + 1, stop)
-            c, e = _row(listed, ids, i + 2, stop), _row(listed, ids, i + 3, stop)
+            a, b, c, e = _four_rows(listed, ids, i, stop)
             dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
             logits[i - start] = dots[0] + matrix.bias[a]
             logits[i - start + 1] = dots[1] + matrix.bias[b]
             logits[i - start + 2] = dots[2] + matrix.bias[c]
             logits[i - start + 3] = dots[3] + matrix.bias[e]
         _fill_lanes(logits, stop - start)
-        decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
+        named = np.bool_(listed)
+        decide_above(matrix, named, ids, start, stop - start, logits, queries, q)
 
 
 @inline
@@ -132,8 +135,7 @@ def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
         for i in range(start, stop, 4):
-            a, b = _row(listed, ids, i, stop), _row(listed, ids, i + 1, stop)
-            c, e = _row(listed, ids, i + 2, stop), _row(listed, ids, i + 3, stop)
+            a, b, c, e = _four_rows(listed, ids, i, stop)
             dots = dots_4x4(
                 matrix.weight, a * dim, b * dim, c * dim, e * dim,
                 H, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
@@ -160,4 +162,4 @@ def scan_all(matrix, queries, count):
         for q in range(0, fours, 4):
             scan_four(matrix, UNLISTED, queries.kept, first, last, queries, q, q + 1, q + 2, q + 3)
         for q in range(fours, count):
-            scan_one(matrix, UNLISTED, queries.kept, first, last, queries, q)
+            scan_one(matrix, False, queries.kept, first, last, queries, q)

@@ -36,6 +36,7 @@ from logitsieve.kernels.sketch import (
     sketch_at,
     spread_factors,
 )
+from logitsieve.kernels.splice import splice
 
 FIRST = 32  # groups that give the threshold, at least
 FIRST_ROWS = 8  # rows of theirs for each answer wanted, at least
@@ -98,7 +99,7 @@ def sieve(record, queries, works, room, groups, rotated, count, keep):
         first, last = last, min(last + TILE, sketch.groups)
 
 
-@inline
+@splice
 def _begin(record, work, queries, q, groups, keep):
     """Bound the first groups, and compute the rows of theirs with the best estimates."""
     sketch, query = sketch_at(record), spread_factors(work.factors)
@@ -120,7 +121,7 @@ def _store_bounds(work, group, found):
     store(work.uppers, group * LANES, found[1])
 
 
-@inline
+@splice
 def _go_on(record, work, queries, q, first, last, groups, keep):
     """Groups first .. last-1: what passes the threshold is noted, and settled a chunk at a time.
 
@@ -174,7 +175,7 @@ def _cut(work, queries, q):
     return cut_of(queries, q, shift(queries.states, STATE * q), work.factors[MARGIN])
 
 
-@inline
+@splice
 def _settle(record, work, queries, q, keep):
     """Refine what passed, and compute what reaches the threshold still; the threshold then."""
     sketch, passed = sketch_at(record), int(work.counts[PASSED])
