@@ -40,6 +40,11 @@ class OursMethod:
         self._now: Head = indexes[1].head(name)
 
     @property
+    def index(self) -> Index:
+        """At one thread."""
+        return self._indexes[1]
+
+    @property
     def settings(self) -> Sequence[Knobs]:
         """The stored point, and every combination of the values that each knob says to try.
 

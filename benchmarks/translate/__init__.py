@@ -1,0 +1,1 @@
+"""German to English by every head, greedily and by beams: `python -m benchmarks.translate`."""

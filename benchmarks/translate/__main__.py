@@ -1,0 +1,5 @@
+"""`python -m benchmarks.translate`."""
+
+from benchmarks.translate.run import main
+
+main()
