@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -286,6 +288,20 @@ def test_models_without_a_linear_output_layer_are_refused(language_model: Any) -
         attach(language_model.transformer, decoder_of(language_model))
     with pytest.raises(InvalidRequest, match="elsewhere"):
         attach(language_model, decoder_of(language_model), elsewhere="0")  # type: ignore[arg-type]
+
+
+def test_without_transformers_the_pip_line_is_shown() -> None:
+    script = "import sys; sys.modules['transformers'] = None; import logitsieve.client.huggingface"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "transformers is not installed: pip install 'logitsieve[huggingface]'" in done.stderr
+
+
+def test_a_penalty_does_not_make_greedy_search_ask_again(language_model: Any) -> None:
+    decoder = decoder_of(language_model)
+    with attach(language_model, decoder, k=10):
+        made = generate(language_model, repetition_penalty=1.1, eos_token_id=None)
+    steps = len(made[0]) - prompts()["input_ids"].shape[1]
+    assert len(targets_of(decoder)) == 1 + 2 * steps  # attach; the best, and the repeated ones
 
 
 def test_training_is_refused(language_model: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from logitsieve.index_builder.capture import CaptureConfig, capture
 from logitsieve.index_builder.capture_huggingface import open_folder
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.errors import InvalidRequest, MissingExtra
 from tests.client.tiny_models import VOCABULARY, gpt2, marian, prompts
 
 WORDS = {"<unk>": 0, "<s>": 1} | {f"w{number}": number for number in range(2, VOCABULARY)}
@@ -127,3 +128,11 @@ def test_a_folder_without_its_weights(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("w2 w3\n")
     with pytest.raises(InvalidRequest, match="a tokenizer of a causal language model"):
         open_folder(tmp_path, tmp_path / "text.txt")
+
+
+def test_without_transformers_the_pip_line_is_shown(
+    folder: Path, text: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'logitsieve\[huggingface\]'"):
+        open_folder(folder, text[0])

@@ -50,23 +50,24 @@ class DecoderHead(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
         self.asked: Asked | None = None
         self._decoder, self._target = decoder, target
-        self._normalizer, self._k_asked = normalizer, k
+        self._normalizer, self._k_asked = normalizer, k  # rest() sets .k and .enough
         self.rest()
 
     def rest(self) -> None:
         """Answer all positions, with log Z: nobody is generating."""
-        self.k, self._last_only, self._wants_log_z = self._k_asked, False, True
+        self.k = self.enough = self._k_asked
+        self._last_only, self._wants_log_z = False, True
 
     def serve(self, config: GenerationConfig) -> None:
         """Answer the last position, as precisely as `generate` will look at it."""
-        beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
-        count = 0 if ends is None else len(ends)
-        pairs = max(2, 1 + count) * beams if beams > 1 else 1
-        top_k = (config.top_k or 0) if config.do_sample else 0
-        self.k = min(max(self._k_asked, pairs, top_k), self.out_features)
+        self.enough = min(_looked_at(config) or self._k_asked, self.out_features)
+        self.k = max(self._k_asked, self.enough)
         self._last_only = True
         self._wants_log_z = bool(
-            beams > 1 or config.do_sample or config.output_scores or config.output_logits
+            (config.num_beams or 1) > 1
+            or config.do_sample
+            or config.output_scores
+            or config.output_logits
         )
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -143,3 +144,13 @@ class DecoderHead(nn.Module):
             unknown -= new.sum(1)
         missing = (1 - known).clamp(min=0) / unknown.clamp(min=1)
         return torch.minimum(log_z + missing.log(), top.logits[:, -1].double()).float()
+
+
+def _looked_at(config: GenerationConfig) -> int:
+    """How many of a row's best ids the choice depends on; 0 for all of them."""
+    beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
+    count = 0 if ends is None else len(ends)
+    pairs = max(2, 1 + count) * beams if beams > 1 else 1
+    if not config.do_sample:
+        return pairs
+    return max(pairs, config.top_k) if config.top_k else 0

@@ -49,7 +49,7 @@ WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
 
 
 class KnownLogits(LogitsProcessor):
-    """Makes sure of the logits of edited ids, and of as many best others as were asked for."""
+    """Makes sure of the logits of edited ids, and of as many of the best others as will matter."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class KnownLogits(LogitsProcessor):
         free = (~touched).sum(1)
         few = free <= touched.shape[1] // 2
         wanted |= ~touched & few[:, None]  # all that remain are soon named
-        needed = torch.where(few, 0, torch.clamp(free, max=asked.ids.shape[1]))
+        needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
         top = asked
         while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
             k = min(2 * top.ids.shape[1], touched.shape[1])
