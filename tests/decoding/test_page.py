@@ -1,0 +1,25 @@
+"""The examples of docs/decoding.md run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from tests.server.running import write_whole
+from tests.synthetic import make_hidden
+
+PAGE = Path(__file__).parents[2] / "docs" / "decoding.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def test_the_examples_run_in_their_order(tmp_path: Path) -> None:
+    names = {
+        "hidden": make_hidden(10),
+        "targets": np.arange(10),
+        "seeds": np.arange(10),
+        "history": [[9, 4]] * 10,
+    }
+    code = "\n".join(EXAMPLES).replace("models/lm/1", str(write_whole(tmp_path, "lm")))
+    exec(compile(code, PAGE.name, "exec"), names)
