@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import erfc, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -104,3 +105,41 @@ def beam_pairs(
             pair = Pair(parent, token, score, rank, one.finished or token in eos_ids)
             found.append(((-rank, parent, -logit, token), pair))
     return [pair for _, pair in sorted(found)[:most]]
+
+
+def softmax(logits_V: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
+    """[V] probabilities at a temperature; 0 for logits of -inf."""
+    weights = np.exp((logits_V - logits_V.max()) / temperature)
+    return np.asarray(weights / weights.sum())
+
+
+def filtered(
+    logits_V: NDArray[np.float64], temperature: float, top_k: int, top_p: float, min_p: float
+) -> list[int]:
+    """The ids that remain, best first: temperature, then top-k, top-p and min-p in that order."""
+    probs = softmax(logits_V, temperature)
+    order = best(logits_V[None], len(logits_V))[0]
+    order = order[probs[order] > 0][: top_k or None]
+    shares = probs[order] / probs[order].sum()
+    before = np.cumsum(shares) - shares
+    order = order[(before < top_p) | (np.arange(len(order)) == 0)]
+    return [int(i) for i in order if probs[i] >= min_p * probs[order[0]]]
+
+
+def chi_square_p(counts: NDArray[np.int64], probs: NDArray[np.float64]) -> float:
+    """The chance of counts as far from `probs` or farther, where 5 or more are expected of each.
+
+    What is rarer shares a cell. Wilson and Hilferty 1931: cube roots of chi-square are normal.
+    """
+    expected = probs * counts.sum()
+    common = expected >= 5
+    cells = np.append(expected[common], expected[~common].sum())
+    seen = np.append(counts[common], counts[~common].sum())
+    assert not seen[cells == 0].any(), "what is impossible was drawn"
+    cells, seen = cells[cells > 0], seen[cells > 0]
+    freedom = len(cells) - 1
+    if freedom == 0:
+        return 1.0
+    spread = 2 / (9 * freedom)
+    statistic = ((seen - cells) ** 2 / cells).sum() / freedom
+    return 0.5 * erfc((np.cbrt(statistic) - (1 - spread)) / sqrt(2 * spread))

@@ -136,7 +136,8 @@ def with_proof(
 
 def interval(log_z: Float64) -> LogZ:
     """float32 of [B, 3]: an estimate, and what encloses the interval it is proven to lie in."""
-    value, low, high = log_z.astype(np.float32).T
+    with np.errstate(over="ignore"):  # what is beyond float32 lies between its end and infinity
+        value, low, high = log_z.astype(np.float32).T
     infinite = np.float32(np.inf)
     low = np.where(low > log_z[:, 1], np.nextafter(low, -infinite), low)
     high = np.where(high < log_z[:, 2], np.nextafter(high, infinite), high)

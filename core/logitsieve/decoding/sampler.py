@@ -27,7 +27,7 @@ from logitsieve.index import Index
 from logitsieve.kernels.lazy_gumbel import lazy_sample
 from logitsieve.kernels.nucleus import list_sample
 from logitsieve.types.requests import Sampling
-from logitsieve.types.results import Bool, Float32, Int32, Int64
+from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
 
 TRUSTED = 5  # how many best ids a head is trusted to find where it proves nothing
 
@@ -52,6 +52,7 @@ class _Drawn(NamedTuple):
     scanned: Int32
     normalizer: str
     log_z: LogZ | None
+    value: Float64 | None  # [B] log_z.value before it is rounded
 
 
 def sample(
@@ -116,13 +117,14 @@ def _from_all(
     index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
 ) -> Draws:
     draw = DRAWS.get(head.name, _draw_lazily)
-    ids, exact, scanned, own, log_z = draw(index, head, hidden, how, edits, normalizer)
+    ids, exact, scanned, own, log_z, value = draw(index, head, hidden, how, edits, normalizer)
     name, scale = normalizer or own, 1.0 / how.temperature
-    if log_z is None or name != own:
+    if log_z is None or value is None or name != own:
         log_z = find_normalizer(name)(index, head, hidden, 1, edits, scale)
-    assert log_z.value is not None, "a normalizer finds a value"
+        assert log_z.value is not None, "a normalizer finds a value"
+        value = log_z.value.astype(np.float64)
     logits = logits_of(index, hidden, ids, edits)
-    log_probs = (logits * scale - log_z.value[:, None].astype(np.float64)).astype(np.float32)
+    log_probs = (logits * scale - value[:, None]).astype(np.float32)
     fallback = np.zeros(len(hidden), np.bool_)
     return Draws(ids, log_probs, exact, scanned, fallback, name, log_z)
 
@@ -134,8 +136,9 @@ def _draw_exactly(
     ids, log_z, scanned = source.draw(
         hidden, how.samples, how.seeds, how.step, scale, edits and edits[:3]
     )
-    found = LogZ(log_z.astype(np.float32))
-    return _Drawn(ids, np.ones(len(hidden), np.bool_), scanned, "exact", found)
+    with np.errstate(over="ignore"):  # of what is beyond float32, infinity says so
+        found = LogZ(log_z.astype(np.float32))
+    return _Drawn(ids, np.ones(len(hidden), np.bool_), scanned, "exact", found, log_z)
 
 
 def _draw_by_bounds(
@@ -152,8 +155,8 @@ def _draw_by_bounds(
         edits and edits[:3],
         fine=normalizer == "certified",
     )
-    exact = np.ones(len(hidden), np.bool_)
-    return _Drawn(ids, exact, scanned, "certified", interval(log_z))
+    exact, value = np.ones(len(hidden), np.bool_), np.clip(*log_z.T)
+    return _Drawn(ids, exact, scanned, "certified", interval(log_z), value)
 
 
 def _draw_lazily(
@@ -169,7 +172,7 @@ def _draw_lazily(
     bad = lazy_sample(address, hidden, *asked, *found, floors, ids, computed)
     refuse_first([bad])
     scanned = (np.diff(found.offsets) + computed).astype(np.int32)
-    return _Drawn(ids, np.zeros(rows, np.bool_), scanned, "sampled", None)
+    return _Drawn(ids, np.zeros(rows, np.bool_), scanned, "sampled", None, None)
 
 
 Draw = Callable[[Index, Head, Float32, Sampling, Edits | None, str], _Drawn]

@@ -2,21 +2,22 @@
 
 Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p). Top-k keeps exactly k, ties by the lower
 id. A nucleus is decided by what log Z is proven to lie between, and where that leaves it open by
-the exact one: never guessed.
+the exact one, in float64: never guessed.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, L ids of all lists.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from logitsieve.decoding.constrained import Best, best_edited
 from logitsieve.decoding.edits import Edits, offsets_of, unedited
-from logitsieve.decoding.normalizers import default_normalizer, find_normalizer
+from logitsieve.decoding.normalizers import with_proof
 from logitsieve.heads.base import Head
+from logitsieve.heads.exact import ExactHead
 from logitsieve.index import Index
 from logitsieve.kernels.nucleus import OPEN, SHORT, cut_lists
 from logitsieve.types.requests import Sampling
@@ -53,11 +54,11 @@ def shortlist(
         part = edits.rows(pending)
         best = best_edited(index.softmax, head, hidden[pending], wanted[pending], part)
         whole = wanted[pending] == limits[pending]
-        masses.find(pending[~whole], default_normalizer(index))
+        masses.find(pending[~whole])
         lengths = _cut(best, wanted[pending], whole, how, masses.log_z[pending])
         settled = lengths > 0
         pieces.append((pending[settled], best.rows(settled), lengths[settled]))
-        masses.find(pending[lengths == OPEN], "exact")
+        masses.compute(pending[lengths == OPEN])
         short = pending[lengths == SHORT]
         wanted[short] = np.minimum(GROWTH * wanted[short], limits[short])
         pending = pending[~settled]
@@ -85,18 +86,28 @@ class _Masses:
         self.log_z = np.full((len(hidden), 2), np.nan)
         self.computed = np.zeros(len(hidden), np.bool_)  # exactly
 
-    def find(self, rows: Int64, normalizer: str) -> None:
-        """By that normalizer: by the exact one for all `rows`, else where nothing is known yet."""
-        if normalizer != "exact":
-            rows = rows[np.isnan(self.log_z[rows, 0])]
+    def find(self, rows: Int64) -> None:
+        """By proven bounds, if the index has them, where nothing is known yet."""
+        rows = rows[np.isnan(self.log_z[rows, 0])]
+        index, head, hidden, edits = self._asked
         if not rows.size or self._how.top_p == 1.0:
             return
-        index, head, hidden, edits = self._asked
-        normalize, scale = find_normalizer(normalizer), 1.0 / self._how.temperature
-        found = normalize(index, head, hidden[rows], 1, edits.rows(rows), scale)
-        for place, end in enumerate((found.low, found.high)):
-            self.log_z[rows, place] = found.value if end is None else end
-        self.computed[rows] |= normalizer == "exact"
+        if "certified" not in index.heads:
+            self.compute(rows)
+            return
+        scale = 1.0 / self._how.temperature
+        found = with_proof(index, head, hidden[rows], 1, edits.rows(rows), scale)
+        self.log_z[rows, 0], self.log_z[rows, 1] = found.low, found.high
+
+    def compute(self, rows: Int64) -> None:
+        """Exactly; `rows` do not name all that may be answered."""
+        if not rows.size:
+            return
+        index, _, hidden, edits = self._asked
+        exact, seeds = cast(ExactHead, index.head("exact")), np.zeros(rows.size, np.uint64)
+        scale, edited = 1.0 / self._how.temperature, edits.rows(rows)[:3]
+        log_z = exact.draw(hidden[rows], 0, seeds, 0, scale, edited)[1]
+        self.log_z[rows], self.computed[rows] = log_z[:, None], True
 
 
 def _cut(best: Best, wanted: Int64, whole: Bool, how: Sampling, log_z: Float64) -> Int64:

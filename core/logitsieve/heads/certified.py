@@ -31,9 +31,9 @@ from logitsieve.heads.part import Arrays, Part, Tensor, all_different
 from logitsieve.heads.proving import ProvingHead
 from logitsieve.kernels.certified import certified_bounds, certified_candidates, certified_topk
 from logitsieve.kernels.csr import csr_log_sum_exp
-from logitsieve.kernels.envelope import envelope_sample
 from logitsieve.kernels.lanes import LANES
 from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.rejection import envelope_sample
 from logitsieve.kernels.sketch import COARSE_EXTRA, sketch_record
 from logitsieve.types.results import (
     ArrayLike,

@@ -1,17 +1,11 @@
-"""Draws from the whole softmax by rejection under proven bounds.
-
-Every row i has a weight R_i >= e^{x_i / T}, from the sketch's bound of its logit x_i. A row is
-drawn with probability R_i / sum R and accepted with probability e^{x_i / T} / R_i; else its weight
-falls to what was learnt about it, and another is drawn. Whatever was tried before, the row that a
-trial accepts has the softmax's probabilities: draws are exact however the weights came to be, and
-what one draw learns the next ones use. U / Z trials are expected at most, U being the sum of the
-weights at first.
+"""Weights of all rows, none below e^{x_i / T}, from the sketch's bounds of the logits x_i.
 
 A weight is that of the coarse codes, then of the fine ones, then exact; relative to about the
-largest, in float32, so that an exact one is off by 2^-24 of itself. Or, for a log Z that is close,
-all weights are that of the fine codes from the start.
+largest, in float32, so that an exact one is off by 2^-24 of itself, or 2^-150. Or, for a log Z that
+is close, all weights are those of the fine codes from the start. Rows that have much of the weight
+are made exact at once.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
+Shape letters: V vocabulary, E edits of a row.
 """
 
 from __future__ import annotations
@@ -21,8 +15,8 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.dots import padded, row_of, widen_row
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.dots import padded
 from logitsieve.kernels.exponential import exp_lanes
 from logitsieve.kernels.gather import sum_of
 from logitsieve.kernels.lanes import (
@@ -41,18 +35,9 @@ from logitsieve.kernels.lanes import (
     zeros64,
 )
 from logitsieve.kernels.masks import lanes_not_below, lowest_bit
-from logitsieve.kernels.philox import TRIALS, random_bits, uniform
-from logitsieve.kernels.pointers import (
-    as_float32,
-    as_int8,
-    as_int32,
-    int64_pointer,
-    keep_alive,
-    pointer,
-    shift,
-)
+from logitsieve.kernels.pointers import as_float32, as_int8, as_int32, shift
 from logitsieve.kernels.queries import CHUNK
-from logitsieve.kernels.record import admissible, matrix_at
+from logitsieve.kernels.record import DIM, matrix_at
 from logitsieve.kernels.sketch import (
     FACTORS,
     FOUR,
@@ -67,8 +52,7 @@ from logitsieve.kernels.sketch import (
     sketch_at,
     spread_factors,
 )
-from logitsieve.kernels.tally import BLOCK, TILE, Tally, find_share, tally_again, tally_all, whole
-from logitsieve.types.results import Float32, Float64, Int32, Int64
+from logitsieve.kernels.tally import BLOCK, TILE, Tally, tally_again, tally_all, whole
 
 HEAVY = 1 / 256  # of all weight: rows that have more are computed before the first draw
 FAR = 20.0  # nats that a bound may stay above the best known logit, lest weights underflow
@@ -89,81 +73,23 @@ Envelope = namedtuple(
 Level = namedtuple("Level", "inverse top lift")
 
 
-@kernel(
-    "(int64, float32[:,::1], uint64[::1], uint64, float64, boolean, int64[::1], int32[::1],"
-    " float64[::1], int32[:,::1], float64[:,::1], int32[::1], int64, int64)"
-)
-def envelope_sample(
-    address: int,
-    hidden: Float32,
-    seeds: np.ndarray,
-    step: int,
-    inverse: float,
-    fine: bool,
-    offsets: Int64,
-    places: Int32,
-    values: Float64,
-    ids: Int32,
-    log_z: Float64,
-    scanned: Int32,
-    start: int,
-    stop: int,
-) -> int:
-    """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
-
-    Bounds are those of the fine codes of all rows, if `fine`, and places are rows of W then, else
-    of the sketch's order. The logits at places[offsets[r] : offsets[r+1]] are `values` [E] instead,
-    -inf for what must not be drawn. log_z [B, 3] is an estimate of the logarithm of the sum of all
-    e^{x / T}, and the two numbers it is proven to lie between. scanned [B] counts exact logits.
-    `address` is the sketch's record's. Returns -1, or the first row that is not finite, or too
-    large.
-    """
-    record = int64_pointer(address)
-    dim = hidden.shape[1]
-    size = (sketch_at(record).rows + BLOCK - 1) // BLOCK * BLOCK
-    room = padded(dim) + query_room(record) + FACTORS + rotated_room(record) + REFINED_ROOM
-    scratch = np.empty(room + size + size // TILE + size // BLOCK + 2 + CHUNK, np.float64)
-    states = np.empty(size, np.uint8)
-    envelope = _envelope(record, pointer(scratch), pointer(states), size, dim, fine)
-    bad = -1
-    for row in range(start, stop):
-        h = row_of(pointer(hidden), row, dim)
-        norm = np.sqrt(widen_row(h, envelope.wide, dim))
-        if not admissible(record, 0, norm):
-            bad = row
-            break
-        rotated = as_float32(shift(envelope.factors, FACTORS))
-        describe(record, h, norm, rotated, envelope.planes, envelope.factors)
-        edited, instead = shift(pointer(places), offsets[row]), shift(pointer(values), offsets[row])
-        count = offsets[row + 1] - offsets[row]
-        if fine:
-            _bound_finely(record, envelope)
-        else:
-            _bound_all(record, envelope)
-        level, found = _level(record, envelope, inverse, edited, instead, count)
-        if level.lift <= LIFTED:
-            _weigh(record, envelope, level)
-        else:
-            level, found = _weigh_exactly(record, envelope, level)
-        for i in range(count):
-            _put(envelope, edited[i], exp(instead[i] * inverse - level.top))
-        tally_all(envelope.tally)
-        found += _compute_heavy(record, envelope, level)
-        _write_log_z(envelope, level, shift(pointer(log_z), 3 * row))
-        for draw in range(ids.shape[1]):
-            key = np.uint64(draw) | TRIALS
-            place, computed = _draw(record, envelope, level, seeds[row], step, key)
-            ids[row, draw] = _row(record, envelope, place)
-            found += computed
-        scanned[row] = found
-    keep_alive(scratch)
-    keep_alive(states)
-    return bad
+@inline
+def places_of(record):
+    """How many places the tally has: all rows, up to a multiple of BLOCK."""
+    return (sketch_at(record).rows + BLOCK - 1) // BLOCK * BLOCK
 
 
 @inline
-def _envelope(record, scratch, states, size, dim, fine):
-    planes = shift(scratch, padded(dim))
+def envelope_room(record, size):
+    """float64 values of scratch for an envelope of that many places."""
+    query = padded(record[DIM]) + query_room(record) + FACTORS + rotated_room(record)
+    return query + REFINED_ROOM + size + size // TILE + size // BLOCK + 2 + CHUNK
+
+
+@inline
+def envelope_at(record, scratch, states, size, fine):
+    """The envelope in that room, of which nothing is known yet; `states` has `size` bytes."""
+    planes = shift(scratch, padded(record[DIM]))
     factors = shift(planes, query_room(record))
     refined = shift(factors, FACTORS + rotated_room(record))
     floats = as_float32(shift(refined, REFINED_ROOM))
@@ -174,6 +100,29 @@ def _envelope(record, scratch, states, size, dim, fine):
         Tally(floats, tiles, blocks, size), shift(floats, size), states, sums,
         as_int8(planes), factors, refined_at(refined), as_int32(shift(sums, 2)), scratch, fine,
     )  # fmt: skip
+
+
+@inline
+def weigh_all(record, envelope, h, norm, inverse, edited, instead, count):
+    """(level, rows computed): weights for a row of hidden of that norm, widened before.
+
+    The logits at the places edited[:count] are `instead`.
+    """
+    rotated = as_float32(shift(envelope.factors, FACTORS))
+    describe(record, h, norm, rotated, envelope.planes, envelope.factors)
+    if envelope.fine:
+        _bound_finely(record, envelope)
+    else:
+        _bound_all(record, envelope)
+    level, found = _level(record, envelope, inverse, edited, instead, count)
+    if level.lift <= LIFTED:
+        _weigh(record, envelope, level)
+    else:
+        level, found = _weigh_exactly(record, envelope, level)
+    for i in range(count):
+        _put(envelope, edited[i], exp(instead[i] * inverse - level.top))
+    tally_all(envelope.tally)
+    return level, found + _compute_heavy(record, envelope, level)
 
 
 @inline
@@ -217,22 +166,24 @@ def _store_bounds(envelope, group, bounds, margin):
 
 @inline
 def _begin(record, envelope, state):
-    """All places are of that state, and nothing is beyond the vocabulary."""
-    for place in range(sketch_at(record).rows, envelope.tally.size):
-        envelope.tally.weights[place] = envelope.estimates[place] = -np.inf
+    """All places are of that state; beyond the vocabulary there is, exactly, nothing."""
     for place in range(envelope.tally.size):
         envelope.states[place] = state
+    for place in range(sketch_at(record).rows, envelope.tally.size):
+        envelope.tally.weights[place] = envelope.estimates[place] = -np.inf
+        envelope.states[place] = EXACT
 
 
 @inline
-def _row(record, envelope, place):
+def row_at(record, envelope, place):
+    """The row of W at a place."""
     return place if envelope.fine else int(sketch_at(record).order[place])
 
 
 @inline
 def _logit(record, envelope, place):
     """The exact logit of the row at a place, in float64."""
-    return sum_of(matrix_at(record, 0), envelope.wide, _row(record, envelope, place))
+    return sum_of(matrix_at(record, 0), envelope.wide, row_at(record, envelope, place))
 
 
 @inline
@@ -330,7 +281,7 @@ def _put(envelope, place, weight):
 
 
 @inline
-def _compute(record, envelope, level, place):
+def compute(record, envelope, level, place):
     """Make the weight at a place exact, and return it in float64."""
     weight = exp(_logit(record, envelope, place) * level.inverse - level.top)
     _put(envelope, place, weight)
@@ -346,53 +297,33 @@ def _compute_heavy(record, envelope, level):
         if tally.tiles[tile] >= cut:
             for place in range(tile * TILE, (tile + 1) * TILE):
                 if tally.weights[place] >= cut and envelope.states[place] != EXACT:
-                    _compute(record, envelope, level, place)
+                    compute(record, envelope, level, place)
                     found += 1
             tally_again(tally, tile * TILE)
     return found
 
 
 @inline
-def _write_log_z(envelope, level, log_z):
-    low = envelope.sums[LOWS] * (1 - 1e-5)
+def write_log_z(envelope, level, log_z):
+    """log_z [3]: an estimate of log Z, and the two numbers that it is proven to lie between.
+
+    A weight holds `lift` already. A lower bound does not, and where its row was computed, some was
+    left of it: what `_put` takes off errs by 13/8 of the lift beside the lift itself.
+    """
+    low, off = envelope.sums[LOWS] * (1 - 1e-5), 2.0**-50 * abs(level.top)
     log_z[0] = level.top + log(max(envelope.sums[ESTIMATES], LEAST))
-    log_z[1] = level.top + log(low) - 2 * level.lift if low > 0 else -np.inf
-    log_z[2] = level.top + log(whole(envelope.tally)) + 1e-5
+    log_z[1] = level.top + log(low) - 4 * level.lift - off if low > 0 else -np.inf
+    log_z[2] = level.top + log(whole(envelope.tally)) + 1e-5 + off
 
 
 @inline
-def _fine_weight(record, envelope, level, place):
-    """The weight that the fine codes allow a row."""
-    envelope.rows[0] = _row(record, envelope, place)
+def fine_weight(record, envelope, level, place):
+    """The weight that the fine codes allow a row; never so little that float32 loses it."""
+    envelope.rows[0] = row_at(record, envelope, place)
     refine(sketch_at(record), envelope.planes, envelope.factors, envelope.rows, 1, envelope.refined)
     upper = float(envelope.refined.uppers[0])
     upper += envelope.factors[MARGIN] + 2.0**-21 * abs(upper)
-    return exp(min(0.0, upper * level.inverse + level.lift - level.top))
-
-
-@inline
-def _draw(record, envelope, level, seed, step, draw):
-    """(The place that is drawn, rows computed). Every trial that fails lowers a weight."""
-    tally, found, trial = envelope.tally, 0, np.uint64(0)
-    while True:
-        where, whether = random_bits(seed, step, draw, trial)
-        trial += np.uint64(1)
-        place = find_share(tally, uniform(where) * whole(tally))
-        if envelope.states[place] == EXACT:
-            if tally.weights[place] > 0:
-                return place, found
-            continue
-        reached = uniform(whether) * tally.weights[place]
-        if envelope.states[place] == COARSE:
-            weight = np.float32(_fine_weight(record, envelope, level, place))
-            envelope.states[place] = FINE
-            if weight < tally.weights[place]:
-                tally.weights[place] = weight
-                if reached >= weight:
-                    tally_again(tally, place)
-                    continue
-        weight = _compute(record, envelope, level, place)
-        found += 1
-        tally_again(tally, place)
-        if reached < weight:
-            return place, found
+    exponent = upper * level.inverse + level.lift - level.top
+    if not exponent < 0:
+        return 1.0
+    return max(exp(exponent), LEAST)

@@ -3,8 +3,9 @@
 G_i = -log(-log u_i), u_i being the row's noise at the id (philox.py, stream NOISE: place id / 2,
 which of its two numbers: id mod 2). Every logit is computed, once for all draws, in dot64's order.
 
-An id that cannot win is passed over by one comparison: it wins only if -log u_i < e^{y_i - best},
-and -log u >= 1 - u.
+Scaled logits are taken from the largest: in large ones the noise would be lost, and the winner
+among equal ones always the first. An id that cannot win is passed over by one comparison: with m
+the best so far, it wins only if -log u_i < e^{x_i / T - m}, and -log u >= 1 - u.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
 """
@@ -76,17 +77,18 @@ def gumbel_sample(
             bad = row
             break
         for i in range(matrix.rows):
-            scaled[i] = sum_of(matrix, wide, i) * inverse
+            scaled[i] = sum_of(matrix, wide, i)
         for i in range(offsets[row], offsets[row + 1]):
-            scaled[edited[i]] = values[i] * inverse
+            scaled[edited[i]] = values[i]
         best = 0
         for i in range(1, matrix.rows):
             best = i if scaled[i] > scaled[best] else best
-        total = 0.0
+        most, total = scaled[best], 0.0
         for i in range(matrix.rows):
-            weights[i] = exp(scaled[i] - scaled[best])
+            scaled[i] = (scaled[i] - most) * inverse
+            weights[i] = exp(scaled[i])
             total += weights[i]
-        log_z[row] = scaled[best] + log(total)
+        log_z[row] = most * inverse + log(total)
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             ids[row, draw] = _largest(scaled, weights, matrix.rows, best, seeds[row], step, key)
@@ -96,9 +98,9 @@ def gumbel_sample(
 
 @inline
 def _largest(scaled, weights, rows, best, seed, step, draw):
-    """The id that wins a draw; `best` has the largest logit, and a weight of 1."""
-    place, most = best, scaled[best] + gumbel(noise_of(seed, step, draw, best))
-    reach = SPARE * exp(scaled[best] - most)
+    """The id that wins a draw; `best` has the largest logit: 0 when scaled, and a weight of 1."""
+    place, most = best, gumbel(noise_of(seed, step, draw, best))
+    reach = SPARE * exp(-most)
     for pair in range((rows + 1) // 2):
         bits = random_bits(seed, step, draw | NOISE, np.uint64(pair))
         for i in range(2 * pair, min(2 * pair + 2, rows)):
@@ -107,5 +109,5 @@ def _largest(scaled, weights, rows, best, seed, step, draw):
                 value = scaled[i] + gumbel(own)
                 if value > most or (value == most and i < place):
                     place, most = i, value
-                    reach = SPARE * exp(scaled[best] - most)
+                    reach = SPARE * exp(-most)
     return place

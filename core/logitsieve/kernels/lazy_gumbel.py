@@ -64,20 +64,22 @@ def lazy_sample(
             break
         for i in range(matrix.rows):
             known[i] = np.nan
+        base = floors[row]  # so that noise is not lost in large logits
         for i in range(offsets[row], offsets[row + 1]):
             owners[named[i]] = row
-        found = 0
+            base = max(base, values[i])
+        found, floor = 0, (floors[row] - base) * inverse
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             place, most = -1, -np.inf
             for i in range(offsets[row], offsets[row + 1]):
                 noise = gumbel(noise_of(seeds[row], step, key, np.int64(named[i])))
-                value = values[i] * inverse + noise
+                value = (values[i] - base) * inverse + noise
                 if value > most or (value == most and named[i] < place):
                     place, most = int(named[i]), value
             outside = _outside(
-                matrix, wide, known, pointer(owners), row, seeds[row], step, key, inverse,
-                floors[row] * inverse, place, most,
+                matrix, wide, known, pointer(owners), row, seeds[row], step, key, inverse, base,
+                floor, place, most,
             )  # fmt: skip
             ids[row, draw] = outside[0]
             found += outside[1]
@@ -89,10 +91,11 @@ def lazy_sample(
 
 @inline
 def _outside(
-    matrix, wide, known, owners, row, seed, step, draw, inverse, floor, place, most
+    matrix, wide, known, owners, row, seed, step, draw, inverse, base, floor, place, most
 ):  # fmt: skip
     """(The id that wins after all, logits computed); `most` is the best perturbed logit so far.
 
+    Logits are (x - base) inverse here; those outside are at most `floor`.
     Ids are passed over by gaps of the geometric distribution. `known` keeps what was computed.
     """
     found, at, trial = 0, -1, np.uint64(0)
@@ -110,7 +113,7 @@ def _outside(
             known[at] = sum_of(matrix, wide, at)
             found += 1
         # Uniform above 1 - rate, so that the noise is above t.
-        value = known[at] * inverse - log(-log1p(-rate * uniform(noise)))
+        value = (known[at] - base) * inverse - log(-log1p(-rate * uniform(noise)))
         if value > most or (value == most and at < place):
             place, most = at, value
     return place, found

@@ -65,7 +65,7 @@ def _length(logits, first, count, inverse, min_p, low, high, whole):
         if mass >= low and reached == 0:
             reached = i + 1
     if whole:
-        return count if reached in (0, count) else OPEN
+        return count
     return OPEN if reached else SHORT
 
 

@@ -8,6 +8,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, S named ids of all row
 
 from __future__ import annotations
 
+from collections import namedtuple
 from math import exp, log, sqrt
 
 import numpy as np
@@ -19,6 +20,9 @@ from logitsieve.kernels.philox import OUTSIDE, random_bits
 from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.record import admissible, matrix_at
 from logitsieve.types.results import Float32, Float64, Int32, Int64
+
+# Of values e^{x scale - top}: their mean, and the sum of the squares of what they are off it.
+Moments = namedtuple("Moments", "mean squares top")
 
 
 @kernel(
@@ -56,17 +60,18 @@ def sampled_log_z(
         for i in range(offsets[row], offsets[row + 1]):
             owners[named[i]] = row
             top = max(top, values[i] * scale)
-        if not top > -np.inf:
-            top = 0.0
-        inside = 0.0
-        for i in range(offsets[row], offsets[row + 1]):
-            inside += exp(values[i] * scale - top)
         rest = matrix.rows - (offsets[row + 1] - offsets[row])
-        total, variance = _outside(
-            matrix, wide, pointer(owners), row, seeds[row], scale, top, rest, min(sizes[row], rest)
-        )
-        total += inside
-        log_z[row, 0] = np.float32(top + log(total) + variance / (2.0 * total * total))
+        size = min(sizes[row], rest)
+        every = 2 * size >= rest  # as cheap, and nothing is estimated
+        size = rest if every else size
+        found = _look(matrix, wide, pointer(owners), row, seeds[row], scale, top, size, every)
+        total, variance = rest * found.mean, 0.0
+        for i in range(offsets[row], offsets[row + 1]):
+            total += exp(values[i] * scale - found.top)
+        if not every and size > 1:
+            left_out = float(rest) * rest * (1.0 - size / rest)
+            variance = left_out * found.squares / (size - 1) / size
+        log_z[row, 0] = np.float32(found.top + log(total) + variance / (2.0 * total * total))
         log_z[row, 1] = np.float32(sqrt(variance) / total)
     keep_alive(scratch)
     keep_alive(owners)
@@ -74,11 +79,12 @@ def sampled_log_z(
 
 
 @inline
-def _outside(matrix, wide, owners, row, seed, scale, top, rest, size):
-    """(The estimated sum of the `rest` ids that row `row` does not own, its variance)."""
-    every, zero = 2 * size >= rest, np.uint64(0)  # as cheap, and nothing is estimated
-    size = rest if every else size
-    mean, squares, count, trial = 0.0, 0.0, 0, 0
+def _look(matrix, wide, owners, row, seed, scale, top, size, every):
+    """Moments of `size` ids that row `row` does not own: in their order if `every`, else at random.
+
+    `top` rises where a logit is beyond it, so that nothing overflows.
+    """
+    mean, squares, count, trial, zero = 0.0, 0.0, 0, 0, np.uint64(0)
     while count < size:
         bits, _ = random_bits(seed, zero, OUTSIDE, np.uint64(trial))
         place = trial if every else np.int64(bits % np.uint64(matrix.rows))
@@ -87,10 +93,11 @@ def _outside(matrix, wide, owners, row, seed, scale, top, rest, size):
             continue
         owners[place] = row
         count += 1
-        value = exp(sum_of(matrix, wide, place) * scale - top)
-        off = value - mean
+        scaled = sum_of(matrix, wide, place) * scale
+        if scaled > top:
+            shrink = exp(top - scaled)
+            mean, squares, top = mean * shrink, squares * shrink * shrink, scaled
+        off = exp(scaled - top) - mean
         mean += off / count
-        squares += off * (value - mean)
-    if every or size < 2:
-        return rest * mean, 0.0
-    return rest * mean, float(rest) * rest * (1.0 - size / rest) * squares / (size - 1) / size
+        squares += off * (exp(scaled - top) - mean)
+    return Moments(mean, squares, top)
