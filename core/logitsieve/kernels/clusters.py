@@ -17,7 +17,7 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.byte_lanes import VNNI
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.pointers import (
     float32_pointer,
     float64_of_bits,
@@ -28,7 +28,6 @@ from logitsieve.kernels.queries import NORM, STATE, empty_heaps
 from logitsieve.kernels.record import LARGEST_NORM, RECORD, ROWS, matrix_at, matrix_record
 from logitsieve.kernels.route import LARGEST_DIM, encode_centroids, route
 from logitsieve.kernels.scan import scan_all, scan_one
-from logitsieve.kernels.splice import splice
 from logitsieve.types.results import Float32, Int32, Int64
 
 (

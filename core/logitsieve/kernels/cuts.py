@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.dots import padded
 from logitsieve.kernels.lanes import LANES, larger, largest_lane, load, splat32
 from logitsieve.kernels.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.queries import SIZE
-from logitsieve.kernels.splice import splice
 
 SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
 LOWEST = np.float32(-3.4028234e38)

@@ -10,13 +10,12 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.clusters import IDS, OFFSETS
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.pointers import as_float64, int32_pointer, shift
 from logitsieve.kernels.prescreen import describe_query, filter_at, scan_filtered
 from logitsieve.kernels.queries import CHUNK
 from logitsieve.kernels.record import RECORD, ROWS, matrix_at
 from logitsieve.kernels.scan import LISTED, scan_four, scan_one
-from logitsieve.kernels.splice import splice
 
 Lists = namedtuple("Lists", "offsets ids")
 

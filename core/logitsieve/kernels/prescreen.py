@@ -12,7 +12,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.cuts import cut_of, take_best
 from logitsieve.kernels.dots import row_of
 from logitsieve.kernels.pointers import as_float32, as_int8, as_int32, shift
@@ -30,7 +30,6 @@ from logitsieve.kernels.sketch import (
     rotated_room,
     sketch_at,
 )
-from logitsieve.kernels.splice import splice
 
 # Scratch of one query: codes, factors, rotated coordinates; what refining a chunk of a list finds,
 # and the ids [CHUNK] of it that are computed.

@@ -13,7 +13,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.cuts import SEEDS, cut_of, take_best
 from logitsieve.kernels.dots import row_of
 from logitsieve.kernels.lanes import LANES, load, store
@@ -36,7 +36,6 @@ from logitsieve.kernels.sketch import (
     sketch_at,
     spread_factors,
 )
-from logitsieve.kernels.splice import splice
 
 FIRST = 32  # groups that give the threshold, at least
 FIRST_ROWS = 8  # rows of theirs for each answer wanted, at least
