@@ -254,10 +254,11 @@ class StuckContext:
         self.written += 1
 
 
-def test_a_client_that_does_not_read_is_not_read_from() -> None:
-    async def never(*arguments: Any) -> bytes:
-        raise AssertionError("no message here can be computed")
+async def never(*arguments: Any) -> bytes:
+    raise AssertionError("no message here can be computed")
 
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
     async def scene() -> None:
         context = StuckContext()
         handler: Any = Streams(never, Metrics()).handler()
@@ -268,6 +269,20 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
         context.reads.set()
         await asyncio.sleep(0)
         stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+
+    asyncio.run(scene())
+
+
+def test_a_reply_that_cannot_be_written_ends_the_stream() -> None:
+    class GoneContext(StuckContext):
+        async def write(self, message: bytes) -> None:
+            raise grpc.aio.InternalError("the connection is closed")
+
+    async def scene() -> None:
+        handler: Any = Streams(never, Metrics()).handler()
+        stream = asyncio.create_task(handler.stream_stream(None, GoneContext()))
         with pytest.raises(asyncio.CancelledError):
             await stream
 

@@ -28,11 +28,13 @@ def to_response(kind: type[Response], reply: Reply, queue_ns: int) -> bytes:
 
     A reply's arrays are named as the fields of its message, and its answer comes last.
     """
-    response = kind()
-    for name, array in zip(reply._fields[:-1], reply, strict=False):
-        _put(getattr(response, name), cast("np.ndarray", array))
-    _put_answer(response.answer, reply.answer, queue_ns)
-    return response.SerializeToString()
+    response: Any = kind()
+    *arrays, source = reply
+    for name, array in zip(reply._fields, arrays, strict=False):
+        rows, cols = array.shape
+        _put(getattr(response, name), rows, cols, array)
+    _put_answer(response.answer, source, queue_ns)
+    return cast(bytes, response.SerializeToString())
 
 
 def to_origin(point: Point) -> bytes:
@@ -52,22 +54,22 @@ def to_decode_response(request_id: int, field: str, response: bytes) -> bytes:
 
 
 def _put_answer(answer: pb.Answer, source: Answer, queue_ns: int) -> None:
-    _put(answer.exact, source.exact)
-    _put(answer.scanned, source.scanned)
-    _put(answer.fallback, source.fallback)
+    rows = len(source.exact)
+    _put(answer.exact, rows, 1, source.exact)
+    _put(answer.scanned, rows, 1, source.scanned)
+    _put(answer.fallback, rows, 1, source.fallback)
     if source.normalizer:
         answer.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[source.normalizer])
         for name in ("log_z", "log_z_low", "log_z_high", "log_z_error"):
             if (array := getattr(source, name)) is not None:
-                _put(getattr(answer, name), array)
+                _put(getattr(answer, name), rows, 1, array)
     answer.queue_ns, answer.compute_ns = queue_ns, source.compute_ns
 
 
-def _put(tensor: Any, array: np.ndarray) -> None:
+def _put(tensor: pb.Tensor, rows: int, cols: int, array: np.ndarray) -> None:
     # Assigned one by one: a Tensor made apart would be copied into its parent.
-    shape = array.shape
-    tensor.dtype, tensor.rows, tensor.data = CODES[array.dtype], shape[0], array.tobytes()
-    tensor.cols = shape[1] if len(shape) == 2 else 1
+    tensor.dtype = CODES[array.dtype]  # type: ignore[assignment]  # an int will do
+    tensor.rows, tensor.cols, tensor.data = rows, cols, array.tobytes()
 
 
 def _varint(number: int) -> bytes:

@@ -85,10 +85,15 @@ class _Stream:
         self._context, self._reply = context, reply
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None  # who waits for the next message
+        self._handler: asyncio.Task[None] | None = None
         self._ended = False
 
     async def run(self) -> None:
-        """Return when the client has sent its last message and has all replies."""
+        """Return when the client has sent its last message and has all replies.
+
+        CancelledError if the client goes away before.
+        """
+        self._handler = asyncio.current_task()
         async with asyncio.TaskGroup() as workers:
             for _ in range(IN_FLIGHT):
                 workers.create_task(self._work())
@@ -102,8 +107,13 @@ class _Stream:
     async def _work(self) -> None:
         while (message := await self._next()) is not None:
             reply = await self._reply(message, self._context)
-            async with self._writing:
-                await self._context.write(reply)
+            try:
+                async with self._writing:
+                    await self._context.write(reply)
+            except grpc.aio.BaseError:  # nobody is there to be told
+                if self._handler is not None:
+                    self._handler.cancel()
+                return
 
     async def _next(self) -> bytes | None:
         """The next message; None when there is none to come, or none to be taken."""
