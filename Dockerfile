@@ -1,0 +1,53 @@
+# `logitsieve serve` and what it needs: no torch, no compiler, no pip.
+#
+#   docker build --tag logitsieve .
+#   docker build --tag logitsieve:faiss --build-arg EXTRAS=faiss .    # also the heads graph and ivf
+#
+# docs/deployment.md says how it is run. tests/deploy runs these steps without a container engine.
+
+ARG PYTHON=3.11
+
+FROM python:${PYTHON}-slim AS builder
+ARG EXTRAS=""
+WORKDIR /src
+COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY proto proto
+COPY core core
+COPY index_builder index_builder
+COPY server server
+COPY client client
+COPY cli cli
+RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
+# Compiled to bytecode here: where the root is read-only, no start could keep what it compiles.
+RUN python3 -m venv --without-pip /opt/logitsieve \
+    && python3 -m pip --python /opt/logitsieve/bin/python install \
+        --compile --constraint constraints.txt "$(echo /dist/*.whl)[server${EXTRAS:+,$EXTRAS}]"
+COPY deploy/image/probe.py /opt/logitsieve/probe.py
+
+FROM python:${PYTHON}-slim AS runtime
+LABEL org.opencontainers.image.title="logitsieve" \
+    org.opencontainers.image.description="Fast decoding over huge softmax vocabularies, over gRPC" \
+    org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.licenses="Apache-2.0"
+# A volume that is new takes its owner from the folder under it.
+RUN groupadd --gid 10001 logitsieve \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
+        --shell /usr/sbin/nologin logitsieve \
+    && install --directory --owner 10001 --group 10001 /var/cache/logitsieve \
+    && install --directory /models
+COPY --from=builder /opt/logitsieve /opt/logitsieve
+# The cache is the one folder that may be written to, so what wants a temporary file gets it there.
+ENV PATH=/opt/logitsieve/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    TMPDIR=/var/cache/logitsieve
+WORKDIR /
+USER 10001:10001
+EXPOSE 50051 9090
+STOPSIGNAL SIGTERM
+# Alive, not ready: kernels that are compiled at a first start take a minute.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "/opt/logitsieve/probe.py", "http://127.0.0.1:9090/healthz"]
+ENTRYPOINT ["logitsieve", "serve"]
+# Arguments of `docker run` take the place of all of these.
+CMD ["--models", "/models", "--host", "0.0.0.0", "--kernel-cache", "/var/cache/logitsieve"]

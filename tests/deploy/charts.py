@@ -1,0 +1,121 @@
+"""The Helm chart, rendered as an installation would."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import helm_python
+import yaml
+
+from tests.deploy.dockerfile import REPOSITORY
+
+CHART = REPOSITORY / "deploy" / "helm" / "logitsieve"
+
+# Values files that between them take every branch of every template.
+VARIANTS: dict[str, str] = {
+    "defaults": "",
+    "tls and tokens": """
+        tls: {secret: logitsieve-tls, clientCA: true}
+        tokens: {secret: logitsieve-tokens}
+    """,
+    "tls without client certificates": "tls: {secret: logitsieve-tls}",
+    "a fixed number": "{autoscaling: {enabled: false}, replicas: 3}",
+    "scaled by CPU": "autoscaling: {queueMicroseconds: 0, cpuPercent: 70}",
+    "scaled by both": "autoscaling: {cpuPercent: 70, min: 3, max: 20}",
+    "nothing optional": """
+        autoscaling: {enabled: false}
+        disruptionBudget: {enabled: false}
+        networkPolicy: {enabled: false}
+        preStopSeconds: 0
+        resources: {}
+    """,
+    "closed to all": "networkPolicy: {clients: [], monitoring: []}",
+    "other peers": """
+        networkPolicy:
+          clients:
+            - ipBlock: {cidr: 10.0.0.0/8}
+            - namespaceSelector: {}
+              podSelector: {matchLabels: {decodes: "yes"}}
+          monitoring: []
+    """,
+    "everything": """
+        image:
+          repository: images.example/logitsieve
+          digest: sha256:0000000000000000000000000000000000000000000000000000000000000000
+          pullPolicy: Always
+          pullSecrets: [pull]
+        models: {claim: models-read-many, subPath: production}
+        kernelCache: {claim: kernels}
+        serve:
+          host: "::"
+          admin_port: 50052
+          threads: 4
+          max_rows: 4096
+          max_k: 64
+          max_samples: 16
+          max_constraint_ids: 1048576
+          max_in_flight: 1000
+          drain_s: 30.5
+          verify: sizes
+          shadow_share: 0.001
+          reflection: true
+        preStopSeconds: 20
+        ports: {grpc: 8443, metrics: 8080}
+        disruptionBudget: {maxUnavailable: 25%}
+        serviceMonitor: {enabled: true, labels: {release: prometheus}}
+        podAnnotations: {kept: "true"}
+        podLabels: {decodes: "yes"}
+        nodeSelector: {kubernetes.io/arch: amd64}
+        tolerations: [{key: decoders, operator: Exists, effect: NoSchedule}]
+        affinity:
+          nodeAffinity:
+            requiredDuringSchedulingIgnoredDuringExecution:
+              nodeSelectorTerms:
+                - matchExpressions: [{key: disk, operator: In, values: [fast]}]
+    """,
+}
+
+
+class Rendered(NamedTuple):
+    """Documents of one installation."""
+
+    documents: list[dict[str, Any]]
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        return [document for document in self.documents if document["kind"] == kind]
+
+    def one(self, kind: str) -> dict[str, Any]:
+        [document] = self.all(kind)
+        return document
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        template: dict[str, Any] = self.one("Deployment")["spec"]["template"]
+        return template
+
+    @property
+    def container(self) -> dict[str, Any]:
+        [container] = self.pod["spec"]["containers"]
+        return dict(container)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """serve.toml, read."""
+        return tomllib.loads(self.one("ConfigMap")["data"]["serve.toml"])
+
+
+@contextmanager
+def chart() -> Iterator[helm_python.Chart]:
+    with helm_python.Chart.load(CHART) as loaded:
+        yield loaded
+
+
+def render(values: str = "", *, name: str = "prod", namespace: str = "decoders") -> Rendered:
+    """`helm template`; HelmError where the schema or a template refuses `values` (YAML)."""
+    with chart() as loaded:
+        manifests = loaded.render(yaml.safe_load(values) or {}, name=name, namespace=namespace)
+    files = [text for file, text in sorted(manifests.items()) if file.endswith(".yaml")]
+    return Rendered([found for text in files for found in yaml.safe_load_all(text) if found])

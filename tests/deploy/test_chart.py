@@ -1,0 +1,205 @@
+"""The Helm chart: what it renders is valid, consistent and locked down, whatever the values."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from logitsieve.server.metrics import Metrics
+from tests.deploy.charts import CHART, VARIANTS, Rendered, render
+from tests.deploy.dockerfile import read
+from tests.deploy.test_dockerfile import PROJECT
+
+USER = int(read()[-1].one("USER").partition(":")[0])
+NEWEST = "1.37"
+# The oldest that Chart.yaml allows, and the newest that there are schemas for.
+METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+KUBERNETES = [METADATA["kubeVersion"].removeprefix(">=").removesuffix(".0-0"), NEWEST]
+
+
+@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS.keys())
+def rendered(request: pytest.FixtureRequest) -> Rendered:
+    return render(request.param)
+
+
+def test_lint_finds_nothing() -> None:
+    report = helm_python.lint(CHART, strict=True)
+    assert report["errors"] == []
+    assert [found for found in report["messages"] if found["severity"] > 1] == []
+
+
+def test_its_versions_are_the_project() -> None:
+    assert {METADATA["version"], METADATA["appVersion"]} == {PROJECT["project"]["version"]}
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_every_document_is_valid(rendered: Rendered, version: str) -> None:
+    for document in rendered.documents:
+        if document["kind"] != "ServiceMonitor":  # a kind of the Prometheus operator
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_validation_is_strict() -> None:
+    service = render().one("Service")
+    service["spec"]["clusterIPP"] = "None"
+    with pytest.raises(kubernetes_validate.ValidationError, match="clusterIPP"):
+        kubernetes_validate.validate(service, NEWEST, strict=True)
+
+
+def test_selectors_find_the_pods(rendered: Rendered) -> None:
+    labels = rendered.pod["metadata"]["labels"].items()
+    selectors = [rendered.one("Service")["spec"]["selector"]]
+    for kind in ("Deployment", "PodDisruptionBudget", "ServiceMonitor"):
+        selectors += [found["spec"]["selector"]["matchLabels"] for found in rendered.all(kind)]
+    for policy in rendered.all("NetworkPolicy"):
+        selectors.append(policy["spec"]["podSelector"]["matchLabels"])
+    assert all(selector and selector.items() <= labels for selector in selectors)
+
+
+def test_two_installations_do_not_select_each_other() -> None:
+    selectors = [render(name=name).one("Service")["spec"]["selector"] for name in ("a", "b")]
+    assert selectors[0] != selectors[1]
+
+
+def test_nothing_runs_with_more_rights_than_it_needs(rendered: Rendered) -> None:
+    pod, container = rendered.pod["spec"], rendered.container
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == USER
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
+
+
+def test_only_the_kernel_cache_can_be_written(rendered: Rendered) -> None:
+    mounts = rendered.container["volumeMounts"]
+    assert {mount["name"] for mount in mounts} == {
+        v["name"] for v in rendered.pod["spec"]["volumes"]
+    }
+    writable = [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
+    assert writable == [rendered.options["kernel_cache"]]
+
+
+def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
+    container = rendered.container
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    asked = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
+    assert {(get["path"], get["port"]) for get in asked} == {
+        ("/healthz", "metrics"),
+        ("/readyz", "metrics"),
+    }
+    options = rendered.options
+    assert ports == {"grpc": options["port"], "metrics": options["metrics_port"]}
+    for port in rendered.one("Service")["spec"]["ports"]:
+        assert ports[port["targetPort"]] == port["port"]
+    for policy in rendered.all("NetworkPolicy"):
+        rules = policy["spec"].get("ingress", [])
+        assert {port["port"] for rule in rules for port in rule["ports"]} <= ports.keys()
+    for monitor in rendered.all("ServiceMonitor"):
+        assert monitor["spec"]["endpoints"][0]["port"] in ports
+
+
+def test_the_drain_ends_before_the_pod_is_killed(rendered: Rendered) -> None:
+    pause = rendered.container.get("lifecycle", {"preStop": {"sleep": {"seconds": 0}}})
+    needed = pause["preStop"]["sleep"]["seconds"] + rendered.options["drain_s"]
+    assert rendered.pod["spec"]["terminationGracePeriodSeconds"] > needed + 10
+
+
+def test_a_rolling_update_takes_no_server_away(rendered: Rendered) -> None:
+    strategy = rendered.one("Deployment")["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+def test_the_service_names_every_pod(rendered: Rendered) -> None:
+    assert rendered.one("Service")["spec"]["clusterIP"] == "None"
+
+
+def test_the_files_of_the_options_are_mounted(rendered: Rendered) -> None:
+    options, mounts = rendered.options, rendered.container["volumeMounts"]
+    paths = {PurePosixPath(mount["mountPath"]) for mount in mounts}
+    files = ("tls_cert", "tls_key", "tls_client_ca", "tokens", "models", "kernel_cache")
+    named = [PurePosixPath(options[name]) for name in files if name in options]
+    [_, config] = rendered.container["args"]
+    for path in [PurePosixPath(config), *named]:
+        assert paths & {path, path.parent}
+
+
+def test_tls_and_tokens_come_from_secrets() -> None:
+    assert not {"tls_cert", "tokens"} & render().options.keys()
+    rendered = render(VARIANTS["tls and tokens"])
+    secrets = [v["secret"]["secretName"] for v in rendered.pod["spec"]["volumes"] if "secret" in v]
+    assert secrets == ["logitsieve-tls", "logitsieve-tokens"]
+    assert {"tls_cert", "tls_key", "tls_client_ca", "tokens"} <= rendered.options.keys()
+    assert "tls_client_ca" not in render("tls: {secret: logitsieve-tls}").options
+
+
+def test_options_arrive_as_they_were_given() -> None:
+    given = yaml.safe_load(VARIANTS["everything"])["serve"]
+    options = render(VARIANTS["everything"]).options
+    assert {name: options[name] for name in given} == given
+
+
+def test_a_changed_option_starts_new_pods() -> None:
+    pods = [render(f"serve: {{threads: {threads}}}").pod for threads in (1, 2, 2)]
+    marks = [pod["metadata"]["annotations"]["checksum/config"] for pod in pods]
+    assert marks[0] != marks[1] == marks[2]
+
+
+def test_the_number_of_servers_has_one_owner(rendered: Rendered) -> None:
+    scaled = bool(rendered.all("HorizontalPodAutoscaler"))
+    assert ("replicas" in rendered.one("Deployment")["spec"]) is not scaled
+
+
+def scaled_by(values: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = render(values).one("HorizontalPodAutoscaler")["spec"]["metrics"]
+    return found
+
+
+def test_it_scales_by_queue_time_by_cpu_or_by_both() -> None:
+    queue, cpu = scaled_by(VARIANTS["scaled by both"])
+    assert scaled_by("") == [queue]
+    assert scaled_by(VARIANTS["scaled by CPU"]) == [cpu]
+    assert cpu["resource"]["target"]["averageUtilization"] == 70
+    assert queue["pods"]["target"]["averageValue"] == "1000"
+
+
+def test_the_adapter_makes_the_metric_from_a_series_of_the_server() -> None:
+    text = (CHART.parent / "prometheus-adapter.yaml").read_text(encoding="utf-8")
+    [rule] = yaml.safe_load(text)["rules"]["custom"]
+    assert scaled_by("")[0]["pods"]["metric"]["name"] == rule["name"]["as"]
+    series = rule["seriesQuery"].partition("{")[0].removesuffix("_bucket")
+    assert f"# TYPE {series} histogram" in Metrics().text().decode()
+    for part in ("<<.Series>>", "<<.LabelMatchers>>", "<<.GroupBy>>", "(0.95,", "1e6"):
+        assert part in rule["metricsQuery"]
+
+
+def test_without_peers_nobody_is_let_in() -> None:
+    for values in VARIANTS.values():
+        for policy in render(values).all("NetworkPolicy"):
+            assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+            assert "egress" not in policy["spec"]
+            # An empty `from` would let everybody in.
+            assert all(rule["from"] for rule in policy["spec"].get("ingress", []))
+    assert "ingress" not in render(VARIANTS["closed to all"]).one("NetworkPolicy")["spec"]
+
+
+def test_optional_documents_can_be_left_out() -> None:
+    kinds = {document["kind"] for document in render(VARIANTS["nothing optional"]).documents}
+    assert kinds == {"ConfigMap", "Deployment", "Service"}
+
+
+def test_a_digest_goes_before_the_tag() -> None:
+    digest = "sha256:" + "0" * 64
+    assert render("image: {tag: next}").container["image"] == "logitsieve:next"
+    values = f'image: {{tag: next, digest: "{digest}"}}'
+    assert render(values).container["image"] == f"logitsieve@{digest}"

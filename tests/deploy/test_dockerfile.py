@@ -1,0 +1,58 @@
+"""What the Dockerfile says; test_image.py runs its steps."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+import pytest
+
+from tests.deploy.dockerfile import PROJECT, REPOSITORY, Stage, assignments, read
+
+
+@pytest.fixture(scope="module")
+def builder() -> Stage:
+    return read()[0]
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Stage:
+    return read()[-1]
+
+
+def test_both_stages_begin_with_the_same_python(builder: Stage, runtime: Stage) -> None:
+    assert [stage.name for stage in read()] == ["builder", "runtime"]
+    assert builder.base == runtime.base == "python:3.11-slim"
+
+
+def test_what_is_copied_is_there_and_is_all_that_is_sent(builder: Stage) -> None:
+    copied = {source for text in builder.all("COPY") for source in text.split()[:-1]}
+    roots = {root.partition("/")[0] for root in PROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"]}
+    assert roots <= copied
+    assert [source for source in copied if not (REPOSITORY / source).exists()] == []
+    lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert lines[1] == "*"
+    assert {line[1:] for line in lines if line.startswith("!")} == copied
+
+
+def test_the_runtime_takes_from_the_builder_only(runtime: Stage) -> None:
+    assert runtime.all("COPY") == ["--from=builder /opt/logitsieve /opt/logitsieve"]
+    assert not any(fnmatch(step, "*pip*install*") for step in runtime.all("RUN"))
+
+
+def test_it_runs_as_a_fixed_user_that_is_not_root(runtime: Stage) -> None:
+    assert runtime.one("USER") == "10001:10001"
+    names = [name for name, _ in runtime.steps]
+    assert "RUN" not in names[names.index("USER") :]
+
+
+def test_signals_reach_the_server(runtime: Stage) -> None:
+    assert runtime.words("ENTRYPOINT") == ["logitsieve", "serve"]
+    assert runtime.one("STOPSIGNAL") == "SIGTERM"
+
+
+def test_the_labels_are_the_project(runtime: Stage) -> None:
+    labels = assignments(runtime.one("LABEL"))
+    prefix = "org.opencontainers.image."
+    assert labels[f"{prefix}title"] == PROJECT["project"]["name"]
+    assert labels[f"{prefix}version"] == PROJECT["project"]["version"]
+    assert labels[f"{prefix}licenses"] == PROJECT["project"]["license"]
