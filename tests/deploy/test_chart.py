@@ -12,8 +12,7 @@ import yaml
 
 from logitsieve.server.metrics import Metrics
 from tests.deploy.charts import CHART, VARIANTS, Rendered, render
-from tests.deploy.dockerfile import read
-from tests.deploy.test_dockerfile import PROJECT
+from tests.deploy.dockerfile import PROJECT, read
 
 USER = int(read()[-1].one("USER").partition(":")[0])
 NEWEST = "1.37"
@@ -22,7 +21,7 @@ METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
 KUBERNETES = [METADATA["kubeVersion"].removeprefix(">=").removesuffix(".0-0"), NEWEST]
 
 
-@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.fixture(scope="module", params=VARIANTS.values(), ids=list(VARIANTS))
 def rendered(request: pytest.FixtureRequest) -> Rendered:
     return render(request.param)
 
@@ -82,10 +81,8 @@ def test_nothing_runs_with_more_rights_than_it_needs(rendered: Rendered) -> None
 
 
 def test_only_the_kernel_cache_can_be_written(rendered: Rendered) -> None:
-    mounts = rendered.container["volumeMounts"]
-    assert {mount["name"] for mount in mounts} == {
-        v["name"] for v in rendered.pod["spec"]["volumes"]
-    }
+    mounts, volumes = rendered.container["volumeMounts"], rendered.pod["spec"]["volumes"]
+    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in volumes}
     writable = [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
     assert writable == [rendered.options["kernel_cache"]]
 
