@@ -22,6 +22,7 @@ from tests.synthetic import certified_arrays, make_softmax, screen_arrays, svd_a
 
 T = TypeVar("T")
 WAIT_S = 60.0  # a test that waits this long has failed
+START_S = 240.0  # and a server that is not ready by then: a first start compiles every kernel
 
 
 def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any) -> Path:
@@ -108,8 +109,8 @@ class Loop:
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.start(work).result(WAIT_S)
+    def run(self, work: Coroutine[Any, Any, T], within_s: float = WAIT_S) -> T:
+        return self.start(work).result(within_s)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -144,7 +145,7 @@ def running(
 ) -> Iterator[Running]:
     server = create_server(config, repository=repository)
     try:
-        loop.run(server.start())
+        loop.run(server.start(), START_S)
         address = f"127.0.0.1:{server.port}"
         options = [("grpc.enable_retries", 0), ("grpc.max_send_message_length", -1)]
         with (

@@ -26,7 +26,7 @@ from logitsieve.types.errors import (
 )
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.doubles import Gate, gated
-from tests.server.running import WAIT_S, Loop, Running, config_for, running, write_model
+from tests.server.running import START_S, WAIT_S, Loop, Running, config_for, running, write_model
 from tests.synthetic import make_hidden
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -217,6 +217,6 @@ def test_progress_is_told(loop: Loop, tmp_path: Path, kernel_cache: Path) -> Non
     write_model(tmp_path)
     told: list[str] = []
     server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
-    loop.run(server.start(lambda stage, done, total: told.append(stage)))
+    loop.run(server.start(lambda stage, done, total: told.append(stage)), START_S)
     loop.run(server.stop())
     assert {"demo@1 verify", "demo@1 warm"} <= set(told)
