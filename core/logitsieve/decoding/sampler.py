@@ -124,7 +124,8 @@ def _from_all(
         assert log_z.value is not None, "a normalizer finds a value"
         value = log_z.value.astype(np.float64)
     logits = logits_of(index, hidden, ids, edits)
-    log_probs = (logits * scale - value[:, None]).astype(np.float32)
+    # An estimate of log Z may lie below the logit of what was drawn, which log Z never does.
+    log_probs = np.minimum(logits * scale - value[:, None], 0.0).astype(np.float32)
     fallback = np.zeros(len(hidden), np.bool_)
     return Draws(ids, log_probs, exact, scanned, fallback, name, log_z)
 

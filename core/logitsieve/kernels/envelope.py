@@ -122,7 +122,11 @@ def weigh_all(record, envelope, h, norm, inverse, edited, instead, count):
     for i in range(count):
         _put(envelope, edited[i], exp(instead[i] * inverse - level.top))
     tally_all(envelope.tally)
-    return level, found + _compute_heavy(record, envelope, level)
+    computed = _compute_heavy(record, envelope, level)
+    while computed > 0:  # then the sum has fallen, and others are heavy
+        found += computed
+        computed = _compute_heavy(record, envelope, level)
+    return level, found
 
 
 @inline
