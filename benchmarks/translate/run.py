@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -240,16 +241,18 @@ def share_equal(some: Sequence[Words], others: Sequence[Words]) -> float:
 
 @contextmanager
 def served(index: Index) -> Iterator[tuple[DecoderClient, str]]:
-    """A client of `logitsieve serve` over the folder that holds the index, and its name there."""
-    models = str(index.path.parent.parent)
-    command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", models]
-    with running([*command, "--port", "0", "--metrics-port", "0"], "stderr") as lines:
-        ready = next((line for line in lines if line.startswith("gRPC at ")), None)
-        if ready is None:
-            raise RuntimeError("the server did not start")
-        address = ready.split()[2].rstrip(",")
-        with DecoderClient(address, timeout_s=60) as client:
-            yield client, f"{index.path.parent.name}@{index.version}"
+    """A client of `logitsieve serve` over this index alone, and its name there."""
+    with TemporaryDirectory() as models:
+        version = Path(models) / "nmt" / str(index.version)
+        version.parent.mkdir()
+        version.symlink_to(index.path.resolve())
+        command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", models]
+        with running([*command, "--port", "0", "--metrics-port", "0"], "stderr") as lines:
+            ready = next((line for line in lines if line.startswith("gRPC at ")), None)
+            if ready is None:
+                raise RuntimeError("the server did not start")
+            with DecoderClient(ready.split()[2].rstrip(","), timeout_s=60) as client:
+                yield client, f"nmt@{index.version}"
 
 
 if __name__ == "__main__":
