@@ -53,6 +53,7 @@ def main() -> None:
     }
     results = {
         **about(data),
+        "digest": decoder.index.digest,
         "head": options.head,
         "draws": options.draws,
         "seed": options.seed,

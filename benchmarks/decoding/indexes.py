@@ -36,8 +36,7 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Which softmax: real contexts where they are there."""
-    names = [name for name in DATASETS if name != BUNDLED]
-    parser.add_argument("--data", choices=[*names, BUNDLED], metavar="DATA", default=REAL)
+    parser.add_argument("--data", choices=DATASETS, metavar="DATA", default=REAL)
 
 
 def dataset(options: argparse.Namespace) -> Dataset:

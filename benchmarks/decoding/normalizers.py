@@ -73,7 +73,6 @@ def main() -> None:
     options = parser.parse_args()
     hold_threads(1)
     data = load(REAL, options.shared, options.cache)
-    options.data = REAL
     index = decoder_of(data, options).index
     decoder = LocalDecoder(open_index(at_rank(index, RANK, options.cache), threads=1))
     decoder.warm()
@@ -90,6 +89,7 @@ def main() -> None:
     records = [{"name": way.name, **way._asdict(), **judged(log_probs[way], exact)} for way in ways]
     results = {
         **conditions,
+        "digest": decoder.index.digest,
         "rank": RANK,
         "rows": len(hidden),
         "timed": min(options.timed, len(hidden)),
@@ -152,7 +152,7 @@ def perplexity(log_probs_N: Float64) -> float:
 def full_softmaxes(softmax: Softmax) -> dict[str, Score]:
     """As users of the libraries have it: all logits, their log-sum-exp, one of them."""
     weight, bias = softmax.weight, softmax.bias
-    matrix, offset = torch.from_numpy(weight.copy()), torch.from_numpy(bias.copy())
+    matrix, offset = torch.from_numpy(weight), torch.from_numpy(bias)
 
     def by_numpy(hidden: Float32, targets: Int32) -> object:
         logits = weight @ hidden[0]

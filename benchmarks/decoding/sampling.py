@@ -1,10 +1,11 @@
 """What a draw costs: `python -m benchmarks.decoding.sampling --data lm-docs` (or synthetic-250k).
 
 One row a call, one thread, temperature 1: the first draw of a row, and each further one, which is
-what a call for FURTHER more draws takes longer on the same row. Our heads against full Gumbel-max
-in numpy and full softmax and multinomial in torch; speed-ups are over the faster of those first
-draws. Bytes that a first draw has to move, each once, beside what the memory they lie in allows.
-Writes sampling-<data>.json and .md. Whether draws are right is benchmarks.decoding.distribution.
+what a call for so many more draws takes longer on the same row. Our heads against draws that
+compute all logits: Gumbel's trick and cumulative sums in numpy, a multinomial in torch; speed-ups
+are over the fastest of their first draws. Bytes that a first draw has to move, each once, beside
+what the memory that they lie in allows. Writes sampling-<data>.json and .md. Whether draws are
+right: benchmarks.decoding.distribution.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from logitsieve.types.results import Float32, Float64
 ROWS_SMALL, ROWS_LARGE = 512, 64  # contexts timed
 LARGE = 100_000  # words
 Draw = Callable[[Float32, int, int], int]  # (hidden [1, D], draws, seed) -> rows of W computed
-PEERS = ("numpy Gumbel-max", "torch multinomial")
+PEERS = ("numpy Gumbel-max", "numpy cumulative sums", "torch multinomial")
 
 
 def main() -> None:
@@ -51,6 +52,7 @@ def main() -> None:
         found = measure(ways, hidden, options.further, progress)
     results = {
         **conditions,
+        "digest": decoder.index.digest,
         "rows": len(hidden),
         "further": options.further,
         "temperature": 1.0,
@@ -78,7 +80,7 @@ def peers(softmax: Softmax) -> dict[str, Draw]:
     """Float32 logits; the noise of numpy is float64, which has no zeros to take logarithms of."""
     random, noise = np.random.default_rng(0), np.empty(softmax.vocab_size)
     weight, bias = softmax.weight, softmax.bias
-    matrix, offset = torch.from_numpy(weight.copy()), torch.from_numpy(bias.copy())
+    matrix, offset = torch.from_numpy(weight), torch.from_numpy(bias)
 
     def gumbel_max(hidden: Float32, samples: int, seed: int) -> int:
         logits = weight @ hidden[0]
@@ -90,13 +92,22 @@ def peers(softmax: Softmax) -> dict[str, Draw]:
             noise.argmax()
         return len(bias)
 
+    def cumulative(hidden: Float32, samples: int, seed: int) -> int:
+        logits = weight @ hidden[0]
+        logits += bias
+        logits -= logits.max()
+        np.exp(logits, out=logits)
+        sums = np.cumsum(logits, dtype=np.float64)
+        np.searchsorted(sums, random.random(samples) * sums[-1], side="right")
+        return len(bias)
+
     @torch.inference_mode()
     def multinomial(hidden: Float32, samples: int, seed: int) -> int:
         logits = torch.addmv(offset, matrix, torch.from_numpy(hidden[0]))
         torch.multinomial(torch.softmax(logits, 0), samples, replacement=True)
         return len(bias)
 
-    return dict(zip(PEERS, (gumbel_max, multinomial), strict=True))
+    return dict(zip(PEERS, (gumbel_max, cumulative, multinomial), strict=True))
 
 
 def measure(
@@ -170,7 +181,8 @@ def markdown(results: dict[str, Any]) -> str:
         f"{machine['cpu']}, one core reads {machine['read_GBps']['L3']:.0f} GB/s from L3 and "
         f"{machine['read_GBps']['DRAM']:.0f} from DRAM. Medians (and means) over {results['rows']} "
         f"contexts; a further draw is one of {results['further']} after the first. Times as fast: "
-        f"over the first draw of {base}.",
+        f"over the first draw of {base}. torch draws one id by noise for each word and several by "
+        "cumulative sums, so its further ones can cost less than nothing.",
         "",
         "| draws by | first, µs | times as fast | each further, µs | rows of W, first "
         "| rows of W, all | MB moved | bound, µs | share of bound |",
