@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ def test_every_option_has_its_help() -> None:
 
 
 def test_binds_are_loopback_by_default() -> None:
-    assert ServeConfig().host == "127.0.0.1"
+    assert ServeConfig().host == ServeConfig().admin_host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -31,12 +32,37 @@ def test_binds_are_loopback_by_default() -> None:
         ("drain_s", -0.1),
         ("drain_s", float("nan")),
         ("verify", "never"),
+        ("admin_port", 65536),
+        ("max_queue_rows", 0),
+        ("batch_delay_us", -1),
+        ("batch_delay_us", 201),
+        ("shadow_share", -0.1),
+        ("shadow_share", float("nan")),
+        ("shadow_cpu", 1.1),
+        ("log_format", "xml"),
     ],
 )
 def test_senseless_options(option: str, value: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ServeConfig(**{option: value})
     assert caught.value.field == option
+
+
+CERTIFICATE, KEY, AUTHORITIES = Path("a.crt"), Path("a.key"), Path("ca.crt")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"tls_cert": CERTIFICATE}, "tls_key"),
+        ({"tls_key": KEY}, "tls_cert"),
+        ({"tls_client_ca": AUTHORITIES}, "tls_client_ca"),
+    ],
+)
+def test_files_of_tls_that_go_together(options: dict[str, Path], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ServeConfig(**options)  # type: ignore[arg-type]  # only paths are among them
+    assert caught.value.field == field
 
 
 def test_the_message_limit_is_all_that_a_request_may_hold() -> None:

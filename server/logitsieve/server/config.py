@@ -14,6 +14,12 @@ MESSAGE_OVERHEAD = 64 << 10
 # and an offset in each of four sets of ids.
 ROW_OVERHEAD = 32
 
+# Longer than a hop to a thread and back, and short against a call over the network.
+MAX_BATCH_DELAY_US = 200
+
+POSITIVE = ("threads", "max_rows", "max_k", "max_samples", "max_in_flight", "max_queue_rows")
+CHOICES = {"verify": ("full", "sizes"), "log_format": ("text", "json")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
@@ -34,6 +40,12 @@ class ServeConfig:
         default=9090,
         metadata={"help": "HTTP port of /metrics, /healthz and /readyz; 0 takes a free one."},
     )
+    admin: bool = field(default=True, metadata={"help": "Whether there is an admin port."})
+    admin_host: str = field(default="127.0.0.1", metadata={"help": "Address the admin port binds."})
+    admin_port: int = field(
+        default=50052,
+        metadata={"help": "gRPC port of Admin; 0 takes a free one and prints it."},
+    )
     threads: int = field(
         default=1, metadata={"help": "Threads that compute: requests at once, rows of one request."}
     )
@@ -50,6 +62,14 @@ class ServeConfig:
         default=256,
         metadata={"help": "Most requests waiting or computing; those over it are told to retry."},
     )
+    max_queue_rows: int = field(
+        default=8192,
+        metadata={"help": "Most rows waiting; requests over it are told to retry."},
+    )
+    batch_delay_us: int = field(
+        default=100,
+        metadata={"help": "Most microseconds that a small request waits to be batched; 0: none."},
+    )
     drain_s: float = field(
         default=10.0,
         metadata={"help": "Seconds that requests in flight get to finish after SIGTERM."},
@@ -64,20 +84,61 @@ class ServeConfig:
             "help": "full: check the digest of every part when opening; sizes: lengths only."
         },
     )
+    shadow_share: float = field(
+        default=0.01,
+        metadata={"help": "Share of live rows that are answered again exactly, in the background."},
+    )
+    shadow_cpu: float = field(
+        default=0.05, metadata={"help": "Share of one core that these answers may take at most."}
+    )
+    tls_cert: Path | None = field(
+        default=None, metadata={"help": "PEM file of the certificate chain; turns on TLS."}
+    )
+    tls_key: Path | None = field(
+        default=None, metadata={"help": "PEM file of the certificate's private key."}
+    )
+    tls_client_ca: Path | None = field(
+        default=None,
+        metadata={"help": "PEM file of authorities; clients must have a certificate of theirs."},
+    )
+    tokens: Path | None = field(
+        default=None, metadata={"help": "File of bearer tokens; calls without one are refused."}
+    )
+    reflection: bool = field(
+        default=False, metadata={"help": "Whether gRPC reflection tells what the services are."}
+    )
+    log_format: Literal["text", "json"] = field(
+        default="text", metadata={"help": "How lines of the log are written."}
+    )
 
     def __post_init__(self) -> None:
-        for name in ("port", "metrics_port"):
+        for name in ("port", "metrics_port", "admin_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise InvalidRequest(name, getattr(self, name), "0..65535")
-        for name in ("threads", "max_rows", "max_k", "max_samples", "max_in_flight"):
+        for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InvalidRequest(name, getattr(self, name), "at least 1")
+        if not 0 <= self.batch_delay_us <= MAX_BATCH_DELAY_US:
+            allowed = f"0..{MAX_BATCH_DELAY_US} microseconds"
+            raise InvalidRequest("batch_delay_us", self.batch_delay_us, allowed)
+        for name in ("shadow_share", "shadow_cpu"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidRequest(name, getattr(self, name), "a share in 0..1")
         if self.max_constraint_ids < 0:
             raise InvalidRequest("max_constraint_ids", self.max_constraint_ids, "0 or more")
         if not self.drain_s >= 0:
             raise InvalidRequest("drain_s", self.drain_s, "0 or more seconds")
-        if self.verify not in ("full", "sizes"):
-            raise InvalidRequest("verify", self.verify, "full, sizes")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InvalidRequest(name, getattr(self, name), ", ".join(allowed))
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise InvalidRequest("tls_client_ca", self.tls_client_ca, "nothing without tls_cert")
 
     def max_message_bytes(self, dim: int) -> int:
         """The largest request for a model of hidden size `dim`: all rows, targets and ids."""
