@@ -28,7 +28,7 @@ def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[str]
 
     NotServing if that takes longer than `start_s` seconds, or cannot be.
     """
-    ports = ["--port", "0", "--metrics-port", "0", "--drain-s", "1"]
+    ports = ["--port", "0", "--metrics-port", "0", "--no-admin", "--drain-s", "1"]
     process = subprocess.Popen(
         [PROGRAM, "serve", "--models", models, *ports], stderr=subprocess.PIPE, text=True
     )

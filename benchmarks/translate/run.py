@@ -247,7 +247,9 @@ def served(index: Index) -> Iterator[tuple[DecoderClient, str]]:
         version.parent.mkdir()
         version.symlink_to(index.path.resolve())
         command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", models]
-        with running([*command, "--port", "0", "--metrics-port", "0"], "stderr") as lines:
+        with running(
+            [*command, "--port", "0", "--metrics-port", "0", "--no-admin"], "stderr"
+        ) as lines:
             ready = next((line for line in lines if line.startswith("gRPC at ")), None)
             if ready is None:
                 raise RuntimeError("the server did not start")

@@ -36,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(models: Path) -> Iterator[str]:
     """Of a `logitsieve serve` that is stopped in the end."""
-    options = ["--models", str(models), "--port", "0", "--metrics-port", "0"]
+    options = ["--models", str(models), "--port", "0", "--metrics-port", "0", "--no-admin"]
     server = subprocess.Popen([PROGRAM, "serve", *options], stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     lines = []

@@ -136,7 +136,7 @@ class Running:
 
 
 def config_for(models: Path, **options: Any) -> ServeConfig:
-    return ServeConfig(models=models, port=0, metrics_port=0, **options)
+    return ServeConfig(models=models, port=0, metrics_port=0, admin_port=0, **options)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ import sys
 from pathlib import Path
 from logitsieve.server import ServeConfig, serve
 models, cache, port = sys.argv[1:]
-config = ServeConfig(models=Path(models), kernel_cache=Path(cache), port=int(port), metrics_port=0)
-serve(config)
+ports = {"port": int(port), "metrics_port": 0, "admin_port": 0}
+serve(ServeConfig(models=Path(models), kernel_cache=Path(cache), **ports))
 """
 
 
