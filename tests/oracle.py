@@ -122,7 +122,8 @@ def filtered(
     order = order[probs[order] > 0][: top_k or None]
     shares = probs[order] / probs[order].sum()
     before = np.cumsum(shares) - shares
-    order = order[(before < top_p) | (np.arange(len(order)) == 0)]
+    if top_p < 1:
+        order = order[(before < top_p) | (np.arange(len(order)) == 0)]
     return [int(i) for i in order if probs[i] >= min_p * probs[order[0]]]
 
 

@@ -19,13 +19,13 @@ def length_of(
     top_p: float = 1.0,
     min_p: float = 0.0,
     *,
-    whole: bool = True,
+    others: int = 0,
     inverse: float = 1.0,
     log_z: tuple[float, float] = (NONE, NONE),
 ) -> int:
     offsets, lengths = np.array([0, len(logits)]), np.empty(1, np.int64)
     interval = np.array([log_z])
-    cut_lists(offsets, logits, np.array([whole]), inverse, top_p, min_p, interval, lengths)
+    cut_lists(offsets, logits, np.array([others]), inverse, top_p, min_p, interval, lengths)
     return int(lengths[0])
 
 
@@ -68,7 +68,9 @@ def test_a_list_is_cut_where_it_should_be_or_not_at_all(
     log_z, share = log_sum_exp(logits * inverse), random.random()
     interval = log_z - share * width, log_z + (1 - share) * width
     interval = interval[0] - 1e-13 * abs(log_z), interval[1] + 1e-13 * abs(log_z)
-    found = length_of(logits[:count], top_p, min_p, whole=False, inverse=inverse, log_z=interval)
+    found = length_of(
+        logits[:count], top_p, min_p, others=size - count, inverse=inverse, log_z=interval
+    )
     if found not in (OPEN, SHORT):
         assert found in lengths
     elif found == SHORT:
@@ -84,7 +86,7 @@ def test_an_exact_log_z_leaves_nothing_open() -> None:
         log_z = (log_sum_exp(logits),) * 2
         for count in (1, 10, 49):
             top_p, min_p = random.random() + 1e-9, random.random() ** 4
-            found = length_of(logits[:count], top_p, min_p, whole=False, log_z=log_z)
+            found = length_of(logits[:count], top_p, min_p, others=50 - count, log_z=log_z)
             assert found != OPEN
             assert found == SHORT or found == len(filtered(logits, 1.0, 0, top_p, min_p))
 
@@ -107,9 +109,19 @@ def test_equal_logits(top_p: float, min_p: float, length: int) -> None:
 def test_what_the_interval_leaves_open_min_p_may_decide() -> None:
     logits = np.log([0.5, 0.25, 0.125, 0.0625])
     log_z = -0.2, 0.3
-    assert length_of(logits, 0.7, 0.0, whole=False, log_z=log_z) == OPEN
-    assert length_of(logits, 0.7, 0.4, whole=False, log_z=log_z) == 2
-    assert length_of(logits, 0.99, 0.0, whole=False, log_z=(-0.01, 0.01)) == SHORT
+    assert length_of(logits, 0.7, 0.0, others=9, log_z=log_z) == OPEN
+    assert length_of(logits, 0.7, 0.4, others=9, log_z=log_z) == 2
+    assert length_of(logits, 0.99, 0.0, others=9, log_z=(-0.01, 0.01)) == SHORT
+
+
+def test_log_z_says_nothing_of_forced_ids_but_the_list_does() -> None:
+    """Two biased by 3e38, whose log Z is that of one in float64."""
+    log_z = 3e38 * (1 - 1e-7), 3e38 * (1 + 1e-7)
+    forced = np.array([3e38, 3e38, 2.0])
+    for interval in (log_z, (3e38, 3e38)):
+        assert length_of(forced, 0.99, 0.0, others=297, log_z=interval) == 2
+        assert length_of(forced, 0.5, 0.0, others=297, log_z=interval) == 1
+    assert length_of(forced[:1], 0.99, 0.0, others=299, log_z=log_z) == OPEN
 
 
 def sample(

@@ -8,7 +8,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, S scanned rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from logitsieve.decoding.edits import Edits
 from logitsieve.decoding.known import known
 from logitsieve.heads.base import Head
 from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
 from logitsieve.kernels.csr import csr_log_sum_exp
@@ -56,13 +57,13 @@ def over_candidates(
 def over_vocabulary(
     index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
 ) -> LogZ:
-    """log sum exp over all V logits, O(B V D); rows are taken a slice at a time to bound memory."""
-    exact = index.head("exact")
+    """log sum exp over all V logits, O(B V D)."""
+    exact = cast(ExactHead, index.head("exact"))
+    if edits is None:
+        return LogZ(exact.log_z(hidden, scale))
 
-    def logits(rows: Float32) -> Float32:
-        return exact.candidates(rows, 1).logits.reshape(len(rows), -1)
-
-    return _of_all(index, hidden, edits, scale, logits)
+    parts = _edited(index, hidden, edits, lambda rows: exact.candidates(rows, 1).logits)
+    return LogZ(np.concatenate([_of_rows(logits, scale) for _, logits in parts]))
 
 
 def with_low_rank(
@@ -74,19 +75,19 @@ def with_low_rank(
     `svd` head, or of the head that answers, if it is one.
     """
 
-    def logits(rows: Float32) -> Float32:
-        return _low_rank(index, head, rows, k)
-
-    return _of_all(index, hidden, edits, scale, logits)
+    parts = _edited(index, hidden, edits, lambda rows: _low_rank(index, head, rows, k))
+    return LogZ(np.concatenate([_of_rows(logits, scale) for _, logits in parts]))
 
 
-def low_rank_at(index: Index, head: Head, hidden: Float32, targets: Int32) -> Float32:
-    """[B, T] the logits of `targets` by `with_low_rank`."""
-    found = [
-        np.take_along_axis(_low_rank(index, head, hidden[rows], 1), targets[rows], axis=1)
-        for rows in _slices(len(hidden), index.vocab_size)
-    ]
-    return np.concatenate(found)
+def low_rank_scores(
+    index: Index, head: Head, hidden: Float32, targets: Int32, edits: Edits | None
+) -> tuple[LogZ, Float32]:
+    """log Z by `with_low_rank`, and the logits [B, T] of `targets` that go with it."""
+    log_z, found = [], []
+    for rows, logits in _edited(index, hidden, edits, lambda part: _low_rank(index, head, part, 1)):
+        log_z.append(_of_rows(logits, 1.0))
+        found.append(np.take_along_axis(logits, targets[rows], axis=1))
+    return LogZ(np.concatenate(log_z)), np.concatenate(found)
 
 
 def _low_rank(index: Index, head: Head, hidden: Float32, k: int) -> Float32:
@@ -136,11 +137,11 @@ def with_proof(
 
 def interval(log_z: Float64) -> LogZ:
     """float32 of [B, 3]: an estimate, and what encloses the interval it is proven to lie in."""
+    infinite = np.float32(np.inf)
     with np.errstate(over="ignore"):  # what is beyond float32 lies between its end and infinity
         value, low, high = log_z.astype(np.float32).T
-    infinite = np.float32(np.inf)
-    low = np.where(low > log_z[:, 1], np.nextafter(low, -infinite), low)
-    high = np.where(high < log_z[:, 2], np.nextafter(high, infinite), high)
+        low = np.where(low > log_z[:, 1], np.nextafter(low, -infinite), low)
+        high = np.where(high < log_z[:, 2], np.nextafter(high, infinite), high)
     return LogZ(np.clip(value, low, high), low, high)
 
 
@@ -185,28 +186,26 @@ def _need(index: Index, head: str, normalizer: str) -> Head:
     return index.head(head)
 
 
-def _of_all(
+def _edited(
     index: Index,
     hidden: Float32,
     edits: Edits | None,
-    scale: float,
     logits_of: Callable[[Float32], Float32],
-) -> LogZ:
-    """log sum exp of all V logits, after edits, a slice of rows at a time."""
-    found = []
-    for rows in _slices(len(hidden), index.vocab_size):
-        logits = logits_of(hidden[rows])
+) -> Iterator[tuple[slice, Float32]]:
+    """All V logits of some rows at a time, after edits: no more than LOGITS_AT_ONCE, or one row."""
+    step = max(1, LOGITS_AT_ONCE // index.vocab_size)
+    for start in range(0, len(hidden), step):
+        rows = slice(start, min(start + step, len(hidden)))
+        logits = logits_of(hidden[rows]).reshape(-1, index.vocab_size)
         if edits is not None:
             _edit(logits, edits.rows(np.arange(rows.start, rows.stop)))
-        offsets = np.arange(len(logits) + 1, dtype=np.int64) * index.vocab_size
-        found.append(_log_sum_exp(offsets, logits.ravel(), scale))
-    return LogZ(np.concatenate(found))
+        yield rows, logits
 
 
-def _slices(rows: int, vocab_size: int) -> list[slice]:
-    """Slices of rows whose logits fit into LOGITS_AT_ONCE, at least a row each."""
-    step = max(1, LOGITS_AT_ONCE // vocab_size)
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+def _of_rows(logits: Float32, scale: float) -> Float32:
+    """log sum exp of each row of [B, V]."""
+    rows, vocab_size = logits.shape
+    return _log_sum_exp(np.arange(rows + 1) * vocab_size, logits.ravel(), scale)
 
 
 def _edit(logits: Float32, edits: Edits) -> None:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.decoding.edits import Edits, check_ids, edits_of, keys_of
-from logitsieve.decoding.normalizers import LogZ, find_normalizer, low_rank_at
+from logitsieve.decoding.known import known
+from logitsieve.decoding.normalizers import LogZ, find_normalizer, low_rank_scores
 from logitsieve.heads.base import Head
 from logitsieve.index import Index
 from logitsieve.types.constraints import Constraints
@@ -44,12 +45,12 @@ def score(
     edits = None if constraints is None else edits_of(index.softmax, constraints, hidden)
     if edits is not None:
         require_some(edits, index.vocab_size)
-    logits = _logits(index, head, hidden, targets, edits, normalizer)
-    log_z = find_normalizer(normalizer)(index, head, hidden, 1, edits, 1.0)
+    log_z, logits = _found(index, head, hidden, targets, edits, normalizer)
     assert log_z.value is not None, "a normalizer finds a value"
     possible = logits > -np.inf
     log_probs = np.full(targets.shape, -np.inf, np.float32)
-    log_probs[possible] = (logits - log_z.value[:, None].astype(np.float64))[possible]
+    rows = np.nonzero(possible)[0]
+    log_probs[possible] = logits[possible] - log_z.value.astype(np.float64)[rows]
     return Scores(log_probs, log_z, is_closed(normalizer, log_z, len(hidden)))
 
 
@@ -77,28 +78,25 @@ def logits_of(index: Index, hidden: Float32, targets: Int32, edits: Edits | None
     return logits.reshape(targets.shape)
 
 
-def _logits(
+def _found(
     index: Index,
     head: Head,
     hidden: Float32,
     targets: Int32,
     edits: Edits | None,
     normalizer: str,
-) -> Float64:
-    """[B, T] what the distribution has for the targets; -inf for those of p = 0."""
-    logits, size = logits_of(index, hidden, targets, edits), index.vocab_size
-    if normalizer in ("candidates", "lowrank"):
-        found = head.candidates(hidden, 1)
+) -> tuple[LogZ, Float32 | Float64]:
+    """log Z, and [B, T] what the distribution has for the targets; -inf for those of p = 0."""
+    if normalizer == "lowrank":
+        return low_rank_scores(index, head, hidden, targets, edits)
+    logits = logits_of(index, hidden, targets, edits)
+    if normalizer == "candidates":
+        found = known(head.candidates(hidden, 1), edits, index.vocab_size)
         offsets = np.arange(len(targets) + 1, dtype=np.int64) * targets.shape[1]
-        keys = keys_of(offsets, targets.ravel(), size).reshape(targets.shape)
-        inside = np.isin(keys, keys_of(found.offsets, found.ids, size))
-        if edits is not None:
-            inside |= np.isin(keys, keys_of(edits.offsets, edits.ids, size))
-        outside = np.full(targets.shape, -np.inf, np.float32)
-        if normalizer == "lowrank":
-            outside = low_rank_at(index, head, hidden, targets)
-        logits = np.where(inside | (logits == -np.inf), logits, outside)
-    return logits
+        keys = keys_of(offsets, targets.ravel(), index.vocab_size).reshape(targets.shape)
+        inside = np.isin(keys, keys_of(found.offsets, found.ids, index.vocab_size))
+        logits = np.where(inside, logits, -np.inf)
+    return find_normalizer(normalizer)(index, head, hidden, 1, edits, 1.0), logits
 
 
 def _edit(logits: Float64, wanted: Int64, edits: Edits, vocab_size: int) -> None:

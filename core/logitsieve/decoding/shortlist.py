@@ -1,8 +1,8 @@
 """The ids that top-k, top-p and min-p leave, by Hugging Face's definitions and in its order.
 
 Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p). Top-k keeps exactly k, ties by the lower
-id. A nucleus is decided by what log Z is proven to lie between, and where that leaves it open by
-the exact one, in float64: never guessed.
+id. A nucleus is decided by what log Z is proven to lie between, where that leaves it open by the
+exact one, in float64, and where that cannot say either by all logits: never guessed.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, L ids of all lists.
 """
@@ -53,13 +53,13 @@ def shortlist(
     while pending.size:
         part = edits.rows(pending)
         best = best_edited(index.softmax, head, hidden[pending], wanted[pending], part)
-        whole = wanted[pending] == limits[pending]
-        masses.find(pending[~whole])
-        lengths = _cut(best, wanted[pending], whole, how, masses.log_z[pending])
-        settled = lengths > 0
+        masses.find(pending[wanted[pending] < limits[pending]])
+        others = limits[pending] - wanted[pending]
+        lengths = _cut(best, wanted[pending], others, how, masses.log_z[pending])
+        settled, open_, computed = lengths > 0, lengths == OPEN, masses.computed[pending]
         pieces.append((pending[settled], best.rows(settled), lengths[settled]))
-        masses.compute(pending[lengths == OPEN])
-        short = pending[lengths == SHORT]
+        masses.compute(pending[open_ & ~computed])
+        short = pending[(lengths == SHORT) | (open_ & computed)]
         wanted[short] = np.minimum(GROWTH * wanted[short], limits[short])
         pending = pending[~settled]
     return _joined(rows, pieces, np.where(masses.computed, size, 0))
@@ -110,10 +110,10 @@ class _Masses:
         self.log_z[rows], self.computed[rows] = log_z[:, None], True
 
 
-def _cut(best: Best, wanted: Int64, whole: Bool, how: Sampling, log_z: Float64) -> Int64:
+def _cut(best: Best, wanted: Int64, others: Int64, how: Sampling, log_z: Float64) -> Int64:
     lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
     offsets, logits = offsets_of(wanted), best.logits[_within(best, wanted)]
-    cut_lists(offsets, logits, whole, scale, how.top_p, how.min_p, log_z, lengths)
+    cut_lists(offsets, logits, others, scale, how.top_p, how.min_p, log_z, lengths)
     return lengths
 
 

@@ -11,19 +11,18 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.philox import TRIALS, random_bits, uniform
-from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.types.results import Float32, Float64, Int32, Int64
 
 SHORT, OPEN = 0, -1  # instead of a length: a longer list is needed; a closer log Z is needed
 
 
 @kernel(
-    "(int64[::1], float64[::1], boolean[::1], float64, float64, float64, float64[:,::1],"
-    " int64[::1])"
+    "(int64[::1], float64[::1], int64[::1], float64, float64, float64, float64[:,::1], int64[::1])"
 )
 def cut_lists(
     offsets: Int64,
     logits: Float64,
-    whole: Bool,
+    others: Int64,
     inverse: float,
     top_p: float,
     min_p: float,
@@ -32,23 +31,32 @@ def cut_lists(
 ) -> None:
     """Fill lengths [B]: how much of each list remains after top-p and min-p, or SHORT or OPEN.
 
-    The logarithm of the sum of all e^{x inverse} lies between the two of log_z [B, 2]; a list that
-    is `whole` has its own sum, all ids that there are being on it.
+    The logarithm of the sum of all e^{x inverse} lies between the two of log_z [B, 2]; and
+    others[r] ids, none better than the last of a list, are not on it. In logits so large that log Z
+    says nothing, only that is known.
     """
     for row in range(lengths.size):
-        first = offsets[row]
+        first, low, high = offsets[row], np.inf, np.inf
         count = offsets[row + 1] - first
-        most = logits[first] * inverse
-        low = high = np.inf
-        if top_p < 1.0 and whole[row]:
-            low = 0.0
-            for i in range(count):
-                low += exp(logits[first + i] * inverse - most)
-            low = high = low * top_p
-        elif top_p < 1.0:
-            low = top_p * exp(log_z[row, 0] - most)
-            high = top_p * exp(log_z[row, 1] - most)
-        lengths[row] = _length(logits, first, count, inverse, min_p, low, high, whole[row])
+        if top_p < 1.0:
+            low, high = _whole_mass(logits, first, count, inverse, others[row], log_z[row])
+            low, high = low * top_p, high * top_p
+        whole = others[row] == 0
+        lengths[row] = _length(logits, first, count, inverse, min_p, low, high, whole)
+
+
+@inline
+def _whole_mass(logits, first, count, inverse, others, log_z):
+    """What the sum of all e^{x inverse} lies between, that of the best being 1."""
+    most, inside = logits[first] * inverse, 0.0
+    for i in range(count):
+        inside += exp(logits[first + i] * inverse - most)
+    if others == 0:
+        return inside, inside
+    outside = others * exp(logits[first + count - 1] * inverse - most)
+    off = 2.0**-50 * abs(most)
+    low, high = exp(log_z[0] - most - off), exp(log_z[1] - most + off)
+    return max(inside, low), min(inside + outside, high)
 
 
 @inline

@@ -46,5 +46,8 @@ def random_bits(seed, step, draw, place):
 
 @inline
 def uniform(bits):
-    """A float64 in (0, 1), never either end: the middle of one of 2^52 equal parts."""
+    """A float64 in (0, 1), never either end: the middle of one of 2^52 equal parts.
+
+    So what is less likely than about 2^-52 is never drawn.
+    """
     return float(bits >> _LOW_BITS) * 2.0**-52 + _HALF_STEP

@@ -1,0 +1,320 @@
+"""Draws follow the softmax of what remains, and depend on nothing that they should not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.heads import Softmax
+from logitsieve.index import open_index
+from logitsieve.types.constraints import Constraints
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import SampleReply
+from tests.decoding.drawn import edited_logits
+from tests.oracle import best, chi_square_p, log_sum_exp, logits64, softmax
+from tests.server.running import write_whole
+from tests.synthetic import make_head, make_hidden, make_softmax
+
+SOFTMAX = make_softmax()  # what `write_whole` writes: V = 300, D = 24
+SIZE = SOFTMAX.vocab_size
+HIDDEN = make_hidden(4, scale=0.4)
+ORDER = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), SIZE)
+
+CONSTRAINTS: dict[str, Constraints | None] = {
+    "none": None,
+    "best banned": Constraints(banned=[row[:5].tolist() for row in ORDER]),
+    "worst biased up": Constraints(
+        biased=[row[-3:].tolist() for row in ORDER], bias=[[8.0] * 3] * 4
+    ),
+    "few allowed": Constraints(allowed=[row[::60].tolist() for row in ORDER]),
+    "many allowed": Constraints(allowed=[row[::20].tolist() + row[40:].tolist() for row in ORDER]),
+    "some allow few": Constraints(
+        allowed=[[3, 4], [*range(SIZE)], [7], [*range(1, SIZE)]], banned=[[0, 2]] * 4
+    ),
+    "penalised": Constraints(repeated=[row[:40].tolist() for row in ORDER], repetition_penalty=1.7),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    folder = tmp_path_factory.mktemp("models")
+    return LocalDecoder(open_index(write_whole(folder, "demo"), kernel_cache=folder / "kernels"))
+
+
+def logits_of(constraints: Constraints | None, hidden: np.ndarray = HIDDEN) -> np.ndarray:
+    """[B, V] by brute force."""
+    if constraints is None:
+        return logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
+    return edited_logits(SOFTMAX, hidden, constraints)
+
+
+def counts_of(ids: np.ndarray) -> np.ndarray:
+    counts: np.ndarray = np.bincount(ids.ravel(), minlength=SIZE)
+    return counts
+
+
+def variation(counts: np.ndarray, probs: np.ndarray) -> float:
+    return float(np.abs(counts / counts.sum() - probs).sum() / 2)
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize(("head", "draws"), [("certified", 100_000), ("exact", 20_000)])
+def test_draws_follow_the_softmax(
+    decoder: LocalDecoder, head: str, draws: int, temperature: float, constraints: str
+) -> None:
+    asked, random = CONSTRAINTS[constraints], np.random.default_rng(0)
+    reply = decoder.sample(
+        HIDDEN, draws, seeds=range(4), temperature=temperature, constraints=asked, head=head
+    )
+    assert reply.answer.exact.all()
+    for ids, logits in zip(reply.ids, logits_of(asked), strict=True):
+        probs = softmax(logits, temperature)
+        assert chi_square_p(counts_of(ids), probs) > 1e-3
+        null = [variation(random.multinomial(draws, probs), probs) for _ in range(100)]
+        assert variation(counts_of(ids), probs) < np.mean(null) + 5 * np.std(null) + 1e-12
+
+
+def test_p_values_of_many_contexts_are_uniform(decoder: LocalDecoder) -> None:
+    """Kolmogorov and Smirnov: no more contexts fit well, or badly, than should."""
+    hidden = make_hidden(300, seed=5, scale=0.3)
+    reply = decoder.sample(hidden, 3000, seeds=np.arange(300), step=3, head="certified")
+    logits = logits_of(None, hidden)
+    pairs = zip(reply.ids, logits, strict=True)
+    values = np.sort([chi_square_p(counts_of(ids), softmax(row)) for ids, row in pairs])
+    ranks = np.arange(len(values) + 1) / len(values)
+    distance = max(np.abs(values - ranks[1:]).max(), np.abs(values - ranks[:-1]).max())
+    assert distance * np.sqrt(len(values)) < 1.95  # 1 in 1000
+
+
+def test_draws_of_one_row_are_independent(decoder: LocalDecoder) -> None:
+    """What one draw teaches about weights must not show in the next."""
+    ids = decoder.sample(HIDDEN, 50_000, seeds=3, head="certified").ids
+    for row, logits in zip(ids, logits_of(None), strict=True):
+        probs = softmax(logits)
+        following = np.bincount(row[1:][row[:-1] == row[0]], minlength=SIZE)
+        assert chi_square_p(following, probs) > 1e-3
+        repeats = (row[1:] == row[:-1]).mean()
+        chance = (probs**2).sum()
+        assert abs(repeats - chance) < 5 * np.sqrt(chance / len(row))
+
+
+def test_first_draws_follow_the_softmax(decoder: LocalDecoder) -> None:
+    """One draw of each of many rows: nothing was learnt before it."""
+    hidden = np.repeat(HIDDEN[:1], 20_000, axis=0)
+    probs = softmax(logits_of(None)[0])
+    for head in ("certified", "exact"):
+        reply = decoder.sample(hidden, seeds=np.arange(20_000), head=head)
+        assert chi_square_p(counts_of(reply.ids), probs) > 1e-3
+
+
+@pytest.mark.parametrize("head", ["screen", "svd"])
+@pytest.mark.parametrize("constraints", ["none", "best banned", "worst biased up", "penalised"])
+def test_lazy_draws_follow_the_softmax_where_the_best_ids_were_found(
+    decoder: LocalDecoder, head: str, constraints: str
+) -> None:
+    """The svd head looks at 128 of 300 rows; the random lists of the screen miss good ones."""
+    asked = CONSTRAINTS[constraints]
+    reply = decoder.sample(HIDDEN, 20_000, seeds=range(4), constraints=asked, head=head)
+    assert not reply.answer.exact.any()
+    assert reply.answer.normalizer == "sampled"
+    good = decoder.topk(HIDDEN, 5, head=head).ids == ORDER[:, :5]
+    rows = np.flatnonzero(good.all(axis=1))
+    assert head == "screen" or rows.size == len(HIDDEN)
+    for row in rows:
+        probs = softmax(logits_of(asked)[row])
+        assert chi_square_p(counts_of(reply.ids[row]), probs) > 1e-3
+
+
+def test_what_a_head_missed_is_drawn_all_the_same(decoder: LocalDecoder) -> None:
+    """All that the screen's lists hold is banned: everything outside is looked at."""
+    found = decoder.index.head("screen").candidates(HIDDEN, 5)
+    lists = np.split(found.ids, found.offsets[1:-1])
+    asked = Constraints(banned=[ids.tolist() for ids in lists])
+    reply = decoder.sample(HIDDEN, 20_000, seeds=range(4), constraints=asked, head="screen")
+    for ids, logits in zip(reply.ids, logits_of(asked), strict=True):
+        assert chi_square_p(counts_of(ids), softmax(logits)) > 1e-3
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"head": "certified"},
+    {"head": "certified", "normalizer": "certified"},
+    {"head": "exact"},
+    {"head": "screen"},
+    {"head": "svd", "top_p": 0.8},
+    {"head": "certified", "top_k": 40, "min_p": 0.01},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("constraints", ["none", "best banned", "some allow few"])
+def test_a_draw_depends_on_its_seed_step_and_place_alone(
+    decoder: LocalDecoder, options: dict[str, Any], constraints: str
+) -> None:
+    asked, seeds = CONSTRAINTS[constraints], np.array([5, 1 << 63, 5, 0], np.uint64)
+
+    def drawn(rows: slice, samples: int, step: int = 9, **more: Any) -> SampleReply:
+        part = None
+        if asked is not None:
+            part = asked.for_rows(4).take(np.arange(4)[rows])
+        return decoder.sample(
+            HIDDEN[rows], samples, seeds=seeds[rows], step=step, constraints=part, **options, **more
+        )
+
+    whole = drawn(slice(None), 60)
+    assert len(np.unique(whole.ids[1])) > 1
+    for row in range(4):
+        alone = drawn(slice(row, row + 1), 25)
+        np.testing.assert_array_equal(alone.ids[0], whole.ids[row, :25])
+        np.testing.assert_array_equal(alone.log_probs[0], whole.log_probs[row, :25])
+    turned = drawn(slice(None, None, -1), 60)
+    np.testing.assert_array_equal(turned.ids[::-1], whole.ids)
+    np.testing.assert_array_equal(drawn(slice(None), 60).ids, whole.ids)
+    for other in (10, 9 + (1 << 32), (1 << 64) - 1):
+        assert (drawn(slice(None), 60, step=other).ids != whole.ids).any()
+    seeds[1] = 6
+    changed = (drawn(slice(None), 60).ids != whole.ids).any(axis=1)
+    assert changed.tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("head", ["certified", "exact", "screen"])
+def test_threads_change_nothing(decoder: LocalDecoder, tmp_path: Path, head: str) -> None:
+    hidden = make_hidden(33, seed=8)
+    two = LocalDecoder(open_index(write_whole(tmp_path, "demo"), threads=2))
+    choices: list[Any] = [{}, {"top_p": 0.9}]
+    for options in choices:
+        one = decoder.sample(hidden, 5, seeds=1, head=head, **options)
+        other = two.sample(hidden, 5, seeds=1, head=head, **options)
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_array_equal(one.log_probs, other.log_probs)
+
+
+def test_without_seeds_draws_are_fresh_and_one_seed_is_every_rows(decoder: LocalDecoder) -> None:
+    same = np.repeat(HIDDEN[:1], 2, axis=0)
+    fresh = decoder.sample(same, 40, head="exact")
+    assert (fresh.ids[0] != fresh.ids[1]).any()
+    shared = decoder.sample(same, 40, seeds=11, head="exact")
+    np.testing.assert_array_equal(shared.ids[0], shared.ids[1])
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 0.1, 1.0, 1e4])
+@pytest.mark.parametrize("constraints", ["none", "best banned", "penalised", "some allow few"])
+def test_log_probs_are_those_of_the_draws(
+    decoder: LocalDecoder, temperature: float, constraints: str
+) -> None:
+    asked = CONSTRAINTS[constraints]
+    logits = logits_of(asked) / temperature
+    log_z = np.array([log_sum_exp(row) for row in logits])
+    for head in ("exact", "certified"):
+        reply = decoder.sample(
+            HIDDEN, 50, seeds=2, temperature=temperature, constraints=asked, head=head
+        )
+        answer, drawn = reply.answer, np.take_along_axis(logits, reply.ids, axis=1)
+        assert answer.log_z is not None
+        assert answer.normalizer == head
+        if head == "exact":
+            wanted = drawn - log_z[:, None]
+            np.testing.assert_allclose(reply.log_probs, wanted, rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(answer.log_z, log_z, rtol=1e-7)
+            continue
+        low, high = answer.log_z_low, answer.log_z_high
+        assert low is not None
+        assert high is not None
+        spare = 1e-6 * np.abs(log_z)
+        assert (low - spare <= log_z).all()
+        assert (log_z <= high + spare).all()
+        spare = 1e-6 + 1e-6 * np.abs(drawn)
+        assert (reply.log_probs >= np.minimum(drawn - high[:, None], 0) - spare).all()
+        assert (reply.log_probs <= drawn - low[:, None] + spare).all()
+        assert (reply.log_probs <= 0).all()
+
+
+@pytest.mark.parametrize("head", ["certified", "exact", "screen"])
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_a_normalizer_asked_for_is_that_of_scores(
+    decoder: LocalDecoder, head: str, normalizer: Any
+) -> None:
+    target: Any = {"head": head, "normalizer": normalizer}
+    reply = decoder.sample(HIDDEN, 3, seeds=4, **target)
+    scores = decoder.score(HIDDEN, reply.ids, **target)
+    assert reply.answer.normalizer == normalizer
+    assert reply.answer.log_z is not None
+    assert scores.answer.log_z is not None
+    np.testing.assert_allclose(reply.answer.log_z, scores.answer.log_z, rtol=2e-7)
+    if normalizer in ("exact", "certified"):
+        np.testing.assert_allclose(reply.log_probs, scores.log_probs, atol=2e-6)
+
+
+@pytest.mark.parametrize("head", ["certified", "exact", "screen", "svd"])
+def test_temperature_0_is_the_best_id(decoder: LocalDecoder, head: str) -> None:
+    for asked in (None, CONSTRAINTS["best banned"], CONSTRAINTS["some allow few"]):
+        reply = decoder.sample(HIDDEN, 3, temperature=0, constraints=asked, head=head)
+        wanted = decoder.topk(HIDDEN, 1, constraints=asked, head=head)
+        np.testing.assert_array_equal(reply.ids, np.repeat(wanted.ids, 3, axis=1))
+        assert (reply.log_probs == 0).all()
+        np.testing.assert_array_equal(reply.answer.exact, wanted.answer.exact)
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e4])
+@pytest.mark.parametrize("head", ["certified", "exact", "screen"])
+def test_the_coldest_and_the_hottest(decoder: LocalDecoder, head: str, temperature: float) -> None:
+    reply = decoder.sample(HIDDEN, 20_000, seeds=range(4), temperature=temperature, head=head)
+    for ids, logits in zip(reply.ids, logits_of(None), strict=True):
+        assert head == "screen" or chi_square_p(counts_of(ids), softmax(logits, temperature)) > 1e-3
+    assert np.isfinite(reply.log_probs).all()
+
+
+def test_a_proof_is_claimed_where_there_is_one(decoder: LocalDecoder) -> None:
+    def claimed(**options: Any) -> list[bool]:
+        found: list[bool] = decoder.sample(HIDDEN, 2, seeds=0, **options).answer.exact.tolist()
+        return found
+
+    assert claimed(head="certified") == claimed(head="exact") == [True] * 4
+    assert claimed(head="screen") == claimed(head="svd") == [False] * 4
+    assert claimed(head="screen", top_k=5) == claimed(head="svd", top_p=0.5) == [False] * 4
+    assert claimed(head="certified", top_k=5) == claimed(head="exact", top_p=0.5) == [True] * 4
+    assert claimed(head="screen", top_k=100) == [True] * 4  # more than its lists hold: its fallback
+    few = CONSTRAINTS["few allowed"]
+    assert claimed(head="screen", constraints=few) == [True] * 4  # each is computed
+    some = CONSTRAINTS["some allow few"]
+    assert claimed(head="screen", constraints=some) == [True, False, True, False]
+    assert claimed(exact=True) == [True] * 4
+    assert decoder.sample(HIDDEN, exact=True).answer.head in ("certified", "exact")
+
+
+def test_scanned_counts_logits_once(decoder: LocalDecoder) -> None:
+    for temperature in (1e-5, 1.0, 1e4):
+        reply = decoder.sample(HIDDEN, 3000, seeds=0, temperature=temperature, head="certified")
+        assert (reply.answer.scanned <= SIZE).all()
+        assert (reply.answer.scanned >= 1).all()
+    assert (decoder.sample(HIDDEN, head="exact").answer.scanned == SIZE).all()
+
+
+@pytest.mark.parametrize("head", ["certified", "exact"])
+def test_equal_rows_are_drawn_alike_however_large_their_logits(head: str) -> None:
+    """Noise would be lost in logits of 1e30; so would the difference of equal log Z."""
+    weight = np.zeros((40, 3), np.float32)
+    weight[10:14, 0] = 1e20
+    made: Any = make_head(head, Softmax(weight, np.zeros(40, np.float32)))
+    hidden = np.array([[1e10, 0, 0], [-1e10, 0, 0], [0, 0, 0]], np.float32)
+    ids = made.draw(hidden, 8000, np.arange(3, dtype=np.uint64), 0, 1e5, None)[0]
+    alike = np.zeros((3, 40))
+    alike[0, 10:14], alike[1], alike[2] = 1 / 4, 1 / 36, 1 / 40
+    alike[1, 10:14] = 0
+    for row, probs in zip(ids, alike, strict=True):
+        assert chi_square_p(np.bincount(row, minlength=40), probs) > 1e-3
+
+
+def test_refusals(decoder: LocalDecoder) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decoder.sample(HIDDEN, constraints=Constraints(allowed=[]))
+    assert refused.value.field == "constraints"
+    for head in ("certified", "exact", "screen"):
+        spoiled = HIDDEN.copy()
+        spoiled[2, 0] = 3e38
+        with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
+            decoder.sample(spoiled, head=head)
