@@ -16,7 +16,9 @@ from logitsieve.types.errors import (
     ModelNotFound,
     NotBuilt,
     Overloaded,
+    PermissionDenied,
     RequestTooLarge,
+    Unauthenticated,
     Unavailable,
 )
 from logitsieve.v1 import decoder_pb2 as pb
@@ -71,6 +73,8 @@ EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], LogitsieveError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: _invalid,
     grpc.StatusCode.RESOURCE_EXHAUSTED: _exhausted,
     grpc.StatusCode.NOT_FOUND: lambda error: ModelNotFound(error.message, error.field),
+    grpc.StatusCode.UNAUTHENTICATED: lambda error: Unauthenticated(error.message, error.field),
+    grpc.StatusCode.PERMISSION_DENIED: lambda error: PermissionDenied(error.message, error.field),
     grpc.StatusCode.UNAVAILABLE: lambda error: Unavailable(error.message, error.field),
     # By closing the client, or by a server that cannot wait any longer.
     grpc.StatusCode.CANCELLED: lambda error: Unavailable(error.message, error.field),

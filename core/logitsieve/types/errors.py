@@ -9,6 +9,8 @@ LogitsieveError
 │   └── TargetNotReached             no setting meets the asked precision; .best is the nearest one
 ├── ServiceError                     the server answered with an error
 │   ├── ModelNotFound                no such model, version or alias
+│   ├── Unauthenticated              no token that the server knows
+│   ├── PermissionDenied             the token, or the port, is not for this
 │   ├── Unavailable                  loading, draining, or nothing listens at the address
 │   ├── Overloaded                   too much work in flight; .retry_after_s
 │   ├── DeadlineExceeded (TimeoutError)
@@ -82,6 +84,14 @@ class ServiceError(LogitsieveError):
 
 class ModelNotFound(ServiceError):
     """No such model, version or alias."""
+
+
+class Unauthenticated(ServiceError):
+    """The call brought no token that the server knows."""
+
+
+class PermissionDenied(ServiceError):
+    """The call's token has another scope, or what was asked is not done on this port."""
 
 
 class Unavailable(ServiceError):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.hosts import is_loopback
 
 # What a request holds besides its arrays: names, knobs, framing.
 MESSAGE_OVERHEAD = 64 << 10
@@ -128,10 +129,11 @@ class ServeConfig:
             raise InvalidRequest("max_constraint_ids", self.max_constraint_ids, "0 or more")
         if not self.drain_s >= 0:
             raise InvalidRequest("drain_s", self.drain_s, "0 or more seconds")
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise InvalidRequest(name, getattr(self, name), ", ".join(allowed))
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidRequest(name, getattr(self, name), ", ".join(choices))
         self._check_tls()
+        self._check_who_may_call()
 
     def _check_tls(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -139,6 +141,17 @@ class ServeConfig:
             raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidRequest("tls_client_ca", self.tls_client_ca, "nothing without tls_cert")
+
+    def _check_who_may_call(self) -> None:
+        if self.tokens is not None and self.tls_cert is None:
+            for name in ("host", "admin_host") if self.admin else ("host",):
+                if not is_loopback(host := getattr(self, name)):
+                    allowed = "loopback: tokens do not travel as plain text, set tls_cert"
+                    raise InvalidRequest(name, host, allowed)
+        known = self.tokens is not None or self.tls_client_ca is not None
+        if self.admin and not known and not is_loopback(self.admin_host):
+            allowed = "loopback, unless tokens or tls_client_ca say who may call"
+            raise InvalidRequest("admin_host", self.admin_host, allowed)
 
     def max_message_bytes(self, dim: int) -> int:
         """The largest request for a model of hidden size `dim`: all rows, targets and ids."""

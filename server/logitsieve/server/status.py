@@ -20,9 +20,11 @@ from logitsieve.types.errors import (
     ModelNotFound,
     NotBuilt,
     Overloaded,
+    PermissionDenied,
     RequestTooLarge,
     ServiceError,
     TargetNotReached,
+    Unauthenticated,
     Unavailable,
 )
 from logitsieve.v1 import decoder_pb2 as pb
@@ -40,6 +42,8 @@ CODES: dict[type[LogitsieveError], StatusCode] = {
     InvalidKnob: StatusCode.INVALID_ARGUMENT,
     RequestTooLarge: StatusCode.RESOURCE_EXHAUSTED,
     ModelNotFound: StatusCode.NOT_FOUND,
+    Unauthenticated: StatusCode.UNAUTHENTICATED,
+    PermissionDenied: StatusCode.PERMISSION_DENIED,
     Unavailable: StatusCode.UNAVAILABLE,
     Overloaded: StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
