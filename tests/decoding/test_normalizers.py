@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding import normalizers as methods
 from logitsieve.decoding.edits import edits_of
-from logitsieve.decoding.normalizers import interval, low_rank_at
+from logitsieve.decoding.normalizers import interval, low_rank_scores
 from logitsieve.index import HeadEntry, open_index, write_index
 from logitsieve.index_builder.fit_svd import preview_arrays
 from logitsieve.types.constraints import Constraints
@@ -138,7 +138,7 @@ def test_lowrank_has_previews_of_what_was_not_scanned(
 ) -> None:
     asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (5, 1))
     answering = decoder.index.head(head)
-    logits = low_rank_at(decoder.index, answering, HIDDEN, every).astype(np.float64)
+    logits = low_rank_scores(decoder.index, answering, HIDDEN, every, None)[1].astype(np.float64)
     found, exact = answering.candidates(HIDDEN, 1), logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
     rows = np.repeat(np.arange(5), np.diff(found.offsets))
     np.testing.assert_array_equal(
@@ -166,7 +166,7 @@ def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path)
     )
     index, hidden = open_index(path), make_hidden(3, 20)
     every = np.tile(np.arange(77, dtype=np.int32), (3, 1))
-    logits = low_rank_at(index, index.head("svd"), hidden, every)
+    logits = low_rank_scores(index, index.head("svd"), hidden, every, None)[1]
     wanted = logits64(softmax.weight, softmax.bias, hidden)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
 

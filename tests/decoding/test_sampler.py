@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from logitsieve.types.constraints import Constraints
@@ -122,7 +123,7 @@ def test_lazy_draws_follow_the_softmax_where_the_best_ids_were_found(
     reply = decoder.sample(HIDDEN, 20_000, seeds=range(4), constraints=asked, head=head)
     assert not reply.answer.exact.any()
     assert reply.answer.normalizer == "sampled"
-    good = decoder.topk(HIDDEN, 5, head=head).ids == ORDER[:, :5]
+    good = decoder.topk(HIDDEN, TRUSTED, head=head).ids == ORDER[:, :TRUSTED]
     rows = np.flatnonzero(good.all(axis=1))
     assert head == "screen" or rows.size == len(HIDDEN)
     for row in rows:
