@@ -29,7 +29,7 @@ from logitsieve.kernels.nucleus import list_sample
 from logitsieve.types.requests import Sampling
 from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
 
-TRUSTED = 5  # how many best ids a head is trusted to find where it proves nothing
+TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
 
 
 class Draws(NamedTuple):

@@ -25,6 +25,7 @@ from logitsieve.heads.part import Arrays, Part
 from logitsieve.heads.proving import ProvingHead
 from logitsieve.kernels.dense import dense_topk
 from logitsieve.kernels.gumbel import gumbel_sample
+from logitsieve.kernels.log_z import dense_log_z
 from logitsieve.kernels.pool import run_slices
 from logitsieve.types.results import (
     ArrayLike,
@@ -71,6 +72,13 @@ class ExactHead(ProvingHead):
         logits = softmax.logits(hidden, offsets, ids)
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
+    def log_z(self, hidden: Float32, scale: float) -> Float32:
+        """[B] the logarithm of the sum of e^{scale x} over all logits of rows of hidden [B, D]."""
+        found = np.empty(len(hidden), np.float32)
+        fill = partial(dense_log_z.entry(), self._address, hidden, scale, found)
+        refuse_first(run_slices(fill, len(hidden), self._threads))
+        return found
+
     def draw(
         self,
         hidden: Float32,
@@ -101,5 +109,6 @@ class ExactHead(ProvingHead):
             np.zeros(2, np.int64),
             np.empty(0, np.int32),
         )
+        self.log_z(np.zeros((1, self._softmax.dim), np.float32), 1.0)
         seeds = np.zeros(1, np.uint64)
         self.draw(np.zeros((1, self._softmax.dim), np.float32), 1, seeds, 0, 1.0, None)

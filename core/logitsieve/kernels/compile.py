@@ -19,10 +19,13 @@ from numba.core import config, sigutils
 
 # For what entry kernels call. Nothing else calls it, so that it needs no wrappers, of which each
 # costs some 20 ms to compile.
-inline = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
-# For long functions with one caller: they become part of it before anything is compiled. An `inline`
-# function is optimised by itself too, with everything below it, although nobody calls it so.
+_BARE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+inline = numba.njit(**_BARE)
+# For long functions with one caller: they become part of it before anything is compiled. An
+# `inline` function is optimised by itself too, with everything below it, though nobody calls it so.
 splice = numba.njit(inline="always")
+
+_ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
 
 _cache: dict[str, Path | None] = {}  # "folder": where to keep machine code, once that is decided
 
@@ -31,7 +34,7 @@ class Kernel:
     """A function of arrays and numbers, compiled once for one signature. Releases the GIL."""
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
-        self._dispatcher = numba.njit(nogil=True, no_cfunc_wrapper=True)(function)
+        self._dispatcher = numba.njit(nogil=True, **_ENTRY)(function)
         self._arguments = sigutils.normalize_signature(signature)[0]  # type: ignore[no-untyped-call]
         self.entry = cache(self._compile)
 

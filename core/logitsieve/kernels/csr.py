@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from math import exp, log
+from math import log
 
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.exponential import exp_lanes
-from logitsieve.kernels.lanes import (
-    LANES,
-    larger,
-    largest_lane,
-    load,
-    multiply_add,
-    pair_sum,
-    splat32,
-    splat64,
-    widen,
-    zeros64,
-)
+from logitsieve.kernels.exponential import sum_of_exponentials
+from logitsieve.kernels.lanes import LANES, larger, largest_lane, load, splat32
 from logitsieve.kernels.pointers import pointer, shift
 from logitsieve.types.results import Float32, Int64
 
@@ -45,11 +34,5 @@ def _log_sum_exp(values, count):
         largest = max(largest, values[i])
     if not -np.inf < largest < np.inf:
         return largest
-    total, one, shifted = zeros64(), splat64(1.0), splat32(-largest)
-    for i in range(0, whole, LANES):
-        x = multiply_add(load(values, i), splat32(np.float32(1)), shifted)
-        total = multiply_add(widen(exp_lanes(x)), one, total)
-    tail = 0.0
-    for i in range(whole, count):
-        tail += exp(float(values[i]) - float(largest))
-    return np.float32(float(largest) + log(pair_sum(total) + tail))
+    total = sum_of_exponentials(values, count, largest)
+    return np.float32(float(largest) + log(total))

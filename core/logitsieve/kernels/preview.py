@@ -246,13 +246,17 @@ def preview_scores(
     preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
     groups = (vocab_size + LANES - 1) // LANES
     for row in range(rows):
-        own = row_of(pointer(hidden), row, dim)
+        own, found = row_of(pointer(hidden), row, dim), row_of(pointer(scores), row, vocab_size)
         _turn(pointer(basis), own, width, dim, pointer(turned))
         for group in range(0, groups, 4):
             places = _four_groups(preview, group, groups)
             _score_one(preview, places, pointer(turned), pointer(four))
             first = group * LANES
-            for i in range(min(4 * LANES, vocab_size - first)):
-                scores[row, first + i] = four[i]
+            if vocab_size - first >= 4 * LANES:
+                for i in range(0, 4 * LANES, LANES):
+                    store(found, first + i, load(pointer(four), i))
+            else:
+                for i in range(vocab_size - first):
+                    found[first + i] = four[i]
     keep_alive(turned)
     keep_alive(four)
