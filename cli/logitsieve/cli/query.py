@@ -13,7 +13,7 @@ from numpy.lib.format import read_array
 from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.options import numbers
 from logitsieve.cli.words import read_words
-from logitsieve.client import DecoderClient, ModelInfo
+from logitsieve.client import DecoderClient, ModelInfo, Tls
 from logitsieve.types.decoder import NormalizerName, Target
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import SampleReply, TopKReply
@@ -51,6 +51,15 @@ def command(
         Path | None, typer.Option(help="Words by id, one a line, to show beside the ids.")
     ] = None,
     timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 5.0,
+    tls: Annotated[bool, typer.Option("--tls", help="Connect by TLS.")] = False,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Authorities of the server's certificate, a PEM file.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File that holds nothing but a bearer token.")
+    ] = None,
     models: Annotated[bool, typer.Option("--models", help="List the models instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -58,7 +67,13 @@ def command(
 
     Example: logitsieve query --address localhost:50051 --model lm --hidden h.npy -k 5
     """
-    with DecoderClient(address, timeout_s=timeout_s) as client:
+    secured = tls or tls_ca or tls_cert or tls_key
+    with DecoderClient(
+        address,
+        timeout_s=timeout_s,
+        tls=Tls(ca=tls_ca, cert=tls_cert, key=tls_key) if secured else None,
+        token="" if token_file is None else _read_token(token_file),
+    ) as client:
         if models or hidden is None:
             _show_models(client.models(), as_json)
             return
@@ -92,6 +107,13 @@ def _read_hidden(path: Path) -> np.ndarray:
             return np.asarray(read_array(file, allow_pickle=False))
     except (ValueError, EOFError) as error:
         raise InvalidRequest("hidden", f"{path} ({error})", "a .npy file") from error
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest("token_file", f"{path} ({error})", "a file with a token") from error
 
 
 def _words_up_to(path: Path, highest: int) -> list[str]:

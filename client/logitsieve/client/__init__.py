@@ -1,7 +1,8 @@
 """The thin client: a Decoder over gRPC. Loads numpy, grpc and protobuf, and nothing else."""
 
+from logitsieve.client.channel import Tls
 from logitsieve.client.decoder_client import DecoderClient
 from logitsieve.client.models import Limits, ModelInfo, OperatingPoint
 from logitsieve.client.stream import DecodeStream
 
-__all__ = ["DecodeStream", "DecoderClient", "Limits", "ModelInfo", "OperatingPoint"]
+__all__ = ["DecodeStream", "DecoderClient", "Limits", "ModelInfo", "OperatingPoint", "Tls"]

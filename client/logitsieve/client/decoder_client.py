@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from numbers import Real
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from logitsieve.client.channel import Tls, open_channel, to_metadata
 from logitsieve.client.errors import to_exception
 from logitsieve.client.models import ModelInfo, model_info
 from logitsieve.client.remote import RemoteDecoder
@@ -22,7 +24,9 @@ MAX_TIMEOUT_S = 3600.0
 MAX_MESSAGE_BYTES = 64 << 20
 
 # gRPC retries by itself, waits as long as the server's grpc-retry-pushback-ms says, and stops at
-# the deadline; several addresses ("ipv4:host:port,host:port") share the load.
+# the deadline; several addresses ("ipv4:host:port,host:port") share the load. CANCELLED is what
+# gRPC itself says for a call that reaches a server in the moment it stops; a call that is cancelled
+# on this side is over, and not retried.
 SERVICE_CONFIG = json.dumps(
     {
         "loadBalancingConfig": [{"round_robin": {}}],
@@ -34,7 +38,7 @@ SERVICE_CONFIG = json.dumps(
                     "initialBackoff": "0.05s",
                     "maxBackoff": "1s",
                     "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+                    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"],
                 },
             }
         ],
@@ -46,7 +50,8 @@ class DecoderClient(RemoteDecoder):
     """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
 
     Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
-    over `max_message_bytes`, either way, raise RequestTooLarge.
+    over `max_message_bytes`, either way, raise RequestTooLarge. `token` goes along with every call;
+    it needs `tls` unless the address is this machine.
     """
 
     def __init__(
@@ -55,13 +60,17 @@ class DecoderClient(RemoteDecoder):
         *,
         timeout_s: float = TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        tls: Tls | None = None,
+        token: str = "",
     ) -> None:
         self.address = address
         self.timeout_s = _seconds(timeout_s)
         self._max_message_bytes = max_message_bytes
-        self._channel = grpc.insecure_channel(
+        self._metadata = to_metadata(token, address, tls)
+        self._channel = open_channel(
             address,
-            options=[
+            tls,
+            [
                 ("grpc.service_config", SERVICE_CONFIG),
                 ("grpc.max_send_message_length", max_message_bytes),
                 ("grpc.max_receive_message_length", max_message_bytes),
@@ -76,7 +85,7 @@ class DecoderClient(RemoteDecoder):
         Each of its calls takes at most `timeout_s` seconds, or as many as those of this client.
         """
         return DecodeStream(
-            self._decoder.Decode,
+            partial(self._decoder.Decode, metadata=self._metadata),
             timeout_s=self.timeout_s if timeout_s is None else _seconds(timeout_s),
             max_message_bytes=self._max_message_bytes,
         )
@@ -116,7 +125,7 @@ class DecoderClient(RemoteDecoder):
 
     def _call(self, method: Any, request: Any) -> Any:
         try:
-            return method(request, timeout=self.timeout_s)
+            return method(request, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.RpcError as failure:
             raise to_exception(failure) from failure
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,9 +19,10 @@ from logitsieve.server.health import Health
 from logitsieve.server.http import HttpServer
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models_service import ModelsService
+from logitsieve.server.ports import Ports, address, check_free, taken
 from logitsieve.server.repository import Progress, Repository, Version
+from logitsieve.server.tokens import READ
 from logitsieve.server.work import Work
-from logitsieve.types.errors import InvalidRequest
 
 ProgressShown = Callable[[], AbstractContextManager[Progress]]
 
@@ -52,18 +52,19 @@ class Server:
         """Load and warm every version, then listen and say SERVING.
 
         The HTTP port answers from the beginning. InvalidRequest names a port that cannot be
-        bound, or `models` where there is none.
+        bound, a file of TLS or tokens that is not good, or `models` where there is none.
         """
         config = self.config
         found = self.repository.find()
-        _check_free(config.host, config.port)
+        ports = Ports(config, self.metrics)
+        check_free("port", config.host, config.port)
         try:
             self.metrics_port = await self._http.start(config.host, config.metrics_port)
         except OSError as error:
-            raise _taken("metrics_port", config.host, config.metrics_port) from error
+            raise taken("metrics_port", config.host, config.metrics_port) from error
         for name, number in found:
             await asyncio.to_thread(self._load, name, number, progress)
-        self._grpc = self._listen()
+        self._grpc = self._listen(ports)
         await self._grpc.start()
         self._ready = await self._health.serving(self.repository)
         self._again.start(self.repository.versions())
@@ -88,23 +89,15 @@ class Server:
             index = version.served.decoder.index
             self.metrics.loaded(name, str(number), index.digest, index.vocab_size, index.dim)
 
-    def _listen(self) -> grpc.aio.Server:
+    def _listen(self, ports: Ports) -> grpc.aio.Server:
         config = self.config
         dims = [v.served.decoder.index.dim for v in self.repository.versions() if v.served]
-        server = grpc.aio.server(
-            options=[
-                ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
-                ("grpc.max_receive_message_length", config.max_message_bytes(max(dims, default=0))),
-                ("grpc.max_send_message_length", -1),
-            ]
-        )
         models = ModelsService(config, self.repository, self.metrics)
-        server.add_generic_rpc_handlers((self._decoder.handler(), models.handler()))
+        handlers = (self._decoder.handler(), models.handler())
+        most = config.max_message_bytes(max(dims, default=0))
+        server = ports.server(READ, handlers, most)
         add_HealthServicer_to_server(self._health, server)
-        try:
-            self.port = server.add_insecure_port(_address(config.host, config.port))
-        except RuntimeError as error:
-            raise _taken("port", config.host, config.port) from error
+        self.port = ports.bind(server, "port", config.host, config.port)
         return server
 
 
@@ -149,25 +142,8 @@ def _announce(server: Server) -> None:
     for version in server.repository.versions():
         print(f"{version.label}: {version.error or 'ready'}", file=sys.stderr)
     print(
-        f"gRPC at {_address(host, server.port)}, "
-        f"metrics at http://{_address(host, server.metrics_port)}/metrics",
+        f"gRPC at {address(host, server.port)}, "
+        f"metrics at http://{address(host, server.metrics_port)}/metrics",
         file=sys.stderr,
         flush=True,
     )
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _check_free(host: str, port: int) -> None:
-    # Asked before models load, and without the lines that gRPC writes to stderr when it fails.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        raise _taken("port", host, port) from error
-
-
-def _taken(field: str, host: str, port: int) -> InvalidRequest:
-    return InvalidRequest(field, _address(host, port), "an address that is free and can be bound")
