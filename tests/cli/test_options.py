@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from logitsieve.cli.options import numbers, with_options
+from logitsieve.cli.options import numbers, read_options, with_options
 from logitsieve.types.errors import InvalidRequest
 
 
@@ -20,6 +20,7 @@ class Sample:
     scale: float | None = field(default=None, metadata={"help": "A scale.", "low": 1.0})
     tried: tuple[int, ...] = field(default=(1, 2), metadata={"help": "Some.", "low": 0})
     verify: Literal["full", "sizes"] = field(default="full", metadata={"help": "How."})
+    loud: bool = field(default=False, metadata={"help": "Whether."})
 
 
 @pytest.fixture
@@ -68,6 +69,67 @@ def test_values_out_of_range_are_usage_errors(
     result = invoke("x", *options)
     assert result.exit_code == 2
     assert options[0] in result.stderr
+
+
+@pytest.fixture
+def invoke_with_file(received: list[tuple[str, Sample]]) -> Callable[..., Any]:
+    app = typer.Typer()
+
+    @app.command()
+    @with_options(Sample, from_file=True)
+    def command(config: Sample) -> None:
+        received.append(("", config))
+
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_file_sets_options_and_the_command_line_counts_more(
+    invoke_with_file: Callable[..., Any], received: list[tuple[str, Sample]], tmp_path: Path
+) -> None:
+    file = tmp_path / "sample.toml"
+    file.write_text('models = "m"\nport = 7\nscale = 2\nverify = "sizes"\nloud = true\n')
+    assert invoke_with_file("--config", file, "--port", 1, "--no-loud").exit_code == 0
+    expected = Sample(models=Path("m"), port=1, scale=2.0, verify="sizes", loud=False)
+    assert received == [("", expected)]
+    assert isinstance(received[0][1].scale, float)
+    assert invoke_with_file("--port", 3).exit_code == 0
+    assert received[1][1] == Sample(port=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "said"),
+    [
+        ("ports = 1", "ports", "models, port, scale"),
+        ('port = "1"', "port", "allowed: int"),
+        ("port = true", "port", "allowed: int"),
+        ("port = 1.0", "port", "allowed: int"),
+        ("scale = true", "scale", "allowed: float or int"),
+        ("models = 1", "models", "allowed: str"),
+        ("verify = 1", "verify", "allowed: str"),
+        ("loud = 1", "loud", "allowed: bool"),
+        ("tried = 1", "tried", "allowed: list"),
+        ('tried = [1, "2"]', "tried", "allowed: int"),
+        ("port", "config", "sample.toml"),
+        ("[port]\nnumber = 1", "port", "allowed: int"),
+    ],
+)
+def test_a_file_with_something_else(tmp_path: Path, text: str, field: str, said: str) -> None:
+    file = tmp_path / "sample.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        read_options(file, Sample)
+    assert caught.value.field == field
+
+
+def test_lists_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "sample.toml").write_text("tried = [3, 4]")
+    assert read_options(tmp_path / "sample.toml", Sample) == {"tried": (3, 4)}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="absent") as caught:
+        read_options(tmp_path / "absent.toml", Sample)
+    assert caught.value.field == "config"
 
 
 def test_numbers() -> None:

@@ -196,6 +196,22 @@ def test_serve_with_wrong_options(run: Run, options: list[object], reason: str) 
     assert reason in result.stderr
 
 
+def test_serve_with_a_file_of_options(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('models = "nowhere"\nthreads = 2\nreflection = true\n')
+    result = run("serve", "--config", file)
+    assert (result.exit_code, "models: got nowhere" in result.stderr) == (2, True)
+    result = run("serve", "--config", file, "--models", "elsewhere")
+    assert (result.exit_code, "models: got elsewhere" in result.stderr) == (2, True)
+    file.write_text("max_rowz = 2\n")
+    result = run("serve", "--config", file)
+    assert result.exit_code == 2
+    assert "max_rowz: got an option that is unknown" in result.stderr
+    assert "max_rows" in result.stderr
+    file.write_text("threads = 0\n")
+    assert "threads: got 0" in run("serve", "--config", file).stderr
+
+
 @pytest.mark.parametrize("timeout_s", ["-1", "0", "nan", "inf", "1e12"])
 def test_query_with_a_timeout_that_is_none(run: Run, timeout_s: str) -> None:
     result = run("query", "--timeout-s", timeout_s)

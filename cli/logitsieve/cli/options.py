@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import tomllib
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import wraps
+from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any
 
 import typer
@@ -17,30 +20,91 @@ from logitsieve.types.errors import InvalidRequest
 
 PANEL = "Options of the method"
 
+# What a file may hold for a field of each type: no string for a number, no number for a flag.
+IN_TOML: dict[type, tuple[type, ...]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    str: (str,),
+    Path: (str,),
+}
 
-def with_options(config: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+
+def with_options(
+    config: type[Any], *, from_file: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give the command one option per field of `config` in place of its parameter `config`.
 
     A field's metadata holds its "help" and, for numbers, "low" and "high"; fields typed
-    tuple[X, ...] become repeatable options.
+    tuple[X, ...] become repeatable options. `from_file` adds --config, a TOML file whose keys are
+    the names of the fields; what the command line says counts more.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = typing.get_type_hints(config)
         own = inspect.signature(command, eval_str=True).parameters.values()
         derived = [_parameter(field, hints[field.name]) for field in fields(config)]
-        parameters = [p for p in own if p.name != "config"] + derived
+        parameters = [p for p in own if p.name != "config"] + [CONTEXT, FILE] * from_file + derived
 
         @wraps(command)
         def wrapped(**values: Any) -> None:
-            chosen = {field.name: values.pop(field.name) for field in fields(config)}
-            command(**values, config=config(**{k: _frozen(v) for k, v in chosen.items()}))
+            chosen = {field.name: _frozen(values.pop(field.name)) for field in fields(config)}
+            context, file = values.pop("context", None), values.pop("config", None)
+            if file is not None:
+                found = read_options(file, config)
+                chosen |= {k: v for k, v in found.items() if not _is_typed(k, context)}
+            command(**values, config=config(**chosen))
 
         wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
         return wrapped
 
     return decorate
+
+
+CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+FILE = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(help="TOML file of the options below; the command line counts more."),
+    ],
+)
+
+
+def read_options(file: Path, config: type[Any]) -> dict[str, Any]:
+    """The fields of `config` that a TOML file sets; InvalidRequest names what is wrong in it."""
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("config", f"{file}: {error}", "a TOML file of options") from error
+    hints = typing.get_type_hints(config)
+    for key in found:
+        if key not in hints:
+            raise InvalidRequest(key, f"an option that is unknown, in {file}", ", ".join(hints))
+    return {key: _of_type(key, value, hints[key]) for key, value in found.items()}
+
+
+def _is_typed(option: str, context: typer.Context) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _of_type(key: str, value: Any, hint: Any) -> Any:
+    """A value of TOML as the field has it; what a Literal allows is left to the dataclass."""
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise InvalidRequest(key, repr(value), "list")
+        return tuple(_of_type(key, one, typing.get_args(hint)[0]) for one in value)
+    kinds = [kind for kind in typing.get_args(hint) or (hint,) if isinstance(kind, type)] or [str]
+    wanted = next(kind for kind in kinds if kind is not NoneType)
+    accepted = IN_TOML[wanted]
+    if type(value) not in accepted:
+        allowed = " or ".join(kind.__name__ for kind in accepted)
+        raise InvalidRequest(key, repr(value), allowed)
+    return wanted(value)
 
 
 def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:

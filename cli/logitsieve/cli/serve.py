@@ -8,7 +8,7 @@ from logitsieve.server.app import serve
 from logitsieve.server.config import ServeConfig
 
 
-@with_options(ServeConfig)
+@with_options(ServeConfig, from_file=True)
 def command(config: ServeConfig) -> None:
     """Answer requests over gRPC until SIGTERM or Ctrl-C.
 
