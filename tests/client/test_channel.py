@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from logitsieve.client import DecoderClient, Tls
+from logitsieve.client.channel import to_metadata
+from logitsieve.types.errors import InvalidRequest
+
+TOKEN = "a-token-of-readers"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost:50051",
+        "127.0.0.1:1",
+        "[::1]:1",
+        "dns:///localhost:1",
+        "ipv4:127.0.0.1:1,127.0.0.1:2",
+        "ipv6:[::1]:1",
+        "unix:/run/socket",
+    ],
+)
+def test_a_token_may_stay_on_this_machine(address: str) -> None:
+    assert to_metadata(TOKEN, address, None) == (("authorization", f"Bearer {TOKEN}"),)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "example.org:50051",
+        "10.0.0.1:1",
+        "ipv4:127.0.0.1:1,10.0.0.1:2",
+        "dns:///example.org:1",
+        "dns://8.8.8.8/localhost:1",
+        "localhost.example.org:1",
+    ],
+)
+def test_a_token_never_leaves_it_in_the_clear(address: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        DecoderClient(address, token=TOKEN)
+    assert caught.value.field == "tls"
+    assert to_metadata(TOKEN, address, Tls())
+    assert to_metadata("", address, None) == ()
+
+
+@pytest.mark.parametrize("token", ["two words", "new\nline", "\u65e5\u672c"])
+def test_what_is_no_token(token: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        DecoderClient("localhost:1", token=token)
+    assert caught.value.field == "token"
+    assert token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tls", "field"),
+    [
+        (Tls(ca="absent"), "tls.ca"),
+        (Tls(cert=Path("absent")), "tls.key"),
+        (Tls(key="absent"), "tls.cert"),
+        (Tls(cert="absent", key="absent"), "tls.key"),
+    ],
+)
+def test_files_that_are_not_there(tls: Tls, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        DecoderClient("localhost:1", tls=tls)
+    assert caught.value.field == field
