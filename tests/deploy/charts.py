@@ -32,6 +32,7 @@ VARIANTS: dict[str, str] = {
         preStopSeconds: 0
         resources: {}
     """,
+    "open to monitoring only": "networkPolicy: {clients: []}",
     "closed to all": "networkPolicy: {clients: [], monitoring: []}",
     "other peers": """
         networkPolicy:
@@ -51,21 +52,36 @@ VARIANTS: dict[str, str] = {
         kernelCache: {claim: kernels}
         serve:
           host: "::"
-          admin_port: 50052
+          admin: true
+          admin_port: 50055
           threads: 4
           max_rows: 4096
           max_k: 64
           max_samples: 16
           max_constraint_ids: 1048576
           max_in_flight: 1000
+          max_queue_rows: 10000
+          batch_delay_us: 50
           drain_s: 30.5
           verify: sizes
           shadow_share: 0.001
+          shadow_cpu: 0.1
           reflection: true
+          log_format: json
         preStopSeconds: 20
         ports: {grpc: 8443, metrics: 8080}
         disruptionBudget: {maxUnavailable: 25%}
         serviceMonitor: {enabled: true, labels: {release: prometheus}}
+        monitoring:
+          rules: |
+            groups:
+              - name: logitsieve
+                rules:
+                  - alert: Shedding
+                    expr: rate(logitsieve_shed_total[5m]) > 0
+                    annotations: {summary: '{{ $labels.pod }} sheds'}
+          dashboard: |
+            {"title": "logitsieve", "legend": "{{model}} \\"p95\\""}
         podAnnotations: {kept: "true"}
         podLabels: {decodes: "yes"}
         nodeSelector: {kubernetes.io/arch: amd64}
@@ -87,6 +103,11 @@ class Rendered(NamedTuple):
     def all(self, kind: str) -> list[dict[str, Any]]:
         return [document for document in self.documents if document["kind"] == kind]
 
+    def named(self, name: str) -> dict[str, Any]:
+        """The ConfigMap whose name ends so."""
+        [found] = [m for m in self.all("ConfigMap") if m["metadata"]["name"].endswith(name)]
+        return found
+
     def one(self, kind: str) -> dict[str, Any]:
         [document] = self.all(kind)
         return document
@@ -104,7 +125,7 @@ class Rendered(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """serve.toml, read."""
-        return tomllib.loads(self.one("ConfigMap")["data"]["serve.toml"])
+        return tomllib.loads(self.named("logitsieve")["data"]["serve.toml"])
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import json
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import helm_python
@@ -10,7 +11,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from logitsieve.cli.options import read_options
+from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
+from logitsieve.types.hosts import is_loopback
 from tests.deploy.charts import CHART, VARIANTS, Rendered, render
 from tests.deploy.dockerfile import PROJECT, read
 
@@ -39,7 +43,7 @@ def test_its_versions_are_the_project() -> None:
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_every_document_is_valid(rendered: Rendered, version: str) -> None:
     for document in rendered.documents:
-        if document["kind"] != "ServiceMonitor":  # a kind of the Prometheus operator
+        if not document["apiVersion"].startswith("monitoring.coreos.com/"):  # the operator's
             kubernetes_validate.validate(document, version, strict=True)
 
 
@@ -146,6 +150,14 @@ def test_options_arrive_as_they_were_given() -> None:
     assert {name: options[name] for name in given} == given
 
 
+def test_the_server_takes_its_options(rendered: Rendered, tmp_path: Path) -> None:
+    text = rendered.named("logitsieve")["data"]["serve.toml"]
+    (tmp_path / "serve.toml").write_text(text, encoding="utf-8")
+    config = ServeConfig(**read_options(tmp_path / "serve.toml", ServeConfig))
+    assert not is_loopback(config.host)
+    assert config.models == Path("/models")
+
+
 def test_a_changed_option_starts_new_pods() -> None:
     pods = [render(f"serve: {{threads: {threads}}}").pod for threads in (1, 2, 2)]
     marks = [pod["metadata"]["annotations"]["checksum/config"] for pod in pods]
@@ -188,6 +200,21 @@ def test_without_peers_nobody_is_let_in() -> None:
             # An empty `from` would let everybody in.
             assert all(rule["from"] for rule in policy["spec"].get("ingress", []))
     assert "ingress" not in render(VARIANTS["closed to all"]).one("NetworkPolicy")["spec"]
+
+
+def test_rules_and_the_dashboard_arrive_as_they_were_given() -> None:
+    given = yaml.safe_load(VARIANTS["everything"])["monitoring"]
+    rendered = render(VARIANTS["everything"])
+    assert rendered.one("PrometheusRule")["spec"] == yaml.safe_load(given["rules"])
+    dashboard = rendered.named("-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert dashboard["data"] == {"logitsieve.json": given["dashboard"]}
+    assert json.loads(given["dashboard"])["legend"] == '{{model}} "p95"'
+
+
+def test_rules_without_groups_are_refused() -> None:
+    with pytest.raises(helm_python.HelmRenderError, match="a file with groups of rules"):
+        render("monitoring: {rules: 'alert: Shedding'}")
 
 
 def test_optional_documents_can_be_left_out() -> None:

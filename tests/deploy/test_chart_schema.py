@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import yaml
 from helm_python import HelmError
 
+from logitsieve.server.config import ServeConfig
 from tests.deploy.charts import CHART, chart, render
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -42,6 +44,10 @@ REFUSED = [
     "ports: {grpc: 70000}",
     "ports: {grpc: 9090, metrics: http}",
     "tls: {clientCA: true}",
+    "tokens: {secret: logitsieve-tokens}",
+    "serve: {admin_host: 0.0.0.0}",
+    "serve: {log_format: xml}",
+    "serve: {batch_delay_us: 1000}",
     "tls: {secretName: logitsieve-tls}",
     "resources: {requests: {cpu: lots}}",
     "resources: {requests: 1}",
@@ -60,7 +66,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("values", REFUSED)
 def test_a_wrong_value_is_refused_by_name(values: str) -> None:
-    first, *_ = yaml.safe_load(values)
+    first = next(iter(yaml.safe_load(values))).replace("tokens", "tls")  # what tokens need
     with pytest.raises(HelmError, match=first):
         render(values)
 
@@ -88,6 +94,14 @@ def test_the_schema_and_the_defaults_have_the_same_names() -> None:
         named = SCHEMA["properties"][name].get("properties")
         if named and name not in ("serve", "resources"):
             assert named.keys() == value.keys()
+
+
+def test_serve_has_every_option_that_the_chart_does_not_set() -> None:
+    options = {field.name for field in fields(ServeConfig)} - {"admin_host"}  # on loopback
+    everything = "{tls: {secret: a, clientCA: true}, tokens: {secret: b}, serve: {host: null}}"
+    named = SCHEMA["properties"]["serve"]["properties"].keys()
+    assert named | (render(everything).options.keys() - {"drain_s"}) == options
+    assert not named & (render(everything).options.keys() - {"drain_s"})
 
 
 def test_every_value_has_its_comment() -> None:
