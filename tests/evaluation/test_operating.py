@@ -190,3 +190,31 @@ def test_dropping_dominated_points_makes_no_choice_dearer(
             if one is not None and other is not None:
                 assert other.us_at(batch) == one.us_at(batch)
                 assert other.meets(precision, k)
+
+
+def climbed(chooser: Chooser, points: OperatingPoint) -> list[str]:
+    goal, found = {1: 0.9}, [points]
+    while (safer := chooser.safer(found[-1], 1, goal)) is not None:
+        found.append(safer)
+    return [point.label for point in found]
+
+
+def test_steps_to_safety_halve_the_misses_and_end_in_a_proof() -> None:
+    chooser = Chooser(
+        [
+            make_point("a", (1, 1, 1), (0.9, 0.9, 0.9)),
+            make_point("b", (2, 1, 1), (0.94, 0.9, 0.9)),
+            make_point("c", (3, 1, 1), (0.96, 0.9, 0.9)),
+            make_point("d", (4, 1, 1), (1.0, 1.0, 1.0)),
+            make_point("e", (5, 1, 1), (1.0, 1.0, 1.0)),
+            CERTIFIED,
+            EXACT,
+        ]
+    )
+    assert climbed(chooser, chooser.points[0]) == ["a", "c", "d", "certified"]
+    assert climbed(chooser, chooser.points[4]) == ["e", "certified"]
+
+
+def test_without_a_proven_point_steps_end_all_the_same() -> None:
+    chooser = Chooser([FAST, WIDE])
+    assert climbed(chooser, FAST) == ["screen probes=1", "screen probes=4"]

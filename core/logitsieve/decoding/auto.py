@@ -74,6 +74,27 @@ class Auto:
         """The same over other points."""
         return Auto(points, self._chooser.target, self._vocab_size, self._point_of)
 
+    def goal(self, kind: Kind, precision: float | None) -> Mapping[int, float]:
+        """Class of k -> the precision that answers of this kind must have."""
+        return self._chooser.goal(kind[1], precision)
+
+    def rungs(
+        self, kind: Kind, precision: float | None, ceiling: Callable[[OperatingPoint, int], float]
+    ) -> tuple[OperatingPoint | None, ...]:
+        """The points that live answers refute, cheapest first, and the one that answers instead.
+
+        `ceiling(point, k)` is the precision that the point was seen to reach at most at a class of
+        k. None, which can only be the last, is as in `choose` if it is also the first, else the
+        exact head.
+        """
+        goal = self.goal(kind, precision)
+        found = [self.choose(kind, precision)]
+        while (point := found[-1]) is not None and not point.proven:
+            if all(ceiling(point, k) >= asked for k, asked in goal.items()):
+                break
+            found.append(self._chooser.safer(point, kind[0], goal))
+        return tuple(found)
+
     def kind(self, rows: int, k: int, precision: float | None) -> Kind:
         """What of a request decides its point; the index's own target does not look at k.
 

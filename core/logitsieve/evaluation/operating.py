@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KS = (1, 5, 10)  # P@k is measured at these; an asked k counts as the next one
+HALF = 0.5  # of the misses: so that a few steps lead from any point to a proof
 BEYOND = 0  # the class of a larger k: no precision was measured there, only a proof will do
 
 
@@ -118,6 +119,10 @@ def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:
     ) and all(one.proven or one.low.get(k, 0.0) >= low for k, low in other.low.items())
 
 
+def _missed(point: OperatingPoint, ks: Iterable[int]) -> float:
+    return sum(1 - point.low.get(k, 0.0) for k in ks)
+
+
 class Chooser:
     """Chooses among measured points for an asked precision, k and batch size. Immutable."""
 
@@ -152,10 +157,27 @@ class Chooser:
         proof, and so is any precision for k BEYOND. None where nothing measured will do: no target
         to go by, or no proven point among `points`.
         """
-        if precision is None and not self.target:
+        goal = self.goal(k, precision)
+        if not goal:
             return None
-        goal = self.target if precision is None else {k: precision}
         for point in self._cheapest[batch]:
             if all(point.meets(asked, each) for each, asked in goal.items()):
+                return point
+        return None
+
+    def goal(self, k: int, precision: float | None) -> Mapping[int, float]:
+        """Class of k -> the precision that must be met there; empty where there is no target."""
+        return self.target if precision is None else {k: precision}
+
+    def safer(
+        self, than: OperatingPoint, batch: int, goal: Mapping[int, float]
+    ) -> OperatingPoint | None:
+        """The cheapest proven point, or one that was measured to miss at most half as often.
+
+        Misses are added up over the ks of `goal`, by the lower bounds. None: nothing is safer.
+        """
+        missed = _missed(than, goal)
+        for point in self._cheapest[batch]:
+            if not than.proven and (point.proven or _missed(point, goal) < HALF * missed):
                 return point
         return None

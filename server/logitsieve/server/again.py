@@ -15,7 +15,7 @@ from time import monotonic
 
 from logitsieve.decoding import measured_elsewhere
 from logitsieve.evaluation import cpu_name
-from logitsieve.server.repository import Version
+from logitsieve.server.routes import Version
 from logitsieve.server.served import Served
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,12 @@ NICE = 10
 JOIN_S = 5.0
 
 
+def step_back() -> None:
+    """Give the calling thread a lower priority, so that requests come first."""
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
+
+
 class Again:
     """Measures the versions that need it, one after the other, in a thread of its own."""
 
@@ -36,7 +42,10 @@ class Again:
         self._thread: Thread | None = None
 
     def start(self, versions: Sequence[Version]) -> None:
-        """Begin with the versions that were calibrated on another processor, if there are any."""
+        """Begin with the versions that were calibrated on another processor, if there are any.
+
+        What has begun before comes first.
+        """
         due = [
             (version.label, version.served, cpu)
             for version in versions
@@ -45,7 +54,7 @@ class Again:
         ]
         if due:
             self._thread = Thread(
-                target=self._run, args=(due,), name="logitsieve-again", daemon=True
+                target=self._run, args=(due, self._thread), name="logitsieve-again", daemon=True
             )
             self._thread.start()
 
@@ -59,9 +68,10 @@ class Again:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def _run(self, due: Sequence[tuple[str, Served, str]]) -> None:
-        if sys.platform == "linux":  # elsewhere a thread has no priority of its own
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
+    def _run(self, due: Sequence[tuple[str, Served, str]], before: Thread | None) -> None:
+        if before is not None:
+            before.join()
+        step_back()
         for label, served, cpu in due:
             if self._stopping.is_set():
                 return
