@@ -15,7 +15,7 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.dots import padded
 from logitsieve.kernels.exponential import exp_lanes
 from logitsieve.kernels.gather import sum_of
@@ -102,7 +102,7 @@ def envelope_at(record, scratch, states, size, fine):
     )  # fmt: skip
 
 
-@inline
+@splice
 def weigh_all(record, envelope, h, norm, inverse, edited, instead, count):
     """(level, rows computed): weights for a row of hidden of that norm, widened before.
 
@@ -122,14 +122,14 @@ def weigh_all(record, envelope, h, norm, inverse, edited, instead, count):
     for i in range(count):
         _put(envelope, edited[i], exp(instead[i] * inverse - level.top))
     tally_all(envelope.tally)
-    computed = _compute_heavy(record, envelope, level)
-    while computed > 0:  # then the sum has fallen, and others are heavy
-        found += computed
-        computed = _compute_heavy(record, envelope, level)
+    before = -1
+    while found > before:  # what is computed makes the sum fall, so that others are heavy
+        before = found
+        found += _compute_heavy(record, envelope, level)
     return level, found
 
 
-@inline
+@splice
 def _bound_all(record, envelope):
     """Estimates and bounds of all logits; -inf beyond the vocabulary."""
     sketch, query = sketch_at(record), spread_factors(envelope.factors)
@@ -144,7 +144,7 @@ def _bound_all(record, envelope):
     _begin(record, envelope, COARSE)
 
 
-@inline
+@splice
 def _bound_finely(record, envelope):
     """The same by the fine codes, in the order of the rows of W."""
     sketch, margin = sketch_at(record), splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6)))
@@ -198,7 +198,7 @@ def _largest(values, size):
     return largest_lane(most)
 
 
-@inline
+@splice
 def _level(record, envelope, inverse, edited, instead, count):
     """(level, rows computed): what is far above all that is known is computed; what is edited goes.
 
@@ -235,7 +235,7 @@ def _level(record, envelope, inverse, edited, instead, count):
     return Level(inverse, top + 2 * lift, lift), found
 
 
-@inline
+@splice
 def _weigh(record, envelope, level):
     """Weights, and estimates of them; the sums of the estimates and of the lower bounds."""
     inverse, down = splat32(np.float32(level.inverse)), splat32(np.float32(-level.top))
@@ -257,7 +257,7 @@ def _weigh(record, envelope, level):
         envelope.tally.weights[place] = 0
 
 
-@inline
+@splice
 def _weigh_exactly(record, envelope, level):
     """(level, rows computed): every weight is exact; what was edited, and is -inf so far, goes."""
     rows, top = sketch_at(record).rows, level.top
@@ -292,7 +292,7 @@ def compute(record, envelope, level, place):
     return weight
 
 
-@inline
+@splice
 def _compute_heavy(record, envelope, level):
     """Make exact what has a large share of all weight; how many rows those are."""
     tally, found = envelope.tally, 0
@@ -307,7 +307,7 @@ def _compute_heavy(record, envelope, level):
     return found
 
 
-@inline
+@splice
 def write_log_z(envelope, level, log_z):
     """log_z [3]: an estimate of log Z, and the two numbers that it is proven to lie between.
 
@@ -320,7 +320,7 @@ def write_log_z(envelope, level, log_z):
     log_z[2] = level.top + log(whole(envelope.tally)) + 1e-5 + off
 
 
-@inline
+@splice
 def fine_weight(record, envelope, level, place):
     """The weight that the fine codes allow a row; never so little that float32 loses it."""
     envelope.rows[0] = row_at(record, envelope, place)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.compile import kernel, splice
 from logitsieve.kernels.dots import row_of, widen_row
 from logitsieve.kernels.envelope import (
     COARSE,
@@ -92,7 +92,7 @@ def envelope_sample(
     return bad
 
 
-@inline
+@splice
 def _draw(record, envelope, level, seed, step, draw):
     """(The place that is drawn, rows computed). Every trial that fails lowers a weight."""
     tally, found, trial = envelope.tally, 0, np.uint64(0)
