@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-# A scraper sends a few hundred bytes at once; whoever takes longer is dropped.
+# A scraper sends a few hundred bytes at once and reads at once; whoever takes longer is dropped.
 PATIENCE_S = 5.0
 MAX_HEAD = 1 << 14
 
@@ -28,9 +28,15 @@ class Page(NamedTuple):
 class HttpServer:
     """GET and HEAD of three pages; one request a connection."""
 
-    def __init__(self, metrics: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        metrics: Callable[[], bytes],
+        ready: Callable[[], bool],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._metrics = metrics
         self._ready = ready
+        self._patience_s = patience_s
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -58,14 +64,15 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(self._patience_s):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._respond(head))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()  # when all is sent, which a client can put off
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, TimeoutError):
             pass  # gone, too slow or not HTTP: there is nobody to answer
         finally:
-            writer.close()
+            writer.transport.abort()
 
     def _respond(self, head: bytes) -> bytes:
         line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")

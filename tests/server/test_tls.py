@@ -1,0 +1,230 @@
+"""TLS, client certificates, tokens and reflection, over real ports."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+
+from logitsieve.client import DecoderClient, Tls
+from logitsieve.server import Server, create_server
+from logitsieve.types.errors import InvalidRequest, ServiceError, Unauthenticated, Unavailable
+from tests.server.certificates import Pair, authority, signed_by
+from tests.server.running import START_S, WAIT_S, Loop, config_for
+from tests.synthetic import make_hidden
+
+READER, ADMIN = "a-token-of-readers", "the-token-of-the-admin"
+HIDDEN = make_hidden(2)
+
+
+@pytest.fixture(scope="module")
+def ca() -> Pair:
+    return authority()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, ca: Pair) -> tuple[Path, Path]:
+    return signed_by(ca).write(tmp_path)
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, ca: Pair) -> Path:
+    return ca.write(tmp_path, "ca")[0]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    file = tmp_path / "tokens"
+    file.write_text(f"read:{READER}\nadmin:{ADMIN}\n")
+    file.chmod(0o600)
+    return file
+
+
+@contextmanager
+def serving(loop: Loop, models: Path, kernel_cache: Path, **options: Any) -> Iterator[Server]:
+    server = create_server(config_for(models, kernel_cache=kernel_cache, **options))
+    try:
+        loop.run(server.start(), START_S)
+        yield server
+    finally:
+        loop.run(server.stop())
+
+
+def client(server: Server, **options: Any) -> DecoderClient:
+    return DecoderClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, **options)
+
+
+def hasty(server: Server, **options: Any) -> DecoderClient:
+    """One that is not to be answered: it is retried until its time is up."""
+    return DecoderClient(f"127.0.0.1:{server.port}", timeout_s=2.0, **options)
+
+
+def presented(server: Server) -> int:
+    """The serial number of the certificate that a new connection sees."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection,
+        context.wrap_socket(connection) as secured,
+    ):
+        shown = secured.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+def test_certificates_are_renewed_while_it_serves(
+    loop: Loop,
+    models: Path,
+    kernel_cache: Path,
+    ca: Pair,
+    trusted: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second, third = signed_by(ca), signed_by(ca), signed_by(ca)
+    cert, key = first.write(tmp_path)
+    with serving(loop, models, kernel_cache, tls_cert=cert, tls_key=key) as server:
+        with client(server, tls=Tls(ca=trusted)) as old:
+            answered = old.topk(HIDDEN, 3, model="demo").ids
+            assert presented(server) == first.serial
+            second.write(tmp_path)
+            assert presented(server) == second.serial
+            key.write_text("broken")
+            assert presented(server) == second.serial
+            assert "the last good one stays" in caplog.text
+            assert (old.topk(HIDDEN, 3, model="demo").ids == answered).all()
+            third.write(tmp_path)
+            with client(server, tls=Tls(ca=trusted)) as new:
+                assert (new.topk(HIDDEN, 3, model="demo").ids == answered).all()
+            assert presented(server) == third.serial
+        with hasty(server) as plain, pytest.raises(ServiceError):
+            plain.models()
+        unknown, _ = authority("another").write(tmp_path, "unknown")
+        with hasty(server, tls=Tls(ca=unknown)) as suspicious, pytest.raises(Unavailable):
+            suspicious.models()
+
+
+def test_clients_show_their_certificates(
+    loop: Loop, models: Path, kernel_cache: Path, ca: Pair, trusted: Path, tmp_path: Path
+) -> None:
+    cert, key = signed_by(ca).write(tmp_path)
+    known = signed_by(ca, "client").write(tmp_path, "client")
+    stranger = signed_by(authority("another"), "stranger").write(tmp_path, "stranger")
+    options = {"tls_cert": cert, "tls_key": key, "tls_client_ca": trusted}
+    with serving(loop, models, kernel_cache, **options) as server:
+        with client(server, tls=Tls(ca=trusted, cert=known[0], key=known[1])) as welcome:
+            assert welcome.topk(HIDDEN, 3, model="demo").ids.shape == (2, 3)
+        for tls in (Tls(ca=trusted), Tls(ca=trusted, cert=stranger[0], key=stranger[1])):
+            with hasty(server, tls=tls) as refused, pytest.raises(Unavailable):
+                refused.models()
+
+
+def reflect(channel: grpc.Channel, metadata: tuple[tuple[str, str], ...]) -> set[str]:
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    stub = ServerReflectionStub(channel)
+    [reply] = stub.ServerReflectionInfo(iter([request]), timeout=WAIT_S, metadata=metadata)
+    return {service.name for service in reply.list_services_response.service}
+
+
+def code_of(channel: grpc.Channel, method: str, token: str = "", message: bytes = b"") -> str:
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    try:
+        channel.unary_unary(method)(message, timeout=WAIT_S, metadata=metadata)
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    return "OK"
+
+
+def test_tokens_are_asked_for_by_every_rpc_but_health(
+    loop: Loop, models: Path, kernel_cache: Path, tokens: Path
+) -> None:
+    with serving(loop, models, kernel_cache, tokens=tokens, reflection=True) as server:
+        with client(server, token=READER) as reader, reader.stream() as stream:
+            answered = reader.topk(HIDDEN, 3, model="demo").ids
+            assert (stream.topk(HIDDEN, 3, model="demo").ids == answered).all()
+            assert reader.models()
+        with client(server, token=ADMIN) as admin:
+            assert admin.models()
+        for token in ("", READER[:-1], "another-token-of-readers"):
+            with client(server, token=token) as stranger:
+                with pytest.raises(Unauthenticated) as caught:
+                    stranger.topk(HIDDEN, 3, model="demo")
+                assert caught.value.field == "authorization"
+                with pytest.raises(Unauthenticated):
+                    stranger.models()
+                # Unavailable where the stream has been refused before it is used.
+                with stranger.stream() as stream, pytest.raises((Unauthenticated, Unavailable)):
+                    stream.topk(HIDDEN, 3, model="demo")
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            check = HealthStub(channel).Check
+            assert check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status == 1
+            assert code_of(channel, "/logitsieve.v1.Models/Made-Up") == "UNAUTHENTICATED"
+            assert code_of(channel, "/logitsieve.v1.Models/Made-Up", READER) == "UNIMPLEMENTED"
+            with pytest.raises(grpc.RpcError):
+                reflect(channel, ())
+            services = reflect(channel, (("authorization", f"Bearer {READER}"),))
+            assert {"logitsieve.v1.Decoder", "logitsieve.v1.Models"} <= services
+        text = server.metrics.text().decode()
+        refused = 'logitsieve_requests_total{code="UNAUTHENTICATED",model="unknown",rpc="%s"}'
+        assert refused % "TopK" in text
+        assert refused % "unknown" in text
+        assert "Made-Up" not in text
+
+
+def test_the_admin_port_takes_the_admins_token(
+    loop: Loop, models: Path, kernel_cache: Path, tokens: Path
+) -> None:
+    with (
+        serving(loop, models, kernel_cache, tokens=tokens) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.admin_port}") as channel,
+    ):
+        method = "/logitsieve.v1.Admin/Load"
+        assert code_of(channel, method) == "UNAUTHENTICATED"
+        assert code_of(channel, method, READER) == "PERMISSION_DENIED"
+        assert code_of(channel, method, ADMIN, b"\xff") == "INVALID_ARGUMENT"
+
+
+def test_reflection_is_off_and_metadata_is_bounded(
+    loop: Loop, models: Path, kernel_cache: Path
+) -> None:
+    with (
+        serving(loop, models, kernel_cache) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            reflect(channel, ())
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        method = "/logitsieve.v1.Models/List"
+        assert code_of(channel, method, "x" * 1000) == "OK"
+        assert code_of(channel, method, "x" * 17_000) == "RESOURCE_EXHAUSTED"
+
+
+def test_bad_files_are_said_before_models_load(
+    loop: Loop, models: Path, pair: tuple[Path, Path]
+) -> None:
+    server = create_server(config_for(models, tls_cert=pair[0], tls_key=pair[0]))
+    with pytest.raises(InvalidRequest) as caught:
+        loop.run(server.start())
+    assert caught.value.field == "tls_cert"
+    loop.run(server.stop())
+    assert server.repository.versions() == []
+
+
+def test_who_listens_beyond_this_machine_is_warned(
+    loop: Loop, models: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(loop, models, kernel_cache, host="0.0.0.0"):
+        pass
+    assert caplog.text.count("whoever reaches it may call") == 1
