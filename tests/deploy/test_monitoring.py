@@ -12,9 +12,6 @@ from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.test_compose import SERVERS, SERVICES, mounts
 
 DEPLOY = REPOSITORY / "deploy"
-pytestmark = pytest.mark.skipif(
-    not (DEPLOY / "prometheus" / "prometheus.yml").exists(), reason="no monitoring files yet"
-)
 
 
 def read(path: str) -> dict[str, Any]:
