@@ -1,0 +1,82 @@
+"""The dashboard of Grafana, and how it is provisioned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.monitoring import DASHBOARD, GRAFANA, PANELS
+from tests.deploy.test_compose import COMPOSE
+
+VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+ASKED = [
+    "Requests a second",
+    "Error codes",
+    "Latency by RPC",
+    "Time in the queue",
+    "Time of computing",
+    "Rows a second by head",
+    "Share of rows handed to the fallback",
+    "Certified share of rows",
+    "Live precision@k",
+    "Missed probability a row",
+    "Guard level",
+    "Refused before computing",
+    "Indexes",
+]
+
+
+def test_what_an_operator_looks_for_is_there() -> None:
+    titles = [panel["title"] for panel in PANELS]
+    assert set(ASKED) <= set(titles)
+    assert len(titles) == len(set(titles))
+
+
+def test_ids_differ_and_panels_do_not_overlap() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {
+            (at["x"] + column, at["y"] + line)
+            for column in range(at["w"])
+            for line in range(at["h"])
+        }
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
+    assert panel["datasource"]["uid"] == "${datasource}"
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["targets"]
+    for target in panel["targets"]:
+        assert target["legendFormat"] or panel["type"] == "table"
+        used = {word for word in VARIABLES if f"${word}" in target["expr"]}
+        assert used <= {"model"}
+
+
+def test_it_asks_for_the_models_that_are_loaded() -> None:
+    assert VARIABLES["model"]["query"]["query"] == "label_values(logitsieve_index_info, model)"
+    assert VARIABLES["model"]["allValue"] == ".+"
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    provisioning = GRAFANA / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    assert "prometheus" in COMPOSE["services"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards/logitsieve.yml").read_text())[
+        "providers"
+    ]
+    mounted = [text.split(":") for text in COMPOSE["services"]["grafana"]["volumes"]]
+    folders = {place[1]: place[0] for place in mounted}
+    assert folders[provider["options"]["path"]] == "./grafana/dashboards"
+    assert folders["/etc/grafana/provisioning"] == "./grafana/provisioning"

@@ -1,0 +1,85 @@
+"""The rules of Prometheus: they read what the server has, and every alert has a page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from logitsieve.server.live import Live
+from logitsieve.server.metrics import Metrics
+from tests.deploy.dockerfile import REPOSITORY
+from tests.deploy.monitoring import (
+    ALERTS,
+    PROMETHEUS,
+    QUERIES,
+    RECORDED,
+    RULES,
+    needs_promtool,
+    names,
+)
+
+RUNBOOK = REPOSITORY / "docs" / "runbook"
+PAGE = (REPOSITORY / "docs" / "monitoring.md").read_text(encoding="utf-8")
+
+
+def exported() -> set[str]:
+    """Every series of a server, by the names that queries have for them."""
+    metrics = Metrics()
+    Live(metrics.registry, lambda: [])
+    return {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in text_string_to_metric_families(metrics.text().decode())
+    }
+
+
+def test_rules_and_dashboard_read_series_that_there_are() -> None:
+    read = set().union(*(names(rule["expr"]) for rule in RULES), *(names(e) for _, e in QUERIES))
+    assert read - exported() == set()
+
+
+def test_what_is_recorded_is_read_and_what_is_read_is_recorded() -> None:
+    expressions = [*(rule["expr"] for rule in ALERTS.values()), *(e for _, e in QUERIES)]
+    read = {name for e in expressions for name in re.findall(r"\w+:logitsieve_\w+:\w+", e)}
+    assert read <= RECORDED.keys()
+    assert {name for name in RECORDED if name not in PAGE} <= read
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_has_its_page(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["annotations"]["runbook"] == f"docs/runbook/{alert}.md"
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    page = (RUNBOOK / f"{alert}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {alert}\n")
+    for part in ("## What it means", "## What to look at", "## What to do"):
+        assert part in page
+    named = {name for name in names(page) if name != "logitsieve_"}
+    assert named - exported() == set()
+    assert f"runbook/{alert}.md" in PAGE
+
+
+def test_there_is_no_page_without_an_alert() -> None:
+    assert {page.stem for page in RUNBOOK.glob("*.md")} == set(ALERTS)
+
+
+@needs_promtool
+@pytest.mark.parametrize("command", [["check", "config", "prometheus.yml"]])
+def test_promtool_takes_the_configuration(command: list[str]) -> None:
+    done = subprocess.run(
+        ["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_alerts_fire_when_they_must_and_not_before() -> None:
+    tests = sorted((PROMETHEUS / "tests").glob("*.yml"))
+    done = subprocess.run(
+        ["promtool", "test", "rules", *tests], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = "".join(test.read_text(encoding="utf-8") for test in tests)
+    assert [alert for alert in ALERTS if f"alertname: {alert}" not in text] == []
