@@ -17,6 +17,9 @@ from matplotlib import pyplot
 
 from benchmarks.plots import IMAGES, RESULTS, STYLE
 from logitsieve.decoding import LocalDecoder
+from logitsieve.evaluation import Evaluation, OperatingPoint, evaluate
+from logitsieve.heads import Head
+from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.server.arguments import to_aim
 from logitsieve.server.live import shares
@@ -64,10 +67,9 @@ def measure() -> dict[str, Any]:
             target_precision=TARGET,
             config=CONFIG,
         )
-        # Without escalation, which would answer the other domain exactly by itself.
-        knobs = {"escalate": -1.0}
-        served = Served(LocalDecoder(index))
-        alone = to_aim(pb.Target(head=pb.Head(name="screen", knobs=knobs)))
+        served = serve_plain(index)
+        first = served.at(to_aim(pb.Target()), 1, K).point
+        alone = to_aim(pb.Target(head=pb.Head(name=first.head, knobs=first.knobs)))
         curves: dict[str, list[float]] = {"screen": [], "auto": [], "level": []}
         for phase, (domain, rows) in enumerate(PHASES):
             for row in contexts(domain, rows, phase + 1):
@@ -76,6 +78,32 @@ def measure() -> dict[str, Any]:
                 curves["auto"].append(judgement)
                 curves["level"].append(served.level)
     return {"target": TARGET["p5"], "phases": PHASES, "vocab_size": V, "dim": D, **curves}
+
+
+def serve_plain(index: Index) -> Served:
+    """The screen without escalation, which would answer the other domain exactly by itself."""
+    decoder, hidden = LocalDecoder(index), contexts(1, 4000, 9)
+    exact, points = index.head("exact"), []
+    for cost, probes in enumerate((1, 2, 4, 8), 1):
+        head = index.head("screen").with_knobs(probes=probes, escalate=-1.0)
+        points.append(measured(head, evaluate(head, exact, [hidden]), cost))
+    points.append(measured(exact, evaluate(exact, exact, [hidden]), 100))
+    decoder.auto = decoder.auto.over(points)
+    return Served(decoder)
+
+
+def measured(head: Head, evaluation: Evaluation, cost: float) -> OperatingPoint:
+    """A point of AUTO; `cost` only orders them."""
+    return OperatingPoint(
+        head=head.name,
+        knobs=dict(head.knobs),
+        proven=head.proves,
+        mean={k: found.mean for k, found in evaluation.precision.items()},
+        low={k: found.low for k, found in evaluation.precision.items()},
+        us_per_row={1: cost},
+        mass_kept=evaluation.mass_kept,
+        candidates=evaluation.scanned[K],
+    )
 
 
 def answered(served: Served, hidden: np.ndarray, aim: Any) -> Sample:

@@ -17,8 +17,8 @@ from tests.deploy.monitoring import (
     QUERIES,
     RECORDED,
     RULES,
-    needs_promtool,
     names,
+    needs_promtool,
 )
 
 RUNBOOK = REPOSITORY / "docs" / "runbook"
@@ -28,7 +28,7 @@ PAGE = (REPOSITORY / "docs" / "monitoring.md").read_text(encoding="utf-8")
 def exported() -> set[str]:
     """Every series of a server, by the names that queries have for them."""
     metrics = Metrics()
-    Live(metrics.registry, lambda: [])
+    Live(metrics.registry, list)
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(metrics.text().decode())
