@@ -4,30 +4,36 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Any, cast
 
 import pytest
 
+from logitsieve.decoding.point import Point
+from logitsieve.server.methods import Asked
 from logitsieve.server.work import INLINE_US, Work
-from logitsieve.types.errors import DeadlineExceeded, Overloaded
+from logitsieve.types.errors import DeadlineExceeded, Overloaded, Unavailable
 from tests.server.running import WAIT_S
 
-T = TypeVar("T")
+NO_POINT = cast(Point, None)
 SMALL, LARGE = INLINE_US / 2, INLINE_US * 2
 
 
 @pytest.fixture
 def work() -> Iterator[Work]:
-    work = Work(threads=1, max_in_flight=2)
+    work = Work(threads=1, max_in_flight=2, max_queue_rows=100)
     yield work
     work.close()
 
 
 async def run(
-    work: Work, compute: Callable[[], T], estimate_us: float, time_left_s: float | None = None
-) -> tuple[T, int]:
+    work: Work, compute: Callable[[], Any], estimate_us: float, time_left_s: float | None = None
+) -> tuple[Any, int]:
     return await work.run(
-        compute, estimate_us=estimate_us, arrived_ns=perf_counter_ns(), time_left_s=time_left_s
+        NO_POINT,
+        Asked(1, 1, 0, 0, lambda point: compute()),
+        estimate_us=estimate_us,
+        arrived_ns=perf_counter_ns(),
+        time_left_s=time_left_s,
     )
 
 
@@ -65,6 +71,7 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Wo
         assert await asyncio.to_thread(started.wait, WAIT_S)
         waiting = asyncio.create_task(run(work, pytest.fail, LARGE))
         await asyncio.sleep(0)  # it enters the queue
+        assert work.queue_rows == 1
         with pytest.raises(Overloaded) as caught:
             await run(work, pytest.fail, LARGE)
         assert caught.value.retry_after_s > 0
@@ -73,8 +80,38 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Wo
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+        assert work.queue_rows == 0  # its place is free at once
         release.set()
         assert (await first)[0] == "first"
         assert (await run(work, lambda: "next", LARGE))[0] == "next"
+
+    asyncio.run(scene())
+
+
+def test_closing_finishes_what_is_computing_and_cancels_what_waits() -> None:
+    work = Work(threads=1, max_in_flight=9, max_queue_rows=9)
+
+    async def scene() -> None:
+        started, release = threading.Event(), threading.Event()
+
+        def block() -> str:
+            started.set()
+            assert release.wait(WAIT_S)
+            return "first"
+
+        first = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        waiting = asyncio.create_task(run(work, pytest.fail, LARGE))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(work.close))
+        while work.queue_rows:
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await run(work, pytest.fail, LARGE)
+        release.set()
+        assert (await first)[0] == "first"
+        await closing
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
     asyncio.run(scene())

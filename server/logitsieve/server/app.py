@@ -42,7 +42,14 @@ class Server:
         self.metrics_port = 0
         self._ready = False
         self._health = Health()
-        self._work = Work(threads=config.threads, max_in_flight=config.max_in_flight)
+        self._work = Work(
+            threads=config.threads,
+            max_in_flight=config.max_in_flight,
+            max_queue_rows=config.max_queue_rows,
+            batch_delay_us=config.batch_delay_us,
+            counted=self.metrics.batch,
+        )
+        self.metrics.watch_queue(lambda: self._work.queue_rows)
         self._again = Again()
         self._decoder = DecoderService(config, repository, self._work, self.metrics)
         self._http = HttpServer(self.metrics.text, lambda: self._ready)

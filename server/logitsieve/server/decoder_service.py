@@ -56,8 +56,8 @@ class DecoderService:
         asked = method.read(request, self._config, served.decoder.index)
         priced = served.at(to_aim(request.target), asked.rows, asked.k, method.finds_log_z)
         reply, call.queue_ns = await self._work.run(
-            asked.compute,
             priced.point,
+            asked,
             estimate_us=asked.rows * priced.us_per_row
             + priced.us_beside(asked.logits, asked.draws),
             arrived_ns=call.arrived_ns,

@@ -34,6 +34,7 @@ class Asked(NamedTuple):
     logits: int  # to be computed beside those that the head and log Z need
     draws: int
     compute: Callable[[Point], Reply]
+    independent: np.ndarray | None = None  # hidden, where its rows may share a batch with others
 
 
 Read = Callable[[Any, ServeConfig, Index], Asked]  # InvalidRequest names the field at fault
@@ -55,7 +56,14 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: Index) -> As
     k = request.k
     if k > config.max_k:  # the head knows what else k may be
         raise _beyond("k", k, config.max_k)
-    return Asked(len(hidden), k, edited, 0, lambda point: point.topk(hidden, k, constraints))
+    return Asked(
+        len(hidden),
+        k,
+        edited,
+        0,
+        lambda point: point.topk(hidden, k, constraints),
+        hidden if constraints is None else None,
+    )
 
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: Index) -> Asked:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from time import perf_counter_ns
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -25,6 +25,7 @@ UNKNOWN = "unknown"
 # From 10 us, where a screened row is, by steps of 1-2-5 to the 5 s default timeout of the client.
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
+BATCH_ROWS = tuple(1 << power for power in range(11))
 LABELS = [*map(str, SECONDS), "+Inf"]
 
 
@@ -122,6 +123,16 @@ class Metrics(Collector):
             registry=self.registry,
         )
 
+        self._batch_rows = Histogram(
+            "logitsieve_batch_rows",
+            "Rows of each batch that the pool computed",
+            buckets=BATCH_ROWS,
+            registry=self.registry,
+        )
+        self._queue_rows = Gauge(
+            "logitsieve_queue_rows", "Rows that wait for the pool", registry=self.registry
+        )
+
     def collect(self) -> Iterator[Metric]:
         """Every series that requests count in, for the registry."""
         for series in vars(self).values():
@@ -142,6 +153,14 @@ class Metrics(Collector):
         self._request_seconds[call.rpc, call.model].add(call.elapsed_ns)
         if call.answer is not None:
             self._record_answer(call.answer, call.queue_ns)
+
+    def batch(self, rows: int) -> None:
+        """A batch of the pool."""
+        self._batch_rows.observe(rows)
+
+    def watch_queue(self, rows: Callable[[], int]) -> None:
+        """Where to read how many rows wait."""
+        self._queue_rows.set_function(rows)
 
     def shed(self, reason: str) -> None:
         """A request that was refused before it was computed."""

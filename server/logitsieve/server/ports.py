@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 # Between the two gRPC refuses ever more of the calls.
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000  # gRPC's own patience is two minutes
+PINGS_MS = 5_000  # gRPC's own is five minutes: then a stream that is asked every 30 s is closed
 HEALTH = "grpc.health.v1.Health"
 
 
@@ -48,6 +49,8 @@ class Ports:
                 ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
+                # Clients may ask as often as this whether anybody is there.
+                ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),

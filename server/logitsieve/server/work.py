@@ -4,75 +4,131 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from threading import Thread
 from time import monotonic, perf_counter_ns
-from typing import Any, TypeVar
+from typing import cast
 
-from logitsieve.types.errors import DeadlineExceeded, Overloaded
-
-T = TypeVar("T")
+from logitsieve.decoding.point import Point
+from logitsieve.server.batcher import TOO_LATE, Batch, Batcher, Waiting
+from logitsieve.server.methods import Asked
+from logitsieve.server.pieces import Outcome, compute, joined
+from logitsieve.server.replies import Reply
+from logitsieve.types.errors import DeadlineExceeded
+from logitsieve.types.results import TopKReply
 
 # A hop to a thread and back costs 50-80 us: shorter work is done where it arrives.
 INLINE_US = 100.0
 
-# Long enough for a queue of ordinary batches to move, short against the client's 5 s timeout.
-RETRY_AFTER_S = 0.05
+Finished = list[tuple[Waiting, Outcome]]
+
+
+def ignore(rows: int) -> None:
+    """A batch that nobody counts."""
 
 
 class Work:
-    """Runs computations for one event loop; at most `max_in_flight` wait or run on the pool."""
+    """Runs computations for event loops: at most `max_in_flight` wait or run on the pool.
 
-    def __init__(self, *, threads: int, max_in_flight: int) -> None:
-        self._threads = threads
-        self._max_in_flight = max_in_flight
-        self._in_flight = 0
-        self._lock = Lock()
-        self._pool = ThreadPoolExecutor(threads, "logitsieve")
+    `counted` is told the rows of each batch of the pool, on the event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int,
+        max_in_flight: int,
+        max_queue_rows: int,
+        batch_delay_us: int = 0,
+        counted: Callable[[int], None] = ignore,
+    ) -> None:
+        self._threads, self._counted = threads, counted
+        self._batcher = Batcher(
+            workers=threads,
+            max_in_flight=max_in_flight,
+            max_rows=max_queue_rows,
+            delay_s=batch_delay_us * 1e-6,
+        )
+        self._pool = [
+            Thread(target=self._answer_all, name=f"logitsieve-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._pool:
+            thread.start()
+
+    @property
+    def queue_rows(self) -> int:
+        """Rows that wait."""
+        return self._batcher.rows
 
     async def run(
         self,
-        compute: Callable[..., T],
-        *arguments: Any,
+        point: Point,
+        asked: Asked,
+        *,
         estimate_us: float,
         arrived_ns: int,
         time_left_s: float | None,
-    ) -> tuple[T, int]:
-        """(`compute(*arguments)`, nanoseconds from `arrived_ns` to its start).
+    ) -> tuple[Reply, int]:
+        """(what `asked.compute(point)` returns, nanoseconds from `arrived_ns` to its start).
 
-        DeadlineExceeded if no time is left at the start, Overloaded if too much is in flight.
-        Cancelled while it waits, it is never computed.
+        DeadlineExceeded if no time is left at the start, Overloaded if too much is in flight or
+        the queue outlasts the time that is left. Cancelled while it waits, it is never computed.
         """
-        if estimate_us < INLINE_US and self._in_flight <= self._threads:
+        if estimate_us < INLINE_US and self._batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
-                raise DeadlineExceeded("the deadline passed before computing")
+                raise DeadlineExceeded(TOO_LATE)
             queue_ns = perf_counter_ns() - arrived_ns
-            return compute(*arguments), queue_ns
+            return asked.compute(point), queue_ns
         deadline = None if time_left_s is None else monotonic() + time_left_s
-
-        def job() -> tuple[T, int]:
-            if deadline is not None and monotonic() >= deadline:
-                raise DeadlineExceeded("the deadline passed before computing")
-            queue_ns = perf_counter_ns() - arrived_ns
-            return compute(*arguments), queue_ns
-
-        return await asyncio.wrap_future(self._submit(job))
+        future = asyncio.get_running_loop().create_future()
+        waiting = Waiting(point, asked, estimate_us, arrived_ns, deadline, future)
+        self._batcher.put(waiting)
+        try:
+            return cast("tuple[Reply, int]", await future)
+        except asyncio.CancelledError:
+            self._batcher.discard(waiting)
+            raise
 
     def close(self) -> None:
         """Wait for what is computing; what waits is cancelled."""
-        self._pool.shutdown(cancel_futures=True)
+        rest = self._batcher.close()
+        for thread in self._pool:
+            thread.join()
+        for waiting in rest + self._batcher.close():  # and what has had a turn meanwhile
+            waiting.future.get_loop().call_soon_threadsafe(waiting.future.cancel)
 
-    def _submit(self, job: Callable[[], T]) -> Future[T]:
-        with self._lock:
-            if self._in_flight >= self._max_in_flight:
-                raise Overloaded(
-                    f"{self._in_flight} requests are in flight, the most allowed", RETRY_AFTER_S
-                )
-            self._in_flight += 1
-        future = self._pool.submit(job)
-        future.add_done_callback(self._done)
-        return future
+    def _answer_all(self) -> None:
+        while (batch := self._batcher.take()) is not None:
+            started = perf_counter_ns()
+            finished = self._finish(batch)
+            took_us = (perf_counter_ns() - started) / 1000
+            self._batcher.done(batch, took_us, {waiting for waiting, _ in finished})
+            if finished:
+                # One hop back to the loop for the whole batch.
+                loop = finished[0][0].future.get_loop()
+                loop.call_soon_threadsafe(self._deliver, batch.rows, finished)
 
-    def _done(self, future: Future[T]) -> None:
-        with self._lock:
-            self._in_flight -= 1
+    def _finish(self, batch: Batch) -> Finished:
+        """What is answered now; pieces of a request are kept until its last."""
+        finished: Finished = [(waiting, DeadlineExceeded(TOO_LATE)) for waiting in batch.late]
+        outcomes = compute(batch.pieces) if batch.pieces else []
+        for piece, outcome in zip(batch.pieces, outcomes, strict=True):
+            waiting = piece.waiting
+            if piece.whole or isinstance(outcome, Exception):
+                finished.append((waiting, outcome))
+                continue
+            waiting.parts.append(cast(TopKReply, outcome))
+            if piece.last:
+                finished.append((waiting, joined(waiting.parts)))
+        return finished
+
+    def _deliver(self, rows: int, finished: Finished) -> None:
+        if rows:
+            self._counted(rows)
+        for waiting, outcome in finished:
+            if waiting.future.done():
+                continue
+            if isinstance(outcome, Exception):
+                waiting.future.set_exception(outcome)
+            else:
+                waiting.future.set_result((outcome, waiting.queue_ns))

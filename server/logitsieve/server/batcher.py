@@ -1,0 +1,274 @@
+"""The queue before the pool, counted in rows: who is next, with whom, and who is refused.
+
+Rows take turns, not requests. A worker takes the oldest request and, if its rows are independent of
+each other (TopK without constraints), others at the same operating point and k that fit into the
+batch, in the order of their arrival. A request longer than a batch is computed a batch at a time
+and goes to the end of the queue after each, so that small ones wait for a batch of it, not for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection
+from math import inf
+from threading import Condition
+from time import monotonic, perf_counter_ns
+from typing import NamedTuple
+
+from logitsieve.decoding.point import Point
+from logitsieve.server.methods import Asked
+from logitsieve.server.replies import Reply
+from logitsieve.types.errors import DeadlineExceeded, Overloaded, Unavailable
+from logitsieve.types.results import TopKReply
+
+# What heads gain by a batch they have gained by this size, the largest that is calibrated; cheap
+# rows make larger batches, up to what a request behind them can well wait.
+BATCH_ROWS = 64
+BATCH_US = 2000.0
+
+# The least that a refused client is told to wait: long enough for a queue of ordinary batches to
+# move, short against the client's 5 s timeout.
+LEAST_RETRY_S = 0.05
+
+TOO_LATE = "the deadline passed before computing"
+
+# How much of the pace is the last batch's.
+FRESH = 0.2
+
+
+class Waiting:
+    """A request on its way through the queue. Deadlines are of `monotonic`, in seconds."""
+
+    __slots__ = (
+        "arrived_ns",
+        "asked",
+        "deadline",
+        "future",
+        "key",
+        "parts",
+        "point",
+        "queue_ns",
+        "ready_at",
+        "start",
+        "us_per_row",
+    )
+
+    def __init__(
+        self,
+        point: Point,
+        asked: Asked,
+        estimate_us: float,
+        arrived_ns: int,
+        deadline: float | None,
+        future: asyncio.Future[tuple[Reply, int]],
+    ) -> None:
+        self.point, self.asked = point, asked
+        self.us_per_row = estimate_us / asked.rows
+        self.arrived_ns, self.deadline, self.future = arrived_ns, deadline, future
+        hidden = asked.independent
+        # Requests with equal keys may share a batch.
+        self.key = None if hidden is None else (point, asked.k, hidden.shape[1])
+        self.start = 0  # rows before it have been computed
+        self.parts: list[TopKReply] = []  # of these rows
+        self.queue_ns = 0
+        self.ready_at = 0.0  # from when on it is computed also if nobody shares its batch
+
+    @property
+    def left(self) -> int:
+        """Rows that are not computed yet."""
+        return self.asked.rows - self.start
+
+    @property
+    def batch_rows(self) -> int:
+        """Most rows of a batch of such rows."""
+        if self.key is None:
+            return self.asked.rows
+        return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
+
+
+class Piece(NamedTuple):
+    """Rows of a request that are computed at once."""
+
+    waiting: Waiting
+    start: int
+    stop: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether that is all of the request."""
+        return self.stop - self.start == self.waiting.asked.rows
+
+    @property
+    def last(self) -> bool:
+        """Whether the request is answered then."""
+        return self.stop == self.waiting.asked.rows
+
+
+class Batch(NamedTuple):
+    """What a worker computes next, and requests whose time was up before."""
+
+    pieces: list[Piece]
+    late: list[Waiting]
+
+    @property
+    def rows(self) -> int:
+        """Of all pieces."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+    @property
+    def estimate_us(self) -> float:
+        """What the pieces would take one by one."""
+        return sum((piece.stop - piece.start) * piece.waiting.us_per_row for piece in self.pieces)
+
+
+class Batcher:
+    """A bounded queue that many workers take batches from. Safe to call from any thread.
+
+    `max_rows` bounds the rows that wait, except that one request always may. `delay_s` is the
+    longest that a request which is less than a batch waits for others to join it; it does not wait
+    if it came when nothing was computing.
+    """
+
+    def __init__(self, *, workers: int, max_in_flight: int, max_rows: int, delay_s: float) -> None:
+        self._workers, self._max_in_flight = workers, max_in_flight
+        self._max_rows, self._delay_s = max_rows, delay_s
+        self._changed = Condition()
+        self._queue: deque[Waiting] = deque()
+        self._closed = False
+        self._pace = 0.0  # time taken / estimated; 0 until known: nobody is refused by a guess
+        self.in_flight = 0  # requests that wait or are computed
+        self.rows = 0  # that wait
+        self._us = 0.0  # what all in flight were estimated to take yet
+
+    @property
+    def wait_s(self) -> float:
+        """About when a request that comes now will be computed."""
+        return self._us * self._pace / self._workers * 1e-6
+
+    def put(self, waiting: Waiting) -> None:
+        """Enter at the end.
+
+        DeadlineExceeded if its time is up; Overloaded if it would be before its turn, or where too
+        much is in flight.
+        """
+        with self._changed:
+            self._admit(waiting)
+            alone = self.in_flight < self._workers
+            waiting.ready_at = 0.0 if alone else monotonic() + self._delay_s
+            self.in_flight += 1
+            self._us += waiting.left * waiting.us_per_row
+            self._append(waiting)
+
+    def discard(self, waiting: Waiting) -> None:
+        """Forget one that was cancelled, if it still waits."""
+        with self._changed:
+            if waiting in self._queue:
+                self._queue.remove(waiting)
+                self.rows -= waiting.left
+                self._leave(waiting)
+
+    def take(self) -> Batch | None:
+        """The next batch, once there is one; None when the queue is closed.
+
+        `done` is to be called with it.
+        """
+        with self._changed:
+            while not self._closed:
+                if not self._queue:
+                    self._changed.wait()
+                elif (pause_s := self._pause_s(self._queue[0])) > 0:
+                    self._changed.wait(pause_s)
+                else:
+                    return self._next()
+            return None
+
+    def done(self, batch: Batch, took_us: float, answered: Collection[Waiting]) -> None:
+        """A batch has been computed: what is not answered by it waits for its next turn."""
+        with self._changed:
+            if batch.pieces:
+                ratio = took_us / max(batch.estimate_us, 1e-3)
+                self._pace += (FRESH if self._pace else 1.0) * (ratio - self._pace)
+            self._us -= batch.estimate_us
+            for waiting, _, stop in batch.pieces:
+                waiting.start = stop
+                if waiting in answered or waiting.future.done():
+                    self._leave(waiting)
+                else:
+                    self._append(waiting)
+
+    def close(self) -> list[Waiting]:
+        """Take nothing any more and wake all workers to leave; what still waited."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            rest, self._queue = list(self._queue), deque()
+            self.rows = 0
+            return rest
+
+    def _admit(self, waiting: Waiting) -> None:
+        if self._closed:
+            raise Unavailable("the server is stopping")
+        left_s = inf if waiting.deadline is None else waiting.deadline - monotonic()
+        if left_s <= 0:
+            raise DeadlineExceeded(TOO_LATE)
+        if left_s <= self.wait_s:
+            raise self._overloaded(f"the queue outlasts the {left_s:.3g} s that are left")
+        if self.in_flight >= self._max_in_flight:
+            raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
+        if self._queue and self.rows + waiting.left > self._max_rows:
+            raise self._overloaded(f"{self.rows} rows wait, {self._max_rows} are the most allowed")
+
+    def _overloaded(self, reason: str) -> Overloaded:
+        return Overloaded(reason, max(LEAST_RETRY_S, self.wait_s))
+
+    def _append(self, waiting: Waiting) -> None:
+        self._queue.append(waiting)
+        self.rows += waiting.left
+        self._changed.notify()
+
+    def _leave(self, waiting: Waiting) -> None:
+        self.in_flight -= 1
+        self._us -= waiting.left * waiting.us_per_row
+
+    def _pause_s(self, first: Waiting) -> float:
+        if first.key is None or first.left >= first.batch_rows:
+            return 0.0
+        return first.ready_at - monotonic()
+
+    def _next(self) -> Batch:
+        late: list[Waiting] = []
+        first = self._pop_in_time(late)
+        if first is None:
+            return Batch([], late)
+        room = first.batch_rows
+        pieces = [self._piece(first, room)]
+        if first.key is not None:
+            room -= first.left
+            for other in list(self._queue):
+                if other.key == first.key and other.left <= room and self._in_time(other):
+                    self._queue.remove(other)
+                    pieces.append(self._piece(other, room))
+                    room -= other.left
+        return Batch(pieces, late)
+
+    def _pop_in_time(self, late: list[Waiting]) -> Waiting | None:
+        while self._queue:
+            waiting = self._queue.popleft()
+            if self._in_time(waiting):
+                return waiting
+            self.rows -= waiting.left
+            self._leave(waiting)
+            late.append(waiting)
+        return None
+
+    def _in_time(self, waiting: Waiting) -> bool:
+        if waiting.future.done():
+            return False
+        return waiting.deadline is None or monotonic() < waiting.deadline
+
+    def _piece(self, waiting: Waiting, most: int) -> Piece:
+        self.rows -= waiting.left
+        if not waiting.start:
+            waiting.queue_ns = perf_counter_ns() - waiting.arrived_ns
+        return Piece(waiting, waiting.start, min(waiting.asked.rows, waiting.start + most))
