@@ -175,7 +175,7 @@ def find_normalizer(name: str) -> Normalizer:
 
 
 def default_normalizer(index: Index) -> str:
-    """What `score` and `beam_step` use where a request names none."""
+    """What `score` uses where a request names none."""
     return "certified" if "certified" in index.heads else "exact"
 
 

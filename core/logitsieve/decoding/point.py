@@ -41,7 +41,9 @@ class Point:
         self.proves = head.proves
         self._index, self._answering = index, head
         self._normalize = find_normalizer(normalizer) if normalizer else None
-        self._scoring = normalizer or default_normalizer(index)  # where a log Z is needed
+        self._scoring = normalizer or default_normalizer(index)
+        # The order of beams is seldom decided by an interval, and then the exact one is needed too.
+        self._stepping = normalizer or "exact"
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
@@ -102,7 +104,7 @@ class Point:
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
         """The best continuations of the hypotheses that stand at the rows of `hidden` [B, D]."""
-        started, normalizer = perf_counter_ns(), self._scoring
+        started, normalizer = perf_counter_ns(), self._stepping
         step = beam_step(self._index, self._answering, hidden, beams, constraints, normalizer)
         answer = self._answer(
             started, step.exact, step.scanned, step.fallback, normalizer, step.log_z
