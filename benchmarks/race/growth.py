@@ -73,39 +73,56 @@ def measure(words: int, cache: Path) -> dict[str, Any]:
         return race(data, options, progress)
 
 
-def series(sizes: dict[str, dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """(V, microseconds a row) of each method, where it is precise enough."""
-    found: dict[str, list[tuple[int, float]]] = {BEST_EXACT: []}
+Line = list[tuple[int, float]]  # (V, microseconds a row)
+
+
+def series(sizes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Line]]:
+    """Of each method, where it is precise enough, a line for each machine: by its caches."""
+    found: dict[str, dict[str, Line]] = {}
     for words, results in sorted((int(words), results) for words, results in sizes.items()):
-        found[BEST_EXACT].append((words, baseline(results, MODE)[1]))
+        machine = str(results["machine"]["caches"])
+
+        def add(name: str, us: float, words: int = words, machine: str = machine) -> None:
+            found.setdefault(name, {}).setdefault(machine, []).append((words, us))
+
+        add(BEST_EXACT, baseline(results, MODE)[1])
         for name in methods(results):
             best = chosen(results, name)[0]
             if name.startswith("logitsieve") and best["p1"] >= ASKED:
                 us = best["us_per_row"][MODE]["median"]
-                found.setdefault(name, []).append((words, us))
+                add(name, us)
                 print(f"V={words:>9,} {name:22} {us:10.2f} µs P@1 {best['p1']:.4f} {setting(best)}")
     return found
 
 
+def power(line: Line) -> str:
+    """The exponent of V from the first point to the last."""
+    words, times = zip(*line, strict=True)
+    return f"V^{math.log(times[-1] / times[0]) / math.log(words[-1] / words[0]):.2f}"
+
+
 def draw(sizes: dict[str, dict[str, Any]], out: Path) -> None:
-    """Lines on two log scales; the exponent of V beside each name."""
+    """Lines on two log scales, dashed on a second machine; the exponents of V beside each name."""
     mpl.use("svg")
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         figure, axes = pyplot.subplots(figsize=(8, 4.6))
-        for name, line in series(sizes).items():
-            words, times = zip(*line, strict=True)
-            label = name
-            if len(line) > 1:
-                power = math.log(times[-1] / times[0]) / math.log(words[-1] / words[0])
-                label += f" (V^{power:.2f})"
-            axes.plot(words, times, "o-", color=COLOURS.get(name), label=label, markersize=5)
+        for name, machines in series(sizes).items():
+            powers = ", ".join(power(line) for line in machines.values() if len(line) > 1)
+            for number, line in enumerate(machines.values()):
+                axes.plot(
+                    *zip(*line, strict=True),
+                    "s--" if number else "o-",
+                    color=COLOURS.get(name),
+                    label=None if number else f"{name} ({powers})",
+                    markersize=5,
+                )
         dim = next(iter(sizes.values()))["dim"]
         axes.set(
             xscale="log",
             yscale="log",
             xlabel="vocabulary, V",
             ylabel="µs a row",
-            title=f"One row a call, one thread, D = {dim}; settings with P@1 >= {ASKED}",
+            title=f"One row a call, one thread, D = {dim}, P@1 >= {ASKED}; dashed: machine 2",
         )
         axes.set_xticks(sorted(map(int, sizes)), [f"{int(v):,}" for v in sorted(sizes, key=int)])
         axes.minorticks_off()
