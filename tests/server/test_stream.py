@@ -245,6 +245,9 @@ class StuckContext:
     def time_remaining(self) -> float | None:
         return None
 
+    def invocation_metadata(self) -> None:
+        return None
+
     async def read(self) -> bytes:
         self.taken += 1
         return b"\xff"

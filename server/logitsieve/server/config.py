@@ -86,11 +86,11 @@ class ServeConfig:
         },
     )
     shadow_share: float = field(
-        default=0.01,
+        default=0.001,
         metadata={"help": "Share of live rows that are answered again exactly, in the background."},
     )
     shadow_cpu: float = field(
-        default=0.05, metadata={"help": "Share of one core that these answers may take at most."}
+        default=0.02, metadata={"help": "Share of one core that these answers may take at most."}
     )
     tls_cert: Path | None = field(
         default=None, metadata={"help": "PEM file of the certificate chain; turns on TLS."}

@@ -56,13 +56,19 @@ class Live(Collector):
             "What an index was built for",
             labels=("model", "version", "k"),
         )
+        failed = GaugeMetricFamily(
+            "logitsieve_version_failed",
+            "1 where the last load of a version failed",
+            labels=("model", "version"),
+        )
         for version in self._versions():
+            labels = version.name, str(version.number)
+            failed.add_metric(labels, float(bool(version.error)))
             if version.served is not None:
-                labels = version.name, str(version.number)
                 level.add_metric(labels, version.served.level)
                 for k, precision in version.served.decoder.auto.target.items():
                     target.add_metric((*labels, str(k)), precision)
-        yield from (level, target)
+        yield from (level, target, failed)
 
     def lost(self, model: str, reason: str) -> None:
         """A row was chosen and is not judged."""

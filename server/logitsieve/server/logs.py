@@ -26,6 +26,15 @@ def event(log: logging.Logger, level: int, name: str, message: str, **fields: An
     log.log(level, "%s", message, extra={"event": name, "fields": fields})
 
 
+def failed(log: logging.Logger, rpc: str, model: str, code: str, **fields: Any) -> None:
+    """Log a request that was answered by an error; fields that are empty are left out."""
+    if log.isEnabledFor(logging.INFO):
+        given = {name: value for name, value in fields.items() if value}
+        about = " ".join(f"{name}={value}" for name, value in given.items())
+        message = f"{rpc} of {model} failed: {code} {about}"
+        event(log, logging.INFO, FAILED, message, rpc=rpc, model=model, code=code, **given)
+
+
 def configure(log_format: Literal["text", "json"], stream: TextIO | None = None) -> None:
     """Send what this package logs to `stream` (stderr); for the one who owns the process."""
     handler = logging.StreamHandler(stream or sys.stderr)

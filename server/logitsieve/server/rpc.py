@@ -6,15 +6,19 @@ gRPC's own deserializers answer UNKNOWN to garbage, so handlers take the raw byt
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from logitsieve.server.logs import REQUEST_ID, failed, new_request_id, request_id
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.status import Status, to_status
 from logitsieve.types.errors import DeadlineExceeded, InvalidRequest, Overloaded
+
+log = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply types of bytes
 Behaviour = Callable[[bytes, Context, Call], Awaitable[bytes]]
@@ -39,9 +43,12 @@ def unary(rpc: str, behaviour: Behaviour, metrics: Metrics) -> grpc.RpcMethodHan
 
     async def handler(message: bytes, context: Context) -> bytes:
         call = Call(rpc)
+        call.request_id = request_id(context.invocation_metadata())
         outcome = await settle(behaviour(message, context, call), call, metrics)
         if isinstance(outcome, Status):
-            await abort(outcome, context)
+            await abort(outcome, context, call.request_id)
+        if call.request_id:
+            context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
         return outcome
 
     return grpc.unary_unary_rpc_method_handler(handler)
@@ -61,6 +68,7 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
         status = to_status(error)
         call.finish(status.code.name)
         metrics.record(call)
+        _log_failure(call, status)
         return status
     call.finish("OK")
     # Counted after the reply has left, so that nobody waits for it.
@@ -68,7 +76,23 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
     return found
 
 
-async def abort(status: Status, context: Context) -> NoReturn:
+async def abort(status: Status, context: Context, request_id: str = "") -> NoReturn:
     """End the call by this status."""
-    await context.abort(status.code, status.error.message, status.trailer)
+    own = ((REQUEST_ID, request_id),) if request_id else ()
+    await context.abort(status.code, status.error.message, status.trailer + own)
     raise AssertionError("abort raises")
+
+
+def _log_failure(call: Call, status: Status) -> None:
+    """One line, without the message: what clients send may be quoted there."""
+    call.request_id = call.request_id or new_request_id()
+    failed(
+        log,
+        call.rpc,
+        call.model,
+        status.code.name,
+        request_id=call.request_id,
+        field=status.error.field,
+        incident=status.error.incident,
+        id=call.id,
+    )

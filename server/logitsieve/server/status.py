@@ -84,7 +84,8 @@ def to_status(error: Exception) -> Status:
     if code is StatusCode.INTERNAL:
         reply.incident = uuid.uuid4().hex[:12]
         reply.message = f"internal error, incident {reply.incident}"
-        log.error("incident %s", reply.incident, exc_info=error)
+        fields = {"event": "incident", "fields": {"incident": reply.incident}}
+        log.error("incident %s", reply.incident, exc_info=error, extra=fields)
     reply.field = _short(getattr(error, "field", ""))
     if isinstance(error, Overloaded):
         reply.retry_after_ms = round(error.retry_after_s * 1000)

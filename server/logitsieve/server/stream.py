@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import grpc
 
+from logitsieve.server.logs import REQUEST_ID, request_id
 from logitsieve.server.methods import METHODS, Method
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.replies import to_decode_response
@@ -47,7 +49,10 @@ class Streams:
             stream.end()
 
     async def _decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        stream = _Stream(context, self._reply)
+        of_stream = request_id(context.invocation_metadata())
+        if of_stream:
+            context.set_trailing_metadata(((REQUEST_ID, of_stream),))
+        stream = _Stream(context, partial(self._reply, of_stream))
         self._open.add(stream)
         try:
             if not self._draining:
@@ -55,11 +60,12 @@ class Streams:
         finally:
             self._open.discard(stream)
         if self._draining:
-            await abort(to_status(Unavailable("the server is stopping")), context)
+            await abort(to_status(Unavailable("the server is stopping")), context, of_stream)
 
-    async def _reply(self, message: bytes, context: Context) -> bytes:
+    async def _reply(self, of_stream: str, message: bytes, context: Context) -> bytes:
         """DecodeRequest -> DecodeResponse; whatever fails is an Error to the message's own id."""
         call = Call("Decode")
+        call.request_id = of_stream
         outcome = await settle(self._respond(message, context, call), call, self._metrics)
         if isinstance(outcome, Status):
             return pb.DecodeResponse(id=call.id, error=outcome.error).SerializeToString()
