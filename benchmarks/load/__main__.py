@@ -1,0 +1,143 @@
+"""The service under load. `python -m benchmarks.load`.
+
+Closed loops of many clients, 1 to 64 rows a call, beside an echo on the same stack and beside the
+exact head of the same server; the same with and without batches of queued requests; and twice as
+many 64-row calls to the exact head as it can answer, arriving whatever becomes of them. Server and
+clients are kept to cores of their own: with two cores, one each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.load.clients import Plan, Result
+from benchmarks.load.servers import echo_server, load, our_server
+from benchmarks.load.tables import show
+from benchmarks.machine import describe
+from benchmarks.rpc import DATA, K, build_index, stub_of
+from logitsieve.client.requests import to_tensor
+from logitsieve.index import Index, open_index
+from logitsieve.index_builder.arrays import load_array
+from logitsieve.v1 import decoder_pb2 as pb
+
+OUT = Path(__file__).parents[1] / "results" / "load.json"
+ROWS, CLIENTS = (1, 8, 64), (1, 16, 64)
+OVERLOAD = 2.0
+OVERLOAD_ROWS = 64
+
+
+def main() -> None:
+    """Measure, write the raw numbers, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=DATA, help="lm-docs-10k-200.npz")
+    parser.add_argument("--index", type=Path, help="ask this index instead of building one")
+    parser.add_argument("--contexts", type=Path, help="contexts for --index, .npy [N, D]")
+    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.index:
+            index, source = open_index(options.index), str(options.contexts)
+        elif options.data.exists():
+            index, source = build_index(options.data, Path(scratch)), f"{options.data}:H_test"
+        else:
+            print(f"{options.data} is absent: pass --index and --contexts")
+            return
+        contexts = Path(scratch) / "contexts.npy"
+        np.save(contexts, np.asarray(load_array(source)[:4096], np.float32))
+        results = {"machine": describe()} | measure(index, contexts, options.seconds)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    show(results)
+
+
+def measure(index: Index, contexts: Path, seconds: float) -> dict[str, Any]:
+    """Everything, each part on servers of its own."""
+    cpus = sorted(os.sched_getaffinity(0))
+    half = max(1, len(cpus) // 2)
+    ours, theirs = cpus[:half], cpus[half:] or cpus
+    plan = Plan(address="", contexts=str(contexts), rows=1, k=K, seconds=seconds, cpus=theirs)
+    return {
+        "vocab_size": index.vocab_size,
+        "dim": index.dim,
+        "k": K,
+        "threads": 1,
+        "cpus": {"server": ours, "clients": theirs},
+        "closed": closed_loops(index, plan, ours),
+        "batching": batching(index, plan, ours),
+        "overload": overload(index, plan, ours),
+    }
+
+
+def closed_loops(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
+    """By rows and clients: the index's own head, exact, and an echo of a reply of that size."""
+    found = []
+    for rows in ROWS:
+        with server(index, cpus) as address, echo(address, plan, rows, cpus) as other:
+            for clients in CLIENTS:
+                asked = replace(plan, address=address, rows=rows, clients=clients)
+                runs = {
+                    "echo": load(replace(asked, address=other)),
+                    "own head": load(asked),
+                    "exact": load(replace(asked, head="exact")),
+                }
+                found.append({"rows": rows, "clients": clients, "runs": as_json(runs)})
+    return found
+
+
+def batching(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
+    """Single rows of the exact head: one request a batch, and batches by how long they wait."""
+    asked = replace(plan, rows=1, head="exact", clients=max(CLIENTS))
+    with server(index, cpus) as address:
+        alone = load(replace(asked, address=address, alone=True))
+    runs = {"alone": alone}
+    for delay_us in (0, 100, 200):
+        with server(index, cpus, batch_delay_us=delay_us) as address:
+            runs[f"delay {delay_us} us"] = load(replace(asked, address=address))
+    return [{"clients": asked.clients, "runs": as_json(runs)}]
+
+
+def overload(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
+    """Goodput at the peak, and when OVERLOAD times that arrives."""
+    with server(index, cpus) as address:
+        asked = replace(plan, address=address, rows=OVERLOAD_ROWS, head="exact", clients=16)
+        peak = load(asked)
+        twice = load(replace(asked, per_s=OVERLOAD * peak.good_per_s, timeout_s=1.0))
+    return {
+        "rows": OVERLOAD_ROWS,
+        "share_of_peak": twice.good_per_s / peak.good_per_s,
+        "runs": as_json({"peak": peak, f"{OVERLOAD:g}x": twice}),
+    }
+
+
+def server(index: Index, cpus: list[int], **options: Any) -> Any:
+    """Over the folder that holds the index."""
+    return our_server(index.path.parent.parent, cpus, **options)
+
+
+@contextmanager
+def echo(address: str, plan: Plan, rows: int, cpus: list[int]) -> Iterator[str]:
+    """Of the reply that the server at `address` gives to so many rows."""
+    hidden = np.load(plan.contexts, mmap_mode="r")[:rows]
+    reply = stub_of(address).TopK(pb.TopKRequest(hidden=to_tensor(hidden), k=plan.k))
+    with echo_server(reply, cpus) as other:
+        yield other
+
+
+def as_json(runs: dict[str, Result]) -> dict[str, Any]:
+    """With the rate, which is derived."""
+    return {name: asdict(run) | {"good_per_s": run.good_per_s} for name, run in runs.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Many clients of one TopK server: closed loops, and arrivals that do not wait for answers.
+
+A process of its own, so that it can be kept to its own cores: `python -m benchmarks.load.clients`
+reads one Plan as JSON from stdin and writes one Result as JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any
+
+import grpc
+import numpy as np
+
+from logitsieve.client.requests import to_tensor
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.decoder_pb2_grpc import DecoderStub
+
+CHANNELS = 4
+REQUESTS = 64  # different ones, sent in turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to send where, for how long."""
+
+    address: str
+    contexts: str  # .npy [N, D]
+    rows: int
+    k: int = 5
+    head: str = ""
+    alone: bool = False  # with a constraint that changes nothing: such requests share no batch
+    clients: int = 1  # of a closed loop
+    per_s: float = 0.0  # calls a second of an open loop; 0: a closed one
+    seconds: float = 5.0
+    warm_s: float = 1.0
+    timeout_s: float = 5.0
+    cpus: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came back in the time that counts; latencies of good answers in microseconds."""
+
+    seconds: float
+    codes: dict[str, int]
+    us: dict[str, float]
+
+    @property
+    def good_per_s(self) -> float:
+        """Answers a second."""
+        return self.codes.get("OK", 0) / self.seconds
+
+
+async def run(plan: Plan) -> Result:
+    """Warm up, then count."""
+    channels = [
+        grpc.aio.insecure_channel(
+            plan.address,
+            # A connection each, and no retries: what is refused is to be seen.
+            options=[("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)],
+        )
+        for _ in range(CHANNELS)
+    ]
+    load = _Load(plan, [DecoderStub(channel) for channel in channels])
+    await (load.open_loop() if plan.per_s else load.closed_loop())
+    for channel in channels:
+        await channel.close()
+    return load.result()
+
+
+class _Load:
+    def __init__(self, plan: Plan, stubs: list[DecoderStub]) -> None:
+        self._plan, self._stubs = plan, stubs
+        self._requests = _requests(plan)
+        self._from = perf_counter() + plan.warm_s
+        self._until = self._from + plan.seconds
+        self._codes: Counter[str] = Counter()
+        self._us: list[float] = []
+
+    async def closed_loop(self) -> None:
+        """Each client sends its next call when it has the answer to the last."""
+
+        async def client(number: int) -> None:
+            while perf_counter() < self._until:
+                await self._call(number)
+                number += 1
+
+        await asyncio.gather(*(client(7 * number) for number in range(self._plan.clients)))
+
+    async def open_loop(self) -> None:
+        """Calls at even intervals, whatever becomes of those before them."""
+        calls: set[asyncio.Task[None]] = set()
+        due, number = perf_counter(), 0
+        while due < self._until:
+            await asyncio.sleep(max(0.0, due - perf_counter()))
+            call = asyncio.create_task(self._call(number, due))
+            calls.add(call)
+            call.add_done_callback(calls.discard)
+            due, number = due + 1 / self._plan.per_s, number + 1
+        await asyncio.gather(*calls)
+
+    async def _call(self, number: int, due: float | None = None) -> None:
+        stub = self._stubs[number % len(self._stubs)]
+        # From when it was due: a late generator must not hide what a caller would have waited.
+        start, code = due or perf_counter(), "OK"
+        try:
+            await stub.TopK(
+                self._requests[number % len(self._requests)], timeout=self._plan.timeout_s
+            )
+        except grpc.aio.AioRpcError as failure:
+            code = failure.code().name
+        end = perf_counter()
+        if self._from <= end < self._until:
+            self._codes[code] += 1
+            if code == "OK":
+                self._us.append((end - start) * 1e6)
+
+    def result(self) -> Result:
+        ranks = (50, 99, 99.9)
+        found = np.percentile(self._us, ranks).tolist() if self._us else [0.0] * len(ranks)
+        us = {f"p{rank:g}": value for rank, value in zip(ranks, found, strict=True)}
+        return Result(seconds=self._plan.seconds, codes=dict(self._codes), us=us)
+
+
+def _requests(plan: Plan) -> list[pb.TopKRequest]:
+    contexts: Any = np.load(plan.contexts, mmap_mode="r")
+    starts = [number * plan.rows % (len(contexts) - plan.rows) for number in range(REQUESTS)]
+    requests = []
+    for start in starts:
+        hidden = np.asarray(contexts[start : start + plan.rows], np.float32)
+        request = pb.TopKRequest(hidden=to_tensor(hidden), k=plan.k)
+        if plan.head:
+            request.target.head.name = plan.head
+        if plan.alone:
+            request.constraints.SetInParent()
+        requests.append(request)
+    return requests
+
+
+def main() -> None:
+    """One plan, one result."""
+    plan = Plan(**json.load(sys.stdin))
+    if plan.cpus:
+        os.sched_setaffinity(0, plan.cpus)
+    json.dump(asdict(asyncio.run(run(plan))), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

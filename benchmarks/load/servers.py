@@ -1,0 +1,63 @@
+"""Processes under load: the server with its options, an echo on the same stack, the clients."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load.clients import Plan, Result
+from logitsieve.v1 import decoder_pb2 as pb
+
+
+@contextmanager
+def our_server(models: Path, cpus: list[int], **options: Any) -> Iterator[str]:
+    """The address of a `logitsieve serve` kept to these cores."""
+    command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", str(models)]
+    chosen = {"port": 0, "metrics_port": 0, "shadow_share": 0} | options
+    for name, value in chosen.items():
+        command += ["--" + name.replace("_", "-"), str(value)]
+    with kept_to(cpus, [*command, "--no-admin"], "stderr") as lines:
+        for line in lines:
+            if "gRPC at " in line:
+                yield line.partition("gRPC at ")[2].split(",")[0]
+                return
+    raise RuntimeError("the server did not start")
+
+
+@contextmanager
+def echo_server(reply: pb.TopKResponse, cpus: list[int]) -> Iterator[str]:
+    """The address of a server that parses requests and answers all by this reply."""
+    prepared = base64.b64encode(reply.SerializeToString()).decode()
+    command = [sys.executable, "-m", "benchmarks.rpc", "--echo", prepared]
+    with kept_to(cpus, command, "stdout") as lines:
+        yield f"127.0.0.1:{next(lines).strip()}"
+
+
+def load(plan: Plan) -> Result:
+    """What clients in a process of their own met."""
+    command = [sys.executable, "-m", "benchmarks.load.clients"]
+    asked = json.dumps(asdict(plan))
+    run = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
+    return Result(**json.loads(run.stdout))
+
+
+@contextmanager
+def kept_to(cpus: list[int], command: list[str], stream: str) -> Iterator[Iterator[str]]:
+    """The lines of a process's stream; it is stopped at the end."""
+    pipes: dict[str, Any] = {stream: subprocess.PIPE}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, text=True, env=environment, **pipes)
+    try:
+        os.sched_setaffinity(process.pid, cpus)
+        yield iter(getattr(process, stream))
+    finally:
+        process.terminate()
+        process.wait()
