@@ -59,12 +59,12 @@ FAR = 20.0  # nats that a bound may stay above the best known logit, lest weight
 LIFTED = 1.0  # nats that float32 may cost: beyond it, at logits / T of millions, all is computed
 LEAST = 2e-38  # more than `exp_lanes` makes of -inf
 COARSE, FINE, EXACT = 0, 1, 2
-ESTIMATES, LOWS = 0, 1
+ESTIMATES, LOWS, FAILED = 0, 1, 2
 
 # The tally of the weights, which are bounds of logits at first; pointers to float32 estimates
-# [V padded], of logits at first; uint8 states; float64 sums of the estimates and of the least that
-# the weights can be; what the query is to the sketch; room to refine rows; the row of hidden in
-# float64. Places are rows of W if `fine`, else of the sketch's order.
+# [V padded], of logits at first; uint8 states; float64 sums of the estimates, of the least that the
+# weights can be, and how many trials failed; what the query is to the sketch; room to refine rows;
+# the row of hidden in float64. Places are rows of W if `fine`, else of the sketch's order.
 Envelope = namedtuple(
     "Envelope", "tally estimates states sums planes factors refined rows wide fine"
 )
@@ -83,7 +83,7 @@ def places_of(record):
 def envelope_room(record, size):
     """float64 values of scratch for an envelope of that many places."""
     query = padded(record[DIM]) + query_room(record) + FACTORS + rotated_room(record)
-    return query + REFINED_ROOM + size + size // TILE + size // BLOCK + 2 + CHUNK
+    return query + REFINED_ROOM + size + size // TILE + size // BLOCK + 3 + CHUNK
 
 
 @inline
@@ -98,7 +98,7 @@ def envelope_at(record, scratch, states, size, fine):
     sums = shift(blocks, size // BLOCK)
     return Envelope(
         Tally(floats, tiles, blocks, size), shift(floats, size), states, sums,
-        as_int8(planes), factors, refined_at(refined), as_int32(shift(sums, 2)), scratch, fine,
+        as_int8(planes), factors, refined_at(refined), as_int32(shift(sums, 3)), scratch, fine,
     )  # fmt: skip
 
 
@@ -320,14 +320,39 @@ def write_log_z(envelope, level, log_z):
     log_z[2] = level.top + log(whole(envelope.tally)) + 1e-5 + off
 
 
-@splice
+@inline
 def fine_weight(record, envelope, level, place):
-    """The weight that the fine codes allow a row; never so little that float32 loses it."""
+    """The weight that the fine codes allow a row."""
     envelope.rows[0] = row_at(record, envelope, place)
     refine(sketch_at(record), envelope.planes, envelope.factors, envelope.rows, 1, envelope.refined)
-    upper = float(envelope.refined.uppers[0])
+    return _weight_of(envelope, level, float(envelope.refined.uppers[0]))
+
+
+@inline
+def _weight_of(envelope, level, upper):
+    """That of a bound by the fine codes; never so little that float32 loses it."""
     upper += envelope.factors[MARGIN] + 2.0**-21 * abs(upper)
     exponent = upper * level.inverse + level.lift - level.top
     if not exponent < 0:
         return 1.0
     return max(exp(exponent), LEAST)
+
+
+@splice
+def tighten_all(record, envelope, level):
+    """Lower all weights that are the coarse codes' to what the fine ones allow."""
+    sketch, weights, refined = sketch_at(record), envelope.tally.weights, envelope.refined
+    places = shift(envelope.rows, CHUNK)
+    for first in range(0, sketch.rows, CHUNK):
+        count = 0
+        for place in range(first, min(first + CHUNK, sketch.rows)):
+            if envelope.states[place] == COARSE:
+                envelope.rows[count] = row_at(record, envelope, place)
+                places[count] = place
+                count += 1
+        refine(sketch, envelope.planes, envelope.factors, envelope.rows, count, refined)
+        for i in range(count):
+            weight = np.float32(_weight_of(envelope, level, float(refined.uppers[i])))
+            weights[places[i]] = min(weights[places[i]], weight)
+            envelope.states[places[i]] = FINE
+    tally_all(envelope.tally)

@@ -19,6 +19,7 @@ from logitsieve.kernels.dots import row_of, widen_row
 from logitsieve.kernels.envelope import (
     COARSE,
     EXACT,
+    FAILED,
     FINE,
     compute,
     envelope_at,
@@ -26,6 +27,7 @@ from logitsieve.kernels.envelope import (
     fine_weight,
     places_of,
     row_at,
+    tighten_all,
     weigh_all,
     write_log_z,
 )
@@ -34,6 +36,10 @@ from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer, shif
 from logitsieve.kernels.record import ROWS, admissible
 from logitsieve.kernels.tally import find_share, tally_again, whole
 from logitsieve.types.results import Float32, Float64, Int32, Int64
+
+# A row's trials that fail before all bounds are made fine ones, as a share of V: those trials have
+# cost about as much as that does. It depends on what was drawn, not on what is still asked for.
+PATIENCE = 32
 
 
 @kernel(
@@ -81,6 +87,7 @@ def envelope_sample(
         count = offsets[row + 1] - offsets[row]
         level, found = weigh_all(record, envelope, h, norm, inverse, edited, instead, count)
         write_log_z(envelope, level, shift(pointer(log_z), 3 * row))
+        envelope.sums[FAILED] = 0.0
         for draw in range(ids.shape[1]):
             key = np.uint64(draw) | TRIALS
             place, computed = _draw(record, envelope, level, seeds[row], step, key)
@@ -112,6 +119,9 @@ def _draw(record, envelope, level, seed, step, draw):
                 tally.weights[place] = weight
                 if reached >= weight:
                     tally_again(tally, place)
+                    envelope.sums[FAILED] += 1.0
+                    if envelope.sums[FAILED] == record[ROWS] // PATIENCE:
+                        tighten_all(record, envelope, level)
                     continue
         weight = compute(record, envelope, level, place)
         found += 1
