@@ -8,8 +8,8 @@ import pytest
 
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.again import Again
-from logitsieve.server.app import ignore
-from logitsieve.server.repository import Repository, Version
+from logitsieve.server.repository import Repository, ignore
+from logitsieve.server.routes import Version
 from tests.server.running import MEASURED, WAIT_S, Loop, config_for, running, write_model
 from tests.synthetic import make_hidden
 

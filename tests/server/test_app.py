@@ -195,9 +195,9 @@ def test_stopping_finishes_what_is_in_flight_and_refuses_the_rest(
         stopping.result(WAIT_S)
 
 
-@pytest.mark.parametrize("option", ["port", "metrics_port"])
+@pytest.mark.parametrize("option", ["port", "metrics_port", "admin_port"])
 def test_a_port_that_is_taken(loop: Loop, server: Running, models: Path, option: str) -> None:
-    taken = {"port": 0, "metrics_port": 0, option: getattr(server.server, option)}
+    taken = {"port": 0, "metrics_port": 0, "admin_port": 0, option: getattr(server.server, option)}
     second = create_server(ServeConfig(models=models, **taken))
     with pytest.raises(InvalidRequest, match="free") as caught:
         loop.run(second.start())

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from logitsieve.server.app import ignore
-from logitsieve.server.repository import Repository, open_configured
+from logitsieve.server.repository import Repository, ignore, open_configured
 from logitsieve.types.errors import InvalidRequest, ModelNotFound
 from tests.server.running import config_for, write_model
 

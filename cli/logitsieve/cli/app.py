@@ -40,8 +40,10 @@ COMMANDS: dict[str, Entry] = {
     "inspect": Entry("Look", "Show what an index holds.", "server"),
     "report": Entry("Look", "Write a page of plots about an index.", "builder"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
+    "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server"),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),
+    "admin": Entry("Serve", "Load, unload or name versions of a server.", ""),
 }
 
 

@@ -11,9 +11,10 @@ import typer
 from numpy.lib.format import read_array
 
 from logitsieve.cli.console import print_json, print_table
+from logitsieve.cli.credentials import read_token, to_tls
 from logitsieve.cli.options import numbers
 from logitsieve.cli.words import read_words
-from logitsieve.client import DecoderClient, ModelInfo, Tls
+from logitsieve.client import DecoderClient, ModelInfo
 from logitsieve.types.decoder import NormalizerName, Target
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import SampleReply, TopKReply
@@ -67,12 +68,11 @@ def command(
 
     Example: logitsieve query --address localhost:50051 --model lm --hidden h.npy -k 5
     """
-    secured = tls or tls_ca or tls_cert or tls_key
     with DecoderClient(
         address,
         timeout_s=timeout_s,
-        tls=Tls(ca=tls_ca, cert=tls_cert, key=tls_key) if secured else None,
-        token="" if token_file is None else _read_token(token_file),
+        tls=to_tls(tls, tls_ca, tls_cert, tls_key),
+        token=read_token(token_file),
     ) as client:
         if models or hidden is None:
             _show_models(client.models(), as_json)
@@ -107,13 +107,6 @@ def _read_hidden(path: Path) -> np.ndarray:
             return np.asarray(read_array(file, allow_pickle=False))
     except (ValueError, EOFError) as error:
         raise InvalidRequest("hidden", f"{path} ({error})", "a .npy file") from error
-
-
-def _read_token(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest("token_file", f"{path} ({error})", "a file with a token") from error
 
 
 def _words_up_to(path: Path, highest: int) -> list[str]:

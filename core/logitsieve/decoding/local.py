@@ -159,6 +159,13 @@ class LocalDecoder:
         if "svd" in self.index.heads:
             self.topk(zeros, 1, normalizer="lowrank")
 
+    def close(self) -> None:
+        """Let go of the index and of all that was made from it; nobody may be asking by then."""
+        self.auto = self.auto.over(self.auto.points)
+        self.point.cache_clear()
+        self._head.cache_clear()
+        self.index.close()
+
     def _make_head(self, name: str, knobs: KnobValues) -> Head:
         head = self.index.head(name)
         for knob, value in knobs:

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import grpc
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from logitsieve.server.admin_service import AdminService
 from logitsieve.server.again import Again
-from logitsieve.server.config import ServeConfig
+from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.decoder_service import DecoderService
 from logitsieve.server.health import Health
 from logitsieve.server.http import HttpServer
+from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
+from logitsieve.server.live import Live
+from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models_service import ModelsService
 from logitsieve.server.ports import Ports, address, check_free, taken
-from logitsieve.server.repository import Progress, Repository, Version
-from logitsieve.server.tokens import READ
+from logitsieve.server.repository import Progress, Repository, ignore
+from logitsieve.server.routes import Version
+from logitsieve.server.shadow import Shadow
+from logitsieve.server.tokens import ADMIN, READ
 from logitsieve.server.work import Work
 
+log = logging.getLogger(__name__)
+
 ProgressShown = Callable[[], AbstractContextManager[Progress]]
-
-
-def ignore(stage: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
 
 
 class Server:
@@ -40,7 +45,8 @@ class Server:
         self.metrics = Metrics()
         self.port = 0
         self.metrics_port = 0
-        self._ready = False
+        self.admin_port = 0  # stays so where there is none
+        self._ready = self._stopping = False
         self._health = Health()
         self._work = Work(
             threads=config.threads,
@@ -51,9 +57,15 @@ class Server:
         )
         self.metrics.watch_queue(lambda: self._work.queue_rows)
         self._again = Again()
-        self._decoder = DecoderService(config, repository, self._work, self.metrics)
+        live = Live(self.metrics.registry, repository.versions)
+        self._shadow = Shadow(
+            config.shadow_share, config.shadow_cpu, judged=live.judged, lost=live.lost
+        )
+        self._decoder = DecoderService(config, repository, self._work, self.metrics, self._shadow)
         self._http = HttpServer(self.metrics.text, lambda: self._ready)
         self._grpc: grpc.aio.Server | None = None
+        self._admin: AdminService | None = None
+        self._admin_grpc: grpc.aio.Server | None = None
 
     async def start(self, progress: Progress = ignore) -> None:
         """Load and warm every version, then listen and say SERVING.
@@ -65,47 +77,73 @@ class Server:
         found = self.repository.find()
         ports = Ports(config, self.metrics)
         check_free("port", config.host, config.port)
+        if config.admin:
+            check_free("admin_port", config.admin_host, config.admin_port)
         try:
             self.metrics_port = await self._http.start(config.host, config.metrics_port)
         except OSError as error:
             raise taken("metrics_port", config.host, config.metrics_port) from error
         for name, number in found:
             await asyncio.to_thread(self._load, name, number, progress)
-        self._grpc = self._listen(ports)
-        await self._grpc.start()
-        self._ready = await self._health.serving(self.repository)
+        self._listen(ports)
+        for server in self._servers():
+            await server.start()
+        self.repository.changed = partial(
+            asyncio.get_running_loop().call_soon_threadsafe, self._publish
+        )
+        self._publish()
         self._again.start(self.repository.versions())
+        self._shadow.start()
 
     async def stop(self) -> None:
         """Say NOT_SERVING, take no new requests, give those in flight `drain_s` seconds."""
-        self._ready = False
+        self._ready, self._stopping = False, True
         await self._health.drain()
         self._decoder.drain()
-        if self._grpc is not None:
-            await self._grpc.stop(self.config.drain_s)
+        await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers()))
+        if self._admin is not None:
+            self._admin.close()
         await asyncio.to_thread(self._again.stop)
+        await asyncio.to_thread(self._shadow.stop)
         await asyncio.to_thread(self._work.close)
         await self._http.stop()
 
     def _load(self, name: str, number: int, progress: Progress) -> None:
         label = Version(name, number).label
-        version = self.repository.load(
+        self.repository.load(
             name, number, lambda stage, done, total: progress(f"{label} {stage}", done, total)
         )
-        if version.served is not None:
-            index = version.served.decoder.index
-            self.metrics.loaded(name, str(number), index.digest, index.vocab_size, index.dim)
 
-    def _listen(self, ports: Ports) -> grpc.aio.Server:
+    def _publish(self) -> None:
+        """Tell health, readiness and metrics what is loaded."""
+        routes = self.repository.routes
+        served = [version.served for version in routes.by_key.values() if version.served]
+        self.metrics.loaded(one.decoder.index for one in served)
+        self._ready = self._health.publish(routes) and not self._stopping
+
+    def _servers(self) -> list[grpc.aio.Server]:
+        return [server for server in (self._grpc, self._admin_grpc) if server is not None]
+
+    def _listen(self, ports: Ports) -> None:
         config = self.config
         dims = [v.served.decoder.index.dim for v in self.repository.versions() if v.served]
-        models = ModelsService(config, self.repository, self.metrics)
-        handlers = (self._decoder.handler(), models.handler())
         most = config.max_message_bytes(max(dims, default=0))
-        server = ports.server(READ, handlers, most)
-        add_HealthServicer_to_server(self._health, server)
-        self.port = ports.bind(server, "port", config.host, config.port)
-        return server
+        models = ModelsService(config, self.repository, self.metrics, most)
+        handlers = (
+            self._decoder.handler(),
+            models.handler(),
+            *kserve_handlers(self.repository, self._decoder.answer, self.metrics),
+        )
+        self._grpc = ports.server(READ, handlers, most)
+        add_HealthServicer_to_server(self._health, self._grpc)
+        self.port = ports.bind(self._grpc, "port", config.host, config.port)
+        if config.admin:
+            self._admin = AdminService(self.repository, self.metrics, self._again, models.describe)
+            handlers = (self._admin.handler(), *kserve_admin_handlers(self._admin, self.metrics))
+            self._admin_grpc = ports.server(ADMIN, handlers, MESSAGE_OVERHEAD)
+            self.admin_port = ports.bind(
+                self._admin_grpc, "admin_port", config.admin_host, config.admin_port
+            )
 
 
 def create_server(config: ServeConfig, *, repository: Repository | None = None) -> Server:
@@ -118,6 +156,7 @@ def serve(config: ServeConfig, *, progress: ProgressShown = lambda: nullcontext(
 
     `progress()` is entered while versions load: it yields what is told (stage, done, total).
     """
+    configure(config.log_format)
     asyncio.run(_serve(config, progress))
 
 
@@ -147,10 +186,14 @@ async def _serve(config: ServeConfig, progress: ProgressShown) -> None:
 def _announce(server: Server) -> None:
     host = server.config.host
     for version in server.repository.versions():
-        print(f"{version.label}: {version.error or 'ready'}", file=sys.stderr)
-    print(
-        f"gRPC at {address(host, server.port)}, "
-        f"metrics at http://{address(host, server.metrics_port)}/metrics",
-        file=sys.stderr,
-        flush=True,
-    )
+        said = f"{version.label}: {version.error or 'ready'}"
+        level = logging.ERROR if version.error else logging.INFO
+        about = {"model": version.name, "version": version.number, "error": version.error}
+        event(log, level, "load", said, **about)
+    if server.admin_port:
+        admin = address(server.config.admin_host, server.admin_port)
+        event(log, logging.INFO, "start", f"Admin at {admin}", admin=admin)
+    grpc_at = address(host, server.port)
+    metrics = f"http://{address(host, server.metrics_port)}/metrics"
+    said = f"gRPC at {grpc_at}, metrics at {metrics}"
+    event(log, logging.INFO, "start", said, grpc=grpc_at, metrics=metrics)

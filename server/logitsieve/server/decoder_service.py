@@ -14,21 +14,29 @@ from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.replies import to_response
 from logitsieve.server.repository import Repository
 from logitsieve.server.rpc import Context, parse, unary
+from logitsieve.server.shadow import Shadow
 from logitsieve.server.stream import Streams
 from logitsieve.server.work import Work
+from logitsieve.types.results import TopKReply
 
 
 class DecoderService:
     """Answers through the same decoders that serve in process."""
 
     def __init__(
-        self, config: ServeConfig, repository: Repository, work: Work, metrics: Metrics
+        self,
+        config: ServeConfig,
+        repository: Repository,
+        work: Work,
+        metrics: Metrics,
+        shadow: Shadow,
     ) -> None:
         self._config = config
         self._repository = repository
         self._work = work
         self._metrics = metrics
-        self._streams = Streams(self._answer, metrics)
+        self._shadow = shadow
+        self._streams = Streams(self.answer, metrics)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """All methods of the service, over raw bytes."""
@@ -45,23 +53,26 @@ class DecoderService:
 
     async def _unary(self, method: Method, message: bytes, context: Context, call: Call) -> bytes:
         request = parse(method.request, message)
-        return await self._answer(method, request, call, context.time_remaining())
+        return await self.answer(method, request, call, context.time_remaining())
 
-    async def _answer(
+    async def answer(
         self, method: Method, request: Any, call: Call, time_left_s: float | None
     ) -> bytes:
         """The serialized response to one request."""
         served = self._repository.served(request.target.model)
         call.model = served.decoder.name
-        asked = method.read(request, self._config, served.decoder.index)
-        priced = served.at(to_aim(request.target), asked.rows, asked.k, method.finds_log_z)
-        reply, call.queue_ns = await self._work.run(
-            priced.point,
-            asked,
-            estimate_us=asked.rows * priced.us_per_row
-            + priced.us_beside(asked.logits, asked.draws),
-            arrived_ns=call.arrived_ns,
-            time_left_s=time_left_s,
-        )
-        call.answer = reply.answer
-        return priced.origin + to_response(method.response, reply, call.queue_ns)
+        with served.leases:  # until the reply is made, whatever is loaded meanwhile
+            asked = method.read(request, self._config, served.decoder.index)
+            priced = served.at(to_aim(request.target), asked.rows, asked.k, method.finds_log_z)
+            reply, call.queue_ns = await self._work.run(
+                priced.point,
+                asked,
+                estimate_us=asked.rows * priced.us_per_row
+                + priced.us_beside(asked.logits, asked.draws),
+                arrived_ns=call.arrived_ns,
+                time_left_s=time_left_s,
+            )
+            call.answer = reply.answer
+            if asked.independent is not None and isinstance(reply, TopKReply):
+                self._shadow.offer(served, priced, asked.independent, reply)
+            return priced.origin + to_response(method.response, reply, call.queue_ns)

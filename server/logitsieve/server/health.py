@@ -8,15 +8,15 @@ from typing import Any
 from grpc_health.v1.health import aio
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from logitsieve.server.repository import Repository
+from logitsieve.server.routes import Routes
 
 
 class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untyped
-    """NOT_SERVING until `serving`; `drain` ends watches too, which would hold up the exit."""
+    """NOT_SERVING until `publish`; `drain` ends watches too, which would hold up the exit."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._server_status[""] = HealthCheckResponse.NOT_SERVING
+        self._server_status: dict[str, int] = {"": HealthCheckResponse.NOT_SERVING}
         self._changed = asyncio.Event()
         self._final = False
 
@@ -34,18 +34,19 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
             else:
                 await changed.wait()
 
-    async def serving(self, repository: Repository) -> bool:
-        """Publish what is loaded; whether that is anything."""
-        versions = repository.versions()
-        states = {version.label: version.served is not None for version in versions}
-        for name in repository.names():
-            states[name] = repository.get(name).served is not None
+    def publish(self, routes: Routes) -> bool:
+        """Tell what is loaded; whether that is anything."""
+        states = {v.label: v.served is not None for v in routes.by_key.values()}
+        for name in routes.names:
+            states[name] = routes.get(name).served is not None
         states[""] = any(states.values())
-        for service, ready in states.items():
-            await self.set(
-                service, HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
-            )
-        self._announce()
+        if not self._final:
+            # Its own `set` cannot take a service away, and wakes watchers that `Watch` has not.
+            self._server_status = {
+                service: HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
+                for service, ready in states.items()
+            }
+            self._announce()
         return states[""]
 
     async def drain(self) -> None:

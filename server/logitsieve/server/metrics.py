@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from time import perf_counter_ns
 
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from logitsieve.index import Index
 from logitsieve.types.results import Answer
 
 UNKNOWN = "unknown"
@@ -32,12 +33,23 @@ LABELS = [*map(str, SECONDS), "+Inf"]
 class Call:
     """One request on its way: what there is to count about it. Times in nanoseconds."""
 
-    __slots__ = ("answer", "arrived_ns", "code", "elapsed_ns", "id", "model", "queue_ns", "rpc")
+    __slots__ = (
+        "answer",
+        "arrived_ns",
+        "code",
+        "elapsed_ns",
+        "id",
+        "model",
+        "queue_ns",
+        "request_id",
+        "rpc",
+    )
 
     def __init__(self, rpc: str) -> None:
         self.arrived_ns = perf_counter_ns()
         self.rpc = rpc
         self.id = 0  # on a stream, once it is known
+        self.request_id = ""  # of the client's metadata, or made if the call fails
         self.model = UNKNOWN
         self.answer: Answer | None = None
         self.queue_ns = 0
@@ -67,7 +79,7 @@ class Durations:
         return list(zip(LABELS, accumulate(self.counts), strict=True))
 
 
-class Counters(defaultdict[tuple[str, ...], int]):
+class Counters(defaultdict[tuple[str, ...], float]):
     """A counter by the values of its labels."""
 
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
@@ -114,6 +126,7 @@ class Metrics(Collector):
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
         self._shed = Counters("shed", "Requests refused before computing", "reason")
+        self._reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._index_info = Gauge(
@@ -143,9 +156,16 @@ class Metrics(Collector):
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def loaded(self, model: str, version: str, digest: str, vocabulary: int, dim: int) -> None:
-        """An index that is ready."""
-        self._index_info.labels(model, version, digest, str(vocabulary), str(dim)).set(1)
+    def loaded(self, indexes: Iterable[Index]) -> None:
+        """All indexes that answer by now."""
+        self._index_info.clear()
+        for index in indexes:
+            sizes = str(index.vocab_size), str(index.dim)
+            self._index_info.labels(index.name, str(index.version), index.digest, *sizes).set(1)
+
+    def reloaded(self, model: str, result: str) -> None:
+        """A version that was to be loaded while others served: "ok" or "failed"."""
+        self._reloads[model, result] += 1
 
     def record(self, call: Call) -> None:
         """A request that has finished, with an answer or with an error."""

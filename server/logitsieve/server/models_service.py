@@ -6,7 +6,8 @@ import grpc
 
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.repository import Repository, Version
+from logitsieve.server.repository import Repository
+from logitsieve.server.routes import State, Version
 from logitsieve.server.rpc import Context, parse, unary
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.v1 import decoder_pb2 as pb
@@ -14,14 +15,25 @@ from logitsieve.v1 import decoder_pb2 as pb
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
+STATES: dict[State, pb.State] = {
+    "loading": pb.STATE_LOADING,
+    "available": pb.STATE_AVAILABLE,
+    "unloading": pb.STATE_UNLOADING,
+    "failed": pb.STATE_FAILED,
+}
+
 
 class ModelsService:
     """Read-only view of the repository."""
 
-    def __init__(self, config: ServeConfig, repository: Repository, metrics: Metrics) -> None:
+    def __init__(
+        self, config: ServeConfig, repository: Repository, metrics: Metrics, most_bytes: int
+    ) -> None:
+        """`most_bytes`: of a request, as the port was told when it began to listen."""
         self._config = config
         self._repository = repository
         self._metrics = metrics
+        self._most_bytes = most_bytes
 
     def handler(self) -> grpc.GenericRpcHandler:
         """All methods of the service, over raw bytes."""
@@ -47,7 +59,7 @@ class ModelsService:
         page = versions[start : start + size]
         more = start + size < len(versions)
         response = pb.ListModelsResponse(
-            models=[self._model(version) for version in page],
+            models=[self.describe(version) for version in page],
             next_page_token=page[-1].label if more else "",
         )
         return response.SerializeToString()
@@ -56,24 +68,32 @@ class ModelsService:
         """GetModelRequest -> Model, its operating points included."""
         request = parse(pb.GetModelRequest, message)
         version = self._repository.get(request.model)
-        model = self._model(version)
+        model = self.describe(version)
         if version.served is not None:
             call.model = version.name
             model.points.extend(version.served.points)
         return model.SerializeToString()
 
-    def _model(self, version: Version) -> pb.Model:
-        return to_model(version, self._repository.aliases(version), self._config)
+    def describe(self, version: Version) -> pb.Model:
+        """A version as the service shows it, without points."""
+        model = to_model(version, self._repository.aliases(version), self._config)
+        limits = model.limits
+        limits.max_request_bytes = min(limits.max_request_bytes, self._most_bytes)
+        return model
 
 
 def to_model(version: Version, aliases: list[str], config: ServeConfig) -> pb.Model:
     """A version as the Models service shows it, without points."""
-    model = pb.Model(name=version.name, version=str(version.number), aliases=aliases)
+    model = pb.Model(
+        name=version.name,
+        version=str(version.number),
+        state=STATES[version.state],
+        error=version.error,
+        aliases=aliases,
+    )
     if version.served is None:
-        model.state, model.error = pb.STATE_FAILED, version.error
         return model
     index = version.served.decoder.index
-    model.state = pb.STATE_AVAILABLE
     model.digest = index.digest
     model.vocabulary, model.dim = index.vocab_size, index.dim
     if index.manifest.vocabulary is not None:

@@ -2,47 +2,46 @@
 
 models/<name>/<version>/        an index
 models/<name>/aliases.json      {"stable": 3, "canary": 4}
+
+Requests read one immutable Routes; whoever changes something puts another in its place. So a
+request sees all of a change or nothing of it, and takes no lock.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import is_name, is_version
+from logitsieve.server.aliases import changed, read_aliases, write_alias
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.routes import Routes, Version
 from logitsieve.server.served import Served
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest, LogitsieveError, ModelNotFound
+from logitsieve.types.errors import (
+    IndexUnreadable,
+    InvalidRequest,
+    LogitsieveError,
+    MissingExtra,
+    ModelNotFound,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
-ALIASES_FILE = "aliases.json"
-STABLE = "stable"
-
+NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)  # the folder's fault, not a defect
 
 # (stage, done, total) of the version being loaded
 Progress = Callable[[str, int, int], None]
 Opener = Callable[[Path, ServeConfig, Progress], Index]
+WriteAlias = Callable[[Path, str, int | None], None]
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version on disk: `served` once it is loaded, or `error`, why it is not."""
-
-    name: str
-    number: int
-    served: Served | None = None
-    error: str = ""
-
-    @property
-    def label(self) -> str:
-        """name@version."""
-        return f"{self.name}@{self.number}"
+def ignore(stage: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
 
 
 def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Index:
@@ -57,15 +56,20 @@ def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Inde
 
 
 class Repository:
-    """Versions by name. Loaded once at start, then only read, so it needs no lock."""
+    """Versions by name; any thread may read and change it."""
 
-    def __init__(self, config: ServeConfig, opener: Opener = open_configured) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        opener: Opener = open_configured,
+        write: WriteAlias = write_alias,
+    ) -> None:
         self._config = config
-        self._open = opener
-        self._versions: dict[tuple[str, int], Version] = {}
-        self._aliases: dict[str, dict[str, int]] = {}
-        self._routes: dict[str, Version] = {}
-        self._served: dict[str, Served] = {}
+        self._open, self._write = opener, write
+        self._changing = Lock()
+        self.routes = Routes()
+        # Called after every change, by the thread that made it.
+        self.changed: Callable[[], object] = lambda: None
 
     def find(self) -> list[tuple[str, int]]:
         """(name, version) of every index folder; InvalidRequest if there is none."""
@@ -82,95 +86,174 @@ class Repository:
         return found
 
     def load(self, name: str, number: int, progress: Progress) -> Version:
-        """Open and warm one version; one that fails is kept with its error."""
-        folder = self._config.models / name
+        """Open and warm one version at the start; one that fails is kept with its error."""
         try:
-            self._aliases[name] = read_aliases(folder / ALIASES_FILE)
-            index = self._open(folder / str(number), self._config, progress)
-            version = Version(name, number, _serve(index, progress))
+            served = self._opened(name, number, progress)
+            version = Version(name, number, served)
         except Exception as error:  # whatever is wrong with one version, the others must serve
-            foreseen = isinstance(error, (LogitsieveError, OSError))
-            log.error("%s@%d failed: %s", name, number, error, exc_info=not foreseen)
-            version = Version(name, number, error=f"{type(error).__name__}: {error}")
-        self._versions[name, number] = version
-        self._route()
+            version = Version(name, number, error=_told(name, number, error))
+        with self._changing:
+            self._put(self.routes.with_version(version))
+        return version
+
+    def replace(self, name: str, number: int, alias: str = "") -> Served | None:
+        """Open and warm a version and put it in the place of what was loaded under its number.
+
+        `alias`, unless empty, names it from the same moment on. Returns what it replaced, which is
+        to be closed when it is idle. If anything fails, all goes on as before and the version
+        keeps the reason: ModelNotFound, InvalidRequest naming `name`, `version` or `alias`,
+        or Unavailable if the alias could not be written.
+        """
+        self._require_model(name)
+        _require_alias(alias)
+        self._mark_loading(name, number)
+        try:
+            served = self._opened(name, number, ignore)
+            try:
+                return self._swap(served, number, alias)
+            except Exception:
+                served.close()
+                raise
+        except Exception as error:
+            self._mark_failed(name, number, _told(name, number, error))
+            if isinstance(error, NOT_AN_INDEX):
+                raise InvalidRequest("version", error, "an index that can be opened") from error
+            raise
+
+    def unload(self, name: str, number: int) -> Served | None:
+        """Route no more requests to a version, and return it: it is to be closed when it is idle.
+
+        One that failed is forgotten, and None returned. ModelNotFound, or InvalidRequest naming
+        `version` where an alias names it.
+        """
+        with self._changing:
+            version = self._known(name, number)
+            if aliases := self.routes.aliases_of(version):
+                allowed = "a version that no alias names"
+                raise InvalidRequest("version", f"{number}, named {', '.join(aliases)}", allowed)
+            if version.state in ("loading", "unloading"):
+                raise Unavailable(f"version: {version.label} is {version.state}", "version")
+            if version.served is None:
+                self._put(self.routes.without_version((name, number)))
+            else:
+                self._put(self.routes.with_version(Version(name, number, leaving=True)))
+            return version.served
+
+    def forget(self, name: str, number: int) -> None:
+        """An unloaded version has been closed; one that is loading again by now stays."""
+        with self._changing:
+            version = self.routes.by_key.get((name, number))
+            if version is not None and version.leaving:
+                self._put(self.routes.without_version((name, number)))
+
+    def set_alias(self, name: str, alias: str, number: int | None) -> Version:
+        """Let an alias name a loaded version, or None nothing; the version that it is or was about.
+
+        ModelNotFound, InvalidRequest naming `alias` or `version`, or Unavailable if it could not
+        be written: then nothing has changed.
+        """
+        self._require_model(name)
+        if not alias:
+            raise InvalidRequest("alias", "nothing", "the name of an alias")
+        _require_alias(alias)
+        with self._changing:
+            if number is None:
+                version = self.routes.get(f"{name}:{alias}")
+            else:
+                version = self._known(name, number)
+                if version.served is None:
+                    got = f"{version.label}, which is {version.state}"
+                    raise InvalidRequest("version", got, "a version that is loaded")
+            self._change(self.routes, name, alias, number)
         return version
 
     def versions(self) -> list[Version]:
         """Every version, by name and number."""
-        return [self._versions[key] for key in sorted(self._versions)]
+        return list(self.routes.by_key.values())
 
     def names(self) -> list[str]:
         """Every model name."""
-        return sorted({name for name, _ in self._versions})
+        return self.routes.names
 
     def aliases(self, version: Version) -> list[str]:
         """The aliases that name this version."""
-        aliases = self._aliases.get(version.name, {})
-        return sorted(alias for alias, number in aliases.items() if number == version.number)
+        return self.routes.aliases_of(version)
 
     def get(self, model: str) -> Version:
-        """The version that "name", "name@version", "name:alias" or "" means, failed or not.
-
-        ModelNotFound if there is none; "" is InvalidRequest where several models could be meant.
-        """
-        try:
-            return self._routes[model]
-        except KeyError:
-            raise self._missing(model) from None
+        """See `Routes.get`."""
+        return self.routes.get(model)
 
     def served(self, model: str) -> Served:
-        """What answers for `model`; ModelNotFound says why nothing does."""
-        served = self._served.get(model)
-        if served is None:
-            version = self.get(model)
-            raise ModelNotFound(f"model: {version.label} is not loaded: {version.error}", "model")
-        return served
+        """See `Routes.served`."""
+        return self.routes.served(model)
 
-    def _route(self) -> None:
-        routes: dict[str, Version] = {}
-        for version in self.versions():
-            routes[version.label] = version
-            best = routes.get(version.name)
-            if best is None or version.served is not None or best.served is None:
-                routes[version.name] = version
-        for name in self.names():
-            for alias, number in self._aliases.get(name, {}).items():
-                # An alias to a version that is not there stays unanswered: no other is meant.
-                absent = Version(name, number, error="there is no such folder")
-                target = self._versions.get((name, number), absent)
-                routes[f"{name}:{alias}"] = target
-                if alias == STABLE:
-                    routes[name] = target
-        if len(self.names()) == 1:
-            routes[""] = routes[self.names()[0]]
-        self._routes = routes
-        self._served = {name: version.served for name, version in routes.items() if version.served}
+    def _opened(self, name: str, number: int, progress: Progress) -> Served:
+        folder = self._config.models / name
+        if name not in self.routes.aliases:
+            # Later changes of the file by others are theirs: what they name may not be loaded here.
+            aliases = read_aliases(folder)
+            with self._changing:
+                self._put(self.routes.with_aliases(name, aliases))
+        decoder = LocalDecoder(self._open(folder / str(number), self._config, progress))
+        decoder.warm(progress)
+        return Served(decoder)
 
-    def _missing(self, model: str) -> LogitsieveError:
-        names = ", ".join(self.names()[:10])
-        if not model:
-            return InvalidRequest("model", "''", f"the name of a model, there are several: {names}")
-        return ModelNotFound(f"model: no {model[:100]!r} here, there are: {names}", "model")
+    def _swap(self, served: Served, number: int, alias: str) -> Served | None:
+        name = served.decoder.name
+        with self._changing:
+            replaced = self.routes.by_key.get((name, number))
+            routes = self.routes.with_version(Version(name, number, served))
+            self._change(routes, name, alias, number)
+        return None if replaced is None else replaced.served
+
+    def _change(self, routes: Routes, name: str, alias: str, number: int | None) -> None:
+        if alias:
+            aliases = changed(routes.aliases.get(name, {}), alias, number)
+            routes = routes.with_aliases(name, aliases)
+        routes.require_same_dim(self.routes)
+        if alias:
+            self._write_alias(name, alias, number)
+        self._put(routes)
+
+    def _put(self, routes: Routes) -> None:
+        self.routes = routes
+        self.changed()
+
+    def _write_alias(self, name: str, alias: str, number: int | None) -> None:
+        try:
+            self._write(self._config.models / name, alias, number)
+        except (OSError, IndexUnreadable) as error:
+            raise Unavailable(f"alias: could not be written: {error}", "alias") from error
+
+    def _mark_loading(self, name: str, number: int) -> None:
+        with self._changing:
+            old = self.routes.by_key.get((name, number))
+            if old is None or old.served is None:
+                self._put(self.routes.with_version(Version(name, number)))
+
+    def _mark_failed(self, name: str, number: int, error: str) -> None:
+        with self._changing:
+            old = self.routes.by_key.get((name, number), Version(name, number))
+            self._put(self.routes.with_version(Version(name, number, old.served, error)))
+
+    def _known(self, name: str, number: int) -> Version:
+        version = self.routes.by_key.get((name, number))
+        if version is None:
+            raise ModelNotFound(f"version: no {name[:100]}@{number} is loaded", "version")
+        return version
+
+    def _require_model(self, name: str) -> None:
+        if not is_name(name) or not (self._config.models / name).is_dir():
+            raise ModelNotFound(f"name: there is no folder {name[:100]!r} of a model", "name")
 
 
-def _serve(index: Index, progress: Progress) -> Served:
-    decoder = LocalDecoder(index)
-    decoder.warm(progress)
-    return Served(decoder)
+def _require_alias(alias: str) -> None:
+    if alias and not is_name(alias):
+        raise InvalidRequest("alias", repr(alias[:100]), "[a-z0-9][a-z0-9._-]{0,63}")
 
 
-def read_aliases(file: Path) -> dict[str, int]:
-    """alias -> version number; IndexUnreadable unless the file holds that, or is missing."""
-    if not file.exists():
-        return {}
-    try:
-        aliases = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise IndexUnreadable(file, f"not JSON: {error}") from error
-    valid = isinstance(aliases, dict) and all(
-        is_name(alias) and type(number) is int and number > 0 for alias, number in aliases.items()
-    )
-    if not valid:
-        raise IndexUnreadable(file, 'not an object of versions by alias, like {"stable": 3}')
-    return dict(aliases)
+def _told(name: str, number: int, error: Exception) -> str:
+    """What is kept of a failed load; it is logged, with a traceback where it is a defect."""
+    foreseen = isinstance(error, (LogitsieveError, OSError))
+    log.error("%s@%d failed: %s", name, number, error, exc_info=not foreseen)
+    return f"{type(error).__name__}: {error}"

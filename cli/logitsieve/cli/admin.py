@@ -1,0 +1,71 @@
+"""`logitsieve admin`: needs no extra, only a server's admin port."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from logitsieve.cli.console import print_json, shown
+from logitsieve.cli.credentials import read_token, to_tls
+from logitsieve.client import AdminClient, ModelInfo
+from logitsieve.types.errors import InvalidRequest
+
+Action = Literal["load", "unload", "alias"]
+
+
+def command(
+    action: Annotated[Action, typer.Argument(help="What to do with the version.")],
+    model: Annotated[
+        str, typer.Argument(help="name@version; `alias` takes an alias away from a name alone.")
+    ],
+    alias: Annotated[
+        str, typer.Option(help="The alias; with `load`, it names the version once that answers.")
+    ] = "",
+    drain_s: Annotated[
+        float, typer.Option(help="Seconds that `unload` waits for requests under way.")
+    ] = 10.0,
+    address: Annotated[str, typer.Option(help="host:port of the admin port.")] = "localhost:50052",
+    timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 600.0,
+    tls: Annotated[bool, typer.Option("--tls", help="Connect by TLS.")] = False,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Authorities of the server's certificate, a PEM file.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File that holds nothing but a bearer token.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Load, unload or name a version while the server goes on answering.
+
+    Example: logitsieve admin load lm@4 --alias stable
+    """
+    with AdminClient(
+        address,
+        timeout_s=timeout_s,
+        tls=to_tls(tls, tls_ca, tls_cert, tls_key),
+        token=read_token(token_file),
+    ) as client:
+        info = _act(client, action, model, alias, drain_s)
+    if as_json:
+        print_json(asdict(info))
+        return
+    state = "unloaded" if info.state == "unspecified" else info.state
+    named = f", named {', '.join(info.aliases)}" if info.aliases else ""
+    print(shown(f"{info.name}@{info.version}: {state}{named}"))
+
+
+def _act(client: AdminClient, action: Action, model: str, alias: str, drain_s: float) -> ModelInfo:
+    name, at, digits = model.partition("@")
+    number = int(digits) if digits.isdecimal() else None
+    if number is None and (at or action != "alias"):
+        raise InvalidRequest("model", model, "name@version, like lm@4")
+    if action == "alias" or number is None:
+        return client.set_alias(name, alias, number)
+    if action == "load":
+        return client.load(name, number, alias)
+    return client.unload(name, number, drain_s)

@@ -1,0 +1,59 @@
+"""`logitsieve prune`."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logitsieve.cli.console import print_json, shown
+from logitsieve.index.durable import TEMPORARY
+from logitsieve.index.manifest import is_name, is_version
+from logitsieve.server.aliases import locked, read_aliases
+from logitsieve.types.errors import InvalidRequest
+
+
+def command(
+    models: Annotated[Path, typer.Argument(help="The folder of <name>/<version>/ indexes.")],
+    keep: Annotated[int, typer.Option(help="How many of the highest versions to keep.", min=1)] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Remove old versions of every model: all but the highest, and those that an alias names.
+
+    A server that has one of them loaded goes on answering by it.
+
+    Example: logitsieve prune models --keep 3
+    """
+    if not models.is_dir():
+        raise InvalidRequest("models", models, "a folder that holds <name>/<version>/ indexes")
+    names = sorted(folder for folder in models.iterdir() if is_name(folder.name))
+    folders = [folder for folder in names if folder.is_dir()]
+    for folder in folders:
+        read_aliases(folder)  # refuses a file that is spoiled before anything is removed
+    removed = [str(path) for folder in folders for path in prune(folder, keep)]
+    if as_json:
+        print_json({"removed": removed})
+        return
+    for path in removed:
+        print(f"removed {shown(path)}")
+    print(f"{len(removed)} versions removed")
+
+
+def prune(model: Path, keep: int) -> list[Path]:
+    """Remove versions of the folder `model`, the lowest first; where they were."""
+    with locked(model):  # so that no alias comes to name one meanwhile
+        versions = sorted(
+            int(path.name)
+            for path in model.iterdir()
+            if is_version(path.name) and path.is_dir() and not path.is_symlink()
+        )
+        kept = {*versions[-keep:], *read_aliases(model).values()}
+        old = [model / str(version) for version in versions if version not in kept]
+        for path in old:
+            # Renamed first: what bears the name of a version is whole, also if this process dies.
+            leaving = path.rename(model / f"{TEMPORARY}{secrets.token_hex(8)}")
+            shutil.rmtree(leaving)
+    return old

@@ -1,0 +1,61 @@
+"""AdminClient: loading, unloading and naming versions of a server that goes on serving."""
+
+from __future__ import annotations
+
+from logitsieve.client.channel import Tls
+from logitsieve.client.connection import Connection
+from logitsieve.client.models import ModelInfo, model_info
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.decoder_pb2_grpc import AdminStub
+
+TIMEOUT_S = 600.0  # a large index is read whole, and kernels may have to be compiled
+DRAIN_S = 10.0
+MAX_DRAIN_S = 3600.0
+
+
+class AdminClient(Connection):
+    """The Admin service at `address`, the admin port. Nothing is retried.
+
+    A server finishes what it has begun, also where a call ends by DeadlineExceeded.
+    """
+
+    def __init__(
+        self,
+        address: str = "localhost:50052",
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: Tls | None = None,
+        token: str = "",
+    ) -> None:
+        super().__init__(address, timeout_s, tls, token, [("grpc.enable_retries", 0)])
+        self._admin = AdminStub(self._channel)
+
+    def load(self, name: str, version: int, alias: str = "") -> ModelInfo:
+        """Open a version, and let `alias` name it from the moment that it answers.
+
+        Raises ModelNotFound, InvalidRequest with the reason where it cannot be opened, or
+        Unavailable if the alias could not be written; all goes on as before then.
+        """
+        request = pb.LoadRequest(name=name, version=str(version), alias=alias)
+        return model_info(self._call(self._admin.Load, request))
+
+    def unload(self, name: str, version: int, drain_s: float = DRAIN_S) -> ModelInfo:
+        """Send no more requests to a version, and wait `drain_s` for those that it answers.
+
+        The state is "unspecified" when it is gone, "unloading" as long as requests use it. Raises
+        ModelNotFound, or InvalidRequest where an alias names it.
+        """
+        if not 0 <= drain_s <= MAX_DRAIN_S:
+            raise InvalidRequest("drain_s", drain_s, f"seconds in 0..{MAX_DRAIN_S:.0f}")
+        request = pb.UnloadRequest(name=name, version=str(version), drain_ms=round(drain_s * 1000))
+        return model_info(self._call(self._admin.Unload, request))
+
+    def set_alias(self, name: str, alias: str, version: int | None) -> ModelInfo:
+        """Let `alias` name a loaded version, or None no more.
+
+        Raises ModelNotFound, InvalidRequest, or Unavailable if it could not be written.
+        """
+        number = "" if version is None else str(version)
+        request = pb.SetAliasRequest(name=name, alias=alias, version=number)
+        return model_info(self._call(self._admin.SetAlias, request))
