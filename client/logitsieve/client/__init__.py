@@ -1,12 +1,14 @@
 """The thin client: a Decoder over gRPC. Loads numpy, grpc and protobuf, and nothing else."""
 
 from logitsieve.client.admin import AdminClient
+from logitsieve.client.async_client import AsyncDecoderClient
 from logitsieve.client.channel import Tls
 from logitsieve.client.decoder_client import DecoderClient
 from logitsieve.client.models import Limits, ModelInfo, OperatingPoint
 from logitsieve.client.stream import DecodeStream
 
 __all__ = [
+    "AsyncDecoderClient",
     "AdminClient",
     "DecodeStream",
     "DecoderClient",

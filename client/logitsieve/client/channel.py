@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,38 @@ class Tls:
         )
 
 
-def open_channel(address: str, tls: Tls | None, options: list[tuple[str, Any]]) -> grpc.Channel:
-    """One that connects at the first call."""
+def open_channel(
+    address: str, tls: Tls | None, options: list[tuple[str, Any]], api: Any = grpc
+) -> Any:
+    """One that connects at the first call, of `grpc` or of `grpc.aio`."""
     if tls is None:
-        return grpc.insecure_channel(address, options=options)
-    return grpc.secure_channel(address, tls.credentials(), options=options)
+        return api.insecure_channel(address, options=options)
+    return api.secure_channel(address, tls.credentials(), options=options)
+
+
+def to_target(address: str | Sequence[str]) -> str:
+    """One address as it is, several as the target that gRPC has for them.
+
+    InvalidRequest unless several are all IPv4 or all IPv6 with ports: a name may stand for many
+    servers by itself, but gRPC takes no list of names.
+    """
+    if isinstance(address, str):
+        return address
+    if len(address) == 1:
+        return address[0]
+    for scheme, kind in (("ipv4", IPv4Address), ("ipv6", IPv6Address)):
+        if address and all(_is_numeric(one, kind) for one in address):
+            return f"{scheme}:{','.join(address)}"
+    raise InvalidRequest("address", list(address), "IPs with ports, all v4 or all v6")
+
+
+def _is_numeric(address: str, kind: type[IPv4Address | IPv6Address]) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        kind(host.strip("[]"))
+    except ValueError:
+        return False
+    return port.isdecimal()
 
 
 def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:

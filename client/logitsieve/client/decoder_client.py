@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
-from numbers import Real
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import grpc
-
-from logitsieve.client.channel import Tls, open_channel, to_metadata
-from logitsieve.client.errors import to_exception
+from logitsieve.client.channel import Tls, to_target
+from logitsieve.client.connection import Connection, seconds
 from logitsieve.client.models import ModelInfo, model_info
 from logitsieve.client.remote import RemoteDecoder
 from logitsieve.client.stream import DecodeStream
@@ -20,7 +17,6 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
 
 TIMEOUT_S = 5.0
-MAX_TIMEOUT_S = 3600.0
 MAX_MESSAGE_BYTES = 64 << 20
 
 # gRPC retries by itself, waits as long as the server's grpc-retry-pushback-ms says, and stops at
@@ -46,8 +42,44 @@ SERVICE_CONFIG = json.dumps(
 )
 
 
-class DecoderClient(RemoteDecoder):
+# A server that was restarted is found again within a second or two, not two minutes.
+RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+KEEPALIVE_S = 30.0
+MIN_KEEPALIVE_S = 10.0  # servers take more frequent pings for abuse
+PING_S = 5.0
+
+
+def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[tuple[str, Any]]:
+    """What makes a channel retry, spread, reconnect and notice that nobody is there any more."""
+    options = [
+        ("grpc.service_config", SERVICE_CONFIG),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        *RECONNECT,
+    ]
+    if keepalive_s is None:
+        return options
+    if not keepalive_s >= MIN_KEEPALIVE_S:
+        allowed = f"None, or at least {MIN_KEEPALIVE_S:.0f} seconds"
+        raise InvalidRequest("keepalive_s", keepalive_s, allowed)
+    return [
+        *options,
+        ("grpc.keepalive_time_ms", round(keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(PING_S * 1000)),
+    ]
+
+
+class DecoderClient(Connection, RemoteDecoder):
     """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
+
+    Several addresses (["10.0.0.1:50051", "10.0.0.2:50051"]) share the calls, and a name those that
+    it resolves to. While calls are in flight a server that has been silent for `keepalive_s` is
+    asked whether it is there: streams break within 5 s if it is not.
 
     Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
     over `max_message_bytes`, either way, raise RequestTooLarge. `token` goes along with every call;
@@ -56,26 +88,22 @@ class DecoderClient(RemoteDecoder):
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         *,
         timeout_s: float = TIMEOUT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        keepalive_s: float | None = KEEPALIVE_S,
         tls: Tls | None = None,
         token: str = "",
     ) -> None:
-        self.address = address
-        self.timeout_s = _seconds(timeout_s)
-        self._max_message_bytes = max_message_bytes
-        self._metadata = to_metadata(token, address, tls)
-        self._channel = open_channel(
-            address,
+        super().__init__(
+            to_target(address),
+            timeout_s,
             tls,
-            [
-                ("grpc.service_config", SERVICE_CONFIG),
-                ("grpc.max_send_message_length", max_message_bytes),
-                ("grpc.max_receive_message_length", max_message_bytes),
-            ],
+            token,
+            channel_options(max_message_bytes, keepalive_s),
         )
+        self._max_message_bytes = max_message_bytes
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
 
@@ -86,7 +114,7 @@ class DecoderClient(RemoteDecoder):
         """
         return DecodeStream(
             partial(self._decoder.Decode, metadata=self._metadata),
-            timeout_s=self.timeout_s if timeout_s is None else _seconds(timeout_s),
+            timeout_s=self.timeout_s if timeout_s is None else seconds(timeout_s),
             max_message_bytes=self._max_message_bytes,
         )
 
@@ -105,33 +133,5 @@ class DecoderClient(RemoteDecoder):
         """The version that "name", "name@version" or "name:alias" means, or ModelNotFound."""
         return model_info(self._call(self._models.Get, pb.GetModelRequest(model=name)))
 
-    def close(self) -> None:
-        """Close the channel; calls in flight fail."""
-        self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _ask(self, rpc: str, request: Any) -> Any:
         return self._call(getattr(self._decoder, rpc), request)
-
-    def _call(self, method: Any, request: Any) -> Any:
-        try:
-            return method(request, timeout=self.timeout_s, metadata=self._metadata)
-        except grpc.RpcError as failure:
-            raise to_exception(failure) from failure
-
-
-def _seconds(value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MAX_TIMEOUT_S:
-        allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
-        raise InvalidRequest("timeout_s", repr(value), allowed)
-    return float(value)

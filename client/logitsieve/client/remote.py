@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from logitsieve.client.replies import to_reply
+from logitsieve.client.replies import R, to_reply
 from logitsieve.client.requests import (
     beam_step_request,
     sample_request,
@@ -35,6 +35,9 @@ class RemoteDecoder(ABC):
     def _ask(self, rpc: str, request: Any) -> Any:
         """The response to a request of the RPC called so, or one of our exceptions."""
 
+    def _reply(self, kind: type[R], rpc: str, request: Any) -> R:
+        return to_reply(kind, self._ask(rpc, request))
+
     def topk(
         self,
         hidden: ArrayLike,
@@ -45,7 +48,7 @@ class RemoteDecoder(ABC):
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`."""
         request = topk_request(hidden, k, constraints, target)
-        return to_reply(TopKReply, self._ask("TopK", request))
+        return self._reply(TopKReply, "TopK", request)
 
     def score(
         self,
@@ -57,7 +60,7 @@ class RemoteDecoder(ABC):
     ) -> ScoreReply:
         """Log-probabilities of `targets`, ids [B, T] or [B]; see `Decoder.score`."""
         request = score_request(hidden, targets, constraints, target)
-        return to_reply(ScoreReply, self._ask("Score", request))
+        return self._reply(ScoreReply, "Score", request)
 
     def sample(
         self,
@@ -77,7 +80,7 @@ class RemoteDecoder(ABC):
         request = sample_request(
             hidden, samples, seeds, step, temperature, top_k, top_p, min_p, constraints, target
         )
-        return to_reply(SampleReply, self._ask("Sample", request))
+        return self._reply(SampleReply, "Sample", request)
 
     def beam_step(
         self,
@@ -106,4 +109,4 @@ class RemoteDecoder(ABC):
             constraints,
             target,
         )
-        return to_reply(BeamStepReply, self._ask("BeamStep", request))
+        return self._reply(BeamStepReply, "BeamStep", request)
