@@ -8,8 +8,8 @@ from logitsieve.client.models import Limits, ModelInfo, OperatingPoint
 from logitsieve.client.stream import DecodeStream
 
 __all__ = [
-    "AsyncDecoderClient",
     "AdminClient",
+    "AsyncDecoderClient",
     "DecodeStream",
     "DecoderClient",
     "Limits",
