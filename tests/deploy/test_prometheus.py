@@ -97,9 +97,18 @@ def load(client: DecoderClient) -> None:
         client.topk(hidden, 0)
 
 
-def test_queries_and_alerts_answer(tmp_path: Path, loop: Loop, kernel_cache: Path) -> None:
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.mark.timeout(900)  # a first start compiles every kernel
+def test_queries_and_alerts_answer(tmp_path: Path, loop: Loop) -> None:
     write_domains(tmp_path / "models")
-    config = config_for(tmp_path / "models", kernel_cache=kernel_cache, shadow_share=1.0)
+    kernels = tmp_path / "kernels"
+    config = config_for(tmp_path / "models", kernel_cache=kernels, shadow_share=1.0)
     with (
         running(loop, config) as run,
         prometheus(tmp_path, f"127.0.0.1:{run.server.metrics_port}") as address,
