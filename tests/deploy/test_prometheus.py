@@ -108,7 +108,8 @@ def loop() -> Iterator[Loop]:
 def test_queries_and_alerts_answer(tmp_path: Path, loop: Loop) -> None:
     write_domains(tmp_path / "models")
     kernels = tmp_path / "kernels"
-    config = config_for(tmp_path / "models", kernel_cache=kernels, shadow_share=1.0)
+    shadow = {"shadow_share": 0.05, "shadow_cpu": 1.0}
+    config = config_for(tmp_path / "models", kernel_cache=kernels, **shadow)
     with (
         running(loop, config) as run,
         prometheus(tmp_path, f"127.0.0.1:{run.server.metrics_port}") as address,
