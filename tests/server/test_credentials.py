@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.server import ServeConfig
-from logitsieve.server.credentials import read_pems, server_credentials
+from logitsieve.server.credentials import certificates, read_pems
 from logitsieve.server.watched import Watched
 from logitsieve.types.errors import InvalidRequest
 from tests.server.certificates import Pair, authority, signed_by
@@ -17,15 +17,15 @@ def ca() -> Pair:
 
 
 def test_without_a_certificate_there_is_no_tls() -> None:
-    assert server_credentials(ServeConfig()) is None
+    assert certificates(ServeConfig()) is None
 
 
 def test_with_one_there_is(tmp_path: Path, ca: Pair) -> None:
     cert, key = signed_by(ca).write(tmp_path)
-    assert server_credentials(ServeConfig(tls_cert=cert, tls_key=key)) is not None
+    assert certificates(ServeConfig(tls_cert=cert, tls_key=key)) is not None
     clients, _ = ca.write(tmp_path, "ca")
     config = ServeConfig(tls_cert=cert, tls_key=key, tls_client_ca=clients)
-    assert server_credentials(config) is not None
+    assert certificates(config) is not None
 
 
 @pytest.mark.parametrize("broken", ["cert", "key", "other key", "absent", "client_ca"])
@@ -44,7 +44,7 @@ def test_files_that_are_refused(tmp_path: Path, ca: Pair, broken: str) -> None:
         case "client_ca":
             clients.write_text("nobody")
     with pytest.raises(InvalidRequest) as caught:
-        server_credentials(ServeConfig(tls_cert=cert, tls_key=key, tls_client_ca=clients))
+        certificates(ServeConfig(tls_cert=cert, tls_key=key, tls_client_ca=clients))
     assert caught.value.field == ("tls_client_ca" if broken == "client_ca" else "tls_cert")
 
 
@@ -93,7 +93,7 @@ def test_a_key_that_others_may_read(
 ) -> None:
     cert, key = signed_by(ca).write(tmp_path)
     key.chmod(0o644)
-    server_credentials(ServeConfig(tls_cert=cert, tls_key=key))
+    certificates(ServeConfig(tls_cert=cert, tls_key=key))
     assert f"others may use it: chmod o-rwx,g-w {key}" in caplog.text
 
 

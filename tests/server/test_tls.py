@@ -71,12 +71,18 @@ def hasty(server: Server, **options: Any) -> DecoderClient:
 
 
 def presented(server: Server) -> int:
-    """The serial number of the certificate that a new connection sees."""
+    """The serial number of the certificate that new connections see on both ports."""
+    serial = presented_at(server.port)
+    assert presented_at(server.admin_port) == serial
+    return serial
+
+
+def presented_at(port: int) -> int:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     with (
-        socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection,
         context.wrap_socket(connection) as secured,
     ):
         shown = secured.getpeercert(binary_form=True)

@@ -18,23 +18,40 @@ from logitsieve.types.errors import InvalidRequest
 FITTING = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
 
-def server_credentials(config: ServeConfig) -> grpc.ServerCredentials | None:
-    """For `add_secure_port`; None without `tls_cert`. InvalidRequest if the files are not good."""
-    cert, key, client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
-    if cert is None or key is None:
+class Certificates:
+    """The files of TLS. InvalidRequest where they are not good at the start."""
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
+        self._clients_show_theirs = client_ca is not None
+        beside = (cert,) if client_ca is None else (cert, client_ca)
+        try:
+            self._pems = Watched("tls_cert", lambda: read_pems(cert, key, client_ca), key, beside)
+        except OSError as error:
+            raise InvalidRequest("tls_cert", error, FITTING) from error
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For `add_secure_port` of one port: gRPC binds no second one by the same."""
+        known = self._pems.held
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            """What is new since this port was told; called by gRPC when a client connects."""
+            nonlocal known
+            self._pems.renew()
+            if self._pems.held is known:
+                return None
+            known = self._pems.held
+            return known
+
+        return grpc.dynamic_ssl_server_credentials(
+            known, renewed, require_client_authentication=self._clients_show_theirs
+        )
+
+
+def certificates(config: ServeConfig) -> Certificates | None:
+    """Those that the options name; None without `tls_cert`."""
+    if config.tls_cert is None or config.tls_key is None:
         return None
-    beside = (cert,) if client_ca is None else (cert, client_ca)
-    try:
-        pems = Watched("tls_cert", lambda: read_pems(cert, key, client_ca), key, beside)
-    except OSError as error:
-        raise InvalidRequest("tls_cert", error, FITTING) from error
-
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        return pems.held if pems.renew() else None  # called by gRPC when a client connects
-
-    return grpc.dynamic_ssl_server_credentials(
-        pems.held, renewed, require_client_authentication=client_ca is not None
-    )
+    return Certificates(config.tls_cert, config.tls_key, config.tls_client_ca)
 
 
 def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:

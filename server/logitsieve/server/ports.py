@@ -10,7 +10,7 @@ import grpc
 
 from logitsieve.server.access import Access
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.credentials import server_credentials
+from logitsieve.server.credentials import certificates
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.reflection import add_reflection
 from logitsieve.server.tokens import Tokens
@@ -35,7 +35,7 @@ class Ports:
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics
-        self._credentials = server_credentials(config)
+        self._certificates = certificates(config)
         self._tokens = None if config.tokens is None else Tokens(config.tokens)
 
     def server(
@@ -66,8 +66,8 @@ class Ports:
         """Bind and return the port; InvalidRequest names `field` if it cannot be bound."""
         where = address(host, port)
         try:
-            if self._credentials is not None:
-                return int(server.add_secure_port(where, self._credentials))
+            if self._certificates is not None:
+                return int(server.add_secure_port(where, self._certificates.credentials()))
             bound = int(server.add_insecure_port(where))
         except RuntimeError as error:
             raise taken(field, host, port) from error
