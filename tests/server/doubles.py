@@ -65,6 +65,9 @@ class GatedHead:
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         return self._head.candidates(hidden, k)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)  # what only the exact head has
+
 
 class GatedIndex:
     """An index whose heads are behind a gate."""
