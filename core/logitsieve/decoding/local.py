@@ -143,7 +143,8 @@ class LocalDecoder:
         """
         points = measure_again(self.index, self.auto, self._head, pause)
         if points is not None:
-            self.auto = self.auto.over(points)
+            old, self.auto = self.auto, self.auto.over(points)
+            old.point.cache_clear()  # what it keeps would outlive `close`
         return points is not None
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
@@ -161,7 +162,7 @@ class LocalDecoder:
 
     def close(self) -> None:
         """Let go of the index and of all that was made from it; nobody may be asking by then."""
-        self.auto = self.auto.over(self.auto.points)
+        self.auto.point.cache_clear()
         self.point.cache_clear()
         self._head.cache_clear()
         self.index.close()

@@ -99,12 +99,13 @@ class Served:
 
     def _reprice(self) -> None:
         with self._lock:
-            self._prices = _Prices(self.decoder, self.guard, list(self._prices.rungs))
+            old = self._prices
+            self._prices = _Prices(self.decoder, self.guard, list(old.rungs))
+            old.clear()
 
     def close(self) -> None:
         """Let go of the index once `leases` are idle."""
-        self._prices.named.cache_clear()
-        self._prices.chosen.cache_clear()
+        self._prices.clear()
         self.decoder.close()
 
 
@@ -119,6 +120,11 @@ class _Prices:
         # (kind of request, asked precision or None, normalizer or "", log Z anyhow) -> Priced
         self.chosen = lru_cache(maxsize=CHOICES_KEPT)(self._chosen)
         self.rungs = {goal: self.climb(goal) for goal in goals}
+
+    def clear(self) -> None:
+        """Forget the points, which keep the index mapped."""
+        self.named.cache_clear()
+        self.chosen.cache_clear()
 
     def climb(self, goal: Goal) -> Rungs:
         """The points that AUTO has left for a goal, and the one that it is at."""

@@ -107,6 +107,8 @@ class Work:
                 # One hop back to the loop for the whole batch.
                 loop = finished[0][0].future.get_loop()
                 loop.call_soon_threadsafe(self._deliver, batch.rows, finished)
+            # Kept until the next one, they would keep an index that is unloaded mapped.
+            del batch, finished
 
     def _finish(self, batch: Batch) -> Finished:
         """What is answered now; pieces of a request are kept until its last."""
