@@ -80,7 +80,7 @@ SAMPLE = {"method": "sample"}
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_topk_is_our_own(server: Running, client: Any, dtype: type) -> None:
-    rows = HIDDEN.astype(dtype)
+    rows: np.ndarray = HIDDEN.astype(dtype)
     result = client.infer(
         "demo", [hidden(rows), whole("k", 5)], request_id="7", parameters={"normalizer": "exact"}
     )
