@@ -1,10 +1,45 @@
-"""What the command refuses; that it does its work is tested beside `serve`."""
-
 from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run
+from tests.server.administered import Administered, administered, config_of
+from tests.server.running import Loop, write_model
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Administered]:
+    """demo@1, with demo@2 on disk."""
+    loop, models = Loop(), tmp_path / "models"
+    write_model(models, version=1)
+    try:
+        with administered(loop, config_of(models, tmp_path / "kernels")) as found:
+            write_model(models, version=2)
+            yield found
+    finally:
+        loop.close()
+
+
+@pytest.mark.system
+def test_it_loads_names_and_unloads(run: Run, served: Administered) -> None:
+    def admin(*options: str) -> str:
+        result = run("admin", *options, "--address", served.admin.address)
+        assert result.exit_code == 0, result.stderr
+        return str(result.stdout)
+
+    assert admin("load", "demo@2", "--alias", "stable") == "demo@2: available, named stable\n"
+    assert served.version_of("demo") == "2"
+    assert admin("alias", "demo@1", "--alias", "stable") == "demo@1: available, named stable\n"
+    assert json.loads(admin("unload", "demo@2", "--json"))["state"] == "unspecified"
+    assert admin("alias", "demo", "--alias", "stable") == "demo@1: available\n"
+    assert admin("unload", "demo@1") == "demo@1: unloaded\n"
+    result = run("admin", "unload", "demo@1", "--address", served.admin.address)
+    assert result.exit_code == 1
+    assert "demo@1" in result.stderr
 
 
 @pytest.mark.parametrize(

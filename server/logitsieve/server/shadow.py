@@ -178,6 +178,7 @@ class Shadow:
             if self._stopping.wait((self._clock() - began) * self._rest):
                 return
             loop.call_soon_threadsafe(report)
+            del sample, report  # kept until the next one, an index that is unloaded stays mapped
 
     def _report(self, sample: Sample) -> Callable[[], None]:
         try:
