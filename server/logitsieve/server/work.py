@@ -103,12 +103,11 @@ class Work:
             finished = self._finish(batch)
             took_us = (perf_counter_ns() - started) / 1000
             self._batcher.done(batch, took_us, {waiting for waiting, _ in finished})
-            if finished:
-                # One hop back to the loop for the whole batch.
-                loop = finished[0][0].future.get_loop()
-                loop.call_soon_threadsafe(self._deliver, batch.rows, finished)
+            # One hop back to the loop for the whole batch.
+            some = batch.pieces[0].waiting if batch.pieces else batch.late[0]
+            some.future.get_loop().call_soon_threadsafe(self._deliver, batch.rows, finished)
             # Kept until the next one, they would keep an index that is unloaded mapped.
-            del batch, finished
+            del batch, finished, some
 
     def _finish(self, batch: Batch) -> Finished:
         """What is answered now; pieces of a request are kept until its last."""
