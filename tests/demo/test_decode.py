@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
+from typing import cast
 
 import pytest
 import torch
 
 from demo.decode import HEADS, NextWords, Writer, beam_search, greedy
 from demo.language_model import LanguageModel, Vocabulary
+from logitsieve.types.decoder import Decoder
 from tests.demo.tiny import WORDS, ExactDecoder, tiny_model
 
 END = 1
@@ -103,7 +105,11 @@ def test_the_writer_asks_for_both_heads_of_the_model() -> None:
     model = tiny_model()
     decoder = ExactDecoder(model)
     writer = Writer(
-        model=model, vocabulary=Vocabulary(WORDS), decoder=decoder, label="demo@7", words=3
+        model=model,
+        vocabulary=Vocabulary(WORDS),
+        decoder=cast(Decoder, decoder),
+        label="demo@7",
+        words=3,
     )
     found = list(writer.compare(["w1 w2", "w3"], beams=2))
     assert [each.prompt for each in found] == ["w1 w2", "w1 w2", "w3", "w3"]
