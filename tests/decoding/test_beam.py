@@ -133,7 +133,7 @@ def test_an_interval_of_log_z_gives_the_pairs_of_the_exact_one(
 ) -> None:
     asked = data.draw(requests(whole, size, tied))
     full = asked.reply(head="exact", normalizer="exact")
-    reply = asked.reply(head="certified")
+    reply = asked.reply(head="certified", normalizer="certified")
     answer, live = reply.answer, ~asked.options["finished"]
     assert answer.normalizer == "certified"
     assert answer.exact.all()

@@ -50,7 +50,8 @@ def score(
     possible = logits > -np.inf
     log_probs = np.full(targets.shape, -np.inf, np.float32)
     rows = np.nonzero(possible)[0]
-    log_probs[possible] = logits[possible] - log_z.value.astype(np.float64)[rows]
+    with np.errstate(over="ignore"):  # what is less than any float32 is -inf too
+        log_probs[possible] = logits[possible] - log_z.value.astype(np.float64)[rows]
     return Scores(log_probs, log_z, is_closed(normalizer, log_z, len(hidden)))
 
 
