@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from logitsieve.cli.console import print_json, shown
-from logitsieve.cli.credentials import read_token, to_tls
+from logitsieve.cli.credentials import (
+    Authorities,
+    ByTls,
+    Certificate,
+    Key,
+    TokenFile,
+    read_token,
+    to_tls,
+)
 from logitsieve.client import AdminClient, ModelInfo
 from logitsieve.types.errors import InvalidRequest
 
@@ -29,15 +36,11 @@ def command(
     ] = 10.0,
     address: Annotated[str, typer.Option(help="host:port of the admin port.")] = "localhost:50052",
     timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 600.0,
-    tls: Annotated[bool, typer.Option("--tls", help="Connect by TLS.")] = False,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Authorities of the server's certificate, a PEM file.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that holds nothing but a bearer token.")
-    ] = None,
+    tls: ByTls = False,
+    tls_ca: Authorities = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Load, unload or name a version while the server goes on answering.

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from logitsieve.client import Tls
 from logitsieve.types.errors import InvalidRequest
+
+# The options of every command that connects.
+ByTls = Annotated[bool, typer.Option("--tls", help="Connect by TLS.")]
+Authorities = Annotated[
+    Path | None, typer.Option(help="Authorities of the server's certificate, a PEM file.")
+]
+Certificate = Annotated[Path | None, typer.Option(help="A certificate of your own.")]
+Key = Annotated[Path | None, typer.Option(help="Its key.")]
+TokenFile = Annotated[Path | None, typer.Option(help="File that holds nothing but a bearer token.")]
 
 
 def to_tls(wanted: bool, ca: Path | None, cert: Path | None, key: Path | None) -> Tls | None:

@@ -11,7 +11,15 @@ import typer
 from numpy.lib.format import read_array
 
 from logitsieve.cli.console import print_json, print_table
-from logitsieve.cli.credentials import read_token, to_tls
+from logitsieve.cli.credentials import (
+    Authorities,
+    ByTls,
+    Certificate,
+    Key,
+    TokenFile,
+    read_token,
+    to_tls,
+)
 from logitsieve.cli.options import numbers
 from logitsieve.cli.words import read_words
 from logitsieve.client import DecoderClient, ModelInfo
@@ -52,15 +60,11 @@ def command(
         Path | None, typer.Option(help="Words by id, one a line, to show beside the ids.")
     ] = None,
     timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 5.0,
-    tls: Annotated[bool, typer.Option("--tls", help="Connect by TLS.")] = False,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Authorities of the server's certificate, a PEM file.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that holds nothing but a bearer token.")
-    ] = None,
+    tls: ByTls = False,
+    tls_ca: Authorities = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    token_file: TokenFile = None,
     models: Annotated[bool, typer.Option("--models", help="List the models instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

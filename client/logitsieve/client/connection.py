@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from numbers import Real
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,26 @@ from logitsieve.types.errors import InvalidRequest
 MAX_TIMEOUT_S = 3600.0
 
 
-class Connection:
+class Closing(ABC):
+    """What a `with` block closes at its end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Connection(Closing):
     """Blocking calls to `address`, which connects at the first; thread-safe.
 
     Each call, its retries included, takes at most `timeout_s` seconds, at most an hour.
@@ -37,17 +57,6 @@ class Connection:
     def close(self) -> None:
         """Close the channel; calls in flight fail."""
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _call(self, method: Any, request: Any) -> Any:
         try:

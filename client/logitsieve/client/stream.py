@@ -9,11 +9,11 @@ from math import ceil
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 
+from logitsieve.client.connection import Closing
 from logitsieve.client.errors import of_message, to_exception
 from logitsieve.client.remote import RemoteDecoder
 from logitsieve.types.errors import DeadlineExceeded, RequestTooLarge, Unavailable
@@ -25,7 +25,7 @@ OUTBOX = 64
 FIELDS = {"TopK": "top_k", "BeamStep": "beam_step", "Sample": "sample", "Score": "score"}
 
 
-class DecodeStream(RemoteDecoder):
+class DecodeStream(Closing, RemoteDecoder):
     """The methods of a decoder over one stream of a `DecoderClient`; thread-safe.
 
     Each call takes at most `timeout_s` seconds. Nothing is retried and a stream that breaks is not
@@ -48,17 +48,6 @@ class DecodeStream(RemoteDecoder):
         self._end("closed", None)
         self._call.cancel()
         self._reader.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _ask(self, rpc: str, request: Any) -> Any:
         until, field = monotonic() + self.timeout_s, FIELDS[rpc]
