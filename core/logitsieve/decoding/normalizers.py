@@ -174,6 +174,10 @@ def find_normalizer(name: str) -> Normalizer:
         raise InvalidRequest("normalizer", name, ", ".join(NORMALIZERS)) from None
 
 
+# What `beam_step` uses: the order of beams is seldom decided by an interval.
+STEPPING = "exact"
+
+
 def default_normalizer(index: Index) -> str:
     """What `score` uses where a request names none."""
     return "certified" if "certified" in index.heads else "exact"

@@ -9,7 +9,7 @@ import numpy as np
 from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.constrained import best_edited, wanted_of
 from logitsieve.decoding.edits import edits_of
-from logitsieve.decoding.normalizers import LogZ, default_normalizer, find_normalizer
+from logitsieve.decoding.normalizers import STEPPING, LogZ, default_normalizer, find_normalizer
 from logitsieve.decoding.sampler import sample
 from logitsieve.decoding.score import require_some, score
 from logitsieve.heads.base import Head, checked_k, ready_hidden
@@ -42,8 +42,7 @@ class Point:
         self._index, self._answering = index, head
         self._normalize = find_normalizer(normalizer) if normalizer else None
         self._scoring = normalizer or default_normalizer(index)
-        # The order of beams is seldom decided by an interval, and then the exact one is needed too.
-        self._stepping = normalizer or "exact"
+        self._stepping = normalizer or STEPPING
 
     def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""

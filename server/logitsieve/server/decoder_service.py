@@ -63,7 +63,9 @@ class DecoderService:
         call.model = served.decoder.name
         with served.leases:  # until the reply is made, whatever is loaded meanwhile
             asked = method.read(request, self._config, served.decoder.index)
-            priced = served.at(to_aim(request.target), asked.rows, asked.k, method.finds_log_z)
+            aim = to_aim(request.target)
+            aim = aim._replace(normalizer=aim.normalizer or method.normalizer)
+            priced = served.at(aim, asked.rows, asked.k, method.finds_log_z)
             reply, call.queue_ns = await self._work.run(
                 priced.point,
                 asked,

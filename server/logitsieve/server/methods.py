@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from logitsieve.decoding.normalizers import STEPPING
 from logitsieve.decoding.point import Point
 from logitsieve.index import Index
 from logitsieve.server.arguments import to_array, to_constraints, to_vector, vector_if_set
@@ -48,6 +49,7 @@ class Method(NamedTuple):
     response: type[Response]
     read: Read
     finds_log_z: bool  # also where no normalizer is named
+    normalizer: str = ""  # which one then, unless that depends on the index
 
 
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: Index) -> Asked:
@@ -139,7 +141,9 @@ def read_beam_step(request: pb.BeamStepRequest, config: ServeConfig, index: Inde
 # By the names that DecodeRequest and DecodeResponse have for them.
 METHODS: dict[str, Method] = {
     "top_k": Method("TopK", pb.TopKRequest, pb.TopKResponse, read_top_k, False),
-    "beam_step": Method("BeamStep", pb.BeamStepRequest, pb.BeamStepResponse, read_beam_step, True),
+    "beam_step": Method(
+        "BeamStep", pb.BeamStepRequest, pb.BeamStepResponse, read_beam_step, True, STEPPING
+    ),
     "sample": Method("Sample", pb.SampleRequest, pb.SampleResponse, read_sample, True),
     "score": Method("Score", pb.ScoreRequest, pb.ScoreResponse, read_score, True),
 }
