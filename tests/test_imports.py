@@ -24,18 +24,19 @@ DIRECT: dict[str, set[str]] = {
     "index": {"heads"},
     "decoding": {"index", "evaluation"},
     "evaluation": {"types"},
+    "training": {"heads", "kernels", "types"},
     "index_builder": {"evaluation", "decoding", "index"},
     "client": {"types", "v1"},
     "server": {"decoding", "evaluation", "index", "types", "v1"},
-    "cli": {"server", "client", "index_builder"},
+    "cli": {"server", "client", "index_builder", "training"},
 }
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
-    "torch": {"index_builder", "cli", "client"},  # the capture command names nn.Module
+    "torch": {"index_builder", "training", "cli", "client"},  # the capture command names nn.Module
     "transformers": {"index_builder", "client"},
-    "faiss": {"index_builder", "heads"},
+    "faiss": {"index_builder", "heads", "training"},
     "matplotlib": {"index_builder"},
     "grpc": {"client", "server", "v1"},
     "typer": {"cli"},

@@ -35,6 +35,7 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self._dispatcher = numba.njit(nogil=True, **_ENTRY)(function)
+        self._home = Path(function.__code__.co_filename).parent
         self._arguments = sigutils.normalize_signature(signature)[0]  # type: ignore[no-untyped-call]
         self.entry = cache(self._compile)
 
@@ -42,7 +43,8 @@ class Kernel:
         if "folder" not in _cache:
             use_cache(None)
         if (folder := _cache["folder"]) is not None:
-            config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # set at run time
+            own = folder / f"{self._home.name}-{_sources_digest(self._home)}"
+            config.CACHE_DIR = str(own)  # type: ignore[attr-defined]  # set at run time
             self._dispatcher.enable_caching()
         entry: Callable[..., Any] = self._dispatcher.compile(self._arguments)
         return entry
@@ -67,7 +69,7 @@ def use_cache(folder: Path | None) -> None:
 
     With nothing writable there, kernels are compiled in memory at every start: one warning says so.
     """
-    target = (folder or default_cache()) / f"kernels-{_sources_digest()}"
+    target = (folder or default_cache()) / f"kernels-{_sources_digest(Path(__file__).parent)}"
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target):
@@ -85,9 +87,12 @@ def _warn_once(message: str) -> None:
 
 
 @cache
-def _sources_digest() -> str:
-    """Numba notices a change of an entry kernel's own file only; this one covers them all."""
+def _sources_digest(home: Path) -> str:
+    """Numba notices a change of an entry kernel's own file only; this one covers a folder's.
+
+    Kernels elsewhere may use those of this folder: their digest is a second one, below its.
+    """
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(home.glob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Kernels that only training needs: serving neither loads nor compiles them."""
