@@ -23,7 +23,7 @@ from logitsieve.evaluation import evaluate, us_per_row
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.calibrate import machine
-from logitsieve.index_builder.config import BuildConfig, no_progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fit_screen import (
     FixedBudget,
@@ -34,6 +34,7 @@ from logitsieve.index_builder.fit_screen import (
 )
 from logitsieve.index_builder.material import Material, prepare
 from logitsieve.index_builder.partition import Partition
+from logitsieve.types.options import no_progress
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
 OUT = Path(__file__).parent / "results" / "clusters.json"

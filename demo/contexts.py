@@ -13,8 +13,8 @@ from torch import Tensor
 
 from demo.excerpt import RUN, split
 from demo.language_model import LanguageModel, Vocabulary
-from logitsieve.index_builder import Progress
 from logitsieve.index_builder.capture import CaptureConfig, capture
+from logitsieve.types.options import Progress
 
 HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files left beside the versions of the index
 WINDOW = 70  # words that the model reads from an empty state, T

@@ -14,9 +14,9 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from logitsieve.index_builder import BuildConfig, build, pipeline
-from logitsieve.index_builder.config import no_progress
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.types.errors import InvalidRequest, TargetNotReached
+from logitsieve.types.options import no_progress
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax
 

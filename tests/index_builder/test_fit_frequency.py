@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from logitsieve.index_builder import fit_frequency as module
-from logitsieve.index_builder.config import BuildConfig, no_progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fitted import TARGET, judges
+from logitsieve.types.options import no_progress
 from tests.index_builder.clustered import make_material
 
 

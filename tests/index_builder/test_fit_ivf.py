@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import HEADS, Softmax
-from logitsieve.index_builder.config import BuildConfig, no_progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_ivf import cluster_arrays, cluster_ranks, fit_ivf
 from logitsieve.index_builder.fitted import TARGET, judges
+from logitsieve.types.options import no_progress
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_softmax
 

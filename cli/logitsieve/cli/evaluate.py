@@ -15,9 +15,9 @@ from logitsieve.cli.options import numbers
 from logitsieve.evaluation import Evaluation, evaluate, us_per_row
 from logitsieve.heads.base import Head
 from logitsieve.index import Index, open_index
-from logitsieve.index_builder.config import Progress
 from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32
 
 BLOCK_ROWS = 1024

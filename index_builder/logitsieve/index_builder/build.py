@@ -11,11 +11,12 @@ import numpy as np
 
 from logitsieve.evaluation.bounds import BLOCKS
 from logitsieve.index_builder.arrays import load_array
-from logitsieve.index_builder.config import BuildConfig, Progress, no_progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.extras import require
 from logitsieve.types.hidden import as_hidden
+from logitsieve.types.options import Progress, no_progress
 from logitsieve.types.results import ArrayLike, Float32
 
 if TYPE_CHECKING:

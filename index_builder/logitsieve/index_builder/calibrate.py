@@ -17,8 +17,8 @@ from logitsieve.evaluation.operating import KS
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
-from logitsieve.index_builder.config import Progress, no_progress
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.types.options import Progress, no_progress
 from logitsieve.types.results import Float32
 
 TIMED_ROWS = 2048

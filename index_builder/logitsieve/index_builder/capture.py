@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from logitsieve.index_builder.config import Progress, check_range, no_progress, option
 from logitsieve.index_builder.spread import SpreadSample
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.options import Progress, check_range, no_progress, option
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
 CHUNK = 8192  # rows of W multiplied at once

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
 
 from logitsieve.types.errors import InvalidRequest
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with (stage, done, total); total is 0 where it is not known."""
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """The callback of who does not care."""
-
-
-def option(default: Any, help: str, low: float, high: float) -> Any:
-    """A field with its help and the inclusive range of its values."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high})
+from logitsieve.types.options import check_range, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,17 +97,3 @@ class BuildConfig(ScreenConfig):
     )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)
-
-
-def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
-    """InvalidRequest naming the option unless `value` is of its kind and in its range."""
-    low, high = metadata["low"], metadata["high"]
-    if value is None and "None" in str(kind):
-        return
-    integral = str(kind) == "int"
-    right_kind = isinstance(value, int if integral else (int, float)) and not isinstance(
-        value, bool
-    )
-    if not (right_kind and low <= value <= high):
-        bounds = f"from {low:g} to {high:g}"
-        raise InvalidRequest(name, value, f"{'an integer' if integral else 'a number'} {bounds}")

@@ -15,11 +15,12 @@ import numpy as np
 
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitted import Made
 from logitsieve.index_builder.material import Material
 from logitsieve.kernels.lanes import LANES
 from logitsieve.kernels.sketch import COARSE_EXTRA, EXTRA
+from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32, Float64, Int32
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of coarse codes tried

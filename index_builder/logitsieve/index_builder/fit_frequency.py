@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitted import DEPTH, Made, judges, least_reaching
 from logitsieve.index_builder.material import Material
+from logitsieve.types.options import Progress
 
 BLOCK_ROWS = 1 << 16
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads.graph import GraphHead, one_thread, width
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitted import TARGET, Made, augmented, judges
 from logitsieve.index_builder.material import Material
+from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32, Int64
 
 TRIED = tuple(8 << step for step in range(10))  # values of ef

@@ -14,9 +14,10 @@ import faiss
 import numpy as np
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitted import Made, augmented, judges, least_reaching
 from logitsieve.index_builder.material import Material
+from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32, Int64
 
 POINTS = 256  # rows a centroid that k-means sees

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from logitsieve.evaluation.bounds import wilson
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitted import Made
 from logitsieve.index_builder.lsh_reduction import (
     COSINE,
@@ -30,6 +30,7 @@ from logitsieve.kernels.lsh import bucket_tables, lsh_collisions
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.simhash import LARGEST_BITS, probe_order, simhash_codes
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32, Int32, Int64
 
 JUDGES = 512  # held-out contexts of the search

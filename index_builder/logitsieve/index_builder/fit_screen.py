@@ -15,11 +15,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.gumbel import train_centroids
 from logitsieve.index_builder.kmeans import spherical_kmeans, trainable_scale
 from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
+from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitted import Made, judges, least_reaching
 from logitsieve.index_builder.material import Material
+from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32, Int64
 
 LANES = 16  # rows whose columns lie together

@@ -15,9 +15,10 @@ import numpy as np
 
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.arrays import reserve
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.options import Progress
 from logitsieve.types.results import ArrayLike, Float32, Int64, TopK
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers

@@ -23,7 +23,7 @@ from logitsieve.heads.assembly import make_heads
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.cascade import Timer
-from logitsieve.index_builder.config import BuildConfig, Progress
+from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit_certified import fit_certified
 from logitsieve.index_builder.fit_frequency import fit_frequency
@@ -35,6 +35,7 @@ from logitsieve.index_builder.fit_svd import fit_svd
 from logitsieve.index_builder.material import Material, prepare
 from logitsieve.index_builder.target import checked_target, depths, search_screen
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.options import Progress
 
 Arrays = Mapping[str, np.ndarray]
 
