@@ -20,6 +20,7 @@ from logitsieve.kernels.envelope import (
     envelope_room,
     fine_weight,
     places_of,
+    refine_listed,
     row_at,
     weigh_all,
     write_log_z,
@@ -52,7 +53,9 @@ def weigh(address, hidden, inverse, fine, places, values, by_row, found):
         row = row_at(record, envelope, place)
         by_row[0, row] = envelope.tally.weights[place]
         by_row[2, row] = states[place]
-        by_row[1, row] = fine_weight(record, envelope, level, place)
+        envelope.places[0] = place
+        refine_listed(record, envelope, 1)
+        by_row[1, row] = fine_weight(envelope, level, 0)
     beyond = 0.0
     for place in range(by_row.shape[1], size):
         beyond += envelope.tally.weights[place]

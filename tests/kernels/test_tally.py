@@ -14,7 +14,8 @@ from logitsieve.kernels.tally import BLOCK, TILE, Tally, find_share, tally_again
 @kernel("(float32[::1], float64[::1], float64[::1], float64[::1], int64[::1])")
 def find_all(weights, tiles, blocks, shares, places):
     tally = Tally(pointer(weights), pointer(tiles), pointer(blocks), weights.size)
-    total = tally_all(tally)
+    tally_all(tally)
+    total = whole(tally)
     for i in range(shares.size):
         places[i] = find_share(tally, shares[i] * whole(tally))
     keep_alive(tiles)
@@ -26,7 +27,8 @@ def find_all(weights, tiles, blocks, shares, places):
 def change(weights, tiles, blocks, place, weight):
     tally = Tally(pointer(weights), pointer(tiles), pointer(blocks), weights.size)
     weights[place] = weight
-    total = tally_again(tally, place)
+    tally_again(tally, place)
+    total = whole(tally)
     keep_alive(tiles)
     keep_alive(blocks)
     return total

@@ -37,7 +37,7 @@ from logitsieve.kernels.lanes import (
 from logitsieve.kernels.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.pointers import as_float32, as_int8, as_int32, shift
 from logitsieve.kernels.queries import CHUNK
-from logitsieve.kernels.record import DIM, matrix_at
+from logitsieve.kernels.record import DIM, ROWS, matrix_at
 from logitsieve.kernels.sketch import (
     FACTORS,
     FOUR,
@@ -63,10 +63,11 @@ ESTIMATES, LOWS, FAILED = 0, 1, 2
 
 # The tally of the weights, which are bounds of logits at first; pointers to float32 estimates
 # [V padded], of logits at first; uint8 states; float64 sums of the estimates, of the least that the
-# weights can be, and how many trials failed; what the query is to the sketch; room to refine rows;
-# the row of hidden in float64. Places are rows of W if `fine`, else of the sketch's order.
+# weights can be, and how many trials failed; what the query is to the sketch; room to refine rows,
+# for their places, and for what trials reach of the weights there; the row of hidden in float64.
+# Places are rows of W if `fine`, else of the sketch's order.
 Envelope = namedtuple(
-    "Envelope", "tally estimates states sums planes factors refined rows wide fine"
+    "Envelope", "tally estimates states sums planes factors refined rows places reached wide fine"
 )
 # Weights are e^{x inverse - top}, inverse being 1 / T; bounds have `lift` added to their exponents,
 # which is more than float32 may take from them.
@@ -83,7 +84,7 @@ def places_of(record):
 def envelope_room(record, size):
     """float64 values of scratch for an envelope of that many places."""
     query = padded(record[DIM]) + query_room(record) + FACTORS + rotated_room(record)
-    return query + REFINED_ROOM + size + size // TILE + size // BLOCK + 3 + CHUNK
+    return query + REFINED_ROOM + size + size // TILE + size // BLOCK + 3 + 2 * CHUNK
 
 
 @inline
@@ -98,7 +99,8 @@ def envelope_at(record, scratch, states, size, fine):
     sums = shift(blocks, size // BLOCK)
     return Envelope(
         Tally(floats, tiles, blocks, size), shift(floats, size), states, sums,
-        as_int8(planes), factors, refined_at(refined), as_int32(shift(sums, 3)), scratch, fine,
+        as_int8(planes), factors, refined_at(refined), as_int32(shift(sums, 3)),
+        as_int32(shift(sums, 3 + CHUNK // 2)), shift(sums, 3 + CHUNK), scratch, fine,
     )  # fmt: skip
 
 
@@ -321,16 +323,19 @@ def write_log_z(envelope, level, log_z):
 
 
 @inline
-def fine_weight(record, envelope, level, place):
-    """The weight that the fine codes allow a row."""
-    envelope.rows[0] = row_at(record, envelope, place)
-    refine(sketch_at(record), envelope.planes, envelope.factors, envelope.rows, 1, envelope.refined)
-    return _weight_of(envelope, level, float(envelope.refined.uppers[0]))
+def refine_listed(record, envelope, count):
+    """Bounds by the fine codes of the rows at envelope.places[:count]: `fine_weight` takes one."""
+    for i in range(count):
+        envelope.rows[i] = row_at(record, envelope, envelope.places[i])
+    refine(
+        sketch_at(record), envelope.planes, envelope.factors, envelope.rows, count, envelope.refined
+    )
 
 
 @inline
-def _weight_of(envelope, level, upper):
-    """That of a bound by the fine codes; never so little that float32 loses it."""
+def fine_weight(envelope, level, i):
+    """The weight that the fine codes allow listed row i; never so little that float32 loses it."""
+    upper = float(envelope.refined.uppers[i])
     upper += envelope.factors[MARGIN] + 2.0**-21 * abs(upper)
     exponent = upper * level.inverse + level.lift - level.top
     if not exponent < 0:
@@ -341,18 +346,16 @@ def _weight_of(envelope, level, upper):
 @splice
 def tighten_all(record, envelope, level):
     """Lower all weights that are the coarse codes' to what the fine ones allow."""
-    sketch, weights, refined = sketch_at(record), envelope.tally.weights, envelope.refined
-    places = shift(envelope.rows, CHUNK)
-    for first in range(0, sketch.rows, CHUNK):
+    weights, places = envelope.tally.weights, envelope.places
+    for first in range(0, record[ROWS], CHUNK):
         count = 0
-        for place in range(first, min(first + CHUNK, sketch.rows)):
+        for place in range(first, min(first + CHUNK, record[ROWS])):
             if envelope.states[place] == COARSE:
-                envelope.rows[count] = row_at(record, envelope, place)
                 places[count] = place
                 count += 1
-        refine(sketch, envelope.planes, envelope.factors, envelope.rows, count, refined)
+        refine_listed(record, envelope, count)
         for i in range(count):
-            weight = np.float32(_weight_of(envelope, level, float(refined.uppers[i])))
+            weight = np.float32(fine_weight(envelope, level, i))
             weights[places[i]] = min(weights[places[i]], weight)
             envelope.states[places[i]] = FINE
     tally_all(envelope.tally)

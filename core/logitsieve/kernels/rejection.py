@@ -5,7 +5,11 @@ R_i / sum R and accepted with probability e^{x_i / T} / R_i; else its weight fal
 learnt about it, and another is drawn. Whatever was tried before, the row that a trial accepts has
 the softmax's probabilities: draws are exact however the weights came to be, and what one draw
 learns the next ones use. U / Z trials are expected at most, U being the sum of the weights at
-first, and there are never more than two for each row.
+first.
+
+Trials are drawn several at once from the same weights, the more the more have failed: one that
+follows does not wait for the sums, and their rows are fetched together. They are settled in turn,
+each by the weight that it was drawn with, so that the first accepted has the same law.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
 """
@@ -26,6 +30,7 @@ from logitsieve.kernels.envelope import (
     envelope_room,
     fine_weight,
     places_of,
+    refine_listed,
     row_at,
     tighten_all,
     weigh_all,
@@ -36,6 +41,8 @@ from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer, shif
 from logitsieve.kernels.record import ROWS, admissible
 from logitsieve.kernels.tally import find_share, tally_again, whole
 from logitsieve.types.results import Float32, Float64, Int32, Int64
+
+AT_ONCE = 16  # trials that are looked up together, at most
 
 # A row's trials that fail before all bounds are made fine ones, as a share of V: those trials have
 # cost about as much as that does. It depends on what was drawn, not on what is still asked for.
@@ -102,29 +109,51 @@ def envelope_sample(
 @splice
 def _draw(record, envelope, level, seed, step, draw):
     """(The place that is drawn, rows computed). Every trial that fails lowers a weight."""
-    tally, found, trial = envelope.tally, 0, np.uint64(0)
+    found, trial, count = 0, np.uint64(0), 1
     while True:
-        where, whether = random_bits(seed, step, draw, trial)
-        trial += np.uint64(1)
-        place = find_share(tally, uniform(where) * whole(tally))
-        if envelope.states[place] == EXACT:
-            if tally.weights[place] > 0:
+        _try(record, envelope, seed, step, draw, trial, count)
+        for i in range(count):
+            place, computed = envelope.places[i], _settle(record, envelope, level, i)
+            found += computed
+            if envelope.reached[i] < envelope.tally.weights[place]:
                 return place, found
-            continue
-        reached = uniform(whether) * tally.weights[place]
-        if envelope.states[place] == COARSE:
-            weight = np.float32(fine_weight(record, envelope, level, place))
-            envelope.states[place] = FINE
-            if weight < tally.weights[place]:
-                tally.weights[place] = weight
-                if reached >= weight:
-                    tally_again(tally, place)
-                    envelope.sums[FAILED] += 1.0
-                    if envelope.sums[FAILED] == record[ROWS] // PATIENCE:
-                        tighten_all(record, envelope, level)
-                    continue
-        weight = compute(record, envelope, level, place)
-        found += 1
-        tally_again(tally, place)
-        if reached < weight:
-            return place, found
+        if envelope.sums[FAILED] >= record[ROWS] // PATIENCE:
+            tighten_all(record, envelope, level)
+            envelope.sums[FAILED] = -np.inf
+        trial += np.uint64(count)
+        count = min(2 * count, AT_ONCE)
+
+
+@splice
+def _try(record, envelope, seed, step, draw, trial, count):
+    """Fill places[:count], what those trials reach of the weights there, and their fine bounds."""
+    tally, coarse = envelope.tally, False
+    total = whole(tally)
+    for i in range(count):
+        where, whether = random_bits(seed, step, draw, trial + np.uint64(i))
+        place = find_share(tally, uniform(where) * total)
+        envelope.places[i] = place
+        envelope.reached[i] = uniform(whether) * tally.weights[place]
+        coarse |= envelope.states[place] == COARSE
+    if coarse:
+        refine_listed(record, envelope, count)
+
+
+@splice
+def _settle(record, envelope, level, i):
+    """Rows computed, until the weight that trial i is about is exact, or below what it reached."""
+    place, weights, computed = envelope.places[i], envelope.tally.weights, 0
+    if envelope.states[place] == EXACT:
+        return computed
+    before, reached = weights[place], envelope.reached[i]
+    if envelope.states[place] == COARSE:
+        weights[place] = min(before, np.float32(fine_weight(envelope, level, i)))
+        envelope.states[place] = FINE
+    if reached < weights[place]:
+        compute(record, envelope, level, place)
+        computed = 1
+    else:
+        envelope.sums[FAILED] += 1.0
+    if weights[place] < before:
+        tally_again(envelope.tally, place)
+    return computed

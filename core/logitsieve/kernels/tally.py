@@ -30,20 +30,18 @@ Tally = namedtuple("Tally", "weights tiles blocks size")
 
 @inline
 def tally_all(tally):
-    """Add up every tile and block; the sum of all weights."""
+    """Add up every tile and block."""
     for place in range(0, tally.size, TILE):
         _add_tile(tally, place // TILE)
     for block in range(tally.size // BLOCK):
         _add_block(tally, block)
-    return whole(tally)
 
 
 @inline
 def tally_again(tally, place):
-    """The sum of all weights after the one at `place` has changed."""
+    """Add up what the weight at `place` is part of, once it has changed."""
     _add_tile(tally, place // TILE)
     _add_block(tally, place // BLOCK)
-    return whole(tally)
 
 
 @inline
@@ -61,32 +59,24 @@ def find_share(tally, target):
 
     Rounding may lead to a neighbour, whose weight may be 0.
     """
-    block = _step(tally.blocks, 0, tally.size // BLOCK, target)
-    target -= _before(tally.blocks, 0, block)
+    block, left = _step(tally.blocks, 0, tally.size // BLOCK, target)
     first = block * TILE
-    tile = _step(tally.tiles, first, first + TILE, target)
-    target -= _before(tally.tiles, first, tile)
-    return _step(tally.weights, tile * TILE, (tile + 1) * TILE, target)
+    tile, left = _step(tally.tiles, first, first + TILE, left)
+    return _step(tally.weights, tile * TILE, (tile + 1) * TILE, left)[0]
 
 
 @inline
 def _step(values, first, end, target):
-    """The first place of first .. end-1 up to which the values exceed `target`, or the last."""
-    total, place = 0.0, first
+    """(The first place of first .. end-1 up to which the values exceed `target`, or the last; what
+    the values before it leave of the target)."""
+    before, place = 0.0, first
     while place < end - 1:
-        total += float(values[place])
+        total = before + float(values[place])
         if total > target:
             break
+        before = total
         place += 1
-    return place
-
-
-@inline
-def _before(values, first, end):
-    total = 0.0
-    for place in range(first, end):
-        total += float(values[place])
-    return total
+    return place, target - before
 
 
 @inline
