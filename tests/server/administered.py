@@ -89,7 +89,7 @@ class Door:
 
 
 def config_of(models: Path, cache: Path, **options: Any) -> ServeConfig:
-    return config_for(models, kernel_cache=cache, drain_s=WAIT_S, shadow_share=0.0, **options)
+    return config_for(models, kernel_cache=cache, drain_s=WAIT_S, **options)
 
 
 def replace_file(file: Path, content: bytes) -> None:

@@ -136,7 +136,9 @@ class Running:
 
 
 def config_for(models: Path, **options: Any) -> ServeConfig:
-    return ServeConfig(models=models, port=0, metrics_port=0, admin_port=0, **options)
+    """Free ports; nothing is shadowed unless asked: whose rows are is drawn by chance."""
+    plain: dict[str, Any] = {"port": 0, "metrics_port": 0, "admin_port": 0, "shadow_share": 0.0}
+    return ServeConfig(models=models, **plain | options)
 
 
 @contextmanager

@@ -160,7 +160,6 @@ def until(condition: Callable[[], bool]) -> None:
         pass
 
 
-@pytest.mark.xfail(strict=False, reason="failed once after 3,000 other tests: not understood yet")
 def test_a_client_that_vanishes_takes_its_waiting_messages_along(
     tight: Running, gate: Gate
 ) -> None:
