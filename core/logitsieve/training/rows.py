@@ -1,0 +1,60 @@
+"""The rows of W that a step touches, and the gradients of those alone.
+
+Shape letters: V classes, D hidden size, U rows that are touched, each once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from logitsieve.training.classes import Law
+
+
+@dataclass(frozen=True)
+class Rows:
+    """ids [U] in any order; classes [U, D] as logits are made of; bias [U] or None.
+
+    inverse: 1 / |w| [U] where classes are normalised rows, else None.
+    """
+
+    ids: Tensor
+    classes: Tensor
+    inverse: Tensor | None
+    bias: Tensor | None
+
+    def weight_gradient(self, values_UD: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
+        """The gradient of weight from that of `classes`, which it overwrites."""
+        if self.inverse is not None:
+            along_U = (values_UD * self.classes).sum(-1)
+            values_UD.sub_(self.classes * along_U[:, None]).mul_(self.inverse[:, None])
+        return self._placed(values_UD.to(weight_VD.dtype), len(weight_VD), sparse)
+
+    def bias_gradient(self, values_U: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
+        """The gradient of bias [V, 1]."""
+        return self._placed(values_U[:, None].to(weight_VD.dtype), len(weight_VD), sparse)
+
+    def _placed(self, values: Tensor, count: int, sparse: bool) -> Tensor:
+        size = (count, values.shape[1])
+        if not sparse:
+            return values.new_zeros(size).index_copy_(0, self.ids, values)
+        ids, order = self.ids.sort()
+        if not torch.equal(ids, self.ids):
+            values = values.index_select(0, order)
+        return torch.sparse_coo_tensor(
+            ids[None], values, size, is_coalesced=True, check_invariants=False
+        )
+
+
+def read_rows(
+    weight_VD: Tensor, bias_V1: Tensor | None, ids: Tensor, law: Law, dtype: torch.dtype
+) -> Rows:
+    """Gather rows `ids` in precision `dtype`, normalised if the law is."""
+    classes = weight_VD.detach().index_select(0, ids).to(dtype)
+    bias = None if bias_V1 is None else bias_V1.detach().view(-1).index_select(0, ids).to(dtype)
+    if law.scale is None:
+        return Rows(ids, classes, None, bias)
+    inverse = 1 / classes.norm(dim=-1).clamp_(min=torch.finfo(dtype).tiny)
+    return Rows(ids, classes.mul_(inverse[:, None]), inverse, bias)

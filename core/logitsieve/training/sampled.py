@@ -1,0 +1,69 @@
+"""The sampled softmax: all that a method has to bring is its candidates.
+
+-mean x_t + log(sum over the row's targets e^{x_t} + sum over candidates e^{x_j + log_weight_j}),
+whose inner sum estimates Z = sum over V e^x without bias where the log-weights are right. Its log
+is not unbiased (Jensen), by about -Var / (2 Z^2).
+
+Shape letters: B rows that have a target, D hidden size, V classes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Unpack
+
+from torch import Tensor
+
+from logitsieve.training.loss import Common, SoftmaxLoss
+from logitsieve.training.proposal import Ragged, Shared, Structure
+from logitsieve.training.ragged import ragged_losses
+from logitsieve.training.rng import Randomness, Step
+from logitsieve.training.shared import shared_losses
+from logitsieve.training.targets import Targets
+
+
+class SampledSoftmax(SoftmaxLoss):
+    """A softmax loss over candidates that `propose` names; see proposal.py for what they are.
+
+    `structure` is what `propose` looks into, if anything: `follow` keeps it up to date, and it is
+    part of the state, as `seed` and the number of steps made are.
+    """
+
+    structure: Structure | None
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        seed: int = 0,
+        absolute: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(in_features, n_classes, absolute=absolute, **common)
+        self.random = Randomness(seed)
+        self.structure = None
+
+    @abstractmethod
+    def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared | Ragged:
+        """See proposal.Proposal."""
+
+    def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
+        """The estimated losses [B]."""
+        candidates = self.propose(hidden_BD.detach(), targets, self.random.next())
+        if isinstance(candidates, Shared):
+            return shared_losses(hidden_BD, self.classes, self.law, targets, candidates)
+        return ragged_losses(hidden_BD, self.classes, self.law, targets, candidates)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Tensors, numbers and dicts of them, beside the parameters."""
+        state: dict[str, Any] = {"seed": self.random.seed, "step": self.random.step}
+        if self.structure is not None:
+            state["structure"] = self.structure.state_dict()
+        return state
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on from where the other run was."""
+        self.random.seed, self.random.step = state["seed"], state["step"]
+        if self.structure is not None:
+            self.structure.load_state_dict(state["structure"])

@@ -1,0 +1,23 @@
+"""Negatives as often as they occur: Bengio and Senecal 2008 ("BIS" of LSH Softmax), corrected."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from logitsieve.training.static import StaticOptions, StaticSoftmax, read_counts
+
+
+class UnigramSoftmax(StaticSoftmax):
+    """m draws from q in proportion to class_counts [V], which are positive."""
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        class_counts: Tensor,
+        **options: Unpack[StaticOptions],
+    ) -> None:
+        q = read_counts(class_counts, n_classes)
+        super().__init__(in_features, n_classes, q, **options)
