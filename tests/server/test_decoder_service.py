@@ -7,20 +7,16 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from logitsieve.client.requests import to_tensor
 from logitsieve.types.errors import RequestTooLarge
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import (
-    DOCUMENTED,
     GOOD,
     RESPONSES,
     Code,
     assert_alive,
     changed,
-    error_of,
     refusal,
     tensor,
 )
@@ -266,120 +262,4 @@ def test_a_message_of_64_megabytes(server: Running) -> None:
         server.client.topk(make_hidden(20_000), 1, model="demo")
     with pytest.raises(RequestTooLarge):  # over the client's own limit
         server.client.topk(make_hidden(700_000), 1, model="demo")
-    assert_alive(server)
-
-
-def assert_documented(server: Running, method: str, message: bytes) -> None:
-    try:
-        server.raw(method, message)
-    except grpc.RpcError as error:
-        failure = error
-    else:
-        return
-    assert failure.code() in DOCUMENTED, failure
-    assert error_of(failure).message
-
-
-METHODS = st.sampled_from([*(f"Decoder/{rpc}" for rpc in GOOD), "Models/List", "Models/Get"])
-
-
-@settings(max_examples=150, deadline=None)
-@given(method=METHODS, message=st.binary(max_size=300))
-def test_any_bytes(server: Running, method: str, message: bytes) -> None:
-    assert_documented(server, method, message)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    rpc=st.sampled_from(list(GOOD)),
-    place=st.integers(0, 1000),
-    byte=st.integers(0, 255),
-    cut=st.booleans(),
-)
-def test_spoiled_bytes(server: Running, rpc: str, place: int, byte: int, cut: bool) -> None:
-    good = GOOD[rpc].SerializeToString()
-    place %= len(good)
-    rest = b"" if cut else good[place + 1 :]
-    assert_documented(server, f"Decoder/{rpc}", good[:place] + bytes([byte]) + rest)
-
-
-UINT32 = st.integers(0, 5) | st.integers(0, UINT32_MAX) | st.just(24)
-TENSORS = st.builds(
-    pb.Tensor,
-    dtype=st.integers(0, 8),
-    rows=UINT32,
-    cols=UINT32,
-    data=st.binary(max_size=200) | st.just(bytes(96)) | st.just(b"\xff" * 96),
-)
-HEADS = st.builds(
-    pb.Head,
-    name=st.sampled_from(["", "exact", "screen", "AUTO"]) | st.text(max_size=5),
-    knobs=st.dictionaries(st.sampled_from(["probes", "self", "name", "x"]), st.floats()),
-)
-ANY_TARGET = st.builds(
-    pb.Target,
-    model=st.sampled_from(["", "demo", "demo@1", "demo:canary", "demo@3"]) | st.text(max_size=5),
-    head=st.none() | HEADS,
-    normalizer=st.integers(0, 7),
-)
-# Vectors for the four rows that are asked about, and others.
-FITTING = st.builds(
-    tensor,
-    st.sampled_from([FLOAT32, INT32]),
-    st.sampled_from([4, 5]),
-    data=st.binary(min_size=16, max_size=16) | st.binary(min_size=20, max_size=20),
-)
-VECTORS = st.none() | FITTING | TENSORS
-SETS = st.none() | st.builds(pb.IdSets, offsets=VECTORS, ids=VECTORS) | st.just(EACH_ONE)
-ANY_CONSTRAINTS = st.builds(
-    pb.Constraints,
-    banned=SETS,
-    allowed=SETS,
-    biased=SETS,
-    bias=VECTORS,
-    repeated=SETS,
-    repetition_penalty=st.floats(),
-)
-SHARED: dict[str, Any] = {
-    "target": st.just(target_with()) | ANY_TARGET,
-    "hidden": st.just(GOOD["TopK"].hidden) | TENSORS,
-    "constraints": st.none() | ANY_CONSTRAINTS,
-}
-REQUESTS: dict[str, Any] = {
-    "TopK": st.builds(pb.TopKRequest, **SHARED, k=UINT32),
-    "BeamStep": st.builds(
-        pb.BeamStepRequest,
-        **SHARED,
-        scores=VECTORS,
-        lengths=VECTORS,
-        finished=VECTORS,
-        beams_in=UINT32,
-        beams_out=UINT32,
-        eos_ids=st.lists(st.integers(-2, 400), max_size=3),
-        length_alpha=st.floats(),
-    ),
-    "Sample": st.builds(
-        pb.SampleRequest,
-        **SHARED,
-        samples=UINT32,
-        seeds=st.just(GOOD["Sample"].seeds) | VECTORS,
-        step=st.integers(0, (1 << 64) - 1),
-        temperature=st.none() | st.floats(),
-        top_k=UINT32,
-        top_p=st.floats(),
-        min_p=st.floats(),
-    ),
-    "Score": st.builds(pb.ScoreRequest, **SHARED, targets=VECTORS),
-}
-
-
-@pytest.mark.parametrize("rpc", GOOD)
-@settings(max_examples=100, deadline=None)
-@given(data=st.data())
-def test_any_fields(server: Running, rpc: str, data: st.DataObject) -> None:
-    request = data.draw(REQUESTS[rpc])
-    assert_documented(server, f"Decoder/{rpc}", request.SerializeToString())
-
-
-def test_it_still_answers(server: Running) -> None:
     assert_alive(server)

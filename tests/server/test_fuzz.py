@@ -1,0 +1,163 @@
+"""Every RPC under messages that no client of ours would send: only documented codes, never UNKNOWN
+or INTERNAL, and the server answers a good request after each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.server import messages
+from tests.server.administered import Administered, administered, config_of
+from tests.server.asking import (
+    DOCUMENTED,
+    GOOD,
+    Code,
+    RawStream,
+    asked,
+    assert_alive,
+    error_of,
+)
+from tests.server.running import WAIT_S, Loop, write_model, write_whole
+
+DECODER, MODELS, ADMIN, KSERVE = (
+    "logitsieve.v1.Decoder",
+    "logitsieve.v1.Models",
+    "logitsieve.v1.Admin",
+    "inference.GRPCInferenceService",
+)
+PUBLIC = {
+    f"{service}/{rpc}": requests
+    for service, rpcs in (
+        (DECODER, messages.DECODER),
+        (MODELS, messages.READ),
+        (KSERVE, messages.KSERVE),
+    )
+    for rpc, requests in rpcs.items()
+}
+CHANGING = {
+    f"{service}/{rpc}": requests
+    for service, rpcs in ((ADMIN, messages.ADMIN), (KSERVE, messages.KSERVE_ADMIN))
+    for rpc, requests in rpcs.items()
+}
+# What else there is to say where versions come and go, or a message brings a timeout of its own.
+ELSEWHERE = {Code.UNAVAILABLE, Code.PERMISSION_DENIED, Code.DEADLINE_EXCEEDED}
+
+# The same messages in every run: benchmarks/fuzz looks for others.
+SEEDED: dict[str, Any] = {"derandomize": True, "deadline": None}
+
+
+@pytest.fixture(scope="module")
+def fuzzed(
+    loop: Loop, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Any
+) -> Iterator[Administered]:
+    """demo@1 (stable), demo@2 (canary), other@1 with every head; demo@3 is broken."""
+    folder = tmp_path_factory.mktemp("fuzzed")
+    write_model(folder, "demo", 1)
+    write_model(folder, "demo", 2)
+    write_whole(folder, "other")
+    (folder / "demo" / "3").mkdir()
+    (folder / "demo" / "aliases.json").write_text(json.dumps({"stable": 1, "canary": 2}))
+    limits = {"max_rows": 256, "max_k": 128, "max_samples": 64, "max_constraint_ids": 1000}
+    with administered(loop, config_of(folder, kernel_cache, **limits)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def admin_channel(fuzzed: Administered) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(fuzzed.admin.address, [("grpc.enable_retries", 0)]) as channel:
+        yield channel
+
+
+def assert_documented(channel: grpc.Channel, path: str, message: bytes) -> None:
+    try:
+        channel.unary_unary(f"/{path}")(message, timeout=WAIT_S)
+    except grpc.RpcError as error:
+        failure = error
+    else:
+        return
+    allowed = DOCUMENTED if path.startswith((DECODER, MODELS)) else DOCUMENTED | ELSEWHERE
+    assert failure.code() in allowed, failure
+    if failure.code() is not Code.UNIMPLEMENTED:  # gRPC says that by itself
+        assert error_of(failure).message
+
+
+@settings(max_examples=200, **SEEDED)
+@given(
+    path=st.sampled_from([*PUBLIC, f"{DECODER}/None", "No/Such"]), message=st.binary(max_size=300)
+)
+def test_any_bytes(fuzzed: Administered, path: str, message: bytes) -> None:
+    assert_documented(fuzzed.run.channel, path, message)
+    assert_alive(fuzzed.run)
+
+
+@settings(max_examples=300, **SEEDED)
+@given(
+    rpc=st.sampled_from(list(GOOD)),
+    place=st.integers(0, 1000),
+    byte=st.integers(0, 255),
+    cut=st.booleans(),
+)
+def test_spoiled_bytes(fuzzed: Administered, rpc: str, place: int, byte: int, cut: bool) -> None:
+    good = GOOD[rpc].SerializeToString()
+    place %= len(good)
+    rest = b"" if cut else good[place + 1 :]
+    spoiled = good[:place] + bytes([byte]) + rest
+    assert_documented(fuzzed.run.channel, f"{DECODER}/{rpc}", spoiled)
+    assert_alive(fuzzed.run)
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+@settings(max_examples=100, **SEEDED)
+@given(data=st.data())
+def test_any_fields(fuzzed: Administered, path: str, data: st.DataObject) -> None:
+    message = data.draw(PUBLIC[path])
+    assert_documented(fuzzed.run.channel, path, message.SerializeToString())
+    assert_alive(fuzzed.run)
+
+
+@pytest.mark.parametrize("path", CHANGING)
+@settings(max_examples=40, **SEEDED)
+@given(data=st.data())
+def test_any_fields_on_the_admin_port(
+    fuzzed: Administered, admin_channel: grpc.Channel, path: str, data: st.DataObject
+) -> None:
+    message = data.draw(CHANGING[path] | st.binary(max_size=30))
+    raw = message if isinstance(message, bytes) else message.SerializeToString()
+    assert_documented(admin_channel, path, raw)
+    fuzzed.admin.load("demo", 1, alias="stable")  # whatever was unloaded or renamed
+    assert_alive(fuzzed.run)
+
+
+@settings(max_examples=60, **SEEDED)
+@given(sent=st.lists(messages.DECODE, min_size=1, max_size=20))
+def test_any_messages_on_a_stream(fuzzed: Administered, sent: list[Any]) -> None:
+    stream = RawStream(fuzzed.run)
+    stream.send(*chain(sent, [asked("TopK", 0)]))
+    stream.half_close()
+    replies = stream.rest()
+    assert sorted(reply.id for reply in replies) == sorted([*(one.id for one in sent), 0])
+    allowed = {code.value[0] for code in DOCUMENTED | {Code.DEADLINE_EXCEEDED}}
+    for reply in replies:
+        if reply.WhichOneof("reply") == "error":
+            assert reply.error.code in allowed, reply
+            assert reply.error.message
+    assert any(reply.id == 0 and reply.top_k.ids.rows for reply in replies)
+
+
+@settings(max_examples=60, **SEEDED)
+@given(
+    request_id=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=200),
+    token=st.binary(max_size=100),
+)
+def test_any_metadata(fuzzed: Administered, request_id: str, token: bytes) -> None:
+    metadata = [("x-request-id", request_id), ("authorization-bin", token)]
+    call = fuzzed.run.channel.unary_unary(f"/{DECODER}/TopK")
+    assert call(GOOD["TopK"].SerializeToString(), metadata=metadata, timeout=WAIT_S)
