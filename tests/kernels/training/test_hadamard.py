@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from logitsieve.kernels.training.hadamard import (
     hadamard,
     next_power_of_two,
