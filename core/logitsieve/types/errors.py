@@ -7,6 +7,7 @@ LogitsieveError
 ├── IndexUnreadable                  an index was refused: .file and the reason
 ├── BuildFailed                      the builder could not finish
 │   └── TargetNotReached             no setting meets the asked precision; .best is the nearest one
+├── TrainingFailed                   the training could not go on; what it had saved is whole
 ├── ServiceError                     the server answered with an error
 │   ├── ModelNotFound                no such model, version or alias
 │   ├── Unauthenticated              no token that the server knows
@@ -72,6 +73,10 @@ class TargetNotReached(BuildFailed):
         )
         self.target = dict(target)
         self.best = dict(best)
+
+
+class TrainingFailed(LogitsieveError):
+    """The training could not go on; what it had saved is whole."""
 
 
 class ServiceError(LogitsieveError):

@@ -1,0 +1,117 @@
+"""A word-level LSTM language model, and the file that it is kept in.
+
+Press and Wolf, "Using the Output Embedding to Improve Language Models", EACL 2017 (the tying);
+Zaremba, Sutskever and Vinyals, "Recurrent Neural Network Regularization", 2014 (the dropout).
+
+Shape letters: B batch rows, T time steps, D hidden size, V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from logitsieve.training.trainer.files import replace_bytes
+
+State: TypeAlias = tuple[Tensor, Tensor]
+"""What the LSTM carries from call to call: hidden and cell, each float32 [L, B, D]."""
+
+WEIGHTS_FILE = "model.safetensors"
+NORMALIZED = {"contexts": "normalized"}
+
+
+class Recurrent(nn.Module):
+    """All of a language model but its softmax."""
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        dim: int = 200,
+        layers: int = 2,
+        dropout: float = 0.0,
+        *,
+        sparse: bool = False,
+    ) -> None:
+        """`sparse`: the embedding gets sparse gradients."""
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, dim, sparse=sparse)
+        between = dropout if layers > 1 else 0.0
+        self.lstm = nn.LSTM(dim, dim, layers, batch_first=True, dropout=between)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+
+    def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """int64 [B, T] to what the softmax takes, float32 [B, T, D], and the state."""
+        embedded_BTD = self.dropout(self.embedding(ids))
+        hidden_BTD, state = self.lstm(embedded_BTD, state)
+        return self.dropout(hidden_BTD), state
+
+
+class LanguageModel(Recurrent):
+    """Next-word logits, exactly W h + b; W [V, D] may also be the input embedding.
+
+    With `normalized` h is the LSTM's output divided by its length.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        dim: int = 200,
+        layers: int = 2,
+        dropout: float = 0.0,
+        *,
+        tied: bool = True,
+        normalized: bool = False,
+    ) -> None:
+        super().__init__(vocabulary_size, dim, layers, dropout)
+        self.normalized = normalized
+        self.output = nn.Linear(dim, vocabulary_size)
+        nn.init.zeros_(self.output.bias)
+        if tied:
+            self.output.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """int64 [B, T] to logits float32 [B, T, V], and the state to go on from."""
+        hidden_BTD, state = self.hidden(ids, state)
+        logits_BTV: Tensor = self.output(hidden_BTD)
+        return logits_BTV, state
+
+    def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """int64 [B, T] to what `output` multiplies, float32 [B, T, D], and the state."""
+        hidden_BTD, state = super().hidden(ids, state)
+        return normalize(hidden_BTD, dim=-1) if self.normalized else hidden_BTD, state
+
+    def save(self, folder: Path) -> None:
+        """Writes float16 weights, a tied matrix once, as `model.safetensors`."""
+        tensors = {name: parameter.half() for name, parameter in self.named_parameters()}
+        content = save(tensors, NORMALIZED if self.normalized else None)
+        replace_bytes(folder / WEIGHTS_FILE, content)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """The saved model in float32, ready for inference; sizes are those of the tensors."""
+        with safe_open(folder / WEIGHTS_FILE, "pt") as file:
+            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+            normalized = (file.metadata() or {}).get("contexts") == NORMALIZED["contexts"]
+        return cls.of(tensors, normalized=normalized)
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], *, normalized: bool = False) -> Self:
+        """A model that holds these very tensors; without `output.weight` it is tied."""
+        vocabulary_size, dim = tensors["embedding.weight"].shape
+        layers = sum(name.startswith("lstm.weight_ih_") for name in tensors)
+        tied = "output.weight" not in tensors
+        with torch.device("meta"):
+            model = cls(vocabulary_size, dim, layers, tied=tied, normalized=normalized)
+        every = {"output.weight": tensors["embedding.weight"], **tensors}
+        model.load_state_dict(every, assign=True)
+        if tied:
+            model.output.weight = model.embedding.weight
+        return model.eval()

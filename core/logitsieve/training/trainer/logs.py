@@ -1,0 +1,75 @@
+"""What a training writes down as it goes: CSV for tables, TensorBoard for eyes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+from logitsieve.training.trainer.files import replace_bytes
+
+TRAINED, VALIDATED, TENSORBOARD = "log.csv", "valid.csv", "tensorboard"
+COLUMNS = {
+    TRAINED: ("step", "epoch", "words", "seconds", "words_per_second", "loss", "lr", "gradient"),
+    VALIDATED: ("step", "epoch", "words", "seconds", "loss", "perplexity"),
+}
+
+
+class Logs:
+    """Both logs of a run that goes on at `step`: lines of what is to come again are dropped.
+
+    `validated` is the step of the last validation that is not to come again.
+
+    losses are in nats; `gradient` is the norm before clipping; seconds are those of training.
+    """
+
+    def __init__(self, folder: Path, step: int, validated: int) -> None:
+        self._folder = folder
+        for name, last in ((TRAINED, step), (VALIDATED, validated)):
+            _cut(folder / name, COLUMNS[name], last)
+        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._board.close()
+
+    def write(self, name: str, row: Mapping[str, float]) -> None:
+        """A line of `log.csv` or `valid.csv`, and the same as curves."""
+        with (self._folder / name).open("a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, COLUMNS[name], lineterminator="\n").writerow(row)
+        part = "train" if name == TRAINED else "valid"
+        for column, value in row.items():
+            if column != "step":
+                self._board.add_scalar(f"{part}/{column}", value, int(row["step"]))
+
+
+def read_log(file: Path) -> list[dict[str, float]]:
+    """The lines of a log, numbers by column."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        return [
+            {column: float(value) for column, value in row.items()}
+            for row in csv.DictReader(stream)
+        ]
+
+
+def _cut(file: Path, columns: tuple[str, ...], step: int) -> None:
+    """Keep whole lines up to `step`: a process that was killed may have left half a one."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    kept = io.StringIO()
+    writer = csv.DictWriter(kept, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for row in csv.DictReader(io.StringIO(whole)) if int(row["step"]) <= step)
+    replace_bytes(file, kept.getvalue().encode("utf-8"))

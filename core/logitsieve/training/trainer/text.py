@@ -1,0 +1,65 @@
+"""Words of a text file, plain or gzipped, in pieces: the text is never in memory as a whole."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, cast
+
+from logitsieve.training.trainer.vocabulary import END
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.options import Progress, no_progress
+
+CHARACTERS = 1 << 20  # read at once
+LONGEST = 1 << 16  # characters of a word: a file with a longer one is no text in words
+GZIPPED = b"\x1f\x8b"
+BREAK = re.compile(r"\s*\n\s*")
+LAST_WORD = re.compile(r"\s*\S*\Z")  # a piece may end within it, or within what is before it
+
+
+def read_words(
+    path: Path, field: str = "text", progress: Progress = no_progress
+) -> Iterator[list[str]]:
+    """Lists of words, split by white space; each line that is not empty ends with `<eos>`.
+
+    `progress` gets ("read NAME", bytes read, size of the file). InvalidRequest names `field` where
+    the file is no UTF-8 text, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            for words in _split(_open(file), field):
+                progress(f"read {path.name}", file.tell(), size)
+                yield words
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InvalidRequest(field, f"{path} ({error})", "UTF-8 text, or that gzipped") from error
+
+
+def _open(file: IO[bytes]) -> TextIOWrapper:
+    gzipped = file.read(len(GZIPPED)) == GZIPPED
+    file.seek(0)
+    return TextIOWrapper(cast(IO[bytes], gzip.open(file)) if gzipped else file, encoding="utf-8")
+
+
+def _split(file: TextIOWrapper, field: str) -> Iterator[list[str]]:
+    rest, begun = "", False
+    reading: Callable[[], str] = lambda: file.read(CHARACTERS)  # noqa: E731 - `iter` wants a call
+    for piece in iter(reading, ""):
+        text = rest + piece if begun else (rest + piece).lstrip()
+        cut = LAST_WORD.search(text)
+        assert cut is not None
+        rest, begun = cut[0], begun or cut.start() > 0
+        if len(rest) > LONGEST:
+            got = f"a word of more than {LONGEST} characters"
+            raise InvalidRequest(field, got, "words, split by spaces")
+        yield _words(text[: cut.start()])
+    if begun or rest.strip():
+        yield _words(rest.rstrip() + "\n")
+
+
+def _words(text: str) -> list[str]:
+    return BREAK.sub(f" {END} ", text).split()
