@@ -1,0 +1,48 @@
+"""Order statistics and cheap numbers by counter, for choices that no order of visits decides."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+
+@inline
+def mixed(key, place):
+    """The uint64 of a place: SplitMix64's output (Steele, Lea, Flood 2014) from `key` on."""
+    bits = key + (np.uint64(place) + np.uint64(1)) * GOLDEN
+    bits = (bits ^ (bits >> SHIFTS[0])) * FACTORS[0]
+    bits = (bits ^ (bits >> SHIFTS[1])) * FACTORS[1]
+    return bits ^ (bits >> SHIFTS[2])
+
+
+@inline
+def smallest(values, size, rank):
+    """The `rank`-th smallest (from 1) of the first `size` values, which change places. Hoare 1961.
+
+    O(size) on average.
+    """
+    low, high, wanted = 0, size - 1, rank - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if wanted <= j:
+            high = j
+        elif wanted >= i:
+            low = i
+        else:
+            break
+    return values[wanted]
