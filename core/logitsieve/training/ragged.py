@@ -14,18 +14,76 @@ from torch.autograd.function import once_differentiable
 
 from logitsieve.training.classes import ClassWeights, Law
 from logitsieve.training.proposal import Ragged
-from logitsieve.training.rows import read_rows
+from logitsieve.training.rows import place, read_rows
 from logitsieve.training.targets import Targets
+from logitsieve.training.terms import Terms
 
 
 def ragged_losses(
     hidden_BD: Tensor, classes: ClassWeights, law: Law, targets: Targets, candidates: Ragged
 ) -> Tensor:
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
-    losses: Tensor = _TorchLoss.apply(  # type: ignore[no-untyped-call]
+    form = _KernelLoss if _kernel_reads(classes.weight) else _TorchLoss
+    losses: Tensor = form.apply(  # type: ignore[no-untyped-call]
         hidden_BD, classes.weight, classes.bias, targets, candidates, law, classes.sparse
     )
     return losses
+
+
+def _kernel_reads(weight: Tensor) -> bool:
+    there = weight.device.type == "cpu" and weight.is_contiguous()
+    return there and weight.dtype in (torch.float32, torch.float64)
+
+
+class _KernelLoss(torch.autograd.Function):
+    """On the CPU: reads each candidate's row once, and holds [N] numbers and d_hidden [B, D]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_BD: Tensor,
+        weight_VD: Tensor,
+        bias_V1: Tensor | None,
+        targets: Targets,
+        candidates: Ragged,
+        law: Law,
+        sparse: bool,
+    ) -> Tensor:
+        ctx.terms = Terms.of(targets, candidates)
+        hidden = hidden_BD.detach().contiguous().numpy()
+        weight = weight_VD.detach().numpy()
+        bias = weight[:0, 0] if bias_V1 is None else bias_V1.detach().view(-1).numpy()
+        ctx.normalised, wants = law.scale is not None, ctx.needs_input_grad[0]
+        losses, d_hidden = ctx.terms.forward(hidden, weight, bias, law, wants)
+        ctx.save_for_backward(hidden_BD, weight_VD)
+        ctx.d_hidden, ctx.sparse = torch.from_numpy(d_hidden), sparse
+        return torch.from_numpy(losses).to(hidden_BD.dtype)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_BD, weight_VD = ctx.saved_tensors
+        d_hidden = d_weight = d_bias = None
+        if ctx.needs_input_grad[0]:
+            d_hidden = ctx.d_hidden * gradient_B[:, None]
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            hidden, weight = hidden_BD.detach().contiguous().numpy(), weight_VD.detach().numpy()
+            ids, values, sums = ctx.terms.backward(
+                hidden, weight, gradient_B.double().numpy(), ctx.normalised
+            )
+            d_weight = place(ids, torch.from_numpy(values), len(weight), ctx.sparse)
+            d_bias = place(
+                ids, torch.from_numpy(sums)[:, None].to(hidden_BD.dtype), len(weight), ctx.sparse
+            )
+        return (
+            d_hidden,
+            d_weight,
+            d_bias if ctx.needs_input_grad[2] else None,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 class _TorchLoss(torch.autograd.Function):
@@ -78,7 +136,7 @@ class _TorchLoss(torch.autograd.Function):
 def _terms(
     targets: Targets, candidates: Ragged, n_classes: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(Row, id, log-weight) of every term [N]: targets, then candidates, -inf if they are masked."""
+    """(Row, id, log-weight) of every term [N]: targets, then candidates, -inf if masked."""
     device = targets.rows.device
     counts = candidates.offsets.to(device).diff()
     row_E = torch.arange(targets.count, device=device).repeat_interleave(counts)

@@ -30,22 +30,11 @@ class Rows:
         if self.inverse is not None:
             along_U = (values_UD * self.classes).sum(-1)
             values_UD.sub_(self.classes * along_U[:, None]).mul_(self.inverse[:, None])
-        return self._placed(values_UD.to(weight_VD.dtype), len(weight_VD), sparse)
+        return place(self.ids, values_UD.to(weight_VD.dtype), len(weight_VD), sparse)
 
     def bias_gradient(self, values_U: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
         """The gradient of bias [V, 1]."""
-        return self._placed(values_U[:, None].to(weight_VD.dtype), len(weight_VD), sparse)
-
-    def _placed(self, values: Tensor, count: int, sparse: bool) -> Tensor:
-        size = (count, values.shape[1])
-        if not sparse:
-            return values.new_zeros(size).index_copy_(0, self.ids, values)
-        ids, order = self.ids.sort()
-        if not torch.equal(ids, self.ids):
-            values = values.index_select(0, order)
-        return torch.sparse_coo_tensor(
-            ids[None], values, size, is_coalesced=True, check_invariants=False
-        )
+        return place(self.ids, values_U[:, None].to(weight_VD.dtype), len(weight_VD), sparse)
 
 
 def read_rows(
@@ -58,3 +47,16 @@ def read_rows(
         return Rows(ids, classes, None, bias)
     inverse = 1 / classes.norm(dim=-1).clamp_(min=torch.finfo(dtype).tiny)
     return Rows(ids, classes.mul_(inverse[:, None]), inverse, bias)
+
+
+def place(ids: Tensor, values: Tensor, count: int, sparse: bool) -> Tensor:
+    """Gradient [count, ...] with values [U, ...] at different ids [U]; coalesced, or dense."""
+    size = (count, *values.shape[1:])
+    if not sparse:
+        return values.new_zeros(size).index_copy_(0, ids, values)
+    ordered, order = ids.sort()
+    if not torch.equal(ordered, ids):
+        values = values.index_select(0, order)
+    return torch.sparse_coo_tensor(
+        ordered[None], values, size, is_coalesced=True, check_invariants=False
+    )
