@@ -18,6 +18,9 @@ ROW_OVERHEAD = 32
 # Longer than a hop to a thread and back, and short against a call over the network.
 MAX_BATCH_DELAY_US = 200
 
+# gRPC counts connections' ages in milliseconds of 31 bits: more than three weeks.
+MAX_CONNECTION_S = 7 * 86_400
+
 POSITIVE = ("threads", "max_rows", "max_k", "max_samples", "max_in_flight", "max_queue_rows")
 CHOICES = {"verify": ("full", "sizes"), "log_format": ("text", "json")}
 
@@ -75,6 +78,14 @@ class ServeConfig:
         default=10.0,
         metadata={"help": "Seconds that requests in flight get to finish after SIGTERM."},
     )
+    connection_age_s: float = field(
+        default=0.0,
+        metadata={"help": "Seconds after which a client is asked to connect again; 0: never."},
+    )
+    connection_grace_s: float = field(
+        default=30.0,
+        metadata={"help": "Seconds that calls and streams of such a connection get to finish."},
+    )
     kernel_cache: Path | None = field(
         default=None,
         metadata={"help": "Writable folder that keeps compiled kernels between starts."},
@@ -129,6 +140,10 @@ class ServeConfig:
             raise InvalidRequest("max_constraint_ids", self.max_constraint_ids, "0 or more")
         if not self.drain_s >= 0:
             raise InvalidRequest("drain_s", self.drain_s, "0 or more seconds")
+        for name in ("connection_age_s", "connection_grace_s"):
+            if not 0 <= getattr(self, name) <= MAX_CONNECTION_S:
+                allowed = f"0..{MAX_CONNECTION_S} seconds"
+                raise InvalidRequest(name, getattr(self, name), allowed)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidRequest(name, getattr(self, name), ", ".join(choices))

@@ -54,6 +54,7 @@ class Ports:
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                *ages(self._config),
             ],
         )
         handlers = tuple(handlers)
@@ -74,6 +75,16 @@ class Ports:
         if not is_loopback(host):
             log.warning("%s: no TLS and no tokens: whoever reaches it may call", where)
         return bound
+
+
+def ages(config: ServeConfig) -> list[tuple[str, int]]:
+    """How old connections become, give or take a tenth: gRPC spreads their ends."""
+    if not config.connection_age_s:
+        return []
+    return [
+        ("grpc.max_connection_age_ms", max(1, round(config.connection_age_s * 1000))),
+        ("grpc.max_connection_age_grace_ms", round(config.connection_grace_s * 1000)),
+    ]
 
 
 def address(host: str, port: int) -> str:
