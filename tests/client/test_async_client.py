@@ -38,6 +38,10 @@ def test_it_answers_as_in_process(tmp_path: Path) -> None:
         async with AsyncDecoderClient(address, timeout_s=WAIT_S) as client:
             asked = [getattr(client, name)(*args, **more) for name, args, more in ASKS]
             replies = await asyncio.gather(*asked)
+            async with client.stream() as stream:
+                on_stream = [getattr(stream, name)(*args, **more) for name, args, more in ASKS]
+                replies += await asyncio.gather(*on_stream)
+            assert [model.name for model in await client.models()] == ["demo"]
             assert (await client.model("demo")).vocab_size == 300
             with pytest.raises(ModelNotFound):
                 await client.topk(HIDDEN, 3, model="other")
@@ -45,7 +49,7 @@ def test_it_answers_as_in_process(tmp_path: Path) -> None:
                 await client.topk(HIDDEN, 301)
             assert caught.value.field == "k"
         await server.stop()
-        for (name, args, more), reply in zip(ASKS, replies, strict=True):
+        for (name, args, more), reply in zip(ASKS * 2, replies, strict=True):
             expected = getattr(local, name)(*args, **more)
             for one, other in zip(reply[:-1], expected[:-1], strict=True):
                 np.testing.assert_array_equal(one, other)

@@ -2,6 +2,7 @@
 
 from logitsieve.client.admin import AdminClient
 from logitsieve.client.async_client import AsyncDecoderClient
+from logitsieve.client.async_stream import AsyncDecodeStream
 from logitsieve.client.channel import Tls
 from logitsieve.client.decoder_client import DecoderClient
 from logitsieve.client.models import Limits, ModelInfo, OperatingPoint
@@ -9,6 +10,7 @@ from logitsieve.client.stream import DecodeStream
 
 __all__ = [
     "AdminClient",
+    "AsyncDecodeStream",
     "AsyncDecoderClient",
     "DecodeStream",
     "DecoderClient",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import grpc
 
+from logitsieve.client.async_remote import AsyncRemoteDecoder
+from logitsieve.client.async_stream import AsyncDecodeStream
 from logitsieve.client.channel import Tls, open_channel, to_metadata, to_target
 from logitsieve.client.connection import seconds
 from logitsieve.client.decoder_client import (
@@ -17,29 +19,13 @@ from logitsieve.client.decoder_client import (
     channel_options,
 )
 from logitsieve.client.errors import to_exception
-from logitsieve.client.models import ModelInfo, model_info
-from logitsieve.client.remote import RemoteDecoder
-from logitsieve.client.replies import R, to_reply
+from logitsieve.client.models import Listing, ModelInfo, model_info
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
 
-P = ParamSpec("P")
-T = TypeVar("T")
-Awaited = Callable[Concatenate["AsyncDecoderClient", P], Coroutine[Any, Any, T]]
 
-
-def awaited(method: Callable[Concatenate[RemoteDecoder, P], T]) -> Awaited[P, T]:
-    """A method that makes a request and returns what `_reply` does, which is to be awaited here."""
-    return cast("Awaited[P, T]", method)
-
-
-class AsyncDecoderClient:
+class AsyncDecoderClient(AsyncRemoteDecoder):
     """A decoder at `address`, for one event loop; make it within that. See `DecoderClient`."""
-
-    topk = awaited(RemoteDecoder.topk)
-    score = awaited(RemoteDecoder.score)
-    sample = awaited(RemoteDecoder.sample)
-    beam_step = awaited(RemoteDecoder.beam_step)
 
     def __init__(
         self,
@@ -53,11 +39,30 @@ class AsyncDecoderClient:
     ) -> None:
         self.address = to_target(address)
         self.timeout_s = seconds(timeout_s)
+        self._max_message_bytes = max_message_bytes
         self._metadata = to_metadata(token, self.address, tls)
         options = channel_options(max_message_bytes, keepalive_s)
         self._channel = open_channel(self.address, tls, options, grpc.aio)
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
+
+    def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
+        """A decoder whose calls share one stream; close it, or use it in an `async with`.
+
+        Each of its calls takes at most `timeout_s` seconds, or as many as those of this client.
+        """
+        return AsyncDecodeStream(
+            partial(self._decoder.Decode, metadata=self._metadata),
+            timeout_s=self.timeout_s if timeout_s is None else seconds(timeout_s),
+            max_message_bytes=self._max_message_bytes,
+        )
+
+    async def models(self) -> list[ModelInfo]:
+        """Every version that the server knows, without operating points."""
+        listing = Listing()
+        while not listing.whole:
+            listing.add(await self._call(self._models.List, listing.request))
+        return listing.found
 
     async def model(self, name: str) -> ModelInfo:
         """The version that "name", "name@version" or "name:alias" means, or ModelNotFound."""
@@ -67,19 +72,8 @@ class AsyncDecoderClient:
         """Close the channel; calls in flight fail."""
         await self._channel.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def _reply(self, kind: type[R], rpc: str, request: Any) -> R:
-        return to_reply(kind, await self._call(getattr(self._decoder, rpc), request))
+    async def _ask(self, rpc: str, request: Any) -> Any:
+        return await self._call(getattr(self._decoder, rpc), request)
 
     async def _call(self, method: Any, request: Any) -> Any:
         try:

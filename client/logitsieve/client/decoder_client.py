@@ -9,7 +9,7 @@ from typing import Any
 
 from logitsieve.client.channel import Tls, to_target
 from logitsieve.client.connection import Connection, seconds
-from logitsieve.client.models import ModelInfo, model_info
+from logitsieve.client.models import Listing, ModelInfo, model_info
 from logitsieve.client.remote import RemoteDecoder
 from logitsieve.client.stream import DecodeStream
 from logitsieve.types.errors import InvalidRequest
@@ -120,14 +120,10 @@ class DecoderClient(Connection, RemoteDecoder):
 
     def models(self) -> list[ModelInfo]:
         """Every version that the server knows, without operating points."""
-        found: list[ModelInfo] = []
-        request = pb.ListModelsRequest()
-        while True:
-            page = self._call(self._models.List, request)
-            found += [model_info(model) for model in page.models]
-            if not page.next_page_token:
-                return found
-            request.page_token = page.next_page_token
+        listing = Listing()
+        while not listing.whole:
+            listing.add(self._call(self._models.List, listing.request))
+        return listing.found
 
     def model(self, name: str) -> ModelInfo:
         """The version that "name", "name@version" or "name:alias" means, or ModelNotFound."""

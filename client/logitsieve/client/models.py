@@ -50,6 +50,21 @@ class ModelInfo:
     points: tuple[OperatingPoint, ...]
 
 
+class Listing:
+    """The answers to Models.List, page by page: send `request` until it is `whole`."""
+
+    def __init__(self) -> None:
+        self.request = pb.ListModelsRequest()
+        self.found: list[ModelInfo] = []
+        self.whole = False
+
+    def add(self, page: pb.ListModelsResponse) -> None:
+        """The answer to `request`."""
+        self.found += [model_info(model) for model in page.models]
+        self.request.page_token = page.next_page_token
+        self.whole = not page.next_page_token
+
+
 def model_info(model: pb.Model) -> ModelInfo:
     """The message as a plain value."""
     limits = model.limits
