@@ -6,6 +6,7 @@ from logitsieve.types.extras import require
 
 require("training", "torch", "numba")
 
+from logitsieve.training.clip import clip_grad_norm_  # noqa: E402
 from logitsieve.training.log_uniform import LogUniformSoftmax  # noqa: E402
 from logitsieve.training.loss import Export, SoftmaxLoss  # noqa: E402
 from logitsieve.training.sampled import SampledSoftmax  # noqa: E402
@@ -19,4 +20,4 @@ LOSSES: dict[str, type[SoftmaxLoss]] = {
     "unigram": UnigramSoftmax,
 }
 
-__all__ = ["LOSSES", "Export", "SampledSoftmax", "SoftmaxLoss"]
+__all__ = ["LOSSES", "Export", "SampledSoftmax", "SoftmaxLoss", "clip_grad_norm_"]

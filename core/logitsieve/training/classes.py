@@ -63,6 +63,6 @@ class ClassWeights(nn.Embedding):
         self.weight = embedding.weight
         self.sparse = embedding.sparse
 
-    def bias_of(self, ids: Tensor) -> Tensor | None:
-        """The biases of ids [N], detached and flat, or None."""
-        return None if self.bias is None else self.bias.detach().view(-1).index_select(0, ids)
+    def detached(self) -> tuple[Tensor, Tensor | None]:
+        """weight [V, D] and bias [V, 1] or None, as they are now, without gradients."""
+        return self.weight.detach(), None if self.bias is None else self.bias.detach()

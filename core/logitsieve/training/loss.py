@@ -14,6 +14,8 @@ from typing import Literal, TypedDict
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from logitsieve.training.classes import ClassWeights, Law
 from logitsieve.training.precision import work_dtype
@@ -125,6 +127,17 @@ class SoftmaxLoss(nn.Module):
     def tie(self, embedding: nn.Embedding) -> None:
         """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else."""
         self.classes.tie(embedding)
+
+    def follow(
+        self,
+        optimizer: Optimizer,
+        *,
+        every: int = 50,
+        growth: float = 1.0,
+        rebuild_every: int | None = None,
+    ) -> RemovableHandle | None:
+        """Keep what the head knows about its rows up to date; None where that is nothing."""
+        return None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """All logits [..., V] of the law that the head is trained for."""

@@ -60,7 +60,7 @@ class _KernelLoss(torch.autograd.Function):
         return torch.from_numpy(losses).to(hidden_BD.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         hidden_BD, weight_VD = ctx.saved_tensors
         d_hidden = d_weight = d_bias = None
@@ -101,7 +101,7 @@ class _TorchLoss(torch.autograd.Function):
         sparse: bool,
     ) -> Tensor:
         row_N, id_N, offset_N = _terms(targets, candidates, len(weight_VD), hidden_BD.dtype)
-        ids, slot_N = id_N.unique(return_inverse=True)
+        ids, slot_N = torch.unique(id_N, return_inverse=True)
         rows = read_rows(weight_VD, bias_V1, ids, law, hidden_BD.dtype)
         x_N = (hidden_BD[row_N] * rows.classes[slot_N]).sum(-1)
         if rows.bias is not None:
@@ -126,7 +126,7 @@ class _TorchLoss(torch.autograd.Function):
         return total_B.log() + most_B - mean_B
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         (hidden_BD,) = ctx.saved_tensors
         with torch.autocast(hidden_BD.device.type, enabled=False):

@@ -12,14 +12,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Unpack
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from logitsieve.training.loss import Common, SoftmaxLoss
+from logitsieve.training.follow import Follower, Progress
+from logitsieve.training.loss import Common, SoftmaxLoss, at_least
 from logitsieve.training.proposal import Ragged, Shared, Structure
 from logitsieve.training.ragged import ragged_losses
 from logitsieve.training.rng import Randomness, Step
 from logitsieve.training.shared import shared_losses
 from logitsieve.training.targets import Targets
+from logitsieve.types.errors import InvalidRequest
 
 
 class SampledSoftmax(SoftmaxLoss):
@@ -43,6 +47,7 @@ class SampledSoftmax(SoftmaxLoss):
         super().__init__(in_features, n_classes, absolute=absolute, **common)
         self.random = Randomness(seed)
         self.structure = None
+        self.progress = Progress()
 
     @abstractmethod
     def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared | Ragged:
@@ -55,11 +60,49 @@ class SampledSoftmax(SoftmaxLoss):
             return shared_losses(hidden_BD, self.classes, self.law, targets, candidates)
         return ragged_losses(hidden_BD, self.classes, self.law, targets, candidates)
 
+    def rebuild(self) -> None:
+        """Index all rows as they are now: after weights were set by hand."""
+        if self.structure is not None:
+            self.structure.rebuild(*self.classes.detached())
+            self.progress.dirty.clear()
+
+    def tie(self, embedding: nn.Embedding) -> None:
+        """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else."""
+        super().tie(embedding)
+        self.rebuild()
+
+    def follow(
+        self,
+        optimizer: Optimizer,
+        *,
+        every: int = 50,
+        growth: float = 1.0,
+        rebuild_every: int | None = None,
+    ) -> RemovableHandle | None:
+        """Keep the structure up to date with `optimizer`, after whose steps this looks.
+
+        Rows with a gradient are indexed anew every `every` steps, a period that is multiplied by
+        `growth` each time. With rebuild_every all rows are, every so many steps. Returns a handle
+        that ends this by .remove(), or None where there is nothing to keep. Raises InvalidRequest.
+        """
+        at_least("every", every, 1)
+        if rebuild_every is not None:
+            at_least("rebuild_every", rebuild_every, 1)
+        if not growth >= 1:
+            raise InvalidRequest("growth", growth, ">= 1")
+        if self.structure is None:
+            return None
+        follower = Follower(
+            self.classes, self.structure, self.progress, every, growth, rebuild_every
+        )
+        return follower.attach(optimizer)
+
     def get_extra_state(self) -> dict[str, Any]:
         """Tensors, numbers and dicts of them, beside the parameters."""
         state: dict[str, Any] = {"seed": self.random.seed, "step": self.random.step}
         if self.structure is not None:
             state["structure"] = self.structure.state_dict()
+            state["progress"] = self.progress.state_dict()
         return state
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -67,3 +110,4 @@ class SampledSoftmax(SoftmaxLoss):
         self.random.seed, self.random.step = state["seed"], state["step"]
         if self.structure is not None:
             self.structure.load_state_dict(state["structure"])
+            self.progress.load_state_dict(state["progress"])

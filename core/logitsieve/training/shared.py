@@ -45,7 +45,7 @@ def _plan(targets: Targets, candidates: Shared) -> Plan:
     place = torch.searchsorted(ids, targets.classes)
     inside = place < len(ids)
     hit = inside & (ids[torch.where(inside, place, 0)] == targets.classes) if len(ids) else inside
-    only, where = targets.classes[~hit].unique(return_inverse=True)
+    only, where = torch.unique(targets.classes[~hit], return_inverse=True)
     place[~hit] = len(ids) + where
     return Plan(torch.cat([ids, only]), log_weights, place, hit.nonzero()[:, 0])
 
@@ -53,7 +53,7 @@ def _plan(targets: Targets, candidates: Shared) -> Plan:
 def _merge(candidates: Shared, device: torch.device) -> tuple[Tensor, Tensor]:
     """Different ids [C], ascending; weights of duplicates add up."""
     drawn, log_weights = candidates.ids.to(device), candidates.log_weights.to(device)
-    ids, places = drawn.unique(return_inverse=True)
+    ids, places = torch.unique(drawn, return_inverse=True)
     if len(ids) == len(drawn):
         return ids, torch.empty_like(log_weights).scatter_(0, places, log_weights)
     most = log_weights.amax()
@@ -78,21 +78,21 @@ class _SharedLoss(torch.autograd.Function):
     ) -> Tensor:
         rows = read_rows(weight_VD, bias_V1, plan.ids, law, hidden_BD.dtype)
         x_BC, x_P = _logits(hidden_BD, rows, plan, targets)
-        sign_BC, sign_P = (x_BC.sign(), x_P.sign()) if law.absolute else (None, None)
-        if law.absolute:
+        signs = (x_BC.sign(), x_P.sign()) if law.absolute else None
+        if signs is not None:
             x_BC, x_P = x_BC.abs_(), x_P.abs_()
         x_BC += plan.log_weights.to(x_BC.dtype)
         x_BC[targets.rows[plan.hits], plan.slots[plan.hits]] = -torch.inf
         losses = normalise(x_BC, x_P, targets)
-        if sign_BC is not None:
-            x_BC, x_P = x_BC.mul_(sign_BC), x_P.mul_(sign_P)
+        if signs is not None:
+            x_BC, x_P = x_BC.mul_(signs[0]), x_P.mul_(signs[1])
         ctx.save_for_backward(hidden_BD)
         ctx.p_BC, ctx.p_P, ctx.sparse = x_BC, x_P, sparse
         ctx.rows, ctx.plan, ctx.targets, ctx.weight = rows, plan, targets, weight_VD
         return losses
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         (hidden_BD,) = ctx.saved_tensors
         with torch.autocast(hidden_BD.device.type, enabled=False):
