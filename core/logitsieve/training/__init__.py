@@ -9,6 +9,8 @@ require("training", "torch", "numba")
 from logitsieve.training.clip import clip_grad_norm_  # noqa: E402
 from logitsieve.training.log_uniform import LogUniformSoftmax  # noqa: E402
 from logitsieve.training.loss import Export, SoftmaxLoss  # noqa: E402
+from logitsieve.training.quadratic import QuadraticSoftmax  # noqa: E402
+from logitsieve.training.rf import RFSoftmax  # noqa: E402
 from logitsieve.training.sampled import SampledSoftmax  # noqa: E402
 from logitsieve.training.uniform import UniformSoftmax  # noqa: E402
 from logitsieve.training.unigram import UnigramSoftmax  # noqa: E402
@@ -18,6 +20,8 @@ LOSSES: dict[str, type[SoftmaxLoss]] = {
     "uniform": UniformSoftmax,
     "log-uniform": LogUniformSoftmax,
     "unigram": UnigramSoftmax,
+    "rf": RFSoftmax,
+    "quadratic": QuadraticSoftmax,
 }
 
 __all__ = ["LOSSES", "Export", "SampledSoftmax", "SoftmaxLoss", "clip_grad_norm_"]

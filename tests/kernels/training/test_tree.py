@@ -132,15 +132,15 @@ def test_no_leaf_where_everything_is_excluded() -> None:
     assert (leaves == -1).all()
 
 
-@pytest.mark.parametrize(("scale", "absolute"), [(0.0, False), (3.0, False), (0.0, True)])
+@pytest.mark.parametrize(("normalize", "absolute"), [(False, False), (True, False), (False, True)])
 def test_within_a_leaf_classes_are_drawn_by_their_current_logits(
-    scale: float, absolute: bool
+    normalize: bool, absolute: bool
 ) -> None:
     case = Case(37, 8, [[36], [5, 6], []])
     rows, per_leaf = 3, case.per_leaf
     logits = case.hidden.astype(float) @ case.weight.T.astype(float)
-    if scale:
-        logits *= scale / np.linalg.norm(case.weight.astype(float), axis=1)
+    if normalize:
+        logits /= np.linalg.norm(case.weight.astype(float), axis=1)
     masses = np.exp(np.abs(logits) if absolute else logits)
     for row, ids in enumerate(case.excluded):
         masses[row, ids] = 0
@@ -149,7 +149,7 @@ def test_within_a_leaf_classes_are_drawn_by_their_current_logits(
 
     def ask(given: bool, uniforms: Float64, leaves: Int64, ids: Int64, log_q: Float64) -> None:
         draw_in_leaves(
-            case.weight, leaves * per_leaf, 37, per_leaf, np.float32(scale), absolute, case.hidden,
+            case.weight, leaves * per_leaf, 37, per_leaf, normalize, absolute, case.hidden,
             case.offsets, case.flat, given, uniforms, leaves, ids, log_q,
         )  # fmt: skip
 

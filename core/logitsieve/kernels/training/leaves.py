@@ -18,17 +18,17 @@ from logitsieve.kernels.pointers import keep_alive, pointer
 from logitsieve.kernels.training.tree import dot32, log_of
 from logitsieve.types.results import Float32, Float64, Int64
 
-Leaf = namedtuple("Leaf", "dim scale absolute")
+Leaf = namedtuple("Leaf", "dim normalize absolute")
 
 
 @inline
-def _logit(row, hidden, dim, scale, absolute):
-    """The logit of a row: h.w, or scale * cos(h, w) where scale > 0; h is normalised for that."""
-    x = dot32(row, hidden, dim)
-    if scale > 0:
-        norm = sqrt(dot32(row, row, dim))
-        x = scale * x / norm if norm > 0 else 0.0
-    return abs(x) if absolute else x
+def _logit(row, hidden, leaf):
+    """h.w, or h.w / |w| of rows that are to be normalised."""
+    x = dot32(row, hidden, leaf.dim)
+    if leaf.normalize:
+        norm = sqrt(dot32(row, row, leaf.dim))
+        x = x / norm if norm > 0 else 0.0
+    return abs(x) if leaf.absolute else x
 
 
 @inline
@@ -36,7 +36,7 @@ def _fill_masses(leaf, rows, hidden, excluded, x0, x1, first, count, masses):
     """masses[:count] = e^(x - the largest x) of a leaf's classes, 0 for the excluded; their sum."""
     most, total = -np.inf, 0.0
     for j in range(count):
-        masses[j] = _logit(row_of(rows, j, leaf.dim), hidden, leaf.dim, leaf.scale, leaf.absolute)
+        masses[j] = _logit(row_of(rows, j, leaf.dim), hidden, leaf)
     for i in range(x0, x1):
         if first <= excluded[i] < first + count:
             masses[excluded[i] - first] = -np.inf
@@ -62,7 +62,7 @@ def _draw(masses, count, target):
 
 
 @kernel(
-    "(float32[:,::1], int64[:,::1], int64, int64, float32, boolean, float32[:,::1], int64[::1],"
+    "(float32[:,::1], int64[:,::1], int64, int64, boolean, boolean, float32[:,::1], int64[::1],"
     " int64[::1], boolean, float64[:,::1], int64[:,::1], int64[:,::1], float64[:,::1])"
 )
 def draw_in_leaves(
@@ -70,7 +70,7 @@ def draw_in_leaves(
     starts: Int64,
     classes: int,
     per_leaf: int,
-    scale: float,
+    normalize: bool,
     absolute: bool,
     hidden: Float32,
     offsets: Int64,
@@ -83,13 +83,14 @@ def draw_in_leaves(
 ) -> None:
     """Fill ids [Q, M] within leaves [Q, M] by e^logit of hidden [Q, D]; add to log_q [Q, M].
 
-    The rows of a leaf begin at row starts [Q, M] of matrix [., D]. `scale` and `absolute`: see
-    training.classes.Law, 0 for no scale. Equal leaves of a query lie side by side; -1 gives id -1.
-    With `given`, the ids are read and `uniforms` [Q, M] are not. Excluded: as for `descend`.
+    The rows of a leaf begin at row starts [Q, M] of matrix [., D]. A logit is h.w, with `normalize`
+    h.w / |w|, with `absolute` the absolute value of that. Equal leaves of a query lie side by side;
+    -1 gives id -1. With `given`, the ids are read and `uniforms` [Q, M] are not. Excluded: as for
+    `descend`.
     """
     draws, dim = leaves.shape[1], hidden.shape[1]
     scratch = np.empty(per_leaf)
-    masses, leaf = pointer(scratch), Leaf(dim, scale, absolute)
+    masses, leaf = pointer(scratch), Leaf(dim, normalize, absolute)
     for r in range(leaves.shape[0]):
         own, done, total, count = row_of(pointer(hidden), r, dim), -1, 1.0, 0
         for i in range(draws):

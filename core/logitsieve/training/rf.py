@@ -1,0 +1,46 @@
+"""RF-softmax: negatives in proportion to a Gaussian kernel, by random features and a tree.
+
+Rawat et al. 2019, Sampled Softmax with Random Fourier Features, section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from logitsieve.training.features import FEATURES
+from logitsieve.training.kernel_softmax import KernelSoftmax, TreeOptions
+from logitsieve.training.loss import at_least
+from logitsieve.types.errors import InvalidRequest
+
+SCALE = 1 / 0.3**2  # tau: the temperature 0.3 of section 4.1 is 1 / sqrt(tau)
+NU = 4.0  # below tau (Remark 2); T = 1 / sqrt(nu) = 0.5 in Figure 1
+
+
+class RFSoftmax(KernelSoftmax):
+    """x = scale * cos(h, w), no bias; branches by exp(nu cos(h, w)), in estimation.
+
+    n_features: R, the number of random directions (D in the paper). nu: larger is nearer to the
+    softmax and noisier. features: "structured" (SORF), "fourier" or "positive".
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        n_features: int = 512,
+        nu: float = NU,
+        features: str = "structured",
+        **options: Unpack[TreeOptions],
+    ) -> None:
+        at_least("in_features", in_features, 1)
+        at_least("n_features", n_features, 1)
+        if not 0 < nu < float("inf"):
+            raise InvalidRequest("nu", nu, "a positive number")
+        if features not in FEATURES:
+            raise InvalidRequest("features", features, ", ".join(FEATURES))
+        options.setdefault("scale", SCALE)
+        if options["scale"] is None:
+            raise InvalidRequest("scale", None, "a positive number: the kernel needs unit vectors")
+        phi = FEATURES[features](in_features, n_features, nu, options.get("seed", 0))
+        super().__init__(in_features, n_classes, phi, **options)
