@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads.clustering import cluster_arrays
+from logitsieve.heads.reduction import augmented
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
 from logitsieve.index_builder.fit_graph import graph_arrays as build_graph
-from logitsieve.index_builder.fit_ivf import cluster_arrays
 from logitsieve.index_builder.fit_svd import preview_arrays
-from logitsieve.index_builder.fitted import augmented
 from logitsieve.kernels.lsh import bucket_tables
 
 
@@ -76,7 +76,7 @@ def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
 
 def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     """Ten clusters."""
-    return cluster_arrays(_finite(softmax), 10, BuildConfig(kmeans_iterations=4), seed=0)
+    return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
 
 
 def graph_arrays(softmax: Softmax) -> dict[str, np.ndarray]:

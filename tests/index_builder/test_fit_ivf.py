@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads.clustering import cluster_arrays
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_ivf import cluster_arrays, cluster_ranks, fit_ivf
+from logitsieve.index_builder.fit_ivf import cluster_ranks, fit_ivf
 from logitsieve.index_builder.fitted import TARGET, judges
 from logitsieve.types.options import no_progress
 from tests.index_builder.clustered import make_exact, make_material
@@ -15,7 +16,7 @@ from tests.synthetic import make_softmax
 @pytest.mark.parametrize("clusters", [1, 9, 300, 999])
 def test_every_row_is_in_one_list_and_none_is_empty(clusters: int) -> None:
     softmax = make_softmax()
-    arrays = cluster_arrays(softmax, clusters, BuildConfig(), seed=0)
+    arrays = cluster_arrays(softmax, clusters, BuildConfig().kmeans_iterations, seed=0)
     assert sorted(arrays["ids"]) == list(range(300))
     assert (np.diff(arrays["offsets"]) > 0).all()
     assert arrays["offsets"][-1] == 300
@@ -25,7 +26,7 @@ def test_every_row_is_in_one_list_and_none_is_empty(clusters: int) -> None:
 def test_equal_rows_share_a_list() -> None:
     few = make_softmax(vocab_size=5)
     softmax = Softmax(np.repeat(few.weight, 20, axis=0), np.repeat(few.bias, 20))
-    arrays = cluster_arrays(softmax, 40, BuildConfig(), seed=0)
+    arrays = cluster_arrays(softmax, 40, BuildConfig().kmeans_iterations, seed=0)
     assert (np.diff(arrays["offsets"]) % 20 == 0).all()
 
 
@@ -33,7 +34,7 @@ def test_the_bias_routes() -> None:
     """Rows that differ in nothing but their bias."""
     bias = np.array([-5, 0, 5], np.float32).repeat(30)
     softmax = Softmax(np.ones((90, 4), np.float32), bias)
-    arrays = cluster_arrays(softmax, 12, BuildConfig(), seed=0)
+    arrays = cluster_arrays(softmax, 12, BuildConfig().kmeans_iterations, seed=0)
     exact = make_exact(softmax)
     head = HEADS["ivf"].from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={"nprobe": 1})
     top = head.topk(np.zeros((1, 4), np.float32), 3)
@@ -43,7 +44,7 @@ def test_the_bias_routes() -> None:
 
 def test_ranks_are_what_a_head_needs() -> None:
     softmax, material = make_material()
-    arrays = cluster_arrays(softmax, 20, BuildConfig(), seed=0)
+    arrays = cluster_arrays(softmax, 20, BuildConfig().kmeans_iterations, seed=0)
     hidden, labels = judges(material)
     needed, read = cluster_ranks(arrays, hidden, labels)
     exact = make_exact(softmax)
@@ -62,7 +63,7 @@ def test_the_start_that_reads_least_is_kept() -> None:
     made = fit_ivf(material, config, no_progress)
     best = min(range(4), key=lambda start: made.history[start]["rows"])
     assert made.knobs == {"nprobe": made.history[best]["nprobe"]}
-    expected = cluster_arrays(softmax, 30, config, 5 + best)
+    expected = cluster_arrays(softmax, 30, config.kmeans_iterations, 5 + best)
     for name, array in expected.items():
         np.testing.assert_array_equal(array, made.arrays[name])
     needed, _ = cluster_ranks(expected, *judges(material))

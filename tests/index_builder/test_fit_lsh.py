@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Head, Softmax
+from logitsieve.heads.hashing import draw_planes, hash_vectors, of_queries
 from logitsieve.heads.lsh import LshHead
+from logitsieve.heads.reduction import COSINE, MIPS, RANGED
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_lsh import draw_planes, fit_lsh, hash_vectors, of_queries
+from logitsieve.index_builder.fit_lsh import fit_lsh
 from logitsieve.index_builder.fitted import Made
-from logitsieve.index_builder.lsh_reduction import COSINE, MIPS, RANGED
 from logitsieve.index_builder.material import Material
 from logitsieve.types.errors import InvalidRequest
 from tests.index_builder.clustered import make_exact, make_material

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
+from logitsieve.heads.reduction import augmented
 from logitsieve.index_builder import fitted
-from logitsieve.index_builder.fitted import augmented, judges, least_reaching
+from logitsieve.index_builder.fitted import judges, least_reaching
 from tests.index_builder.clustered import make_material
 from tests.synthetic import make_hidden, make_softmax
 

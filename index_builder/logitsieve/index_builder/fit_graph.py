@@ -18,8 +18,9 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads.graph import GraphHead, one_thread, width
+from logitsieve.heads.reduction import augmented
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import TARGET, Made, augmented, judges
+from logitsieve.index_builder.fitted import TARGET, Made, judges
 from logitsieve.index_builder.material import Material
 from logitsieve.types.options import Progress
 from logitsieve.types.results import Float32, Int64

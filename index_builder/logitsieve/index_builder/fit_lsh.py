@@ -15,9 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from logitsieve.evaluation.bounds import wilson
-from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import Made
-from logitsieve.index_builder.lsh_reduction import (
+from logitsieve.heads.hashing import draw_planes, hash_vectors, of_queries
+from logitsieve.heads.reduction import (
     COSINE,
     MIPS,
     RANGED,
@@ -25,13 +24,14 @@ from logitsieve.index_builder.lsh_reduction import (
     best_beta,
     squared_norms,
 )
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fitted import Made
 from logitsieve.index_builder.material import Material
 from logitsieve.kernels.lsh import bucket_tables, lsh_collisions
-from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.simhash import LARGEST_BITS, probe_order, simhash_codes
+from logitsieve.kernels.simhash import LARGEST_BITS, probe_order
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32, Int32, Int64
+from logitsieve.types.results import Float32, Int64
 
 JUDGES = 512  # held-out contexts of the search
 WORDS = 1 << 14  # of the vocabulary that the search hashes, and that are hashed at once
@@ -197,31 +197,6 @@ def _growing(most: int) -> list[int]:
     """Half as many more, then a third as many, in turns: LEAST_TABLES, 12, 16, 24, ... `most`."""
     steps = [LEAST_TABLES * (2 + n % 2) << n // 2 >> 1 for n in range(2 * LARGEST_BITS)]
     return [*(tables for tables in steps if tables < most), most]
-
-
-def draw_planes(tables: int, bits: int, dim: int, seed: int) -> Float32:
-    """float32 [L, N, X]: Gaussian; fewer tables are the first of more."""
-    random = np.random.default_rng([seed, bits])
-    return random.standard_normal((tables, bits, dim + 2), np.float32)
-
-
-def of_queries(planes_LNX: Float32, beta: float) -> tuple[Float32, Float32]:
-    """(planes [L, N, D], shifts [J]): what h~ = [h; beta; 0] makes of the planes."""
-    shifts = planes_LNX[:, :, -2] * np.float32(beta)
-    return np.ascontiguousarray(planes_LNX[:, :, :-2]), shifts.ravel()
-
-
-def hash_vectors(vectors_UX: Float32, planes_LNX: Float32, threads: int) -> Int32:
-    """int32 [U, L]: every vector's bucket in every table."""
-    codes = np.empty((len(vectors_UX), len(planes_LNX)), np.int32)
-    shifts = np.zeros(planes_LNX.shape[0] * planes_LNX.shape[1], np.float32)
-
-    def fill(start: int, stop: int) -> int:
-        simhash_codes(vectors_UX[start:stop], planes_LNX, shifts, codes[start:stop])
-        return 0
-
-    run_slices(fill, len(vectors_UX), threads)
-    return codes
 
 
 def fit_lsh(material: Material, config: BuildConfig, progress: Progress) -> Made:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from logitsieve.heads import Softmax
 from logitsieve.index_builder.material import Material
 from logitsieve.types.results import Float32, Int64
 
@@ -50,18 +49,3 @@ def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
 def _quantile(values: np.ndarray, share: float) -> int:
     ordered = np.sort(values, axis=None)
     return int(ordered[int(np.ceil(share * ordered.size)) - 1])
-
-
-def augmented(softmax: Softmax) -> Float32:
-    """[V, D+2] unit rows [w; b; sqrt(M^2 - ||[w; b]||^2)] / M, M the largest norm of [w; b].
-
-    With the query [h; 1; 0] the largest logit is the smallest distance and the smallest angle.
-    """
-    rows = np.empty((softmax.vocab_size, softmax.dim + 2), np.float32)
-    squares_V = np.einsum("vd,vd->v", softmax.weight, softmax.weight, dtype=np.float64)
-    squares_V += softmax.bias.astype(np.float64) ** 2
-    largest = np.sqrt(squares_V.max()) or np.float64(1.0)  # float64: the norm may exceed float32
-    np.divide(softmax.weight, largest, out=rows[:, :-2], casting="same_kind")
-    np.divide(softmax.bias, largest, out=rows[:, -2], casting="same_kind")
-    rows[:, -1] = np.sqrt(np.maximum(0.0, 1.0 - squares_V / largest**2))
-    return rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.lsh_reduction import (
+from logitsieve.heads.reduction import (
     COSINE,
     HEADROOM,
     MIPS,

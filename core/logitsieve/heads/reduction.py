@@ -6,6 +6,8 @@ to w~ and 0 to h~ all norms are M, so that angles order as inner products do. M 
 range of norms (Yan et al. 2018, Norm-Ranging LSH); without the number appended, angles ignore
 norms. A sign does not change with a vector's length: rows are scaled to length 1.
 
+What is fitted to a frozen softmax and what follows one that is trained share these.
+
 Shape letters: V vocabulary, D hidden size, X = D + 2, U rows.
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logitsieve.heads import Softmax
+from logitsieve.heads.base import Softmax
 from logitsieve.types.results import Float32, Float64, Int64
 
 COSINE = 0  # ranges of norms: none is told from another, ...
@@ -77,15 +79,28 @@ class Reduction:
 
     def vectors(self, rows_U: Int64) -> Float32:
         """float32 [U, X] of length 1: rows of W, their biases, and what the norm lacks of M."""
-        norms, largest = self.norms[rows_U], self.largest[rows_U]
         vectors = np.empty((len(rows_U), self.softmax.dim + 2), np.float32)
         for start in range(0, len(rows_U), BLOCK_ROWS):
-            part = slice(start, start + BLOCK_ROWS)
-            scale = 1 / largest[part]
-            vectors[part, :-2] = self.softmax.weight[rows_U[part]] * scale[:, None]
-            vectors[part, -2] = self.softmax.bias[rows_U[part]] * scale / self.beta
-        vectors[:, -1] = np.sqrt(np.maximum(1 - (norms / largest) ** 2, 0))
+            rows = rows_U[start : start + BLOCK_ROWS]
+            weight, bias = self.softmax.weight[rows], self.softmax.bias[rows]
+            lift(
+                weight,
+                bias / self.beta,
+                self.norms[rows],
+                self.largest[rows],
+                vectors[start : start + len(rows)],
+            )
         return vectors
+
+
+def lift(
+    weight_UD: Float32, bias_U: Float64, norms_U: Float64, largest_U: Float64, out_UX: Float32
+) -> None:
+    """Fill out with [w; b; what the norm ||[w; b]|| lacks of M] / M, M the row's own `largest`."""
+    scale = 1 / largest_U
+    out_UX[:, :-2] = weight_UD * scale[:, None]
+    out_UX[:, -2] = bias_U * scale
+    out_UX[:, -1] = np.sqrt(np.maximum(1 - (norms_U / largest_U) ** 2, 0))
 
 
 def squared_norms(softmax: Softmax) -> Float64:
@@ -95,3 +110,18 @@ def squared_norms(softmax: Softmax) -> Float64:
         block = softmax.weight[start : start + BLOCK_ROWS].astype(np.float64)
         squares[start : start + BLOCK_ROWS] = np.einsum("vd,vd->v", block, block)
     return squares
+
+
+def augmented(softmax: Softmax) -> Float32:
+    """[V, D+2] unit rows [w; b; sqrt(M^2 - ||[w; b]||^2)] / M, M the largest norm of [w; b].
+
+    With the query [h; 1; 0] the largest logit is the smallest distance and the smallest angle.
+    """
+    rows = np.empty((softmax.vocab_size, softmax.dim + 2), np.float32)
+    squares_V = np.einsum("vd,vd->v", softmax.weight, softmax.weight, dtype=np.float64)
+    squares_V += softmax.bias.astype(np.float64) ** 2
+    largest = np.sqrt(squares_V.max()) or np.float64(1.0)  # float64: the norm may exceed float32
+    np.divide(softmax.weight, largest, out=rows[:, :-2], casting="same_kind")
+    np.divide(softmax.bias, largest, out=rows[:, -2], casting="same_kind")
+    rows[:, -1] = np.sqrt(np.maximum(0.0, 1.0 - squares_V / largest**2))
+    return rows
