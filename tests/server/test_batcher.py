@@ -166,8 +166,14 @@ def test_who_cannot_be_answered_in_time_is_refused_at_once_or_never_computed() -
         queue.put(waiting(1))
         taken(queue)  # now the pace is known
         queue.put(waiting(60))
-        with pytest.raises(Overloaded, match="left"):
-            queue.put(waiting(1, deadline=monotonic() + 0.01))
+        for left_s in (0.01, 0.1):  # the queue takes 0.06 s
+            with pytest.raises(Overloaded, match="left"):
+                queue.put(waiting(1, deadline=monotonic() + left_s))
+            with pytest.raises(Overloaded, match="left"):
+                queue.admit(left_s)
+        queue.admit(0.2)
+        with pytest.raises(DeadlineExceeded):
+            queue.admit(0.0)
         with pytest.raises(DeadlineExceeded):
             queue.put(waiting(1, deadline=monotonic()))
         patient = waiting(1, k=4, deadline=monotonic() + 100)
@@ -177,6 +183,39 @@ def test_who_cannot_be_answered_in_time_is_refused_at_once_or_never_computed() -
         batch = queue.take()
         assert batch == Batch([], [patient])
         assert (queue.rows, queue.in_flight) == (0, 0)
+
+    scene(play())
+
+
+@pytest.mark.parametrize("missed", [1.0, 1.3])
+def test_at_twice_the_load_what_is_computed_is_in_time(missed: float) -> None:
+    """A second's patience, 5 ms each, and `missed` times that, which nobody measures."""
+
+    async def play() -> None:
+        now, each_s, patience_s = 0.0, 0.005, 1.0
+        queue = batcher(max_in_flight=1000, max_rows=10**6, clock=lambda: now)
+        due, in_time, late, refused = 0.0, 0, 0, 0
+        while now < 20:
+            while due <= now:
+                try:
+                    queue.put(waiting(BATCH_ROWS, deadline=due + patience_s))
+                except (Overloaded, DeadlineExceeded):
+                    refused += 1
+                due += each_s * missed / 2
+            if not queue.rows:
+                now = due
+                continue
+            batch = queue.take()
+            assert batch is not None
+            if batch.pieces:
+                now += each_s * missed
+                finish(queue, batch, took_us=each_s * 1e6)
+                deadlines = [piece.waiting.deadline or 0 for piece in batch.pieces]
+                in_time += sum(now <= deadline for deadline in deadlines)
+                late += sum(now > deadline for deadline in deadlines)
+        assert in_time >= 0.98 * 20 / (each_s * missed)
+        assert refused > 0.9 * in_time
+        assert late == 0
 
     scene(play())
 

@@ -75,6 +75,8 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Wo
         with pytest.raises(Overloaded) as caught:
             await run(work, pytest.fail, LARGE)
         assert caught.value.retry_after_s > 0
+        with pytest.raises(Overloaded):
+            work.admit(None)
         with pytest.raises(Overloaded):  # small work does not pass those who wait
             await run(work, pytest.fail, SMALL)
         waiting.cancel()
@@ -84,6 +86,7 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Wo
         release.set()
         assert (await first)[0] == "first"
         assert (await run(work, lambda: "next", LARGE))[0] == "next"
+        work.admit(None)
 
     asyncio.run(scene())
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
-from math import inf
+from collections.abc import Callable, Collection
 from threading import Condition
 from time import monotonic, perf_counter_ns
 from typing import NamedTuple
@@ -32,6 +31,11 @@ BATCH_US = 2000.0
 LEAST_RETRY_S = 0.05
 
 TOO_LATE = "the deadline passed before computing"
+
+# How much of the time that a request has left it may spend in the queue. The rest is for computing
+# it, for the way back, and for what estimates miss: where requests are let in that would be next
+# just before their deadline, a queue under overload computes answers that come too late.
+PATIENCE = 0.5
 
 # How much of the pace is the last batch's.
 FRESH = 0.2
@@ -130,7 +134,16 @@ class Batcher:
     if it came when nothing was computing.
     """
 
-    def __init__(self, *, workers: int, max_in_flight: int, max_rows: int, delay_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int,
+        max_in_flight: int,
+        max_rows: int,
+        delay_s: float,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._clock = clock
         self._workers, self._max_in_flight = workers, max_in_flight
         self._max_rows, self._delay_s = max_rows, delay_s
         self._changed = Condition()
@@ -146,16 +159,26 @@ class Batcher:
         """About when a request that comes now will be computed."""
         return self._us * self._pace / self._workers * 1e-6
 
-    def put(self, waiting: Waiting) -> None:
-        """Enter at the end.
+    def admit(self, time_left_s: float | None) -> None:
+        """Refuse what need not be looked at any more: by time or number, whatever it asks.
 
-        DeadlineExceeded if its time is up; Overloaded if it would be before its turn, or where too
-        much is in flight.
+        DeadlineExceeded if its time is up; Overloaded where too much is in flight, or so much that
+        it would spend more than PATIENCE of its time in the queue.
         """
+        if time_left_s is not None:
+            if time_left_s <= 0:
+                raise DeadlineExceeded(TOO_LATE)
+            if self.wait_s > PATIENCE * time_left_s:
+                raise self._overloaded(f"the queue takes too much of the {time_left_s:.3g} s left")
+        if self.in_flight >= self._max_in_flight:
+            raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
+
+    def put(self, waiting: Waiting) -> None:
+        """Enter at the end; raises what `admit` does, and Overloaded where too many rows wait."""
         with self._changed:
-            self._admit(waiting)
+            self._enter(waiting)
             alone = self.in_flight < self._workers
-            waiting.ready_at = 0.0 if alone else monotonic() + self._delay_s
+            waiting.ready_at = 0.0 if alone else self._clock() + self._delay_s
             self.in_flight += 1
             self._us += waiting.left * waiting.us_per_row
             self._append(waiting)
@@ -206,16 +229,10 @@ class Batcher:
             self.rows = 0
             return rest
 
-    def _admit(self, waiting: Waiting) -> None:
+    def _enter(self, waiting: Waiting) -> None:
         if self._closed:
             raise Unavailable("the server is stopping")
-        left_s = inf if waiting.deadline is None else waiting.deadline - monotonic()
-        if left_s <= 0:
-            raise DeadlineExceeded(TOO_LATE)
-        if left_s <= self.wait_s:
-            raise self._overloaded(f"the queue outlasts the {left_s:.3g} s that are left")
-        if self.in_flight >= self._max_in_flight:
-            raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
+        self.admit(None if waiting.deadline is None else waiting.deadline - self._clock())
         if self._queue and self.rows + waiting.left > self._max_rows:
             raise self._overloaded(f"{self.rows} rows wait, {self._max_rows} are the most allowed")
 
@@ -234,7 +251,7 @@ class Batcher:
     def _pause_s(self, first: Waiting) -> float:
         if first.key is None or first.left >= first.batch_rows:
             return 0.0
-        return first.ready_at - monotonic()
+        return first.ready_at - self._clock()
 
     def _next(self) -> Batch:
         late: list[Waiting] = []
@@ -265,7 +282,7 @@ class Batcher:
     def _in_time(self, waiting: Waiting) -> bool:
         if waiting.future.done():
             return False
-        return waiting.deadline is None or monotonic() < waiting.deadline
+        return waiting.deadline is None or self._clock() < waiting.deadline
 
     def _piece(self, waiting: Waiting, most: int) -> Piece:
         self.rows -= waiting.left

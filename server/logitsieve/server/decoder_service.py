@@ -61,6 +61,7 @@ class DecoderService:
         """The serialized response to one request."""
         served = self._repository.served(request.target.model)
         call.model = served.decoder.name
+        self._work.admit(time_left_s)  # what is refused costs no more than it must
         with served.leases:  # until the reply is made, whatever is loaded meanwhile
             asked = method.read(request, self._config, served.decoder.index)
             aim = to_aim(request.target)

@@ -60,6 +60,11 @@ class Work:
         """Rows that wait."""
         return self._batcher.rows
 
+    def admit(self, time_left_s: float | None) -> None:
+        """Refuse a request before it is read where `run` would, unless it is small."""
+        if self._batcher.in_flight > self._threads:
+            self._batcher.admit(time_left_s)
+
     async def run(
         self,
         point: Point,
@@ -72,7 +77,8 @@ class Work:
         """(what `asked.compute(point)` returns, nanoseconds from `arrived_ns` to its start).
 
         DeadlineExceeded if no time is left at the start, Overloaded if too much is in flight or
-        the queue outlasts the time that is left. Cancelled while it waits, it is never computed.
+        the queue takes too much of the time that is left. Cancelled while it waits, it is never
+        computed.
         """
         if estimate_us < INLINE_US and self._batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
@@ -103,11 +109,13 @@ class Work:
             finished = self._finish(batch)
             took_us = (perf_counter_ns() - started) / 1000
             self._batcher.done(batch, took_us, {waiting for waiting, _ in finished})
+            loop = (batch.pieces[0].waiting if batch.pieces else batch.late[0]).future.get_loop()
+            # Only the list is left to this thread: whatever else it held while the loop goes on
+            # would keep an index mapped that is unloaded by then.
+            handed = [(batch.rows, finished)]
+            del batch, finished
             # One hop back to the loop for the whole batch.
-            some = batch.pieces[0].waiting if batch.pieces else batch.late[0]
-            some.future.get_loop().call_soon_threadsafe(self._deliver, batch.rows, finished)
-            # Kept until the next one, they would keep an index that is unloaded mapped.
-            del batch, finished, some
+            loop.call_soon_threadsafe(self._deliver, handed)
 
     def _finish(self, batch: Batch) -> Finished:
         """What is answered now; pieces of a request are kept until its last."""
@@ -123,7 +131,8 @@ class Work:
                 finished.append((waiting, joined(waiting.parts)))
         return finished
 
-    def _deliver(self, rows: int, finished: Finished) -> None:
+    def _deliver(self, handed: list[tuple[int, Finished]]) -> None:
+        rows, finished = handed.pop()
         if rows:
             self._counted(rows)
         for waiting, outcome in finished:
