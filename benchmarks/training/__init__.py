@@ -1,0 +1,1 @@
+"""What training with a sub-linear softmax costs, and what is learned by it."""

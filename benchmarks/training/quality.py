@@ -1,0 +1,251 @@
+"""What is learned: `python -m benchmarks.training.quality` (experiment 1).
+
+An LSTM language model on docs.txt.gz (V = 10,000, D = 200, two layers, no tying), judged by the
+full softmax's perplexity on 40,000 words held out in blocks. Every run reads the same text in the
+same order; the learning rate of each method is searched for (one seed, 300,000 words). All methods
+have the same optimizers: AdamW for the LSTM, and for the two matrices AdamW where gradients are
+dense and SparseAdam where they are sparse, or what --head-optimizer says for all.
+
+parts: main (full, full normalised, LSH, uniform, RF; three seeds), classes (every other method at
+100 and 1,100 scored classes, one seed: papers/002 and 000), features (R of RF-softmax: papers/002
+Figure 2), nu (its Figure 1), large (V = 64,000, R = 2,048 and 8,192: its Figure 4, 300,000 words).
+
+Writes quality.json, .md, quality.svg (perplexity by step and by second) and features.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.race.bars import bars
+from benchmarks.training import lm, plots
+from benchmarks.training.data import docs
+from benchmarks.training.entrants import Entrant, parse_all, present, scoring
+from benchmarks.training.runs import (
+    Found,
+    Runs,
+    begin,
+    conditions,
+    default,
+    integers,
+    numbers,
+    parser_of,
+    write,
+)
+from logitsieve.training import LOSSES
+from logitsieve.training.trainer.corpus import Corpus
+from logitsieve.types.options import Progress
+
+TAU = 1 / 0.3**2  # papers/002
+FULL = Entrant("full")
+NORMALISED = Entrant("full", (f"scale={TAU:.3f}",))
+RF = scoring("rf", 100)
+
+
+class Case(NamedTuple):
+    """A method, its vocabulary, its words, how many seeds, and whether a rate is searched for."""
+
+    part: str
+    entrant: Entrant
+    vocabulary: int
+    tokens: int
+    seeds: int
+    searched: Entrant  # whose learning rate it takes
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is not kept, write the raw numbers, the table and the pictures."""
+    parser = parser_of(__doc__)
+    add_training(parser)
+    parser.add_argument("--parts", help="of main, classes, features, nu, large (all)")
+    parser.add_argument("--methods", help="LOSS[:NAME=VALUE;...],... instead of the parts")
+    parser.add_argument("--seeds", type=int, help="seeds of the main rows (3)")
+    parser.add_argument("--sizes", type=integers, help="scored classes of `classes` (100,1100)")
+    options = parser.parse_args(arguments)
+    short = {"parts": "main", "tokens": 200_000, "seeds": 1, "search": 0, "valid": 20_000}
+    runs, about = begin(options, short, "quality")
+    default_training(options)
+    default(options, parts="main,classes,features,nu,large", seeds=3, sizes=[100, 1100])
+    records = []
+    with bars() as progress:
+        cases = cases_of(options)
+        for number, case in enumerate(cases):
+            corpus = corpus_of(options, case.vocabulary, progress)
+            lr, tried = rate_of(runs, case.searched, corpus, options, progress)
+            for seed in range(1, case.seeds + 1):
+                record = train(runs, case, corpus, lr, seed, options, progress)
+                records.append({"part": case.part, "tried": tried, **record})
+            progress("quality", number + 1, len(cases))
+    results = {**about, "tokens": options.tokens, "dim": options.dim, "runs": records}
+    write(options.out / "quality.json", results, markdown(results))
+    plots.draw_quality(results, options.out)
+
+
+def add_training(parser: argparse.ArgumentParser) -> None:
+    """The options of every experiment that trains language models."""
+    parser.add_argument("--tokens", type=int, help="words of a run (2,000,000)")
+    parser.add_argument("--search", type=int, help="words of a search run, 0 for none (300,000)")
+    parser.add_argument("--rates", type=numbers, help="learning rates tried (0.001 to 0.008)")
+    parser.add_argument("--valid", type=int, help="words that judge (40,000)")
+    parser.add_argument("--vocabulary", type=int, default=10_000, help="V")
+    parser.add_argument("--dim", type=int, default=200, help="D")
+    parser.add_argument("--rows", type=int, default=32, help="streams; times 35: B")
+    parser.add_argument("--head-optimizer", default="auto", help="auto, adagrad, sgd")
+    parser.add_argument("--text", help="another text, words split by spaces")
+
+
+def default_training(options: argparse.Namespace) -> None:
+    """What TRAINING asks for, where neither the user nor `--short` says otherwise."""
+    default(options, tokens=2_000_000, search=300_000, rates=[1e-3, 2e-3, 4e-3, 8e-3], valid=40_000)
+
+
+def corpus_of(options: argparse.Namespace, vocabulary: int, progress: Progress) -> Corpus:
+    """The text at that vocabulary."""
+    return docs(
+        options.shared,
+        options.cache,
+        vocabulary,
+        progress,
+        text=options.text and options.shared.__class__(options.text),
+        valid_words=options.valid,
+    )
+
+
+def cases_of(options: argparse.Namespace) -> list[Case]:
+    """All methods of all parts, as far as the registry has them."""
+    tokens, size = options.tokens, options.vocabulary
+    if options.methods:
+        return [
+            Case("methods", each, size, tokens, options.seeds, each)
+            for each in present(parse_all(options.methods))
+        ]
+    few = options.sizes[0]
+    main_rows = [
+        FULL,
+        NORMALISED,
+        *(scoring(name, max(options.sizes)) for name in ("lsh", "uniform")),
+    ]
+    main_rows.append(scoring("rf", few))
+    rest = [
+        scoring(name, m)
+        for name in LOSSES
+        if name not in ("full", "chunked")
+        for m in options.sizes
+    ]
+    rf = scoring("rf", few)
+    parts: dict[str, list[Case]] = {
+        "main": [Case("main", e, size, tokens, options.seeds, e) for e in present(main_rows)],
+        "classes": [
+            Case("classes", e, size, tokens, 1, e) for e in present(rest) if e not in main_rows
+        ],
+        "features": [
+            Case("features", e, size, tokens, 1, rf)
+            for e in present(rf.plus(f"n_features={r}") for r in (128, 256, 512, 1024))
+        ],
+        "nu": [
+            Case("nu", e, size, tokens, 1, rf)
+            for e in present(rf.plus(f"nu={nu}") for nu in (1.0, 2.0, 4.0, 8.0, 11.1, 16.0))
+        ],
+        "large": [
+            Case("large", e, 64_000, min(tokens, 300_000), 1, rf)
+            for e in present([NORMALISED, *(rf.plus(f"n_features={r}") for r in (2048, 8192))])
+        ],
+    }
+    return [case for part in options.parts.split(",") for case in parts[part]]
+
+
+def rate_of(
+    runs: Runs, entrant: Entrant, corpus: Corpus, options: argparse.Namespace, progress: Progress
+) -> tuple[float, list[Found]]:
+    """The learning rate with the least perplexity after a search run, and all that were tried."""
+    if not options.search:
+        return 3e-3, []
+    tried = []
+    for lr in options.rates:
+        config = _config(entrant, lr, 1, options.search, options)
+        found = _run(runs, config, corpus, progress, looks=1)
+        tried.append({"lr": lr, "perplexity": found.get("perplexity", float("inf"))})
+    return min(tried, key=lambda each: each["perplexity"])["lr"], tried
+
+
+def train(
+    runs: Runs,
+    case: Case,
+    corpus: Corpus,
+    lr: float,
+    seed: int,
+    options: argparse.Namespace,
+    progress: Progress,
+) -> Found:
+    """One run at that rate."""
+    config = _config(case.entrant, lr, seed, case.tokens, options)
+    record = _run(runs, config, corpus, progress, looks=lm.LOOKS)
+    return {"method": case.entrant.label, "seed": seed, **record}
+
+
+def _config(
+    entrant: Entrant, lr: float, seed: int, tokens: int, options: argparse.Namespace
+) -> Any:
+    return lm.config_of(
+        entrant,
+        vocabulary=options.vocabulary,
+        dim=options.dim,
+        streams=options.rows,
+        words=tokens,
+        lr=lr,
+        seed=seed,
+        head_optimizer=options.head_optimizer,
+        threads=options.threads,
+    )
+
+
+def _run(runs: Runs, config: Any, corpus: Corpus, progress: Progress, looks: int) -> Found:
+    settings = {**lm.settings_of(config, corpus), "looks": looks}
+    return runs.get(settings, lambda: lm.train(config, corpus, progress, looks)[0])
+
+
+def markdown(results: Found) -> str:
+    """Conditions, then a row for each method: means over its seeds."""
+    rows = grouped(results["runs"])
+    full = {
+        run["settings"]["classes"]: run["perplexity"]
+        for run in results["runs"]
+        if run["method"] == FULL.label and "failed" not in run
+    }
+    lines = [
+        f"{conditions(results)} LSTM of two layers, D = {results['dim']}, {results['tokens']:,} words a run. "
+        "Perplexity of the full softmax on held-out text, mean over seeds (least to most); "
+        "seconds are those of the training steps.",
+        "",
+        "| part | method | V | seeds | lr | perplexity | over full | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (part, method, classes), own in rows.items():
+        done = [run for run in own if "failed" not in run]
+        if not done:
+            lines.append(f"| {part} | {method} | {classes:,} | {own[0]['failed']} ||||")
+            continue
+        found = [run["perplexity"] for run in done]
+        mean = statistics.fmean(found)
+        over = f"{mean / full[classes] - 1:+.1%}" if classes in full else ""
+        seconds = statistics.fmean(run["seconds"] for run in done)
+        lines.append(
+            f"| {part} | {method} | {classes:,} | {len(done)} | {done[0]['settings']['lr']:g} "
+            f"| {mean:.1f} ({min(found):.1f} to {max(found):.1f}) | {over} | {seconds:,.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def grouped(runs: Sequence[Found]) -> dict[tuple[str, str, int], list[Found]]:
+    """Runs by part, method and V, seeds together."""
+    rows: dict[tuple[str, str, int], list[Found]] = {}
+    for run in runs:
+        rows.setdefault((run["part"], run["method"], run["settings"]["classes"]), []).append(run)
+    return rows
+
+
+if __name__ == "__main__":
+    main()
