@@ -94,7 +94,7 @@ class Reduction:
 
 
 def lift(
-    weight_UD: Float32, bias_U: Float64, norms_U: Float64, largest_U: Float64, out_UX: Float32
+    weight_UD: Float32, bias_U: Float32, norms_U: Float64, largest_U: Float64, out_UX: Float32
 ) -> None:
     """Fill out with [w; b; what the norm ||[w; b]|| lacks of M] / M, M the row's own `largest`."""
     scale = 1 / largest_U

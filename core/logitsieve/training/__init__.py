@@ -6,22 +6,63 @@ from logitsieve.types.extras import require
 
 require("training", "torch", "numba")
 
+from logitsieve.training.chunked import ChunkedSoftmax  # noqa: E402
 from logitsieve.training.clip import clip_grad_norm_  # noqa: E402
+from logitsieve.training.d_softmax import DSoftmax  # noqa: E402
+from logitsieve.training.exp import ExpSoftmax  # noqa: E402
+from logitsieve.training.full import FullSoftmax  # noqa: E402
+from logitsieve.training.importance import ImportanceSoftmax  # noqa: E402
+from logitsieve.training.kmeans import KMeansSoftmax  # noqa: E402
+from logitsieve.training.lns import LNSSoftmax  # noqa: E402
 from logitsieve.training.log_uniform import LogUniformSoftmax  # noqa: E402
 from logitsieve.training.loss import Export, SoftmaxLoss  # noqa: E402
+from logitsieve.training.lsh import LSHSoftmax  # noqa: E402
+from logitsieve.training.nce import NCE  # noqa: E402
 from logitsieve.training.quadratic import QuadraticSoftmax  # noqa: E402
 from logitsieve.training.rf import RFSoftmax  # noqa: E402
 from logitsieve.training.sampled import SampledSoftmax  # noqa: E402
+from logitsieve.training.topk import TopKSoftmax  # noqa: E402
 from logitsieve.training.uniform import UniformSoftmax  # noqa: E402
 from logitsieve.training.unigram import UnigramSoftmax  # noqa: E402
 
 # By the name that `logitsieve train --loss` takes. Contract tests run over all of them.
 LOSSES: dict[str, type[SoftmaxLoss]] = {
+    "full": FullSoftmax,
+    "chunked": ChunkedSoftmax,
     "uniform": UniformSoftmax,
     "log-uniform": LogUniformSoftmax,
     "unigram": UnigramSoftmax,
+    "importance": ImportanceSoftmax,
+    "exp": ExpSoftmax,
+    "nce": NCE,
+    "d-softmax": DSoftmax,
     "rf": RFSoftmax,
     "quadratic": QuadraticSoftmax,
+    "lsh": LSHSoftmax,
+    "lns": LNSSoftmax,
+    "kmeans": KMeansSoftmax,
+    "top-k": TopKSoftmax,
 }
 
-__all__ = ["LOSSES", "Export", "SampledSoftmax", "SoftmaxLoss", "clip_grad_norm_"]
+__all__ = [
+    "LOSSES",
+    "NCE",
+    "ChunkedSoftmax",
+    "DSoftmax",
+    "ExpSoftmax",
+    "Export",
+    "FullSoftmax",
+    "ImportanceSoftmax",
+    "KMeansSoftmax",
+    "LNSSoftmax",
+    "LSHSoftmax",
+    "LogUniformSoftmax",
+    "QuadraticSoftmax",
+    "RFSoftmax",
+    "SampledSoftmax",
+    "SoftmaxLoss",
+    "TopKSoftmax",
+    "UniformSoftmax",
+    "UnigramSoftmax",
+    "clip_grad_norm_",
+]

@@ -43,7 +43,7 @@ def test_rows_keep_their_own_ids_and_get_others(count: int) -> None:
         assert not held & set(drawn)
         assert (weight[: len(own)] == 0).all()
         if drawn:
-            np.testing.assert_allclose(weight[len(own) :], np.log(rest / len(drawn)), rtol=1e-6)
+            np.testing.assert_allclose(weight[len(own) :], np.log(rest / len(drawn)), rtol=1e-14)
 
 
 @pytest.mark.parametrize("count", [2, 3])

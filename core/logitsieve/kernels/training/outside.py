@@ -13,7 +13,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.philox import OUTSIDE, random_bits
-from logitsieve.types.results import Float32, Int32, Int64
+from logitsieve.types.results import Float64, Int32, Int64
 
 
 @inline
@@ -74,7 +74,7 @@ def with_outside(
     step: int,
     first: int,
     taken: np.ndarray,
-) -> tuple[Int64, Int32, Float32]:
+) -> tuple[Int64, Int32, Float64]:
     """CSR (offsets, ids, log-weights): each row's own ids and `count` others, or all there are.
 
     The others are outside the row's ids (CSR) and its targets [B, M] (padded by -1), and their
@@ -85,7 +85,7 @@ def with_outside(
     rows = offsets.size - 1
     starts = np.zeros(rows + 1, np.int64)
     out = np.empty(ids.size + rows * min(count, taken.size), np.int32)
-    weights = np.zeros(out.size, np.float32)
+    weights = np.zeros(out.size)
     for row in range(rows):
         own = ids[offsets[row] : offsets[row + 1]]
         rest = taken.size - _mark(taken, own) - _mark(taken, targets[row])
