@@ -5,7 +5,9 @@ Shape letters: V classes, D hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,23 @@ class Law:
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise InvalidRequest("scale", self.scale, "a positive number, or None")
+
+
+class Classes(Protocol):
+    """What a loss asks of its classes: a module with weight [V, D] and bias [V, 1] or None."""
+
+    sparse: bool
+    bias: nn.Parameter | None
+
+    @property
+    def weight(self) -> Tensor:
+        """[V, D]."""
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """As nn.Module's."""
+
+    def tie(self, embedding: nn.Embedding) -> None:
+        """Use the weights of `embedding`."""
 
 
 class ClassWeights(nn.Embedding):

@@ -1,13 +1,13 @@
-"""Log-uniform negatives: as TensorFlow's log_uniform_candidate_sampler draws them."""
+"""Log-uniform negatives: as TensorFlow's log_uniform_candidate_sampler draws them, corrected."""
 
 from __future__ import annotations
 
 from typing import Unpack
 
-import torch
 from torch import Tensor
 
-from logitsieve.training.static import StaticOptions, StaticSoftmax, read_counts
+from logitsieve.training.fixed import log_uniform_law
+from logitsieve.training.static import StaticOptions, StaticSoftmax
 
 
 class LogUniformSoftmax(StaticSoftmax):
@@ -23,8 +23,5 @@ class LogUniformSoftmax(StaticSoftmax):
         class_counts: Tensor | None = None,
         **options: Unpack[StaticOptions],
     ) -> None:
-        ranks = torch.arange(n_classes, dtype=torch.float64)
-        if class_counts is not None:
-            order = read_counts(class_counts, n_classes).argsort(descending=True, stable=True)
-            ranks = torch.empty_like(ranks).scatter_(0, order, ranks)
-        super().__init__(in_features, n_classes, (1 / (ranks + 1)).log1p(), **options)
+        fixed = log_uniform_law(class_counts, n_classes)
+        super().__init__(in_features, n_classes, fixed, **options)

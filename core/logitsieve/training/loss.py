@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from logitsieve.training.classes import ClassWeights, Law
+from logitsieve.training.classes import Classes, ClassWeights, Law
 from logitsieve.training.precision import work_dtype
 from logitsieve.training.targets import Targets, check_hidden, read_batch
 from logitsieve.types.errors import InvalidRequest
@@ -74,6 +74,7 @@ class SoftmaxLoss(nn.Module):
         bias: bool = True,
         scale: float | None = None,
         absolute: bool = False,
+        classes: Classes | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         sparse: bool = True,
@@ -90,7 +91,7 @@ class SoftmaxLoss(nn.Module):
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.law = Law(scale=scale, absolute=absolute)
-        self.classes = ClassWeights(
+        self.classes: Classes = classes or ClassWeights(
             n_classes,
             in_features,
             bias=bias and scale is None,
@@ -106,20 +107,20 @@ class SoftmaxLoss(nn.Module):
             prepared = self.prepare(batch.hidden)
             if self.reduction == "none":
                 return batch.spread(self.losses(prepared, batch.targets), hidden.shape[:-1])
-            total = self.total(prepared, batch.targets)
-            return total / max(batch.targets.count, 1) if self.reduction == "mean" else total
+            count = max(batch.targets.count, 1) if self.reduction == "mean" else 1
+            return self.total(prepared, batch.targets, 1 / count)
 
     @abstractmethod
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         """The loss of each row [B]; hidden is as `prepare` gives it."""
 
-    def total(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        """The sum of the rows' losses."""
-        return self.losses(hidden_BD, targets).sum()
+    def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
+        """The sum of the rows' losses, times `share`."""
+        return self.losses(hidden_BD, targets).sum() * share
 
     def prepare(self, hidden: Tensor) -> Tensor:
         """Hidden rows in the precision of the loss; with a scale, at that length."""
-        hidden = hidden.to(work_dtype(self.classes.weight))
+        hidden = hidden.to(work_dtype(next(self.classes.parameters())))
         if self.law.scale is None:
             return hidden
         return functional.normalize(hidden, dim=-1) * self.law.scale

@@ -17,16 +17,17 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from logitsieve.training.follow import Follower, Progress
-from logitsieve.training.loss import Common, SoftmaxLoss, at_least
+from logitsieve.training.loss import Common, at_least
 from logitsieve.training.proposal import Ragged, Shared, Structure
 from logitsieve.training.ragged import ragged_losses
-from logitsieve.training.rng import Randomness, Step
+from logitsieve.training.rng import Step
+from logitsieve.training.seeded import SeededLoss
 from logitsieve.training.shared import shared_losses
 from logitsieve.training.targets import Targets
 from logitsieve.types.errors import InvalidRequest
 
 
-class SampledSoftmax(SoftmaxLoss):
+class SampledSoftmax(SeededLoss):
     """A softmax loss over candidates that `propose` names; see proposal.py for what they are.
 
     `structure` is what `propose` looks into, if anything: `follow` keeps it up to date, and it is
@@ -44,8 +45,7 @@ class SampledSoftmax(SoftmaxLoss):
         absolute: bool = False,
         **common: Unpack[Common],
     ) -> None:
-        super().__init__(in_features, n_classes, absolute=absolute, **common)
-        self.random = Randomness(seed)
+        super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
         self.structure = None
         self.progress = Progress()
 
@@ -99,7 +99,7 @@ class SampledSoftmax(SoftmaxLoss):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Tensors, numbers and dicts of them, beside the parameters."""
-        state: dict[str, Any] = {"seed": self.random.seed, "step": self.random.step}
+        state = super().get_extra_state()
         if self.structure is not None:
             state["structure"] = self.structure.state_dict()
             state["progress"] = self.progress.state_dict()
@@ -107,7 +107,7 @@ class SampledSoftmax(SoftmaxLoss):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Go on from where the other run was."""
-        self.random.seed, self.random.step = state["seed"], state["step"]
+        super().set_extra_state(state)
         if self.structure is not None:
             self.structure.load_state_dict(state["structure"])
             self.progress.load_state_dict(state["progress"])

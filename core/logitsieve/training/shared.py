@@ -33,14 +33,15 @@ def shared_losses(
     hidden_BD: Tensor, classes: ClassWeights, law: Law, targets: Targets, candidates: Shared
 ) -> Tensor:
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
-    plan = _plan(targets, candidates)
+    plan = make_plan(targets, candidates)
     losses: Tensor = _SharedLoss.apply(  # type: ignore[no-untyped-call]
         hidden_BD, classes.weight, classes.bias, plan, targets, law, classes.sparse
     )
     return losses
 
 
-def _plan(targets: Targets, candidates: Shared) -> Plan:
+def make_plan(targets: Targets, candidates: Shared) -> Plan:
+    """Where candidates and targets are in one list of different classes."""
     ids, log_weights = _merge(candidates, targets.classes.device)
     place = torch.searchsorted(ids, targets.classes)
     inside = place < len(ids)

@@ -1,7 +1,8 @@
-"""Proposals that do not depend on the context: uniform, log-uniform, unigram.
+"""Sampled softmax whose negatives do not depend on the context.
 
-Sampled softmax: Bengio and Senecal 2008 (IEEE Trans. Neural Networks 19(4)). Draws are independent.
-Shape letters: B rows, V classes, m draws, E = B m draws of all rows, P pairs of a row and a target.
+Bengio and Senecal 2008, Adaptive Importance Sampling (IEEE Trans. Neural Networks 19(4)); Jean et
+al. 2015, On Using Very Large Target Vocabulary. Draws are independent: some are drawn twice.
+Shape letters: B rows, V classes, m draws, E = B m draws of all rows.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from logitsieve.training.fixed import FixedLaw
 from logitsieve.training.loss import Common, at_least
 from logitsieve.training.proposal import Ragged, Shared
 from logitsieve.training.rng import Step
 from logitsieve.training.sampled import SampledSoftmax
 from logitsieve.training.targets import Targets
-from logitsieve.types.errors import InvalidRequest
 
 
 class StaticOptions(Common, total=False):
@@ -39,7 +40,7 @@ class StaticSoftmax(SampledSoftmax):
         self,
         in_features: int,
         n_classes: int,
-        q: Tensor,
+        fixed: FixedLaw,
         *,
         n_sampled: int = 100,
         per_row: bool = False,
@@ -50,45 +51,28 @@ class StaticSoftmax(SampledSoftmax):
         at_least("n_sampled", n_sampled, 1)
         self.n_sampled = n_sampled
         self.per_row = per_row
-        q = q / q.sum()
-        self.log_q = q.log()
-        self.sums = q.cumsum(0)
+        self.fixed = fixed
 
     def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared | Ragged:
         """See proposal.Proposal."""
         if self.per_row:
             return self._for_each(targets, random)
-        ids = self._draw(random.uniforms(self.n_sampled))
-        return Shared(ids, -log(self.n_sampled) - self.log_q[ids])
-
-    def _draw(self, uniforms: Tensor) -> Tensor:
-        """Numbers in (0, 1) -> ids by the inverse of the distribution function."""
-        ids = torch.searchsorted(self.sums, uniforms, right=True)
-        return ids.clamp_(max=self.n_classes - 1)
+        ids = self.fixed.draw(random.uniforms(self.n_sampled))
+        return Shared(ids, -log(self.n_sampled) - self.fixed.log_q[ids])
 
     def _for_each(self, targets: Targets, random: Step) -> Ragged:
         m = self.n_sampled
         uniforms_BM = random.uniforms(targets.count * m).view(-1, m)
         offsets = torch.arange(0, targets.count * m + 1, m)
         if not targets.single:
-            ids_E = self._draw(uniforms_BM.view(-1))
-            return Ragged(offsets, ids_E, -log(m) - self.log_q[ids_E])
+            ids_E = self.fixed.draw(uniforms_BM.view(-1))
+            return Ragged(offsets, ids_E, -log(m) - self.fixed.log_q[ids_E])
         target_B1 = targets.classes.cpu()[:, None]
-        q_B1 = self.log_q[target_B1].exp()
+        q_B1 = self.fixed.log_q[target_B1].exp()
         # Numbers over the whole but the target's own part: those above it step over it.
         reached_BM = uniforms_BM * (1 - q_B1)
-        before_B1 = self.sums[target_B1] - q_B1
-        ids_E = self._draw((reached_BM + q_B1 * (reached_BM >= before_B1)).view(-1))
+        before_B1 = self.fixed.sums[target_B1] - q_B1
+        ids_E = self.fixed.draw((reached_BM + q_B1 * (reached_BM >= before_B1)).view(-1))
         rest_B1 = (1 - q_B1).log()
-        log_weights_BM = rest_B1 - log(m) - self.log_q[ids_E].view(-1, m)
+        log_weights_BM = rest_B1 - log(m) - self.fixed.log_q[ids_E].view(-1, m)
         return Ragged(offsets, ids_E, log_weights_BM.view(-1))
-
-
-def read_counts(class_counts: Tensor, n_classes: int) -> Tensor:
-    """class_counts [V] as float64 on the CPU; raises InvalidRequest unless all are positive."""
-    counts = torch.as_tensor(class_counts, dtype=torch.float64).cpu()
-    if counts.shape != (n_classes,):
-        raise InvalidRequest("class_counts", f"shape {tuple(counts.shape)}", f"[{n_classes}]")
-    if not bool(((counts > 0) & counts.isfinite()).all()):
-        raise InvalidRequest("class_counts", float(counts.min()), "positive numbers")
-    return counts

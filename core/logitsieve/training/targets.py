@@ -82,7 +82,7 @@ def read_batch(
 ) -> Batch:
     """hidden [..., D] with target [...], or [..., L] with L targets a row padded by `ignore_index`.
 
-    A target that is named twice in a row counts twice. Raises InvalidRequest.
+    A target that is named twice in a row counts once. Raises InvalidRequest.
     """
     check_hidden(hidden, in_features)
     several = target.ndim == hidden.ndim
@@ -103,11 +103,12 @@ def read_batch(
     kept = there.any(1)
     full = bool(kept.all())
     hidden_BD, there, classes = (x if full else x[kept] for x in (flat, there, classes_RL))
-    pairs = there.nonzero()[:, 0]
-    count = len(hidden_BD)
-    return Batch(
-        hidden_BD, Targets(pairs, classes[there], count, not several), None if full else kept
-    )
+    rows_P, classes_P = there.nonzero()[:, 0], classes[there]
+    if several:
+        pairs = torch.unique(rows_P * n_classes + classes_P)
+        rows_P, classes_P = pairs // n_classes, pairs % n_classes
+    targets = Targets(rows_P, classes_P, len(hidden_BD), not several)
+    return Batch(hidden_BD, targets, None if full else kept)
 
 
 def check_hidden(hidden: Tensor, in_features: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import torch
-
+from logitsieve.training.fixed import uniform_law
 from logitsieve.training.static import StaticOptions, StaticSoftmax
 
 
@@ -13,5 +12,4 @@ class UniformSoftmax(StaticSoftmax):
     """m draws from q = 1 / V: log-weight log(V / m)."""
 
     def __init__(self, in_features: int, n_classes: int, **options: Unpack[StaticOptions]) -> None:
-        q = torch.ones(n_classes, dtype=torch.float64)
-        super().__init__(in_features, n_classes, q, **options)
+        super().__init__(in_features, n_classes, uniform_law(n_classes), **options)

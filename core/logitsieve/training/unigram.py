@@ -1,4 +1,4 @@
-"""Negatives as often as they occur: Bengio and Senecal 2008 ("BIS" of LSH Softmax), corrected."""
+"""Negatives as often as they occur: Jean et al. 2015 ("BIS" of LSH Softmax), corrected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Unpack
 
 from torch import Tensor
 
-from logitsieve.training.static import StaticOptions, StaticSoftmax, read_counts
+from logitsieve.training.fixed import unigram_law
+from logitsieve.training.static import StaticOptions, StaticSoftmax
 
 
 class UnigramSoftmax(StaticSoftmax):
@@ -19,5 +20,5 @@ class UnigramSoftmax(StaticSoftmax):
         class_counts: Tensor,
         **options: Unpack[StaticOptions],
     ) -> None:
-        q = read_counts(class_counts, n_classes)
-        super().__init__(in_features, n_classes, q, **options)
+        fixed = unigram_law(class_counts, n_classes)
+        super().__init__(in_features, n_classes, fixed, **options)
