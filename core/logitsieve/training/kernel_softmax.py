@@ -33,12 +33,17 @@ from logitsieve.types.results import Float64
 Form = Literal["shared", "per_row", "pooled"]
 
 
+# Classes a leaf at most. Larger ones make the law better and a draw dearer: for a batch, all rows'
+# logits are computed in each leaf drawn.
+LEAVES: dict[Form, int] = {"shared": 32, "per_row": 128, "pooled": 128}
+
+
 class TreeOptions(Common, total=False):
-    """n_sampled: m. form: see above. leaf: classes a leaf at most. seed: of draws and features."""
+    """n_sampled: m. form: see above. leaf: see LEAVES. seed: of draws and features."""
 
     n_sampled: int
     form: Form
-    leaf: int
+    leaf: int | None
     seed: int
 
 
@@ -55,16 +60,17 @@ class KernelSoftmax(SampledSoftmax):
         *,
         n_sampled: int = 100,
         form: Form = "shared",
-        leaf: int = 64,
+        leaf: int | None = None,
         seed: int = 0,
         absolute: bool = False,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
         at_least("n_sampled", n_sampled, 1)
-        at_least("leaf", leaf, 1)
         if form not in ("shared", "per_row", "pooled"):
             raise InvalidRequest("form", form, "shared, per_row, pooled")
+        leaf = LEAVES[form] if leaf is None else leaf
+        at_least("leaf", leaf, 1)
         self.n_sampled, self.form = n_sampled, form
         self.tree = KernelTree(features, in_features, n_classes, self.law, leaf)
         self.structure = self.tree

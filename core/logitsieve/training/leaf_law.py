@@ -20,12 +20,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from logitsieve.kernels.lanes import cpu_has
 from logitsieve.training.classes import Law
 from logitsieve.training.rows import read_rows
 from logitsieve.training.targets import Targets
 
 ROWS_AT_ONCE = 2048  # rows of W whose logits for the whole batch are held at once
 LEAVES_OF_ESTIMATE = 32  # leaves that Z^ is estimated from
+HALF_IS_QUICK = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
 FURTHEST = 60.0  # e^60 and e^-60 bound what a row can add: float32 holds sums of them
 
 
@@ -38,6 +40,13 @@ class LeafLaw:
     weight: Tensor
     law: Law
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the law is computed in: it need not be exact, only be what is drawn by."""
+        quick = HALF_IS_QUICK and self.hidden.device.type == "cpu"
+        single = self.hidden.dtype == torch.float32
+        return torch.bfloat16 if quick and single else self.hidden.dtype
+
     def probabilities(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
         """float64 [L', n]: the law within each leaf, of members [L', n], V for none.
 
@@ -45,12 +54,14 @@ class LeafLaw:
         """
         log_z_B = self._log_normalisers(members, leaf_of_draw, log_q)
         n = members.shape[1]
-        step = max(ROWS_AT_ONCE // n, 1)
         parts = [
-            self._logits(part).sub_(log_z_B).clamp_(-FURTHEST, FURTHEST).exp_().sum(1)
-            for part in torch.split(members, step)
+            self._logits(part, log_z_B)
+            .clamp_(-FURTHEST, FURTHEST)
+            .exp_()
+            .sum(1, dtype=torch.float64)
+            for part in torch.split(members, max(ROWS_AT_ONCE // n, 1))
         ]
-        masses = torch.cat(parts).double().view(-1, n)
+        masses = torch.cat(parts).view(-1, n)
         masses.masked_fill_(members == len(self.weight), 0.0)
         return masses / masses.sum(1, keepdim=True)
 
@@ -59,7 +70,8 @@ class LeafLaw:
         every = -(-len(log_q) // LEAVES_OF_ESTIMATE)
         leaves, log_q = leaf_of_draw[::every], log_q[::every]
         some = members[leaves]
-        x_B = self._logits(some).view(*some.shape, -1)
+        zeros_B = self.hidden.new_zeros(len(self.hidden))
+        x_B = self._logits(some, zeros_B).to(self.hidden.dtype).view(*some.shape, -1)
         x_B.masked_fill_((some == len(self.weight))[..., None], -torch.inf)
         x_B -= (log_q + torch.tensor(float(len(log_q))).log()).to(x_B)[:, None, None]
         return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), self._target_logits())
@@ -70,10 +82,13 @@ class LeafLaw:
         x_P = (self.targets.of(self.hidden) * rows).sum(-1)
         return self.targets.most(x_P.abs_() if self.law.absolute else x_P)
 
-    def _logits(self, members: Tensor) -> Tensor:
-        """[L' n, B]; for places without a class some number."""
-        x = self._read(members.reshape(-1).clamp(max=len(self.weight) - 1)) @ self.hidden.T
-        return x.abs_() if self.law.absolute else x
+    def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
+        """x - log Z^ [L' n, B] in the law's precision; for places without a class some number."""
+        ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
+        rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden.T.to(self.dtype)
+        if self.law.absolute:
+            return (rows @ hidden_DB).abs_().sub_(log_z_B.to(self.dtype))
+        return torch.addmm(-log_z_B.to(self.dtype), rows, hidden_DB)
 
     def _read(self, ids: Tensor) -> Tensor:
         return read_rows(self.weight, None, ids, self.law, self.hidden.dtype).classes
