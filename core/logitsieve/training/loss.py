@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from logitsieve.training.classes import Classes, ClassWeights, Law
 from logitsieve.training.precision import work_dtype
+from logitsieve.training.rows import gather
 from logitsieve.training.targets import Targets, check_hidden, read_batch
 from logitsieve.types.errors import InvalidRequest
 
@@ -105,10 +106,20 @@ class SoftmaxLoss(nn.Module):
         batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
         with torch.autocast(hidden.device.type, enabled=False):
             prepared = self.prepare(batch.hidden)
+            if batch.targets.count == 0:
+                return self._nothing(prepared, hidden.shape[:-1])
             if self.reduction == "none":
                 return batch.spread(self.losses(prepared, batch.targets), hidden.shape[:-1])
             count = max(batch.targets.count, 1) if self.reduction == "mean" else 1
             return self.total(prepared, batch.targets, 1 / count)
+
+    def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
+        """The loss of no rows; every parameter has a gradient, of no rows, as DDP wants it."""
+        none = torch.empty(0, dtype=torch.int64, device=prepared.device)
+        parameters = self.classes.parameters()
+        empty = [gather(each, none, self.classes.sparse).sum() for each in parameters]
+        zero = prepared.sum() + torch.stack(empty).sum().to(prepared.dtype)
+        return zero.expand(shape) if self.reduction == "none" else zero
 
     @abstractmethod
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:

@@ -6,9 +6,11 @@ Shape letters: V classes, D hidden size, U rows that are touched, each once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from logitsieve.training.classes import Law
 
@@ -60,3 +62,23 @@ def place(ids: Tensor, values: Tensor, count: int, sparse: bool) -> Tensor:
     return torch.sparse_coo_tensor(
         ordered[None], values, size, is_coalesced=True, check_invariants=False
     )
+
+
+class _Gather(torch.autograd.Function):
+    """Rows `ids`, each once, of a parameter [V, n]; their gradient is sparse if asked."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
+        ctx.ids, ctx.count, ctx.sparse = ids, len(parameter), sparse
+        return parameter.index_select(0, ids)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return place(ctx.ids, gradient, ctx.count, ctx.sparse), None, None
+
+
+def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
+    """Rows `ids`, each once, of a parameter [V, n]; their gradient is sparse if asked."""
+    rows: Tensor = _Gather.apply(parameter, ids, sparse)  # type: ignore[no-untyped-call]
+    return rows
