@@ -3,12 +3,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from logitsieve.index import open_index
 from logitsieve.server.logs import (
     FAILED,
     MAX_ID,
@@ -19,8 +22,18 @@ from logitsieve.server.logs import (
     request_id,
 )
 from logitsieve.server.status import to_status
+from logitsieve.server.tokens import read_tokens
+from logitsieve.server.watched import Watched
+from logitsieve.types.errors import InvalidRequest
+from tests.server.administered import administered, config_of, damage
 from tests.server.asking import GOOD, changed, error_of
-from tests.server.running import WAIT_S, Running
+from tests.server.running import WAIT_S, Loop, Running, write_model
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "monitoring.md"
+SOURCES = REPOSITORY / "server" / "logitsieve" / "server"
+# event(log, logging.INFO, "name", and the helpers that take the name first.
+CALLS = r"(?:event\(\s*log,\s*logging\.\w+,|_say\(|_took\()\s*\"(\w+)\""
 
 log = logging.getLogger("logitsieve.tests")
 PACKAGE = logging.getLogger("logitsieve")
@@ -87,6 +100,100 @@ def test_only_ids_that_can_be_repeated_are_taken() -> None:
     for refused in ("", "a" * (MAX_ID + 1), b"abc"):
         assert request_id((("x-request-id", refused),)) == ""
     assert request_id(None) == ""
+
+
+def events(stream: io.StringIO, *names: str) -> list[dict[str, Any]]:
+    """The events called so, without what changes from run to run."""
+    found = [line for line in lines(stream) if line["event"] in names]
+    for line in found:
+        del line["time"], line["message"]
+        if "seconds" in line:
+            assert line.pop("seconds") >= 0
+    return found
+
+
+def test_the_life_of_a_version(
+    loop: Loop, tmp_path: Path, kernel_cache: Path, written: io.StringIO
+) -> None:
+    first = open_index(write_model(tmp_path)).digest
+    of_1: dict[str, Any] = {"level": "info", "model": "demo", "version": "1"}
+    of_2 = of_1 | {"version": "2"}
+    with administered(loop, config_of(tmp_path, kernel_cache)) as served:
+        assert events(written, "load", "warm", "available") == [
+            of_1 | {"event": "load", "digest": first},
+            of_1 | {"event": "warm"},
+            of_1 | {"event": "available"},
+        ]
+        written.truncate(written.seek(0))
+        second = open_index(write_model(tmp_path, version=2)).digest
+        served.admin.load("demo", 2, alias="stable")
+        new = of_2 | {"digest": second}
+        alias: dict[str, Any] = {"level": "info", "event": "alias", "model": "demo"}
+        assert events(written, "load", "warm", "swap", "alias", "available") == [
+            new | {"event": "load"},
+            of_2 | {"event": "warm"},
+            alias | {"alias": "stable", "version": "2"},
+            new | {"event": "swap", "replaced": "", "alias": "stable"},
+        ]
+        served.admin.set_alias("demo", "stable", None)
+        served.admin.unload("demo", 1, drain_s=WAIT_S)
+        served.admin.load("demo", 2)
+        served.admin.unload("demo", 2, drain_s=WAIT_S)
+        found = events(written, "alias", "swap", "unload", "drain")
+        assert found[2] == alias | {"alias": "stable", "version": None}
+        assert found[3:5] == [
+            of_1 | {"event": "unload"},
+            of_1 | {"event": "drain", "digest": first},
+        ]
+        assert found[5] == new | {"event": "swap", "replaced": second, "alias": ""}
+        assert of_2 | {"event": "unload"} in found[6:]
+        assert new | {"event": "drain"} in found[6:]
+
+
+def test_a_version_that_cannot_be_loaded(
+    loop: Loop, tmp_path: Path, kernel_cache: Path, written: io.StringIO
+) -> None:
+    write_model(tmp_path)
+    with administered(loop, config_of(tmp_path, kernel_cache)) as served:
+        damage(write_model(tmp_path, version=2) / "manifest.json")
+        with pytest.raises(InvalidRequest):
+            served.admin.load("demo", 2, alias="stable")
+        [line] = events(written, "load_failed", "swap", "alias")
+    assert (line["level"], line["model"], line["version"]) == ("error", "demo", "2")
+    assert "manifest.json" in line["error"]
+    assert "exception" not in line
+
+
+def test_files_that_are_read_again(tmp_path: Path, written: io.StringIO) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("read:the-first-of-tokens\n")
+    file.chmod(0o600)
+    watched = Watched("tokens", lambda: read_tokens(file), file)
+    file.write_text("nonsense\n")
+    assert not watched.renew()
+    file.write_text("read:another-of-the-tokens\n")
+    assert watched.renew()
+    failed, renewed = events(written, "renewed", "not_renewed")
+    assert (failed["event"], failed["level"], failed["option"]) == (
+        "not_renewed",
+        "error",
+        "tokens",
+    )
+    assert "something else at" in failed["error"]
+    assert renewed == {"level": "info", "event": "renewed", "option": "tokens"}
+    assert "of-the-tokens" not in written.getvalue()
+
+
+def test_every_event_is_in_the_documentation() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("## The log")[2]
+    documented = set(re.findall(r"^\| `(\w+)` \|", table, re.M))
+    named = {
+        name
+        for file in SOURCES.glob("*.py")
+        for name in re.findall(CALLS, file.read_text(encoding="utf-8"))
+    }
+    assert named >= {"load", "warm", "swap", "drain", "alias", "renewed", "guard", "stopping"}
+    assert named | {"incident", FAILED, "message"} == documented
 
 
 def call(server: Running, rpc: str, message: bytes, own: str = "") -> tuple[Any, grpc.Call]:

@@ -62,7 +62,7 @@ def test_it_leaves_with_0_when_told(
             server.send_signal(sent)
             rest = server.communicate(timeout=WAIT_S)[1]
     assert server.returncode == 0
-    assert rest == ""
+    assert rest == "stopping: 10 s for what is in flight\nstopped\n"
 
 
 @pytest.mark.system

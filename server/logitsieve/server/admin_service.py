@@ -6,14 +6,17 @@ What has begun is finished, whether or not the client waits for it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any, TypeVar
 
 import grpc
 
 from logitsieve.index.manifest import is_version
 from logitsieve.server.again import Again
+from logitsieve.server.logs import event
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.repository import Repository
 from logitsieve.server.routes import Version
@@ -22,6 +25,7 @@ from logitsieve.server.served import Served
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.v1 import decoder_pb2 as pb
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Describe = Callable[[Version], pb.Model]
 
@@ -136,9 +140,22 @@ class AdminService:
 
 async def _retire(served: Served) -> None:
     """Close a version that is not routed to any more, when nobody uses it any more."""
+    began, decoder = monotonic(), served.decoder
+    digest = decoder.index.digest
     served.leases.end()
     await asyncio.wrap_future(served.leases.idle)
     await asyncio.to_thread(served.close)
+    seconds = round(monotonic() - began, 3)
+    event(
+        log,
+        logging.INFO,
+        "drain",
+        f"{decoder.name}@{decoder.version}: drained and closed in {seconds:.1f} s",
+        model=decoder.name,
+        version=decoder.version,
+        digest=digest,
+        seconds=seconds,
+    )
 
 
 def to_number(version: str) -> int:

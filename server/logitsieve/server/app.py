@@ -178,21 +178,20 @@ async def _serve(config: ServeConfig, progress: ProgressShown) -> None:
             gc.freeze()
             _announce(server)
             await stopped
+            drain_s = config.drain_s
+            said = f"stopping: {drain_s:g} s for what is in flight"
+            event(log, logging.INFO, "stopping", said, drain_s=drain_s)
         started.cancel()
     finally:
         await server.stop()
+    event(log, logging.INFO, "stopped", "stopped")
 
 
 def _announce(server: Server) -> None:
-    host = server.config.host
-    for version in server.repository.versions():
-        said = f"{version.label}: {version.error or 'ready'}"
-        level = logging.ERROR if version.error else logging.INFO
-        about = {"model": version.name, "version": version.number, "error": version.error}
-        event(log, level, "load", said, **about)
     if server.admin_port:
         admin = address(server.config.admin_host, server.admin_port)
         event(log, logging.INFO, "start", f"Admin at {admin}", admin=admin)
+    host = server.config.host
     grpc_at = address(host, server.port)
     metrics = f"http://{address(host, server.metrics_port)}/metrics"
     said = f"gRPC at {grpc_at}, metrics at {metrics}"

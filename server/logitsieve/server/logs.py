@@ -21,9 +21,21 @@ FAILED = "request_failed"
 PER_SECOND = 10  # lines about failed requests; the rest is only counted
 
 
-def event(log: logging.Logger, level: int, name: str, message: str, **fields: Any) -> None:
-    """Log an event by its name, with fields that JSON shows beside the message."""
-    log.log(level, "%s", message, extra={"event": name, "fields": fields})
+def event(
+    log: logging.Logger,
+    level: int,
+    name: str,
+    message: str,
+    *,
+    traceback: bool = False,
+    **fields: Any,
+) -> None:
+    """Log an event by its name, with fields that JSON shows beside the message.
+
+    `traceback`: with that of the exception that is being handled.
+    """
+    about = {"event": name, "fields": fields}
+    log.log(level, "%s", message, exc_info=traceback, extra=about)
 
 
 def failed(log: logging.Logger, rpc: str, model: str, code: str, **fields: Any) -> None:
@@ -37,13 +49,22 @@ def failed(log: logging.Logger, rpc: str, model: str, code: str, **fields: Any) 
 
 def configure(log_format: Literal["text", "json"], stream: TextIO | None = None) -> None:
     """Send what this package logs to `stream` (stderr); for the one who owns the process."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())
     root = logging.getLogger("logitsieve")
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
     root.propagate = False
+
+
+class Stderr(logging.StreamHandler[TextIO]):
+    """To what is stderr when a line is written: bars of progress make room for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class Json(logging.Formatter):

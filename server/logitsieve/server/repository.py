@@ -13,12 +13,15 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
+from time import monotonic
+from typing import Any
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.aliases import changed, read_aliases, write_alias
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.logs import event
 from logitsieve.server.routes import Routes, Version
 from logitsieve.server.served import Served
 from logitsieve.types.errors import (
@@ -94,6 +97,8 @@ class Repository:
             version = Version(name, number, error=_told(name, number, error))
         with self._changing:
             self._put(self.routes.with_version(version))
+        if version.served is not None:
+            _say("available", name, number, "answers")
         return version
 
     def replace(self, name: str, number: int, alias: str = "") -> Served | None:
@@ -137,7 +142,8 @@ class Repository:
                 self._put(self.routes.without_version((name, number)))
             else:
                 self._put(self.routes.with_version(Version(name, number, leaving=True)))
-            return version.served
+        _say("unload", name, number, "is sent no more requests")
+        return version.served
 
     def forget(self, name: str, number: int) -> None:
         """An unloaded version has been closed; one that is loading again by now stays."""
@@ -194,8 +200,12 @@ class Repository:
             aliases = read_aliases(folder)
             with self._changing:
                 self._put(self.routes.with_aliases(name, aliases))
-        decoder = LocalDecoder(self._open(folder / str(number), self._config, progress))
+        began = monotonic()
+        index = self._open(folder / str(number), self._config, progress)
+        _took("load", name, number, "opened and verified", began, digest=index.digest)
+        began, decoder = monotonic(), LocalDecoder(index)
         decoder.warm(progress)
+        _took("warm", name, number, "warmed", began)
         return Served(decoder)
 
     def _swap(self, served: Served, number: int, alias: str) -> Served | None:
@@ -204,7 +214,17 @@ class Repository:
             replaced = self.routes.by_key.get((name, number))
             routes = self.routes.with_version(Version(name, number, served))
             self._change(routes, name, alias, number)
-        return None if replaced is None else replaced.served
+        old = None if replaced is None else replaced.served
+        _say(
+            "swap",
+            name,
+            number,
+            "answers" if old is None else "answers in the place of what was loaded before",
+            digest=served.decoder.index.digest,
+            replaced="" if old is None else old.decoder.index.digest,
+            alias=alias,
+        )
+        return old
 
     def _change(self, routes: Routes, name: str, alias: str, number: int | None) -> None:
         if alias:
@@ -214,6 +234,8 @@ class Repository:
         if alias:
             self._write_alias(name, alias, number)
         self._put(routes)
+        if alias:
+            _say_alias(name, alias, number)
 
     def _put(self, routes: Routes) -> None:
         self.routes = routes
@@ -254,6 +276,25 @@ def _require_alias(alias: str) -> None:
 
 def _told(name: str, number: int, error: Exception) -> str:
     """What is kept of a failed load; it is logged, with a traceback where it is a defect."""
-    foreseen = isinstance(error, (LogitsieveError, OSError))
-    log.error("%s@%d failed: %s", name, number, error, exc_info=not foreseen)
-    return f"{type(error).__name__}: {error}"
+    told = f"{type(error).__name__}: {error}"
+    defect = not isinstance(error, (LogitsieveError, OSError))
+    about: dict[str, Any] = {"model": name, "version": str(number), "error": told}
+    said = f"{name}@{number} failed: {error}"
+    event(log, logging.ERROR, "load_failed", said, traceback=defect, **about)
+    return told
+
+
+def _took(name: str, model: str, number: int, done: str, began: float, **fields: Any) -> None:
+    seconds = round(monotonic() - began, 3)
+    _say(name, model, number, f"{done} in {seconds:.1f} s", **fields, seconds=seconds)
+
+
+def _say(name: str, model: str, number: int, what: str, **fields: Any) -> None:
+    said = f"{model}@{number}: {what}"
+    event(log, logging.INFO, name, said, model=model, version=str(number), **fields)
+
+
+def _say_alias(model: str, alias: str, number: int | None) -> None:
+    version = None if number is None else str(number)
+    said = f"{model}:{alias} names " + ("nothing" if version is None else f"{model}@{version}")
+    event(log, logging.INFO, "alias", said, model=model, alias=alias, version=version)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from logitsieve.server.logs import event
 from logitsieve.types.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
@@ -45,10 +46,10 @@ class Watched(Generic[T]):
             if self._look() != stamp:
                 return False
         except (OSError, InvalidRequest) as error:
-            self._complain(f"{self._option}: the last good one stays: {error}")
+            self._complain(str(error))
             return False
         self._stamp, self.held, self._complaint = stamp, held, ""
-        log.warning("%s: renewed", self._option)
+        event(log, logging.INFO, "renewed", f"{self._option}: renewed", option=self._option)
         self._warn_if_exposed()
         return True
 
@@ -56,10 +57,11 @@ class Watched(Generic[T]):
         stats = [file.stat() for file in self._files]
         return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            self._complaint = text
-            log.error(text)
+    def _complain(self, error: str) -> None:
+        if error != self._complaint:
+            self._complaint = error
+            said = f"{self._option}: the last good one stays: {error}"
+            event(log, logging.ERROR, "not_renewed", said, option=self._option, error=error)
 
     def _warn_if_exposed(self) -> None:
         if self._secret.stat().st_mode & EXPOSED:
