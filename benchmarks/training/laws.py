@@ -31,7 +31,6 @@ from logitsieve.types.results import Float64
 POINTS = ("start", "middle", "end")
 CONTEXTS, DRAWS = 64, 16
 BINS = 24
-SIZE = 100  # scored classes of the methods that are looked at
 
 
 def measure(
@@ -53,8 +52,9 @@ def measure(
         "methods": [entrant.label for entrant in chosen],
         "contexts": CONTEXTS,
         "draws": DRAWS,
+        "size": options.sizes[0],
     }
-    return runs.get(settings, lambda: _train(config, corpus, chosen, progress))
+    return runs.get(settings, lambda: _train(config, corpus, chosen, options.sizes[0], progress))
 
 
 def first_sizes(entrants: Sequence[Entrant]) -> list[Entrant]:
@@ -65,13 +65,15 @@ def first_sizes(entrants: Sequence[Entrant]) -> list[Entrant]:
     return list(found.values())
 
 
-def _train(config: Any, corpus: Any, entrants: Sequence[Entrant], progress: Progress) -> Found:
+def _train(
+    config: Any, corpus: Any, entrants: Sequence[Entrant], size: int, progress: Progress
+) -> Found:
     trainer = Trainer(config, corpus)
     due = {0: "start", trainer.total // 2: "middle", trainer.total: "end"}
     points = {}
     for step in range(trainer.total + 1):
         if step in due:
-            points[due[step]] = _look(trainer, entrants)
+            points[due[step]] = _look(trainer, entrants, size)
         if step < trainer.total:
             trainer.step()
         progress("training looked into", step, trainer.total)
@@ -79,7 +81,7 @@ def _train(config: Any, corpus: Any, entrants: Sequence[Entrant], progress: Prog
 
 
 @torch.no_grad()
-def _look(trainer: Trainer, entrants: Sequence[Entrant]) -> Found:
+def _look(trainer: Trainer, entrants: Sequence[Entrant], draws: int) -> Found:
     hidden_ND, target_N = contexts(trainer)
     exported = trainer.head.export()
     counts = np.maximum(trainer.corpus.counts, 1)
@@ -96,7 +98,7 @@ def _look(trainer: Trainer, entrants: Sequence[Entrant]) -> Found:
             head.rebuild()
         found["methods"][entrant.label] = histogram(head, hidden_ND, target_N, edges).tolist()
     found["methods"]["softmax"] = softmax_histogram(
-        hidden_ND @ exported.weight.T + exported.bias, target_N, edges
+        hidden_ND @ exported.weight.T + exported.bias, target_N, edges, draws
     ).tolist()
     return found
 
@@ -129,13 +131,13 @@ def histogram(head: SampledSoftmax, hidden_ND: Tensor, target_N: Tensor, edges: 
     return found / (len(hidden_ND) * DRAWS) / np.diff(edges)
 
 
-def softmax_histogram(x_NV: Tensor, target_N: Tensor, edges: Float64) -> Float64:
-    """SIZE draws of the softmax without the target, at one rank, on average."""
+def softmax_histogram(x_NV: Tensor, target_N: Tensor, edges: Float64, draws: int) -> Float64:
+    """`draws` of the softmax without the target, at one rank, on average."""
     x_NV = x_NV.clone().scatter_(1, target_N[:, None], -torch.inf)
     p_NV = x_NV.double().softmax(1).sort(1, descending=True).values.mean(0).numpy()
     sums = np.concatenate([[0], p_NV.cumsum()])
     mass: Float64 = np.diff(sums[edges.astype(np.int64)])
-    return SIZE * mass / np.diff(edges)
+    return draws * mass / np.diff(edges)
 
 
 def ranks_of(x_NV: Tensor, target_N: Tensor) -> np.ndarray:
@@ -155,7 +157,7 @@ def lines(found: Found | None) -> list[str]:
     methods = points["end"]["methods"]
     table = [
         "",
-        "Candidates a context of rank 0 to 9 (of ten that could be), at three points of a training:",
+        "Candidates of rank 0 to 9 that a context gets, at three points of a training:",
         "",
         f"| method | {' | '.join(POINTS)} |",
         "|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""A language model trained by the package's trainer, its full perplexity kept by step and second."""
+"""A language model trained by the package's trainer, its perplexity kept by step and second."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def draw_laws(points: Found) -> None:
     _, panels = pyplot.subplots(1, len(points), figsize=(4 * len(points), 3.6), sharey=True)
     for axes, (name, point) in zip(panels, points.items(), strict=True):
         edges = point["edges"]
-        middles = [(a * b) ** 0.5 if a else b / 2 for a, b in zip(edges, edges[1:], strict=False)]
+        middles = [(a * b) ** 0.5 if a else b / 2 for a, b in pairwise(edges)]
         for place, (method, found) in enumerate(point["methods"].items()):
             style = {"color": "#000000", "linewidth": 2} if method == "softmax" else {}
             dash = "-" if place < 10 else "--"
@@ -189,10 +190,22 @@ def draw_laws(points: Found) -> None:
     pyplot.tight_layout()
 
 
+def draw_extreme(results: Found, out: Path) -> None:
+    """extreme-<part>.svg: P@1 by step and by second."""
+    runs = [run for run in results["runs"] if "failed" not in run]
+    for part in ("skip-gram", "synthetic"):
+        own = [run for run in runs if run["part"] == part and run["settings"]["seed"] == 1]
+        if own:
+            courses = [(run["settings"]["method"], run["course"]) for run in own]
+            with picture(out / f"extreme-{part}.svg"):
+                draw_courses(courses, "p1")
+
+
 DRAW: dict[str, Callable[[Found, Path], None]] = {
     "quality": draw_quality,
     "gradients": draw_gradients,
     "steps": draw_steps,
+    "extreme": draw_extreme,
 }
 
 

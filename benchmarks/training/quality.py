@@ -216,8 +216,8 @@ def markdown(results: Found) -> str:
         if run["method"] == FULL.label and "failed" not in run
     }
     lines = [
-        f"{conditions(results)} LSTM of two layers, D = {results['dim']}, {results['tokens']:,} words a run. "
-        "Perplexity of the full softmax on held-out text, mean over seeds (least to most); "
+        f"{conditions(results)} LSTM of two layers, D = {results['dim']}, "
+        f"{results['tokens']:,} words a run. Perplexity of the full softmax on held-out text, mean over seeds (least to most); "
         "seconds are those of the training steps.",
         "",
         "| part | method | V | seeds | lr | perplexity | over full | seconds |",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
@@ -55,7 +56,7 @@ class Stages:
         optimizer.step()
         optimizer.zero_grad()
         times.append(perf_counter_ns())
-        forward, back, update = (b - a for a, b in zip(times, times[1:], strict=False))
+        forward, back, update = (b - a for a, b in pairwise(times))
         return {
             "proposal": self.ns["proposal"],
             "forward": forward - self.ns["proposal"],
