@@ -25,8 +25,11 @@ MOST_BITS = 14
 
 
 def default_bits(n_classes: int, tables: int, k: int) -> int:
-    """So many that a context that is like no class finds some 2 k ids."""
-    bits = round(log2(max(n_classes * tables / (2 * k), 1)))
+    """So many that the buckets of a context that is like no class hold some 4 k ids in all.
+
+    It is counts of collisions that choose k of them: with finer buckets most ids collide once.
+    """
+    bits = round(log2(max(n_classes * tables / (4 * k), 1)))
     return min(max(bits, LEAST_BITS), MOST_BITS)
 
 
@@ -34,7 +37,8 @@ class LSHSoftmax(BestSoftmax):
     """k: of the classes found those that most tables hold. n_uniform: default sqrt V.
 
     tables of `bits` hyperplanes each. mips: hash for h.w + b instead of the angle between [h; 1]
-    and [w; b]. structured: hyperplanes as products of Hadamard matrices, cheaper to hash with.
+    and [w; b]. structured: hyperplanes as products of Hadamard matrices, which find as much and
+    cost a fraction of independent ones.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class LSHSoftmax(BestSoftmax):
         tables: int = TABLES,
         bits: int | None = None,
         mips: bool = False,
-        structured: bool = False,
+        structured: bool = True,
         **options: Unpack[BestOptions],
     ) -> None:
         super().__init__(in_features, n_classes, **options)
