@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 from benchmarks.training.entrants import Entrant
-from benchmarks.training.labels import NONE, Task
+from benchmarks.training.labels import Task
 from benchmarks.training.stages import STAGES, Stages
 from logitsieve.training.loss import SoftmaxLoss
 from logitsieve.types.options import Progress
@@ -50,7 +50,7 @@ class Classifier(nn.Module):
         nn.init.normal_(self.rows.weight, std=0.1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """int64 [B, S] -> [B, D]. One feature a row is an embedding: no rectifier, as in word2vec."""
+        """int64 [B, S] -> [B, D]; no rectifier over one feature a row, which is word2vec."""
         hidden: Tensor = self.rows(features)
         return hidden if features.shape[1] == 1 else hidden.relu()
 
@@ -71,7 +71,6 @@ def train(entrant: Entrant, task: Task, plan: Plan, progress: Progress) -> dict[
     torch.manual_seed(plan.seed)
     model = Classifier(task.n_features, plan.dim)
     head = entrant.make(plan.dim, task.counts, plan.seed)
-    head.ignore_index = NONE
     optimizers = make_optimizers(model, head, plan)
     clock, course = Stages(head), [look(model, head, task, plan, 0, 0.0)]
     totals = dict.fromkeys((*STAGES, "network"), 0.0)

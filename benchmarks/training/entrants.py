@@ -49,19 +49,31 @@ class Entrant:
 def scoring(loss: str, classes: int) -> Entrant:
     """The loss set so that a row meets so many classes besides its targets.
 
-    A loss that looks classes up and adds uniform ones shares them out as it does by default, 10:1.
+    Those that look classes up and add uniform ones share them out as papers/000, 003 and 004 do.
+    What scores no fixed number (full, d-softmax) stays as it is.
     """
-    if loss not in LOSSES:
-        return Entrant(loss)
-    known = options_of(loss)
-    if "n_sampled" in known:
-        return Entrant(loss, (f"n_sampled={classes}",))
-    if {"k", "l"} <= known.keys():
-        tail = max(1, round(classes / 11))
-        return Entrant(loss, (f"k={classes - tail}", f"l={tail}"))
-    if "k" in known:
+    if loss == "lns":
+        return Entrant(loss, (f"cap={classes - classes // 6}", f"n_uniform={classes // 6}"))
+    if loss == "lsh":
+        tail = round(classes / 11)
+        return Entrant(loss, (f"k={classes - tail}", f"n_uniform={tail}"))
+    if loss == "kmeans":
+        best = max(1, classes // 6)
+        return Entrant(loss, (f"k={best}", f"n_uniform={classes - best}"))
+    if loss == "top-k":
         return Entrant(loss, (f"k={classes}",))
-    return Entrant(loss)
+    sampled = loss in LOSSES and "n_sampled" in options_of(loss)
+    return Entrant(loss, (f"n_sampled={classes}",) if sampled else ())
+
+
+def variants(loss: str, classes: int) -> list[Entrant]:
+    """`scoring`, LNS by the label and by the context; LSH Softmax without its uniform classes too."""
+    entrant = scoring(loss, classes)
+    if loss == "lns":
+        return [entrant.plus(f"query={query}") for query in ("label", "embedding")]
+    if loss == "lsh":
+        return [entrant, Entrant(loss, (f"k={classes}", "n_uniform=0"))]
+    return [entrant]
 
 
 def parse_all(text: str) -> list[Entrant]:

@@ -22,14 +22,14 @@ from benchmarks.race.bars import bars
 from benchmarks.training import classifier, plots
 from benchmarks.training.classifier import Plan
 from benchmarks.training.data import docs
-from benchmarks.training.entrants import Entrant, parse_all, present, scoring
+from benchmarks.training.entrants import Entrant, parse_all, present, variants
 from benchmarks.training.labels import SkipGram, Synthetic, Task
 from benchmarks.training.runs import Found, begin, conditions, default, parser_of, write
 from logitsieve.training import LOSSES
 from logitsieve.types.options import Progress
 
 WORDS = 48_793  # of docs.txt.gz that occur twice
-SHORT = ("full", "uniform", "lns", "lns-label", "lns-embedding", "lsh", "rf", "nce")
+SHORT = ("full", "uniform", "lns", "lsh", "rf", "nce")
 PERIODS = {"1": (1, 1.0), "50": (50, 1.0), "50 growing": (50, 1.1), "never": (0, 1.0)}
 
 
@@ -133,7 +133,9 @@ def entrants_of(options: argparse.Namespace) -> list[Entrant]:
     if options.methods:
         return present(parse_all(options.methods))
     names = [name for name in LOSSES if not options.short or name in SHORT]
-    return [scoring(name, options.scored) for name in names if name != "chunked"]
+    found = [each for name in names for each in variants(name, options.scored)]
+    published = [each.plus("corrected=false") for each in found if each.loss == "lns"]
+    return [each for each in [*found, *published] if each.loss != "chunked"]
 
 
 def markdown(results: Found) -> str:

@@ -30,7 +30,7 @@ from torch.nn import functional
 from benchmarks.race.bars import bars
 from benchmarks.race.run import spread
 from benchmarks.training import laws, plots
-from benchmarks.training.entrants import FULL, Entrant, parse_all, present, scoring
+from benchmarks.training.entrants import FULL, Entrant, parse_all, present, variants
 from benchmarks.training.quality import add_training, default_training
 from benchmarks.training.runs import (
     Found,
@@ -95,7 +95,9 @@ def entrants_of(options: argparse.Namespace) -> list[Entrant]:
     if options.methods:
         return present(parse_all(options.methods))
     names = [name for name in LOSSES if name not in (*FULL, *AWAY)]
-    return present(scoring(name, size) for name in names for size in options.sizes)
+    return present(
+        each for name in names for size in options.sizes for each in variants(name, size)
+    )
 
 
 def load(options: argparse.Namespace) -> Frozen:

@@ -17,7 +17,7 @@ from benchmarks.training.entrants import zipf_counts
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.types.results import Int64
 
-NONE = -100  # what rows with fewer labels are padded with
+NONE = -100  # what rows with fewer labels are padded with: the losses' ignore_index
 WINDOW = 2  # words to each side: papers/003 section 4
 
 

@@ -58,10 +58,11 @@ def measure(
 
 
 def first_sizes(entrants: Sequence[Entrant]) -> list[Entrant]:
-    """One entrant a loss: the first, which scores the fewest classes."""
+    """One entrant a loss, LNS by both queries: the first, which scores the fewest classes."""
     found: dict[str, Entrant] = {}
     for entrant in entrants:
-        found.setdefault(entrant.loss, entrant)
+        kind = (entrant.loss, *(each for each in entrant.options if each.startswith("query")))
+        found.setdefault("".join(kind), entrant)
     return list(found.values())
 
 

@@ -201,11 +201,48 @@ def draw_extreme(results: Found, out: Path) -> None:
                 draw_courses(courses, "p1")
 
 
+def draw_clusters(results: Found, out: Path) -> None:
+    """clusters.svg: a row a task, how good by step, and where a step's time goes."""
+    runs = [run for run in results["runs"] if "failed" not in run]
+    tasks = list(dict.fromkeys(run["task"] for run in runs))
+    if not tasks:
+        return
+    with picture(out / "clusters.svg"):
+        _, panels = pyplot.subplots(len(tasks), 2, figsize=(10, 3.2 * len(tasks)), squeeze=False)
+        for (left, right), task in zip(panels, tasks, strict=True):
+            own = [run for run in runs if run["task"] == task]
+            measure = "p1" if "p1" in own[0] else "perplexity"
+            for run in own:
+                line = [(look["step"], look[measure]) for look in run["course"]]
+                left.plot(*zip(*line, strict=True), label=run["name"])
+            left.set(title=task, xlabel="step", ylabel=measure)
+            left.legend(frameon=False, fontsize=7)
+            draw_split(right, own)
+        pyplot.tight_layout()
+
+
+def draw_split(axes: Any, runs: list[Found]) -> None:
+    """Bars of search, clustering, and the rest."""
+    for place, run in enumerate(runs):
+        us, start = run["us"], 0.0
+        rest = sum(us.values()) - us["proposal"] - us["index"]
+        parts = {"search": us["proposal"], "clustering": us["index"], "the rest": rest}
+        for (name, taken), colour in zip(parts.items(), COLOURS, strict=False):
+            label = name if place == 0 else None
+            axes.barh(place, taken / 1000, left=start, color=colour, label=label)
+            start += taken / 1000
+    axes.set_yticks(range(len(runs)), [run["name"] for run in runs], fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xlabel="ms a step")
+    axes.legend(frameon=False, fontsize=7)
+
+
 DRAW: dict[str, Callable[[Found, Path], None]] = {
     "quality": draw_quality,
     "gradients": draw_gradients,
     "steps": draw_steps,
     "extreme": draw_extreme,
+    "clusters": draw_clusters,
 }
 
 

@@ -43,9 +43,10 @@ SUBLINEAR = (
     "uniform",
     "lsh",
     "rf",
-    "topk",
+    "top-k",
     "kmeans",
-    "lns",
+    "lns:query=label",
+    "lns:query=embedding",
     "quadratic",
 )
 
@@ -69,7 +70,7 @@ PARTS: dict[str, tuple[list[Shape], tuple[str, ...]]] = {
     "batch": ([Shape(250_000, 512, 256), Shape(1_000_000, 512, 256)], SUBLINEAR),
     "one": (
         [Shape(v, 650, 1) for v in (10_000, 33_000, 44_000, 250_000)],
-        ("uniform", "lsh", "rf", "topk", "kmeans"),
+        ("uniform", "lsh", "rf", "top-k", "kmeans"),
     ),
     "kernel": (
         [Shape(v, 64, 10, 10) for v in (10_000, 100_000, 500_000)],
@@ -133,7 +134,7 @@ def cases_of(part: str, options: argparse.Namespace) -> list[tuple[str, Shape, E
     for shape in shapes:
         if shape.classes > options.most:
             continue
-        named = parse_all(options.methods) if options.methods else map(Entrant, losses)
+        named = parse_all(options.methods) if options.methods else map(Entrant.parse, losses)
         for entrant in present(named):
             bare = shape.scored is not None and not entrant.options
             asked = scoring(entrant.loss, shape.scored or 0) if bare else entrant
