@@ -13,6 +13,7 @@ from pathlib import Path
 
 from logitsieve.index.files import fsync_folder
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.writing import naming
 
 STALE_AFTER_S = 24 * 3600.0
 TEMPORARY = ".tmp-"
@@ -37,9 +38,9 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """A new file, durable; its size and its sha256 (hex)."""
+    """A new file, durable; its size and its sha256 (hex). OSError names it."""
     digest, size = hashlib.sha256(), 0
-    with file.open("xb") as stream:
+    with naming(file), file.open("xb") as stream:
         for piece in content:
             stream.write(piece)
             digest.update(piece)

@@ -157,11 +157,11 @@ class VerifiedMemory:
         marks = [*self._read(), mark][-REMEMBERED:]
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                dir=self._file.parent, prefix=".verified-", delete=False
-            ) as stream:
-                stream.write(canonical(marks))
-            os.replace(stream.name, self._file)  # noqa: PTH105 - the name is a string
+            # A folder, so that nothing is left of what there was no room for.
+            with tempfile.TemporaryDirectory(dir=self._file.parent, prefix=".verified-") as beside:
+                new = Path(beside) / self._file.name
+                new.write_bytes(canonical(marks))
+                new.replace(self._file)
 
     def _read(self) -> list[str]:
         try:

@@ -27,6 +27,8 @@ splice = numba.njit(inline="always")
 
 _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
 
+_ANEW = "kernels are compiled anew at every start"
+
 _cache: dict[str, Path | None] = {}  # "folder": where to keep machine code, once that is decided
 
 
@@ -46,7 +48,15 @@ class Kernel:
             own = folder / f"{self._home.name}-{_sources_digest(self._home)}"
             config.CACHE_DIR = str(own)  # type: ignore[attr-defined]  # set at run time
             self._dispatcher.enable_caching()
-        entry: Callable[..., Any] = self._dispatcher.compile(self._arguments)
+        return self._compiled()
+
+    def _compiled(self) -> Callable[..., Any]:
+        entry: Callable[..., Any]
+        try:
+            entry = self._dispatcher.compile(self._arguments)
+        except OSError as error:  # compiled, but where it should be kept is no room
+            _warn_once(f"{_ANEW}: {_cache['folder']}: {error.strerror}")
+            entry = self._dispatcher.compile(self._arguments)  # what there is by now
         return entry
 
     def __call__(self, *arguments: Any) -> Any:
@@ -75,7 +85,7 @@ def use_cache(folder: Path | None) -> None:
         with tempfile.TemporaryFile(dir=target):
             pass
     except OSError as error:
-        _warn_once(f"kernels are compiled anew at every start: {target}: {error.strerror}")
+        _warn_once(f"{_ANEW}: {target}: {error.strerror}")
         _cache["folder"] = None
     else:
         _cache["folder"] = target

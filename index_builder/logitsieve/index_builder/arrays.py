@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.writing import naming
 
 FORMS = (
     "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "
@@ -59,8 +60,17 @@ def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
     Without this, a full disk is met by a write to the mapping, and that is a SIGBUS.
     """
     row = array.strides[0]
-    with file.open("r+b") as stream:
+    with naming(file), file.open("r+b") as stream:
         os.posix_fallocate(stream.fileno(), array.offset + start * row, (stop - start) * row)
+
+
+def save(file: Path, array: np.ndarray) -> None:
+    """As np.save, of which an OSError says neither what is wrong nor with which file."""
+    array = np.ascontiguousarray(array)
+    with naming(file), file.open("wb") as stream:
+        header = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(array.tobytes())
 
 
 def _split(source: Path | str) -> tuple[Path, str]:

@@ -18,13 +18,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.spread import SpreadSample
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import Progress, check_range, no_progress, option
+from logitsieve.types.writing import naming
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
 CHUNK = 8192  # rows of W multiplied at once
@@ -112,8 +113,8 @@ def _capture(
             sample.add(hidden_BD.float().cpu().numpy())
             progress("capture", sample.seen, 0)
     rows = sample.write_shards(folder, config.shard_rows)
-    np.save(folder / "weight.npy", weight.float().cpu().numpy())
-    np.save(folder / "bias.npy", bias.float().cpu().numpy())
+    save(folder / "weight.npy", weight.float().cpu().numpy())
+    save(folder / "bias.npy", bias.float().cpu().numpy())
     summary = {
         "rows": rows,
         "rows_seen": sample.seen,
@@ -123,7 +124,9 @@ def _capture(
         "output_layer": name,
         **asdict(config),
     }
-    (folder / "capture.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    written = folder / "capture.json"
+    with naming(written):
+        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 
 

@@ -20,6 +20,7 @@ from logitsieve.index_builder.contexts import Contexts
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import Progress
 from logitsieve.types.results import ArrayLike, Float32, Int64, TopK
+from logitsieve.types.writing import naming
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers
 LABEL_ROWS = 1024  # rows answered by the exact head at once
@@ -103,7 +104,8 @@ def exact_labels(
 ) -> np.ndarray:
     """[N, depth] ids of the exact top `depth`, best first, in a mapped file."""
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
-    labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
+    with naming(file):
+        labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
     reserve(file, labels, 0, contexts.rows)
     done = 0
     for block in contexts.blocks(LABEL_ROWS):

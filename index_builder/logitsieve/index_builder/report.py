@@ -22,6 +22,7 @@ from logitsieve.index_builder import report_plots as plots
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.report_cascade import cascade
 from logitsieve.types.results import Bool, Float32, Float64, Int64
+from logitsieve.types.writing import naming
 
 SAMPLED = 4000  # contexts looked at, spread over all
 LABELS = 5  # K: the exact top-k that a cluster's list should hold
@@ -59,7 +60,8 @@ def write_report(index: Index, out: Path | str, contexts: Source | None = None) 
     )
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
+    with naming(out):
+        out.write_text(page, encoding="utf-8")
 
 
 def _identity(index: Index) -> str:

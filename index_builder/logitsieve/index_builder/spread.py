@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from logitsieve.index_builder.arrays import reserve
+from logitsieve.index_builder.arrays import reserve, save
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.writing import naming
 
 CHUNK = 8192  # rows moved at once
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -36,7 +37,8 @@ class SpreadSample:
         self._kept = 0
         self._reserved = 0  # rows that the disk surely holds
         shape = (2 * max_rows, dim)
-        self._file = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        with naming(path):
+            self._file = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
     def add(self, rows_BD: np.ndarray) -> None:
         """The next rows of the stream; InvalidRequest if one is not finite in the file's dtype."""
@@ -96,7 +98,7 @@ class SpreadSample:
         chosen = np.arange(rows) * self._kept // rows
         for shard in range(math.ceil(rows / shard_rows)):
             ids = chosen[shard * shard_rows : (shard + 1) * shard_rows]
-            np.save(folder / f"{shard:05}.npy", self._file[ids])
+            save(folder / f"{shard:05}.npy", self._file[ids])
         del self._file
         self._path.unlink()
         return rows
