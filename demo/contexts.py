@@ -8,17 +8,18 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from demo.excerpt import RUN, split
-from demo.language_model import LanguageModel, Vocabulary
 from logitsieve.index_builder.capture import CaptureConfig, capture
+from logitsieve.training import trainer
+from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.trainer.streams import WINDOWS_AT_ONCE
 from logitsieve.types.options import Progress
 
 HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files left beside the versions of the index
-WINDOW = 70  # words that the model reads from an empty state, T
-WINDOWS_AT_ONCE = 16  # their logits fit in 45 MB
 
 
 class Texts(NamedTuple):
@@ -42,9 +43,7 @@ def windows(vocabulary: Vocabulary, paragraphs: Sequence[str], most: int) -> Ten
     The last words of the text, which fill no window, are left out.
     """
     ids = vocabulary.encode("".join(f"{paragraph}\n" for paragraph in paragraphs))
-    every_NT = torch.tensor(ids[: len(ids) // WINDOW * WINDOW]).view(-1, WINDOW)
-    count = min(len(every_NT), max(1, most // WINDOW))
-    return every_NT[torch.linspace(0, len(every_NT) - 1, count).long()]
+    return torch.cat(list(trainer.windows(np.array(ids, np.int32), most)))
 
 
 def capture_contexts(

@@ -13,7 +13,9 @@ from heapq import nlargest
 
 import torch
 
-from demo.language_model import END, LanguageModel, State, Vocabulary
+from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.trainer.language_model import State
+from logitsieve.training.trainer.vocabulary import END
 from logitsieve.types.decoder import Decoder
 from logitsieve.types.results import Float32, TopKReply
 

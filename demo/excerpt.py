@@ -2,7 +2,7 @@
 
 Runs of consecutive paragraphs, evenly spread over the text, so that sentences keep their
 neighbours and all its documents have their share. One run in ten goes to the end of the excerpt,
-so that its last tenth, which `demo.train` never trains on, is spread over the text as well.
+so that its last tenth, which the model is never trained on, is spread over the text as well.
 """
 
 import gzip
@@ -44,13 +44,29 @@ def split(paragraphs: list[str]) -> tuple[list[str], list[str]]:
     return paragraphs[:end], paragraphs[end:]
 
 
+def write_training(folder: Path, paragraphs: list[str], held_out: list[str]) -> None:
+    """Write valid.txt.gz, which is held out of an excerpt, and train.txt.gz, all other text."""
+    unseen = set(held_out)
+    seen = [paragraph for paragraph in paragraphs if paragraph not in unseen]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_paragraphs(folder / "train.txt.gz", seen)
+    write_paragraphs(folder / "valid.txt.gz", held_out)
+
+
 def main(
     text: Annotated[Path, typer.Argument(help="Text, one paragraph a line, gzipped.")],
     out: Annotated[Path, typer.Option(help="Where to write the excerpt.")] = EXCERPT,
+    training: Annotated[
+        Path | None,
+        typer.Option(help="Folder for train.txt.gz and valid.txt.gz: what to train a model on."),
+    ] = None,
 ) -> None:
     """Write the bundled excerpt of TEXT."""
-    chosen = excerpt(read_paragraphs(text))
+    paragraphs = read_paragraphs(text)
+    chosen = excerpt(paragraphs)
     write_paragraphs(out, chosen)
+    if training is not None:
+        write_training(training, paragraphs, split(chosen)[1])
     words = sum(len(paragraph.split()) for paragraph in chosen)
     typer.echo(f"{out}: {len(chosen):,} paragraphs, {words:,} words, {out.stat().st_size:,} bytes")
 

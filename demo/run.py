@@ -22,7 +22,6 @@ from rich.console import Console
 from demo.contexts import HELD_OUT, PROMPTS, capture_contexts, three_texts, windows
 from demo.decode import Writer, read
 from demo.excerpt import EXCERPT, read_paragraphs
-from demo.language_model import LanguageModel, Vocabulary
 from demo.measure import measure
 from demo.serving import NotServing, serving
 from demo.show import (
@@ -38,6 +37,7 @@ from logitsieve.client import DecoderClient
 from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.types.decoder import Decoder
 from logitsieve.types.errors import LogitsieveError
 

@@ -20,9 +20,9 @@ from benchmarks.race.bars import bars
 from benchmarks.race.prepare import prepared
 from demo.contexts import three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
-from demo.language_model import LanguageModel, Vocabulary
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import load_array
+from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.types.results import Float32
 
 DEMO_MODEL = EXCERPT.parents[1] / "model"

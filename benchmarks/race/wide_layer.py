@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +26,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from demo.excerpt import read_paragraphs
-from demo.language_model import Vocabulary
+from logitsieve.training.trainer import Vocabulary
+from logitsieve.training.trainer.vocabulary import END
 
 WORDS = 70_000
 TRAIN_CONTEXTS = 750_000  # the layer learns from these
@@ -59,7 +62,8 @@ def prepare(shared: Path, cache: Path, progress: Progress) -> None:
     text = (data / "lm-docs-10k-200.vocab.txt").read_text(encoding="utf-8")
     known = Vocabulary(text.split())
     paragraphs = read_paragraphs(data / "docs.txt.gz")
-    wide = Vocabulary.most_frequent(paragraphs, WORDS)
+    words = Counter(chain(*([*paragraph.split(), END] for paragraph in paragraphs)))
+    wide = Vocabulary.most_frequent(words, WORDS)
     narrow_N, wide_N = encode(paragraphs, known), encode(paragraphs, wide)
 
     seen = int(len(wide_N) * (1 - UNSEEN_SHARE))

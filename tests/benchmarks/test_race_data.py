@@ -10,7 +10,7 @@ import torch
 from benchmarks.race import datasets, wide_layer
 from benchmarks.race.prepare import prepared
 from benchmarks.race.wide_layer import Reading, alternate, gradients, initial_layer
-from demo.language_model import Vocabulary
+from logitsieve.training.trainer import Vocabulary
 
 
 def make_reading(rows: int, words: int, dim: int) -> Reading:

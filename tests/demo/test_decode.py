@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from demo.decode import HEADS, NextWords, Writer, beam_search, greedy
-from demo.language_model import LanguageModel, Vocabulary
+from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.types.decoder import Decoder
 from tests.demo.tiny import WORDS, ExactDecoder, tiny_model
 

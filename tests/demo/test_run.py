@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from demo.contexts import three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
-from demo.language_model import Vocabulary
 from demo.run import Demo, next_version
 from demo.serving import NotServing, serving
 from demo.show import difference
 from logitsieve.cli.app import app
 from logitsieve.client import DecoderClient
 from logitsieve.index import open_index
+from logitsieve.training.trainer import Vocabulary
 from tests.demo.tiny import WORDS, tiny_options
 from tests.server.running import write_model
 

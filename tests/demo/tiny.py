@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from demo.excerpt import write_paragraphs
-from demo.language_model import END, UNKNOWN, LanguageModel, Vocabulary
 from demo.run import Options
+from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.trainer.vocabulary import END, UNKNOWN
 from logitsieve.types.decoder import NormalizerName
 from logitsieve.types.results import Answer, ArrayLike, TopKReply
 

@@ -20,6 +20,7 @@ COULD_NOT, BAD_INPUT = 1, 2
 MODULES: dict[str, tuple[str, ...]] = {
     "": (),
     "server": ("numba", "safetensors", "prometheus_client", "grpc_health", "grpc_reflection"),
+    "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
     "builder": ("numba", "safetensors", "faiss", "torch", "matplotlib"),
 }
 
@@ -33,6 +34,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "train": Entry("Train", "Train a language model, with a loss of your choice.", "training"),
     "capture": Entry("Build", "Run a PyTorch model and keep its contexts.", "builder"),
     "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
@@ -110,6 +112,6 @@ def root(
 ) -> None:
     """Fast decoding over huge softmax vocabularies.
 
-    capture contexts from a model, build an index from them, look at it, serve it.
+    Train a model, capture contexts from it, build an index from them, look at it, serve it.
     Each command has its own --help, with an example.
     """

@@ -71,7 +71,7 @@ def command(
         facts = {"index": str(index.path), "digest": index.digest, "bytes": _bytes(index)}
         print_json({**facts, "calibration": without_contexts(index.calibration)})
     else:
-        _show(index)
+        show(index)
 
 
 def _bytes(index: Index) -> dict[str, int]:
@@ -84,7 +84,8 @@ def _escalated(index: Index) -> float:
     return 0.0 if entry is None else float(entry.config.get("escalated", 0.0))
 
 
-def _show(index: Index) -> None:
+def show(index: Index) -> None:
+    """The operating points, the sizes of the files, and where the index is."""
     print_points(index)
     matrix = index.vocab_size * index.dim * 4
     rows = [

@@ -52,7 +52,7 @@ def with_options(
             context, file = values.pop("context", None), values.pop("config", None)
             if file is not None:
                 found = read_options(file, config)
-                chosen |= {k: v for k, v in found.items() if not _is_typed(k, context)}
+                chosen |= {k: v for k, v in found.items() if not is_typed(k, context)}
             command(**values, config=config(**chosen))
 
         wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -74,12 +74,12 @@ FILE = inspect.Parameter(
 )
 
 
-def read_options(file: Path, config: type[Any]) -> dict[str, Any]:
+def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
     """The fields of `config` that a TOML file sets; InvalidRequest names what is wrong in it."""
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidRequest("config", f"{file}: {error}", "a TOML file of options") from error
+        raise InvalidRequest(flag, f"{file}: {error}", "a TOML file of options") from error
     hints = typing.get_type_hints(config)
     for key in found:
         if key not in hints:
@@ -87,7 +87,8 @@ def read_options(file: Path, config: type[Any]) -> dict[str, Any]:
     return {key: _of_type(key, value, hints[key]) for key, value in found.items()}
 
 
-def _is_typed(option: str, context: typer.Context) -> bool:
+def is_typed(option: str, context: typer.Context) -> bool:
+    """Whether the command line holds the option, and not its default."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 

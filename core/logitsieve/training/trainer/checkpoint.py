@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pickle import UnpicklingError  # what torch calls a file that it will not read
 from typing import Any
 from zipfile import BadZipFile
 
@@ -26,8 +27,10 @@ def load(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, BadZipFile) as error:
-        raise InvalidRequest("resume", f"{file} ({error})", "a checkpoint that is whole") from error
+    except (OSError, EOFError, RuntimeError, ValueError, BadZipFile, UnpicklingError) as error:
+        raise InvalidRequest(
+            "resume", f"{file}, unreadable", "a checkpoint that is whole"
+        ) from error
     return state
 
 

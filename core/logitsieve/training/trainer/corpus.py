@@ -9,7 +9,6 @@ Shape letters: N words of a text, U different words, V vocabulary.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
@@ -24,7 +23,7 @@ from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import Progress, no_progress
 from logitsieve.types.results import Int32, Int64
 
-FOLDER = "corpus"
+FOLDER, SCRATCH = "corpus", ".tmp-corpus"
 PIECE = 1 << 22  # words looked at or exchanged at once
 
 
@@ -60,7 +59,9 @@ def encode(
     Without a file `valid` the last `valid_share` of the text is held out. 8 bytes a word on disk
     while it runs, 4 afterwards. `corpus/` appears at once when all is written.
     """
-    scratch = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder))
+    scratch = folder / SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed
+    scratch.mkdir()
     try:
         numbers: dict[str, int] = defaultdict(count().__next__)
         train = _number(text, "text", scratch, numbers, progress)

@@ -17,8 +17,11 @@ from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Int64
 
 # Decided by the trainer, and not by an option of the loss.
-OURS = {"self", "in_features", "n_classes", "class_counts", "seed", "sparse", "device", "dtype"}
-CONVENTIONS = {"ignore_index", "reduction"}
+OURS = {
+    *("in_features", "n_classes", "class_counts", "seed", "device", "dtype"),
+    *("sparse", "absolute", "ignore_index", "reduction"),
+}
+PLAIN = (bool, int, float, str, NoneType, Sequence)  # what can be said in words and numbers
 
 
 def make_head(
@@ -48,8 +51,11 @@ def loss_class(name: str) -> type[SoftmaxLoss]:
 
 def options_of(name: str) -> dict[str, Any]:
     """What the loss can be told, and the type of each."""
-    hints = _hints(loss_class(name))
-    return {key: hint for key, hint in hints.items() if key not in OURS | CONVENTIONS}
+    return {
+        key: hint
+        for key, hint in _hints(loss_class(name)).items()
+        if key not in OURS and all(isinstance(kind, str) or kind in PLAIN for kind in _kinds(hint))
+    }
 
 
 def default_of(name: str, option: str) -> str:
@@ -67,13 +73,13 @@ def read_options(name: str, pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         option, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or option not in known:
-            allowed = ", ".join(f"{key} ({shown(hint)})" for key, hint in known.items())
+            allowed = ", ".join(f"{key} ({shown_type(hint)})" for key, hint in known.items())
             raise InvalidRequest("loss_option", repr(pair), f"NAME=VALUE, for {name}: {allowed}")
         found[option] = _value(pair, text, known[option])
     return found
 
 
-def shown(hint: Any) -> str:
+def shown_type(hint: Any) -> str:
     """A type for readers: int, float or none, one of the words."""
     kinds = [repr(kind) if isinstance(kind, str) else kind.__name__ for kind in _kinds(hint)]
     return " or ".join("none" if kind == "NoneType" else kind for kind in kinds)
@@ -88,8 +94,9 @@ def _value(pair: str, text: str, hint: Any) -> Any:
         value = text
     if float in kinds and type(value) is int:
         value = float(value)
-    if type(value) not in kinds and value not in [kind for kind in kinds if isinstance(kind, str)]:
-        raise InvalidRequest("loss_option", repr(pair), shown(hint))
+    kind = Sequence if isinstance(value, (list, tuple)) else type(value)
+    if kind not in kinds and value not in [word for word in kinds if isinstance(word, str)]:
+        raise InvalidRequest("loss_option", repr(pair), shown_type(hint))
     return value
 
 

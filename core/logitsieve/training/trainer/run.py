@@ -24,6 +24,7 @@ from logitsieve.training.trainer.corpus import FOLDER, Corpus, encode
 from logitsieve.training.trainer.logs import TRAINED, VALIDATED, Logs, read_log
 from logitsieve.training.trainer.settings import Settings, write_json
 from logitsieve.training.trainer.trainer import Trainer
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import Progress, no_progress
 
 REPORT = "training.json"
@@ -72,13 +73,19 @@ def train(
     progress: Progress = no_progress,
     show: Show = show_nothing,
     stop: Callable[[], bool] = go_on,
+    to_be_served: bool = False,
 ) -> Outcome:
     """Do what is left of the run in `folder`, from its checkpoint on.
 
     `stop` is asked after every step, and in validations: once it is true, all is saved and train
     returns. `progress` gets the stages besides training, `show` each step and each validation.
+    InvalidRequest if it is `to_be_served` and the loss trains no softmax of h.w + b.
     """
-    run = _Run(folder, Settings.load(folder), progress, show)
+    settings = Settings.load(folder)
+    run = _Run(folder, settings, progress, show)
+    if to_be_served and not run.trainer.servable:
+        allowed = "a loss that trains a softmax of logits: that of |x| cannot be served"
+        raise InvalidRequest("loss", settings.config.loss, allowed)
     with Logs(folder, run.trainer.steps, run.course.validated) as logs:
         run.go(logs, stop)
     return run.outcome()
@@ -191,7 +198,7 @@ class _Run:
         validations = read_log(self.folder / VALIDATED)
         corpus = self.trainer.corpus
         report = {
-            "settings": self.settings.to_json(),
+            "settings": self.settings.to_json(names_only=True),
             "words": {"train": len(corpus.train), "valid": len(corpus.valid)},
             "vocabulary": len(corpus.vocabulary),
             "steps": self.trainer.steps,

@@ -26,9 +26,12 @@ class Settings:
     valid: Path | None = None
     config: TrainConfig
 
-    def to_json(self) -> dict[str, Any]:
-        """The same as words, numbers and lists."""
-        files = {"text": str(self.text), "valid": None if self.valid is None else str(self.valid)}
+    def to_json(self, *, names_only: bool = False) -> dict[str, Any]:
+        """The same as words, numbers and lists; files by their paths, or by their names alone."""
+        files = {
+            field: path and (path.name if names_only else str(path.resolve()))
+            for field, path in (("text", self.text), ("valid", self.valid))
+        }
         return {**asdict(self.config), **files}
 
     @classmethod
@@ -53,6 +56,9 @@ def begin(folder: Path, settings: Settings) -> None:
     if (folder / CHECKPOINT).exists():
         raise InvalidRequest("out", f"{folder}, which holds a run", "another folder, or --resume")
     read_options(settings.config.loss, settings.config.loss_option)
+    for name, path in (("text", settings.text), ("valid", settings.valid)):
+        if path is not None and not path.is_file():
+            raise InvalidRequest(name, path, "a text file, or one that is gzipped")
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
     write_json(folder / SETTINGS, settings.to_json())

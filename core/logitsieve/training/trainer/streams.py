@@ -58,7 +58,7 @@ def windows(ids: Int32, most: int) -> Iterator[Tensor]:
     size = min(WINDOW, len(ids))
     total = len(ids) // size
     count = min(total, max(1, most // size))
-    starts = np.linspace(0, total - 1, count).astype(np.int64) * size
+    starts = torch.linspace(0, total - 1, count).long().numpy() * size
     for first in range(0, count, WINDOWS_AT_ONCE):
         places = starts[first : first + WINDOWS_AT_ONCE, None] + np.arange(size)
         yield torch.from_numpy(ids[places].astype(np.int64))

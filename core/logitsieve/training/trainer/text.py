@@ -30,9 +30,9 @@ def read_words(
     the file is no UTF-8 text, or cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, _open(file) as text:
             size = path.stat().st_size
-            for words in _split(_open(file), field):
+            for words in _split(text, field):
                 progress(f"read {path.name}", file.tell(), size)
                 yield words
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
+from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.training.clip import clip_grad_norm_
 from logitsieve.training.trainer import checkpoint
@@ -53,7 +54,7 @@ class Trainer:
         self.model = Recurrent(words, config.dim, config.layers, config.dropout, sparse=sparse)
         self.model.to(config.device)
         if config.tied:
-            self.head.tie(self.model.embedding)
+            self._tie()
         self._make_optimizers(sparse)
         self.per_epoch = len(Streams(corpus.train, config.streams, config.steps))
         self.total = config.epochs * self.per_epoch
@@ -62,6 +63,13 @@ class Trainer:
         self.steps = 0
         self._state: State | None = None
         self._streams = self._open(0)
+
+    def _tie(self) -> None:
+        try:
+            self.head.tie(self.model.embedding)
+        except InvalidRequest as error:
+            got = f"true for {self.config.loss} ({error})"
+            raise InvalidRequest("tied", got, "false: --no-tied") from error
 
     def _make_optimizers(self, sparse: bool) -> None:
         config = self.config
@@ -109,8 +117,9 @@ class Trainer:
         norm = float(clip_grad_norm_(self._parameters(), self.config.clip))
         if not math.isfinite(norm):
             raise TrainingFailed(f"the gradient of step {self.steps} is not finite: a lower lr?")
-        for optimizer, _ in self._optimizers:
-            optimizer.step()
+        with check_sparse_tensor_invariants(False):  # SparseAdam's own are right
+            for optimizer, _ in self._optimizers:
+                optimizer.step()
         self._state = hidden.detach(), cell.detach()
         self.steps += 1
         return loss.item(), norm

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.index import open_index
+from logitsieve.training import LOSSES
+from tests.cli.conftest import Run
+from tests.training.trainer.ring import write_ring
+
+SMALL = (
+    *("--vocabulary", 12, "--dim", 8, "--epochs", 1, "--streams", 4, "--steps", 10),
+    *("--loss", "uniform", "--loss-option", "n_sampled=4", "--lr", 0.03),
+)
+BUILD = "clusters = 2\nrounds = 1\nsteps = 3\nkmeans_iterations = 2\n"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return write_ring(tmp_path / "ring.txt")
+
+
+def test_training_then_nothing_is_left_to_do(run: Run, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = run("train", "--text", text, "--out", out, *SMALL, "--json")
+    assert result.exit_code == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["steps"] == 18
+    assert facts["perplexity"] > 1
+    assert (facts["contexts"], facts["index"]) == (None, None)
+    assert "valid perplexity" in result.stderr
+    assert json.loads((out / "settings.json").read_text())["loss_option"] == ["n_sampled=4"]
+    again = run("train", "--out", out, "--resume")
+    assert again.exit_code == 0
+    assert "18 steps, perplexity" in again.stdout
+
+
+def test_to_an_index(run: Run, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text(BUILD)
+    out, index = tmp_path / "run", tmp_path / "models" / "ring" / "1"
+    command = ("train", "--text", text, "--out", out, *SMALL, "--capture", 400)
+    result = run(*command)
+    assert result.exit_code == 0, result.stderr
+    assert f"{out}/contexts: 400 contexts" in result.stdout
+    assert f"Next: logitsieve build --weight {out}/contexts/weight.npy" in result.stdout
+    assert np.load(out / "heldout" / "00000.npy").shape == (70, 8)
+    build = ("--build", index, "--build-config", tmp_path / "build.toml")
+    result = run(*command, *build, "--resume")
+    assert result.exit_code == 0, result.stderr
+    opened = open_index(index)
+    assert opened.vocabulary is not None
+    assert opened.vocabulary == tuple((out / "vocab.txt").read_text().split())
+    assert opened.manifest.config["clusters"] == 2
+    assert str(index) in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "text: got nothing, allowed: a text file, or --resume"),
+        (("--text", "nowhere"), "text: got nowhere"),
+        (("--text", "TEXT", "--valid", "nowhere"), "valid: got nowhere"),
+        (("--text", "TEXT", "--loss", "magic"), "loss: got magic, allowed: full, "),
+        (("--text", "TEXT", "--loss-option", "k=3"), "loss_option: got 'k=3', allowed: NAME=VALUE"),
+        (("--text", "TEXT", "--lr", "nan"), "lr: got nan"),
+        (("--text", "TEXT", "--dim", 0), "--dim"),
+        (("--text", "TEXT", "--streams", 900), "text: got 778 words to train on"),
+        (("--text", "TEXT", "--head-optimizer", "adamw"), "head_optimizer: got adamw for the spar"),
+        (("--text", "TEXT", "--build", "models/m/1"), "capture: got nothing"),
+        (("--text", "TEXT", "--capture", 9, "--build", "models/m/x"), "out: got"),
+        (("--text", "TEXT", "--target-precision", "p1=1"), "target_precision: got"),
+        (("--text", "TEXT", "--capture", 9, "--build-config", "b.toml"), "build_config: got"),
+        (("--text", "TEXT", "--device", "cuda:7"), "device: got cuda:7"),
+        (("--resume",), "resume: got"),
+    ],
+)
+def test_wrong_input(
+    run: Run, text: Path, tmp_path: Path, options: tuple[Any, ...], reason: str
+) -> None:
+    placed = [text if option == "TEXT" else option for option in options]
+    result = run("train", "--out", tmp_path / "run", *SMALL, *placed)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_a_run_keeps_its_options(run: Run, text: Path, tmp_path: Path) -> None:
+    command = ("train", "--text", text, "--out", tmp_path / "run", *SMALL)
+    assert run(*command).exit_code == 0
+    result = run(*command)
+    assert result.exit_code == 2
+    assert "which holds a run, allowed: another folder, or --resume" in result.stderr
+    assert run(*command, "--resume").exit_code == 0
+    for flag, value, reason in (
+        ("--dim", 9, "dim: got 9, allowed: 8, with which the run was begun"),
+        ("--loss-option", "bias=false", "loss_option: got"),
+        ("--text", tmp_path / "other", "text: got"),
+    ):
+        result = run(*command, "--resume", flag, value)
+        assert result.exit_code == 2
+        assert reason in result.stderr
+
+
+def test_a_loss_that_cannot_be_served_is_refused_before_it_is_trained(
+    run: Run, text: Path, tmp_path: Path
+) -> None:
+    options = ("--epochs", 1, "--streams", 4, "--loss", "quadratic", "--capture", 99)
+    result = run("train", "--text", text, "--out", tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert "loss: got quadratic" in result.stderr
+
+
+def test_the_losses_are_listed(run: Run) -> None:
+    shown = run("train", "--losses").stdout
+    for name in LOSSES:
+        assert name in shown
+    assert "n_sampled" in shown
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(
+    run: Run, text: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "run"
+    options = (*SMALL, "--epochs", 10**6, "--valid-every", 5)
+    command = [sys.executable, "-m", "logitsieve.cli", "train", "--text", text, "--out", out]
+    training = subprocess.Popen(
+        [str(part) for part in (*command, *options)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert training.stderr is not None
+    assert "valid perplexity" in training.stderr.readline()
+    training.send_signal(number)
+    said = training.communicate(timeout=100)[1]
+    assert training.returncode == 1
+    assert "Go on with the same command and --resume" in said
+    assert (out / "checkpoint.pt").exists()

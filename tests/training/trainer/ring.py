@@ -1,0 +1,36 @@
+"""Text that is learnt in seconds, and options of a run over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from logitsieve.training.trainer import Settings, TrainConfig
+
+RING = "abcdefgh" * 3
+
+
+def write_ring(file: Path, repeats: int = 12) -> Path:
+    """Lines in which each letter is followed by the next one, in a ring."""
+    lines = [" ".join(RING[start : start + 8]) for start in range(8)] * repeats
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def settings(folder: Path, **options: Any) -> Settings:
+    """A run of 36 steps; dropout draws, and streams that begin elsewhere in each epoch."""
+    small: dict[str, Any] = {
+        "loss": "uniform",
+        "loss_option": ("n_sampled=4",),
+        "vocabulary": 12,
+        "dim": 8,
+        "epochs": 2,
+        "streams": 4,
+        "steps": 10,
+        "lr": 0.03,
+        "log_every": 5,
+        "valid_every": 7,
+        "checkpoint_steps": 3,
+    }
+    config = TrainConfig(**{**small, **options})
+    return Settings(text=write_ring(folder / "ring.txt"), config=config)

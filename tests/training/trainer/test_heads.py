@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.training import LOSSES
+from logitsieve.training.trainer.heads import default_of, make_head, options_of, read_options
+from logitsieve.types.errors import InvalidRequest
+
+COUNTS = np.array([0, 9, 5, 3, 1] * 12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_is_made_of_a_vocabulary_alone(name: str) -> None:
+    head = make_head(name, (), dim=8, counts=COUNTS, seed=3, device="cpu")
+    assert type(head) is LOSSES[name]
+    assert (head.in_features, head.n_classes) == (8, 60)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_trainer_decides_what_is_its_own(name: str) -> None:
+    assert not {"seed", "device", "in_features", "n_classes", "class_counts"} & set(
+        options_of(name)
+    )
+    for option in options_of(name):
+        assert isinstance(default_of(name, option), str)
+
+
+def test_options_become_what_the_loss_takes() -> None:
+    read = read_options("uniform", ["n_sampled=7", "per_row = True", "bias=false", "scale=3"])
+    assert read == {"n_sampled": 7, "per_row": True, "bias": False, "scale": 3.0}
+    assert isinstance(read["scale"], float)
+    assert read_options("uniform", ["scale=none"]) == {"scale": None}
+    assert default_of("uniform", "n_sampled") == "100"
+    head: Any = make_head("uniform", ["n_sampled=7"], dim=8, counts=COUNTS, seed=3, device="cpu")
+    assert head.n_sampled == 7
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason"),
+    [
+        ("n_sampled", "NAME=VALUE, for uniform: "),
+        ("m=3", "n_sampled \\(int\\)"),
+        ("seed=3", "for uniform"),
+        ("n_sampled=many", "allowed: int"),
+        ("n_sampled=1.5", "allowed: int"),
+        ("per_row=1", "allowed: bool"),
+        ("scale=true", "allowed: float or none"),
+    ],
+)
+def test_other_options_are_refused(pair: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason) as caught:
+        read_options("uniform", [pair])
+    assert caught.value.field == "loss_option"
+
+
+def test_a_loss_that_there_is_not() -> None:
+    with pytest.raises(InvalidRequest, match="uniform"):
+        make_head("magic", (), dim=8, counts=COUNTS, seed=3, device="cpu")

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from logitsieve.training.trainer import (
+    LanguageModel,
+    Settings,
+    Status,
+    TrainConfig,
+    begin,
+    checkpoint,
+    train,
+)
+from logitsieve.training.trainer.logs import TRAINED, VALIDATED, read_log
+from logitsieve.types.errors import InvalidRequest
+from tests.training.trainer import killed_training
+from tests.training.trainer.ring import settings
+
+CLOCK = ("seconds", "words_per_second")  # columns that no two runs share
+
+
+def course(folder: Path) -> list[list[dict[str, float]]]:
+    """The lines of both logs without what a clock said."""
+    return [
+        [{k: v for k, v in row.items() if k not in CLOCK} for row in read_log(folder / name)]
+        for name in (TRAINED, VALIDATED)
+    ]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Checkpoints equal bit for bit, but for the seconds that they took."""
+    if isinstance(one, torch.Tensor):
+        assert one.equal(other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one.keys() - {"seconds", "begun"}:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert one == other
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """A run that nothing stopped."""
+    begin(tmp_path / "whole", settings(tmp_path))
+    train(tmp_path / "whole")
+    return tmp_path / "whole"
+
+
+def test_a_run_writes_what_it_says(whole: Path) -> None:
+    report = json.loads((whole / "training.json").read_text())
+    assert report["steps"] == 36
+    assert report["settings"]["text"] == "ring.txt"
+    assert report["words"] == {"train": 778, "valid": 86}
+    assert report["vocabulary"] == 10
+    assert len(report["valid_perplexity"]) == 6
+    assert min(report["valid_perplexity"]) < report["valid_perplexity"][0] / 1.5
+    trained, validated = course(whole)
+    assert [row["step"] for row in trained] == [5, 10, 15, 20, 25, 30, 35, 36]
+    assert [row["step"] for row in validated] == [7, 14, 21, 28, 35, 36]
+    assert [row["epoch"] for row in validated] == [1, 1, 2, 2, 2, 2]
+    assert {path.name for path in whole.iterdir()} == {
+        *("settings.json", "corpus", "vocab.txt", "checkpoint.pt", "model.safetensors"),
+        *("log.csv", "valid.csv", "tensorboard", "training.json"),
+    }
+
+
+@pytest.mark.parametrize("loss", ["uniform", "full", "rf"])
+@pytest.mark.parametrize("step", [1, 8, 20])
+def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, loss: str, step: int) -> None:
+    made = settings(tmp_path, loss=loss, loss_option=(), index_every=4)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        begin(folder, made)
+    train(whole)
+    program = [sys.executable, killed_training.__file__, str(killed), str(step)]
+    done = subprocess.run(program, cwd=Path(__file__).parents[3], timeout=250)
+    assert done.returncode == -signal.SIGKILL
+    assert not (killed / "training.json").exists()
+    assert train(killed).finished
+    assert_same(checkpoint.load(whole), checkpoint.load(killed))
+    assert course(whole) == course(killed)
+    for name in ("model.safetensors", "vocab.txt", "corpus/train.npy"):
+        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+
+
+def after(shown: list[Status], last: int) -> Callable[[], bool]:
+    return lambda: bool(shown) and shown[-1].steps >= last
+
+
+def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) -> None:
+    folder, shown = tmp_path / "stopped", list[Status]()
+    begin(folder, settings(tmp_path, checkpoint_steps=None))
+    for last in (1, 7, 13, 36):  # 7: before the validation that is due
+        assert train(folder, show=shown.append, stop=after(shown, last)).steps == last
+    assert train(folder).finished
+    assert course(folder) == course(whole)
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    steps = [status.steps for status in shown if status.perplexity is None]
+    assert steps == list(range(1, 37))
+
+
+def test_the_best_model_is_kept(tmp_path: Path) -> None:
+    begin(tmp_path / "run", settings(tmp_path, schedule="constant", lr=0.5, valid_every=1))
+    best = train(tmp_path / "run").perplexity
+    perplexities = [row["perplexity"] for row in read_log(tmp_path / "run" / VALIDATED)]
+    assert best == pytest.approx(min(perplexities))
+    assert perplexities[-1] > min(perplexities)
+    assert LanguageModel.load(tmp_path / "run").output.out_features == 10
+
+
+def test_a_finished_run_stays_as_it_is(whole: Path) -> None:
+    before = course(whole)
+    outcome = train(whole)
+    assert outcome.finished
+    assert outcome.perplexity is not None
+    assert course(whole) == before
+
+
+def test_what_cannot_be_begun(tmp_path: Path, whole: Path) -> None:
+    made = settings(tmp_path)
+    with pytest.raises(InvalidRequest, match=r"out: got .* holds a run"):
+        begin(whole, made)
+    for name in ("text", "valid"):
+        files = {"text": made.text, "valid": None, name: tmp_path / "nowhere"}
+        with pytest.raises(InvalidRequest, match=f"{name}: got"):
+            begin(tmp_path / "new", Settings(config=made.config, **files))  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="loss_option"):
+        begin(tmp_path / "new", settings(tmp_path, loss_option=("k=3",)))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"text": "a", "valid": null, "dim": 0}'])
+def test_a_folder_without_a_run(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InvalidRequest, match="resume: got"):
+        train(tmp_path)
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(InvalidRequest, match="allowed"):
+        train(tmp_path)
+
+
+def test_settings_come_back(tmp_path: Path) -> None:
+    made = settings(tmp_path, loss_option=("n_sampled=3", "per_row=true"))
+    begin(tmp_path / "run", made)
+    assert Settings.load(tmp_path / "run") == made
+    with_valid = Settings(text=made.text, valid=made.text, config=TrainConfig())
+    begin(tmp_path / "run", with_valid)
+    assert Settings.load(tmp_path / "run") == with_valid
+
+
+def test_a_loss_that_cannot_be_served(tmp_path: Path) -> None:
+    begin(tmp_path / "run", settings(tmp_path, loss="quadratic", loss_option=()))
+    with pytest.raises(InvalidRequest, match="loss: got quadratic"):
+        train(tmp_path / "run", to_be_served=True)
+    assert train(tmp_path / "run").finished
+    assert not (tmp_path / "run" / "model.safetensors").exists()

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from logitsieve.training import LOSSES
+from logitsieve.training.trainer import Corpus, TrainConfig, Trainer, Vocabulary
+from logitsieve.training.trainer.streams import Streams
+from logitsieve.training.trainer.trainer import VALID_STREAMS
+from logitsieve.types.errors import InvalidRequest, TrainingFailed
+
+WORDS = ("<unk>", "<eos>", *(f"w{number}" for number in range(30)))
+
+
+@pytest.fixture
+def corpus() -> Corpus:
+    """Each word is followed by one of the next three."""
+    steps = np.random.default_rng(0).integers(1, 4, 4_000)
+    ids = (np.cumsum(steps) % 32).astype(np.int32)
+    counts = np.bincount(ids[:3_600], minlength=32)
+    return Corpus(ids[:3_600], ids[3_600:], counts, Vocabulary(WORDS))
+
+
+def options(**more: Any) -> TrainConfig:
+    small = {"dim": 16, "streams": 4, "steps": 10, "epochs": 1, "layers": 1, "lr": 0.01}
+    return TrainConfig(**{**small, **more})
+
+
+def trained(trainer: Trainer, steps: int) -> list[float]:
+    return [trainer.step()[0] for _ in range(steps)]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_loss_learns(corpus: Corpus, name: str, tied: bool) -> None:
+    tied = tied and name != "d-softmax"
+    trainer = Trainer(options(loss=name, tied=tied, dropout=0.0), corpus)
+    before = trainer.validate()
+    trained(trainer, 80)
+    after = trainer.validate()
+    assert before is not None
+    assert after is not None
+    assert math.isfinite(after)
+    assert after < before - 0.1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_trainer_that_is_loaded_goes_on_bit_for_bit(corpus: Corpus, name: str) -> None:
+    config = options(loss=name, index_every=3, tied=name != "d-softmax")
+    whole, first, second = (Trainer(config, corpus) for _ in range(3))
+    expected = trained(whole, 12)
+    assert trained(first, 7) == expected[:7]
+    state = first.state_dict()
+    trained(second, 2)  # what it did before does not matter
+    second.load_state_dict(state)
+    assert trained(second, 5) == expected[7:]
+    for name_, tensor in whole.model.state_dict().items():
+        assert tensor.equal(second.model.state_dict()[name_])
+
+
+@pytest.mark.parametrize("name", ["full", "uniform", "rf"])
+def test_what_is_served_is_what_was_judged(corpus: Corpus, name: str) -> None:
+    trainer = Trainer(options(loss=name), corpus)
+    trained(trainer, 30)
+    model = trainer.language_model()
+    assert model.normalized == (name == "rf")
+    [(inputs, targets)] = Streams(corpus.valid, VALID_STREAMS, 49).all()
+    logits, _ = model(inputs)
+    loss = cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+    assert trainer.validate() == pytest.approx(loss, rel=1e-4)
+
+
+def test_epochs_and_words_say_how_long(corpus: Corpus) -> None:
+    assert Trainer(options(), corpus).total == 3_599 // 4 // 10
+    assert Trainer(options(epochs=3), corpus).total == 3 * 89
+    assert Trainer(options(epochs=3, words=81), corpus).total == 3
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing(corpus: Corpus) -> None:
+    trainer = Trainer(options(loss="full"), corpus)
+    with torch.no_grad():
+        trainer.model.lstm.weight_ih_l0[0, 0] = 1e38
+        trainer.model.embedding.weight.fill_(1e38)
+    with pytest.raises((TrainingFailed, InvalidRequest)):
+        trainer.step()
+    assert trainer.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"streams": 400}, "text"),
+        ({"device": "cuda:99"}, "device"),
+        ({"device": "toaster"}, "device"),
+        ({"loss": "full", "head_optimizer": "sparse-adam"}, "head_optimizer"),
+        ({"loss": "uniform", "head_optimizer": "adamw"}, "head_optimizer"),
+        ({"loss": "d-softmax"}, "tied"),
+        ({"loss": "uniform", "loss_option": ("n_sampled=0",)}, "n_sampled"),
+    ],
+)
+def test_what_does_not_go_together(corpus: Corpus, more: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Trainer(options(**more), corpus)
+    assert caught.value.field == field
