@@ -115,7 +115,7 @@ class _Load:
                 self._requests[number % len(self._requests)], timeout=self._plan.timeout_s
             )
         except grpc.aio.AioRpcError as failure:
-            code = failure.code().name
+            code = _code(failure)
         end = perf_counter()
         if self._from <= end < self._until:
             self._codes[code] += 1
@@ -127,6 +127,13 @@ class _Load:
         found = np.percentile(self._us, ranks).tolist() if self._us else [0.0] * len(ranks)
         us = {f"p{rank:g}": value for rank, value in zip(ranks, found, strict=True)}
         return Result(seconds=self._plan.seconds, codes=dict(self._codes), us=us)
+
+
+def _code(failure: grpc.aio.AioRpcError) -> str:
+    """Its name; who is refused by the queue must be told when to come again."""
+    name: str = failure.code().name
+    told = any(key == "grpc-retry-pushback-ms" for key, _ in failure.trailing_metadata() or ())
+    return name if name != "RESOURCE_EXHAUSTED" or told else f"{name} without pushback"
 
 
 def _requests(plan: Plan) -> list[pb.TopKRequest]:

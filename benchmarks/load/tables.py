@@ -5,28 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 HEAD = "answers/s | p50 us | p99 us | p99.9 us | codes"
+RIGHT = {"OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 
 
-def show(results: dict[str, Any]) -> None:
-    """Print everything."""
+def markdown(results: dict[str, Any]) -> str:
+    """Conditions, and a table for each part."""
     cpus = results["cpus"]
-    print(
-        f"\n{results['machine']['cpu']}, V={results['vocab_size']:,} D={results['dim']} "
-        f"k={results['k']}; server on cores {cpus['server']}, clients on {cpus['clients']}\n"
-    )
-    print(f"| rows | clients | | {HEAD} |\n|---|---|---|---|---|---|---|---|")
+    lines = [
+        f"{results['machine']['cpu']}, V = {results['vocab_size']:,}, D = {results['dim']}, "
+        f"k = {results['k']}, float32; server on cores {cpus['server']} with {results['threads']} "
+        f"thread, clients on cores {cpus['clients']}; {results['seconds']:g} s each.",
+        "",
+        f"| rows | clients | | {HEAD} |",
+        "|---" * 8 + "|",
+    ]
     for one in results["closed"]:
         for name, run in one["runs"].items():
-            print(f"| {one['rows']} | {one['clients']} | {name} | {cells(run)} |")
-    print(f"\n| single rows, exact | {HEAD} |\n|---|---|---|---|---|---|")
+            lines.append(f"| {one['rows']} | {one['clients']} | {name} | {cells(run)} |")
+    lines += ["", f"| single rows, exact | {HEAD} |", "|---" * 6 + "|"]
     for one in results["batching"]:
         for name, run in one["runs"].items():
-            print(f"| {one['clients']} clients, {name} | {cells(run)} |")
+            lines.append(f"| {one['clients']} clients, {name} | {cells(run)} |")
     over = results["overload"]
-    print(f"\n| {over['rows']} rows, exact | {HEAD} |\n|---|---|---|---|---|---|")
-    for name, run in over["runs"].items():
-        print(f"| {name} | {cells(run)} |")
-    print(f"\nGoodput under overload: {over['share_of_peak']:.2f} of the peak.")
+    lines += ["", f"| {over['rows']} rows, exact | {HEAD} |", "|---" * 6 + "|"]
+    lines += [f"| {name} | {cells(run)} |" for name, run in over["runs"].items()]
+    wrong = {code for run in over["runs"].values() for code in run["codes"]} - RIGHT
+    codes = f"refused by other codes: {', '.join(sorted(wrong))}" if wrong else "all codes right"
+    lines += ["", f"Goodput under overload: {over['share_of_peak']:.2f} of the peak; {codes}."]
+    return "\n".join(lines) + "\n"
 
 
 def cells(run: dict[str, Any]) -> str:
