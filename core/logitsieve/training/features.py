@@ -65,7 +65,10 @@ class RandomFourier:
 
 
 class StructuredFourier:
-    """As RandomFourier, with structured orthogonal directions: O(R log D) a vector, less error."""
+    """As RandomFourier, with structured orthogonal directions: O(R log D) a vector, less error.
+
+    All directions of a block have one norm, sqrt(P): the kernel has a bias that falls with D.
+    """
 
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
         width = random_signs(1, dim, np.random.default_rng(0)).shape[2]
