@@ -68,7 +68,7 @@ def methods(classes: int, periods: Sequence[int]) -> list[tuple[Entrant, int, in
     """(method, k, p): the full softmax, and k-means softmax at each k and p."""
     found = [(Entrant("full"), 0, 0)]
     for factor in (1, 10):
-        k = round(factor * math.sqrt(classes))
+        k = min(classes, round(factor * math.sqrt(classes)))
         uniform = min(5 * k, classes - k)
         entrant = Entrant("kmeans", (f"k={k}", f"n_uniform={uniform}"))
         found += [(entrant, k, period) for period in periods]
@@ -123,8 +123,8 @@ def _record(task: str, k: int, period: int, run: Found) -> Found:
 def markdown(results: Found) -> str:
     """Conditions, then for each task, k and p: how good, and where the time went."""
     lines = [
-        f"{conditions(results)} Milliseconds are means over all steps. `good` is the accuracy of the "
-        "synthetic task (the full softmax's best label) and the language model's perplexity.",
+        f"{conditions(results)} Milliseconds are means over all steps. `good` is the accuracy of "
+        "the synthetic task (the full softmax's best label) and the language model's perplexity.",
         "",
         "| task | k | p | good | full loss | ms: search | clustering | the rest | seconds |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -67,7 +67,7 @@ def scoring(loss: str, classes: int) -> Entrant:
 
 
 def variants(loss: str, classes: int) -> list[Entrant]:
-    """`scoring`, LNS by the label and by the context; LSH Softmax without its uniform classes too."""
+    """`scoring`; LNS by the label and by the context, LSH Softmax without uniform classes too."""
     entrant = scoring(loss, classes)
     if loss == "lns":
         return [entrant.plus(f"query={query}") for query in ("label", "embedding")]

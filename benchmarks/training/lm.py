@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.training.entrants import Entrant
+from benchmarks.training.stages import Stages
 from logitsieve.training.trainer.config import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.trainer import Trainer
@@ -37,11 +38,12 @@ def train(
 ) -> tuple[dict[str, Any], Trainer]:
     """Perplexities under the full softmax, seconds of the steps alone; and the trained model.
 
+    `us` are means over the steps: what is drawn, what is indexed, all the rest.
     TrainingFailed where it diverges.
     """
     trainer = Trainer(config, corpus)
     due = {max(1, round(trainer.total * (look + 1) / looks)) for look in range(looks)}
-    course, seconds = [], 0.0
+    course, seconds, clock = [], 0.0, Stages(trainer.head)
     for step in range(1, trainer.total + 1):
         begun = perf_counter()
         trainer.step()
@@ -49,7 +51,10 @@ def train(
         progress("steps of this run", step, trainer.total)
         if step in due:
             course.append(_look(trainer, seconds))
-    return {"course": course, "seconds": seconds, "perplexity": course[-1]["perplexity"]}, trainer
+    inside = {name: clock.ns[name] / 1000 / trainer.total for name in ("proposal", "index")}
+    rest = seconds / trainer.total * 1e6 - sum(inside.values())
+    found = {"course": course, "seconds": seconds, "us": {**inside, "rest": rest}}
+    return {**found, "perplexity": course[-1]["perplexity"]}, trainer
 
 
 def _look(trainer: Trainer, seconds: float) -> dict[str, float]:

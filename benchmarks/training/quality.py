@@ -6,9 +6,11 @@ same order; the learning rate of each method is searched for (one seed, 300,000 
 have the same optimizers: AdamW for the LSTM, and for the two matrices AdamW where gradients are
 dense and SparseAdam where they are sparse, or what --head-optimizer says for all.
 
-parts: main (full, full normalised, LSH, uniform, RF; three seeds), classes (every other method at
-100 and 1,100 scored classes, one seed: papers/002 and 000), features (R of RF-softmax: papers/002
-Figure 2), nu (its Figure 1), large (V = 64,000, R = 2,048 and 8,192: its Figure 4, 300,000 words).
+parts: main (full, full normalised, LSH, uniform, RF; three seeds of 2,000,000 words), and with one
+seed and 500,000 words (--others): classes (every other method at 100 and 1,100 scored classes, as
+papers/002 and 000 have them; the rate is that of 1,100), features (R of RF-softmax: papers/002
+Figure 2), nu (its Figure 1), large (V = 64,000, R = 2,048 and 8,192: its Figure 4). `over full`
+compares with the full softmax after as many words.
 
 Writes quality.json, .md, quality.svg (perplexity by step and by second) and features.svg.
 """
@@ -17,13 +19,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.race.bars import bars
 from benchmarks.training import lm, plots
 from benchmarks.training.data import docs
-from benchmarks.training.entrants import Entrant, parse_all, present, scoring
+from benchmarks.training.entrants import FULL as ENTIRE
+from benchmarks.training.entrants import Entrant, parse_all, present, scoring, variants
 from benchmarks.training.runs import (
     Found,
     Runs,
@@ -41,8 +44,10 @@ from logitsieve.types.options import Progress
 
 TAU = 1 / 0.3**2  # papers/002
 FULL = Entrant("full")
+FEATURES = (128, 256, 512, 1024)
+NUS = (1.0, 2.0, 4.0, 8.0, 11.1, 16.0)
+LARGE = 64_000
 NORMALISED = Entrant("full", (f"scale={TAU:.3f}",))
-RF = scoring("rf", 100)
 
 
 class Case(NamedTuple):
@@ -63,12 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", help="of main, classes, features, nu, large (all)")
     parser.add_argument("--methods", help="LOSS[:NAME=VALUE;...],... instead of the parts")
     parser.add_argument("--seeds", type=int, help="seeds of the main rows (3)")
+    parser.add_argument("--others", type=int, help="words of runs of the other parts (500,000)")
     parser.add_argument("--sizes", type=integers, help="scored classes of `classes` (100,1100)")
     options = parser.parse_args(arguments)
     short = {"parts": "main", "tokens": 200_000, "seeds": 1, "search": 0, "valid": 20_000}
     runs, about = begin(options, short, "quality")
     default_training(options)
     default(options, parts="main,classes,features,nu,large", seeds=3, sizes=[100, 1100])
+    default(options, others=min(500_000, options.tokens))
     records = []
     with bars() as progress:
         cases = cases_of(options)
@@ -79,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 record = train(runs, case, corpus, lr, seed, options, progress)
                 records.append({"part": case.part, "tried": tried, **record})
             progress("quality", number + 1, len(cases))
-    results = {**about, "tokens": options.tokens, "dim": options.dim, "runs": records}
+    results = {**about, "dim": options.dim, "runs": records}
     write(options.out / "quality.json", results, markdown(results))
     plots.draw_quality(results, options.out)
 
@@ -122,38 +129,30 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
             Case("methods", each, size, tokens, options.seeds, each)
             for each in present(parse_all(options.methods))
         ]
-    few = options.sizes[0]
-    main_rows = [
-        FULL,
-        NORMALISED,
-        *(scoring(name, max(options.sizes)) for name in ("lsh", "uniform")),
-    ]
-    main_rows.append(scoring("rf", few))
-    rest = [
-        scoring(name, m)
-        for name in LOSSES
-        if name not in ("full", "chunked")
-        for m in options.sizes
-    ]
+    few, many = min(options.sizes), max(options.sizes)
     rf = scoring("rf", few)
+    rows = present([FULL, NORMALISED, scoring("lsh", many), scoring("uniform", many), rf])
+    losses = [name for name in LOSSES if name not in ENTIRE]
+
+    def short(part: str, entrants: Iterable[Entrant], vocabulary: int = size) -> list[Case]:
+        return [Case(part, e, vocabulary, options.others, 1, rf) for e in present(entrants)]
+
     parts: dict[str, list[Case]] = {
-        "main": [Case("main", e, size, tokens, options.seeds, e) for e in present(main_rows)],
+        "main": [Case("main", each, size, tokens, options.seeds, each) for each in rows],
         "classes": [
-            Case("classes", e, size, tokens, 1, e) for e in present(rest) if e not in main_rows
+            Case("classes", each, size, options.others, 1, searched)
+            for name in losses
+            for m in options.sizes
+            for each, searched in zip(variants(name, m), variants(name, many), strict=True)
         ],
-        "features": [
-            Case("features", e, size, tokens, 1, rf)
-            for e in present(rf.plus(f"n_features={r}") for r in (128, 256, 512, 1024))
-        ],
-        "nu": [
-            Case("nu", e, size, tokens, 1, rf)
-            for e in present(rf.plus(f"nu={nu}") for nu in (1.0, 2.0, 4.0, 8.0, 11.1, 16.0))
-        ],
-        "large": [
-            Case("large", e, 64_000, min(tokens, 300_000), 1, rf)
-            for e in present([NORMALISED, *(rf.plus(f"n_features={r}") for r in (2048, 8192))])
-        ],
+        "features": short("features", (rf.plus(f"n_features={r}") for r in FEATURES)),
+        "nu": short("nu", (rf.plus(f"nu={nu}") for nu in NUS)),
+        "large": short(
+            "large", [NORMALISED, *(rf.plus(f"n_features={r}") for r in (2048, 8192))], LARGE
+        ),
     }
+    if options.others != tokens:
+        parts["classes"] += [Case("classes", e, size, options.others, 1, e) for e in rows[:2]]
     return [case for part in options.parts.split(",") for case in parts[part]]
 
 
@@ -211,29 +210,31 @@ def markdown(results: Found) -> str:
     """Conditions, then a row for each method: means over its seeds."""
     rows = grouped(results["runs"])
     full = {
-        run["settings"]["classes"]: run["perplexity"]
-        for run in results["runs"]
+        (run["settings"]["classes"], run["settings"]["words"]): run["perplexity"]
+        for run in reversed(results["runs"])
         if run["method"] == FULL.label and "failed" not in run
     }
     lines = [
         f"{conditions(results)} LSTM of two layers, D = {results['dim']}, "
-        f"{results['tokens']:,} words a run. Perplexity of the full softmax on held-out text, mean over seeds (least to most); "
+        "streams of 35 words. Perplexity of the full softmax on held-out text, "
+        "mean over seeds (least to most); "
         "seconds are those of the training steps.",
         "",
-        "| part | method | V | seeds | lr | perplexity | over full | seconds |",
-        "|---|---|---|---|---|---|---|---|",
+        "| part | method | V | words | seeds | lr | perplexity | over full | seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for (part, method, classes), own in rows.items():
         done = [run for run in own if "failed" not in run]
         if not done:
-            lines.append(f"| {part} | {method} | {classes:,} | {own[0]['failed']} ||||")
+            lines.append(f"| {part} | {method} | {classes:,} | {own[0]['failed']} |||||")
             continue
         found = [run["perplexity"] for run in done]
         mean = statistics.fmean(found)
-        over = f"{mean / full[classes] - 1:+.1%}" if classes in full else ""
+        words = done[0]["settings"]["words"]
+        over = f"{mean / full[classes, words] - 1:+.1%}" if (classes, words) in full else ""
         seconds = statistics.fmean(run["seconds"] for run in done)
         lines.append(
-            f"| {part} | {method} | {classes:,} | {len(done)} | {done[0]['settings']['lr']:g} "
+            f"| {part} | {method} | {classes:,} | {words:,} | {len(done)} | {done[0]['settings']['lr']:g} "
             f"| {mean:.1f} ({min(found):.1f} to {max(found):.1f}) | {over} | {seconds:,.0f} |"
         )
     return "\n".join(lines) + "\n"

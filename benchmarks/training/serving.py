@@ -152,7 +152,7 @@ def capture(model: LanguageModel, ids: Int32, most: int) -> Float32:
 
 
 def judged(index: Index, name: str, hidden: Float32) -> dict[str, float]:
-    """One row a call: microseconds, candidates, and the precision on contexts that chose nothing."""
+    """One row a call: microseconds, candidates, and precision on contexts that chose nothing."""
     head, exact = index.head(name), index.head("exact")
     found = evaluate(head, exact, blocks(hidden), (1, K))
     return {
@@ -181,8 +181,8 @@ def entropy(weight: Float32, bias: Float32, hidden: Float32) -> float:
 def markdown(results: Found) -> str:
     """Conditions, then a row for each trained softmax."""
     lines = [
-        f"{conditions(results)} One row a call, k = {results['k']}; every index is built for P@1 >= "
-        f"{results['target']['p1']} and judged on other contexts.",
+        f"{conditions(results)} One row a call, k = {results['k']}; every index is built for P@1 "
+        f">= {results['target']['p1']} and judged on other contexts.",
         "",
         "| trained with | perplexity | entropy | exact, µs | screen, µs | times as fast "
         "| candidates | P@1 (low) | certified, µs |",

@@ -103,7 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     short = {"parts": "batch,one,kernel", "rounds": 3, "seconds": 0.2, "most": 250_000}
     runs, about = begin(options, short, "steps")
     default(options, parts="batch,one,kernel,growth", rounds=7, seconds=0.3, most=10**9)
-    keep_memory()
     records = []
     with bars() as progress:
         cases = [case for part in options.parts.split(",") for case in cases_of(part, options)]
@@ -299,4 +298,5 @@ def markdown(results: Found) -> str:
 
 
 if __name__ == "__main__":
+    keep_memory()
     main()
