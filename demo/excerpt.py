@@ -64,6 +64,7 @@ def main(
     """Write the bundled excerpt of TEXT."""
     paragraphs = read_paragraphs(text)
     chosen = excerpt(paragraphs)
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_paragraphs(out, chosen)
     if training is not None:
         write_training(training, paragraphs, split(chosen)[1])

@@ -9,7 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("demo/*.md")]
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("demo/*.md"),
+    ]
 )
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from logitsieve.cli.options import numbers, read_options
 from logitsieve.training.trainer import Corpus, LanguageModel, windows
+from logitsieve.training.trainer.streams import WINDOW
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.extras import require
 from logitsieve.types.options import Progress
@@ -117,7 +118,7 @@ def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Pro
             return int(summary["rows"])
     summary = capture(
         model,
-        windows(ids, most),
+        windows(ids, most + WINDOW - 1),
         out,
         output_layer="output",
         config=CaptureConfig(max_rows=most),

@@ -18,7 +18,7 @@ def write_ring(file: Path, repeats: int = 12) -> Path:
 
 
 def settings(folder: Path, **options: Any) -> Settings:
-    """A run of 36 steps; dropout draws, and streams that begin elsewhere in each epoch."""
+    """A run of 38 steps; dropout draws, and streams that begin elsewhere in each epoch."""
     small: dict[str, Any] = {
         "loss": "uniform",
         "loss_option": ("n_sampled=4",),

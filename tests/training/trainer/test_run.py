@@ -61,15 +61,15 @@ def whole(tmp_path: Path) -> Path:
 
 def test_a_run_writes_what_it_says(whole: Path) -> None:
     report = json.loads((whole / "training.json").read_text())
-    assert report["steps"] == 36
+    assert report["steps"] == 38
     assert report["settings"]["text"] == "ring.txt"
     assert report["words"] == {"train": 778, "valid": 86}
     assert report["vocabulary"] == 10
     assert len(report["valid_perplexity"]) == 6
     assert min(report["valid_perplexity"]) < report["valid_perplexity"][0] / 1.5
     trained, validated = course(whole)
-    assert [row["step"] for row in trained] == [5, 10, 15, 20, 25, 30, 35, 36]
-    assert [row["step"] for row in validated] == [7, 14, 21, 28, 35, 36]
+    assert [row["step"] for row in trained] == [5, 10, 15, 20, 25, 30, 35, 38]
+    assert [row["step"] for row in validated] == [7, 14, 21, 28, 35, 38]
     assert [row["epoch"] for row in validated] == [1, 1, 2, 2, 2, 2]
     assert {path.name for path in whole.iterdir()} == {
         *("settings.json", "corpus", "vocab.txt", "checkpoint.pt", "model.safetensors"),
@@ -103,13 +103,13 @@ def after(shown: list[Status], last: int) -> Callable[[], bool]:
 def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) -> None:
     folder, shown = tmp_path / "stopped", list[Status]()
     begin(folder, settings(tmp_path, checkpoint_steps=None))
-    for last in (1, 7, 13, 36):  # 7: before the validation that is due
+    for last in (1, 7, 13, 38):  # 7: before the validation that is due
         assert train(folder, show=shown.append, stop=after(shown, last)).steps == last
     assert train(folder).finished
     assert course(folder) == course(whole)
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     steps = [status.steps for status in shown if status.perplexity is None]
-    assert steps == list(range(1, 37))
+    assert steps == list(range(1, 39))
 
 
 def test_the_best_model_is_kept(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""docs/training: the commands and examples of its pages run in their order, on a small text."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from logitsieve.cli.app import app
+from logitsieve.training.trainer import LanguageModel
+from tests.server.running import Loop, config_for, running
+from tests.training.trainer.ring import write_ring
+
+DOCS = Path(__file__).parents[2] / "docs" / "training"
+# Options that come after those of the page count more.
+SMALL = {
+    "train": "--vocabulary 12 --dim 8 --epochs 1 --streams 4 --steps 10 --lr 0.03",
+    "build": "--clusters-tried 2 --rounds 1 --steps 3 --kmeans-iterations 2 --best-effort",
+    "inspect": "",
+    "evaluate": "--batch 8",
+}
+
+
+def fenced(page: str, language: str) -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def executed(code: str, page: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(code, page, "exec"), names)
+    return names
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the pages' relative paths lead."""
+    monkeypatch.chdir(tmp_path)
+    return write_ring(tmp_path / "corpus.txt.gz", 30).parent
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+def test_the_road_from_training_to_serving(workplace: Path, loop: Loop) -> None:
+    lines = [line for block in fenced("serving.md", "sh") for line in block.splitlines()]
+    names = [line.split()[1] for line in lines]
+    assert names == ["train", "train", "build", "inspect", "evaluate", "serve"]
+    for name, line in zip(names[:-1], lines, strict=False):
+        small = "" if "--resume" in line else SMALL[name]
+        result = CliRunner().invoke(app, shlex.split(f"{line} {small}")[1:])
+        assert result.exit_code == 0, result.output
+    local, own = fenced("serving.md", "python")
+    said = io.StringIO()
+    with redirect_stdout(said):
+        found = executed(local, "serving.md")
+        remote = "from logitsieve.client import DecoderClient\n" + local.replace(
+            'LocalDecoder(open_index("models/lm/1"))', "DecoderClient(ADDRESS)"
+        )
+        with running(loop, config_for(Path("models"))) as server:
+            assert (
+                executed(remote.replace("ADDRESS", repr(server.address)), "serving.md")["words"]
+                == found["words"]
+            )
+    assert len(found["words"]) == 13
+    assert len(said.getvalue().splitlines()) >= 2
+    executed(own, "serving.md")
+
+
+def test_the_example_of_the_trainer(workplace: Path) -> None:
+    [code] = fenced("trainer.md", "python")
+    small = code.replace("epochs=2", "epochs=2, vocabulary=12, dim=8, streams=4, steps=10")
+    assert small != code
+    outcome = executed(small, "trainer.md")["outcome"]
+    assert outcome.finished
+    assert LanguageModel.load(workplace / "runs" / "uniform").lstm.hidden_size == 8
+
+
+def test_the_pages_name_only_options_that_there_are() -> None:
+    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).stdout
+    known = set(re.findall(r"--[a-z][a-z0-9-]+", shown))
+    for page in ("trainer.md", "serving.md"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        text = re.sub(r"logitsieve (?!train)\w+.*|tensorboard --.*", "", text)
+        assert set(re.findall(r"--[a-z][a-z0-9-]+", text)) <= known
