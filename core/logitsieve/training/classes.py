@@ -69,6 +69,10 @@ class ClassWeights(nn.Embedding):
         super().__init__(n_classes, in_features, sparse=sparse, device=device, dtype=dtype)
         zeros = torch.zeros(n_classes, 1, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+        for parameter in self.parameters():
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                _tell_coalesced
+            )
 
     def reset_parameters(self) -> None:
         """Draw weights as nn.Linear does: uniform within 1 / sqrt D."""
@@ -81,7 +85,21 @@ class ClassWeights(nn.Embedding):
             raise InvalidRequest("embedding", got, f"weights of shape {allowed}")
         self.weight = embedding.weight
         self.sparse = embedding.sparse
+        self.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            _tell_coalesced
+        )
 
     def detached(self) -> tuple[Tensor, Tensor | None]:
         """weight [V, D] and bias [V, 1] or None, as they are now, without gradients."""
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
+
+
+def _tell_coalesced(parameter: Tensor) -> None:
+    """Mark a gradient of ascending rows as coalesced: torch forgets it when it stores a gradient.
+
+    Otherwise SparseAdam and Adagrad would sort and copy it in every step.
+    """
+    gradient = parameter.grad
+    if gradient is not None and gradient.is_sparse and not gradient.is_coalesced():
+        ids = gradient._indices()[0]
+        gradient._coalesced_(bool((ids[1:] > ids[:-1]).all()))

@@ -18,7 +18,7 @@ from torch.nn.functional import linear, normalize
 
 from logitsieve.training.fixed import by_frequency
 from logitsieve.training.full import FullSoftmax
-from logitsieve.training.loss import Common
+from logitsieve.training.loss import Common, at_least
 from logitsieve.types.errors import InvalidRequest
 
 
@@ -91,6 +91,8 @@ class DSoftmax(FullSoftmax):
         blocks: Sequence[tuple[int, int]] | None = None,
         **common: Unpack[Common],
     ) -> None:
+        at_least("in_features", in_features, 3)
+        at_least("n_classes", n_classes, 3)
         blocks = _default_blocks(n_classes, in_features) if blocks is None else blocks
         _check_blocks(blocks, n_classes, in_features)
         order = torch.arange(n_classes)

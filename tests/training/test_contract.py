@@ -1,0 +1,316 @@
+"""What every loss owes its user, over the whole registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
+from logitsieve.types.errors import InvalidRequest
+from tests.training.losses import SUB_LINEAR, doubles, make, rewind
+
+D, V, B = 8, 60, 6
+EVERY = pytest.mark.parametrize("name", LOSSES)
+TARGET = torch.tensor([3, 0, -100, 59, 3, 17])
+SEVERAL = torch.tensor([[3, 1], [0, -100], [-100, -100], [59, 8], [3, -100], [17, 17]])
+
+
+def rows(seed: int = 1) -> Tensor:
+    return doubles(B, D, seed=seed).float()
+
+
+def at_step(head: SoftmaxLoss, reduction: Any, hidden: Tensor, target: Tensor) -> Tensor:
+    """The loss that step 0 would give, reduced that way."""
+    rewind(head)
+    head.reduction = reduction
+    loss: Tensor = head(hidden, target)
+    return loss
+
+
+@EVERY
+@pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
+def test_reductions_agree(name: str, target: Tensor) -> None:
+    head = make(name, D, V)
+    each = at_step(head, "none", rows(), target)
+    assert each.shape == (B,)
+    assert each.dtype == torch.float32
+    assert bool(each.isfinite().all())
+    assert each[2] == 0
+    torch.testing.assert_close(at_step(head, "sum", rows(), target), each.sum())
+    torch.testing.assert_close(at_step(head, "mean", rows(), target), each.sum() / 5)
+
+
+@EVERY
+def test_leading_dimensions_are_kept(name: str) -> None:
+    head, hidden = make(name, D, V), rows()
+    flat = at_step(head, "none", hidden, TARGET)
+    folded = at_step(head, "none", hidden.view(2, 3, D), TARGET.view(2, 3))
+    assert torch.equal(folded, flat.view(2, 3))
+    assert head.log_prob(hidden.view(2, 3, D)).shape == (2, 3, V)
+    assert head.predict(hidden.view(2, 3, D)).shape == (2, 3)
+
+
+@EVERY
+@pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
+def test_ignored_rows_have_no_gradient_and_change_nothing(name: str, target: Tensor) -> None:
+    head, hidden = make(name, D, V), rows().requires_grad_()
+    at_step(head, "sum", hidden, target).backward()  # type: ignore[no-untyped-call]
+    assert hidden.grad is not None
+    assert not bool(hidden.grad[2].any())
+    assert bool(hidden.grad[[0, 1, 3, 4, 5]].any(1).all())
+    kept = torch.tensor([0, 1, 3, 4, 5])
+    with torch.no_grad():
+        whole, part = (at_step(head, "sum", rows()[i], target[i]) for i in (torch.arange(B), kept))
+    torch.testing.assert_close(whole, part)
+
+
+@EVERY
+def test_a_batch_without_targets_is_nothing(name: str) -> None:
+    head, hidden = make(name, D, V), rows().requires_grad_()
+    loss = head(hidden, torch.full((B,), -100))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert hidden.grad is not None
+    assert not bool(hidden.grad.any())
+    for parameter in head.parameters():
+        assert parameter.grad is not None
+        assert not bool(parameter.grad.to_dense().any())
+
+
+@EVERY
+def test_the_full_law(name: str) -> None:
+    head, hidden = make(name, D, V), rows()
+    log_prob = head.log_prob(hidden).detach()
+    torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(B))
+    assert torch.equal(log_prob.argmax(-1), head.predict(hidden))
+    torch.testing.assert_close(head.full_loss(hidden, TARGET), cross_entropy(log_prob, TARGET))
+
+
+@EVERY
+def test_export_is_the_law_or_refused(name: str) -> None:
+    head, hidden = make(name, D, V), rows()
+    if head.law.absolute:
+        with pytest.raises(InvalidRequest, match="cannot be served"):
+            head.export()
+        return
+    exported = head.export()
+    weight, bias = exported
+    assert (weight.shape, bias.shape) == ((V, D), (V,))
+    contexts = normalize(hidden, dim=-1) if exported.normalized_contexts else hidden
+    log_prob = torch.log_softmax(contexts @ weight.T + bias, -1)
+    torch.testing.assert_close(log_prob, head.log_prob(hidden).detach(), atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(1)
+    assert not torch.equal(head.export().weight, weight)
+
+
+BAD: dict[str, tuple[str, Tensor, Tensor]] = {
+    "target too large": ("target", rows(), torch.tensor([3, 0, 1, V, 3, 17])),
+    "target negative": ("target", rows(), torch.tensor([3, 0, 1, -1, 3, 17])),
+    "target too short": ("target", rows(), TARGET[:4]),
+    "target of another shape": ("target", rows(), TARGET.view(2, 3)),
+    "target too deep": ("target", rows(), TARGET[:, None, None]),
+    "target of numbers": ("target", rows(), TARGET.float()),
+    "hidden too wide": ("hidden", torch.zeros(B, D + 1), TARGET),
+    "hidden flat": ("hidden", torch.zeros(D), TARGET[0]),
+    "hidden of integers": ("hidden", torch.zeros(B, D, dtype=torch.int64), TARGET),
+    "hidden with NaN": ("hidden", torch.full((B, D), torch.nan), TARGET),
+    "hidden infinite": ("hidden", torch.full((B, D), torch.inf), TARGET),
+    "empty batch": ("hidden", torch.zeros(0, D), TARGET[:0]),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(name: str, case: str) -> None:
+    field, hidden, target = BAD[case]
+    head = make(name, D, V)
+    with pytest.raises(InvalidRequest) as caught:
+        head(hidden, target)
+    assert caught.value.field == field
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("in_features", 0), ("n_classes", 1), ("reduction", "product"), ("scale", -1.0)],
+)
+def test_bad_construction_is_named(name: str, field: str, value: Any) -> None:
+    options: dict[str, Any] = {"in_features": D, "n_classes": V, field: value}
+    with pytest.raises(InvalidRequest) as caught:
+        make(name, **options)
+    assert caught.value.field == field
+
+
+def trained(head: SoftmaxLoss, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        head(doubles(B, D, seed=step).float(), (TARGET + step).clamp(0, V - 1)).backward()
+        optimizer.step()
+
+
+@EVERY
+def test_a_resumed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    def start() -> tuple[SoftmaxLoss, torch.optim.Optimizer]:
+        head = make(name, D, V)
+        optimizer = torch.optim.Adagrad(head.parameters(), lr=0.5)
+        head.follow(optimizer, every=3, growth=1.3)
+        return head, optimizer
+
+    head, optimizer = start()
+    trained(head, optimizer, range(7))
+    torch.save([head.state_dict(), optimizer.state_dict()], tmp_path / "checkpoint.pt")
+    trained(head, optimizer, range(7, 15))
+    other, resumed = start()
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    other.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    trained(other, resumed, range(7, 15))
+    for one, same in zip(head.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, same)
+
+
+@EVERY
+def test_equal_seeds_are_equal_runs(name: str) -> None:
+    runs = []
+    for seed in (5, 5):
+        head = make(name, D, V, **({"seed": seed} if hasattr(make(name, D, V), "random") else {}))
+        trained(head, torch.optim.SGD(head.parameters(), lr=0.5), range(4))
+        runs.append(torch.cat([p.detach().view(-1) for p in head.parameters()]))
+    assert torch.equal(*runs)
+
+
+@EVERY
+def test_autocast_changes_nothing_but_the_rounding_of_hidden(name: str) -> None:
+    head, hidden = make(name, D, V), rows().bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = at_step(head, "mean", hidden, TARGET)
+    inside.backward()  # type: ignore[no-untyped-call]
+    gradients = [p.grad.to_dense() for p in head.parameters() if p.grad is not None]
+    head.zero_grad()
+    outside = at_step(head, "mean", hidden.detach().float(), TARGET)
+    outside.backward()  # type: ignore[no-untyped-call]
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, outside)
+    for one, other in zip(gradients, head.parameters(), strict=True):
+        assert other.grad is not None
+        assert torch.equal(one, other.grad.to_dense())
+
+
+@EVERY
+def test_training_lowers_the_full_loss(name: str) -> None:
+    head, hidden = make(name, D, V), rows()
+    before = float(head.full_loss(hidden, TARGET))
+    optimizer = torch.optim.Adagrad(head.parameters(), lr=0.3)
+    head.follow(optimizer, every=5)
+    for _ in range(60):
+        optimizer.zero_grad()
+        head(hidden, TARGET).backward()
+        optimizer.step()
+    assert float(head.full_loss(hidden, TARGET)) < 0.7 * before
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the shapes of all tensors that operations make, other than views of `known` ones."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.known = {each.untyped_storage().data_ptr() for each in known}
+        self.shapes: set[torch.Size] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else [result]:
+            dense = isinstance(each, Tensor) and each.layout == torch.strided
+            if dense and each.untyped_storage().data_ptr() not in self.known:
+                self.shapes.add(each.shape)
+        return result
+
+
+WIDE, DEEP, MANY = 20_000, 8, 8
+
+
+def step(head: SoftmaxLoss, seed: int) -> None:
+    hidden = doubles(MANY, DEEP, seed=seed).float().requires_grad_()
+    generator = torch.Generator().manual_seed(seed)
+    head.zero_grad()
+    head(hidden, torch.randint(head.n_classes, (MANY,), generator=generator)).backward()
+
+
+@pytest.mark.parametrize("name", SUB_LINEAR)
+def test_nothing_has_the_shape_of_all_logits_or_of_all_weights(name: str) -> None:
+    head = make(name, DEEP, WIDE)
+    step(head, 0)
+    with Watch(head.parameters()) as watch:
+        step(head, 1)
+    limit = WIDE * min(MANY, DEEP)
+    assert [shape for shape in watch.shapes if shape.numel() >= limit] == []
+    for parameter in head.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.is_sparse
+        assert parameter.grad.is_coalesced()
+        assert parameter.grad._nnz() < WIDE
+
+
+@contextmanager
+def peak(found: list[int]) -> Iterator[None]:
+    """Append by how many bytes memory in use rose at most, within the block."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+    def read(key: str) -> int:
+        line = next(each for each in status.read_text().splitlines() if each.startswith(key))
+        return int(line.split()[1]) * 1024
+
+    reset.write_text("5")
+    before = read("VmRSS:")
+    yield
+    found.append(read("VmHWM:") - before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells peak memory")
+@pytest.mark.parametrize("name", SUB_LINEAR)
+def test_a_step_takes_far_less_memory_than_a_dense_gradient(name: str) -> None:
+    wide, deep, many = 50_000, 96, 4
+    head, found = make(name, deep, wide), list[int]()
+    target = torch.tensor([1, 2, 49_000, 1])
+    for seed in range(3):
+        hidden = doubles(many, deep, seed=seed).float().requires_grad_()
+        head.zero_grad()
+        with peak(found):
+            head(hidden, target).backward()
+    assert min(found) < wide * deep * 4 / 2
+
+
+# Of these the sum is no estimate of Z, and their pages say so.
+NOT_UNBIASED = ("top-k", "lns")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, kind in LOSSES.items() if issubclass(kind, SampledSoftmax)]
+)
+@pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
+def test_the_inner_sum_is_z_in_the_mean(name: str, target: Tensor) -> None:
+    if name in NOT_UNBIASED:
+        pytest.skip("its inner sum is no estimate of Z")
+    head = make(name, D, V, reduction="none", dtype=torch.float64)
+    head.classes.weight.data.mul_(3)
+    if isinstance(head, SampledSoftmax):
+        head.rebuild()
+    hidden = doubles(B, D, seed=2)
+    kept = torch.tensor([0, 1, 3, 4, 5])
+    with torch.no_grad():
+        full = head.full_loss(hidden, target)[kept]
+        ratios = torch.stack([(head(hidden, target)[kept] - full).exp() for _ in range(400)])
+    error = (ratios.mean(0) - 1).abs()
+    assert bool((error <= 4 * ratios.std(0) / len(ratios) ** 0.5 + 1e-9).all())

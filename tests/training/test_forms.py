@@ -1,0 +1,210 @@
+"""The two forms: each equals the full softmax where it should, and the other."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from logitsieve.training import SoftmaxLoss
+from logitsieve.training.classes import Law
+from logitsieve.training.proposal import Ragged, Shared
+from logitsieve.training.ragged import _TorchLoss, ragged_losses
+from logitsieve.training.targets import Targets, read_batch
+from tests.training.losses import Told, doubles, full_cross_entropy
+
+D, V = 6, 11
+ONE = torch.tensor([3, 0, -100, 10, 3])
+SEVERAL = torch.tensor([[3, 1, -100], [0, 0, 5], [-100, -100, -100], [10, 9, 8], [-100, 3, -100]])
+TARGETS = pytest.mark.parametrize("target", [ONE, SEVERAL], ids=["one", "several"])
+LAWS = pytest.mark.parametrize(
+    "law",
+    [{}, {"bias": False}, {"scale": 5.0}, {"absolute": True}, {"scale": 5.0, "absolute": True}],
+)
+
+
+def as_ragged(shared: Shared, rows: int) -> Ragged:
+    offsets = torch.arange(0, rows * len(shared.ids) + 1, len(shared.ids))
+    return Ragged(offsets, shared.ids.repeat(rows), shared.log_weights.repeat(rows))
+
+
+def rows_of(target: Tensor) -> int:
+    return int((target.view(5, -1) != -100).any(1).sum())
+
+
+def told(candidates: Shared | Ragged, law: dict[str, Any], **common: Any) -> Told:
+    torch.manual_seed(3)
+    absolute = law.get("absolute", False)
+    rest = {key: value for key, value in law.items() if key != "absolute"}
+    head = Told(candidates, D, V, **{"dtype": torch.float64, **common, **rest})
+    head.law = Law(scale=head.law.scale, absolute=absolute)
+    if head.classes.bias is not None:
+        head.classes.bias.data.copy_(doubles(V, 1, seed=8))
+    return head
+
+
+def run(head: SoftmaxLoss, hidden: Tensor, target: Tensor) -> list[Tensor]:
+    """[loss, gradient in hidden, in weight, in bias if there is one], dense."""
+    hidden = hidden.clone().requires_grad_()
+    head.zero_grad()
+    loss = head(hidden, target)
+    loss.backward()
+    gradients = [hidden.grad, *(p.grad for p in head.parameters())]
+    return [loss.detach(), *(g.to_dense() for g in gradients if g is not None)]
+
+
+def assert_same(left: list[Tensor], right: list[Tensor], tolerance: float = 1e-10) -> None:
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+EVERYTHING = Shared(torch.arange(V), torch.zeros(V, dtype=torch.float64))
+# Duplicates, ids that are targets, weights that matter.
+SOME = Shared(torch.tensor([7, 3, 7, 0, 2, 10]), doubles(6, seed=5))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@TARGETS
+@LAWS
+def test_all_candidates_are_the_full_softmax(
+    law: dict[str, Any], target: Tensor, ragged: bool
+) -> None:
+    candidates = as_ragged(EVERYTHING, rows_of(target)) if ragged else EVERYTHING
+    head, hidden = told(candidates, law), doubles(5, D, seed=1)
+    wanted = hidden.clone().requires_grad_()
+    losses = full_cross_entropy(head, wanted, target)
+    (losses.sum() / rows_of(target)).backward()  # type: ignore[no-untyped-call]
+    assert wanted.grad is not None
+    expected = [losses.detach().sum() / rows_of(target), wanted.grad]
+    expected += [p.grad.to_dense() for p in head.parameters() if p.grad is not None]
+    assert_same(run(head, hidden, target), expected)
+
+
+@TARGETS
+@LAWS
+def test_ragged_equals_shared_where_the_candidates_are_the_same(
+    law: dict[str, Any], target: Tensor
+) -> None:
+    hidden = doubles(5, D, seed=1)
+    shared = run(told(SOME, law), hidden, target)
+    assert_same(shared, run(told(as_ragged(SOME, rows_of(target)), law), hidden, target))
+
+
+@TARGETS
+@LAWS
+def test_the_kernel_equals_the_form_in_torch(law: dict[str, Any], target: Tensor) -> None:
+    candidates = as_ragged(SOME, rows_of(target))
+    head = told(candidates, law)
+    batch = read_batch(doubles(5, D, seed=1), target, D, V, -100)
+    hidden = head.prepare(batch.hidden).requires_grad_()
+    inputs = [hidden, *head.parameters()]
+    kernel = ragged_losses(hidden, head.classes, head.law, batch.targets, candidates)
+    plain = _TorchLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, head.classes.weight, head.classes.bias, batch.targets, candidates, head.law, True
+    )
+    weights = doubles(len(kernel), seed=4)
+    got, expected = (torch.autograd.grad(x, inputs, weights) for x in (kernel, plain))
+    assert_same([kernel, *(g.to_dense() for g in got)], [plain, *(g.to_dense() for g in expected)])
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@TARGETS
+@LAWS
+def test_gradients_are_those_of_finite_differences(
+    law: dict[str, Any], target: Tensor, ragged: bool
+) -> None:
+    candidates = as_ragged(SOME, rows_of(target)) if ragged else SOME
+    head = told(candidates, law, sparse=False, reduction="none")
+    hidden = doubles(5, D, seed=1).requires_grad_()
+    assert gradcheck(lambda h, *_: head(h, target), (hidden, *head.parameters()))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@LAWS
+def test_float32_is_near_float64(law: dict[str, Any], ragged: bool) -> None:
+    candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
+    exact = run(told(candidates, law), doubles(5, D, seed=1), ONE)
+    single = told(candidates, law).float()
+    rounded = run(single, doubles(5, D, seed=1).float(), ONE)
+    assert all(each.dtype == torch.float32 for each in rounded)
+    assert_same([each.double() for each in rounded], exact, 2e-5)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_duplicates_count_as_often_as_they_are_there(ragged: bool) -> None:
+    twice = Shared(torch.tensor([7, 2, 7]), torch.tensor([0.3, 0.1, 0.3]))
+    once = Shared(torch.tensor([2, 7]), torch.tensor([0.1, 0.3 + log(2)]))
+    both = [as_ragged(x, rows_of(ONE)) if ragged else x for x in (twice, once)]
+    first, second = (run(told(x, {}), doubles(5, D, seed=1), ONE) for x in both)
+    assert_same(first, second, 1e-6)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_no_candidates_leave_the_targets(ragged: bool) -> None:
+    none = Shared(torch.empty(0, dtype=torch.int64), torch.empty(0))
+    no_rows = Ragged(torch.zeros(5, dtype=torch.int64), none.ids, none.log_weights)
+    candidates = no_rows if ragged else none
+    loss, *gradients = run(told(candidates, {}), doubles(5, D, seed=1), ONE)
+    assert loss == 0
+    assert all(float(each.abs().max()) == 0 for each in gradients)
+
+
+def test_rows_of_unequal_sets() -> None:
+    candidates = Ragged(
+        torch.tensor([0, 0, 7, 8, 10]),
+        torch.tensor([1, 2, 4, 5, 6, 7, 8, 9, 9, 9]),
+        doubles(10, seed=2),
+    )
+    target = torch.tensor([3, 0, 1, 2])
+    head, hidden = told(candidates, {}, reduction="none"), doubles(4, D, seed=1)
+    losses = head(hidden, target).detach()
+    x_BV = head.logits(hidden).detach()
+    for row in range(4):
+        first, last = candidates.offsets[row : row + 2].tolist()
+        ids = candidates.ids[first:last]
+        terms = x_BV[row, ids] + candidates.log_weights[first:last]
+        x_t = x_BV[row, target[row]]
+        expected = torch.cat([x_t[None], terms]).logsumexp(0) - x_t
+        torch.testing.assert_close(losses[row], expected)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: bool) -> None:
+    candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
+    head = told(candidates, {})
+    head(doubles(5, D, seed=1), ONE).backward()
+    for parameter in head.parameters():
+        gradient = parameter.grad
+        assert gradient is not None
+        assert gradient.is_sparse
+        assert gradient.is_coalesced()
+        assert gradient.indices()[0].tolist() == [0, 2, 3, 7, 10]
+        assert (
+            torch.sparse_coo_tensor(
+                gradient.indices(), gradient.values(), gradient.shape, check_invariants=True
+            ).shape
+            == parameter.shape
+        )
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_large_logits_stay_finite(ragged: bool) -> None:
+    candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
+    head = told(candidates, {}).float()
+    hidden = doubles(5, D, seed=1).float() * 1e4
+    for each in run(head, hidden, ONE):
+        assert bool(each.isfinite().all())
+
+
+def test_targets_slice_and_share() -> None:
+    targets = Targets(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([4, 5, 6, 7, 8]), 3, False)
+    part = targets.slice(1, 3)
+    assert (part.rows.tolist(), part.classes.tolist(), part.count) == ([0, 1, 1], [6, 7, 8], 2)
+    assert part.shares(torch.float64).tolist() == [1, 0.5, 0.5]
+    assert part.sums(torch.tensor([1.0, 2.0, 4.0])).tolist() == [1, 6]
+    assert part.most(torch.tensor([1.0, 2.0, 4.0])).tolist() == [1, 4]
