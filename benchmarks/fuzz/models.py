@@ -1,0 +1,55 @@
+"""The models that fuzzed requests are about: small ones with a head of each kind of bound."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from logitsieve.heads import Softmax
+from logitsieve.index import HeadEntry, write_index
+from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.index_builder.fit_svd import preview_arrays
+
+V, D, CLUSTERS, LISTED = 100, 24, 5, 30
+MODEL = "demo"
+
+
+def write_models(models: Path) -> None:
+    """demo@1 (stable), demo@2 (canary); demo@3 is no index."""
+    for version in (1, 2):
+        write_version(models / MODEL / str(version), seed=version)
+    (models / MODEL / "3").mkdir()
+    aliases = models / MODEL / "aliases.json"
+    aliases.write_text(json.dumps({"canary": 2, "stable": 1}), encoding="utf-8")
+
+
+def write_version(out: Path, seed: int) -> Path:
+    """One index, the same in every run."""
+    random = np.random.default_rng(seed)
+    weight = random.standard_normal((V, D), np.float32)
+    softmax = Softmax(weight, random.standard_normal(V, np.float32))
+    lists = [random.permutation(V)[:LISTED] for _ in range(CLUSTERS)]
+    turn = rotation(softmax, random.standard_normal((64, D), np.float32))
+    return write_index(
+        out,
+        softmax=softmax,
+        parts={
+            "screen": {
+                "centroids": random.standard_normal((CLUSTERS, D), np.float32),
+                "offsets": np.arange(0, LISTED * CLUSTERS + 1, LISTED, dtype=np.int32),
+                "ids": np.concatenate(lists).astype(np.int32),
+            },
+            "sketch": encode(softmax, turn, Widths(16, 64)),
+            "svd": preview_arrays(softmax, D // 3),
+        },
+        heads={
+            "exact": HeadEntry(),
+            "screen": HeadEntry("screen", {"probes": 1.0}),
+            "certified": HeadEntry("sketch"),
+            "svd": HeadEntry("svd"),
+        },
+        default_head="screen",
+        vocabulary=[f"word{n}" for n in range(V)],
+    )
