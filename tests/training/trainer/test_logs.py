@@ -24,6 +24,6 @@ def test_a_run_that_goes_on_writes_the_rest_of_the_log(tmp_path: Path) -> None:
         logs.write(TRAINED, row(TRAINED, 3))
     assert [each["step"] for each in read_log(tmp_path / TRAINED)] == [1, 2, 3]
     curves = EventAccumulator(str(tmp_path / "tensorboard"))
-    curves.Reload()  # type: ignore[no-untyped-call]
-    events = curves.Scalars("train/loss")  # type: ignore[no-untyped-call]
+    curves.Reload()
+    events = curves.Scalars("train/loss")
     assert [event.step for event in events] == [1, 2, 3]

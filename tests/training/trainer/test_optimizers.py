@@ -28,8 +28,10 @@ def test_what_takes_sparse_gradients(name: str) -> None:
     config = TrainConfig(head_optimizer=name)  # type: ignore[arg-type]
     assert head_optimizer(config, sparse=True) == name
     weight = torch.nn.Parameter(torch.zeros(4, 2))
-    weight.grad = torch.sparse_coo_tensor([[2]], [[1.0, 1.0]], (4, 2), check_invariants=True)
-    with torch.sparse.check_sparse_tensor_invariants(True):
+    weight.grad = torch.sparse_coo_tensor(
+        torch.tensor([[2]]), torch.ones(1, 2), (4, 2), check_invariants=True
+    )
+    with torch.sparse.check_sparse_tensor_invariants(True):  # type: ignore[no-untyped-call]
         make(name, [weight], 0.1, config).step()
     assert (weight != 0).any(dim=1).tolist() == [False, False, True, False]
 

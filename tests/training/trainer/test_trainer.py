@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from logitsieve.training import LOSSES
+from logitsieve.training.classes import ClassWeights
 from logitsieve.training.trainer import Corpus, TrainConfig, Trainer, Vocabulary
 from logitsieve.training.trainer.streams import Streams
 from logitsieve.training.trainer.trainer import VALID_STREAMS
@@ -84,12 +85,13 @@ def test_epochs_and_words_say_how_long(corpus: Corpus) -> None:
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing(corpus: Corpus) -> None:
-    trainer = Trainer(options(loss="full"), corpus)
-    with torch.no_grad():
-        trainer.model.lstm.weight_ih_l0[0, 0] = 1e38
-        trainer.model.embedding.weight.fill_(1e38)
-    with pytest.raises((TrainingFailed, InvalidRequest)):
+    trainer = Trainer(options(loss="full", tied=False), corpus)
+    assert isinstance(trainer.head.classes, ClassWeights)
+    torch.nn.init.constant_(trainer.head.classes.weight, 3e38)
+    before = [parameter.clone() for parameter in trainer.model.parameters()]
+    with pytest.raises(TrainingFailed, match="step 0 is not finite"):
         trainer.step()
+    assert all(map(torch.equal, before, trainer.model.parameters()))
     assert trainer.steps == 0
 
 

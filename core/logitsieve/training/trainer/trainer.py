@@ -117,7 +117,8 @@ class Trainer:
         norm = float(clip_grad_norm_(self._parameters(), self.config.clip))
         if not math.isfinite(norm):
             raise TrainingFailed(f"the gradient of step {self.steps} is not finite: a lower lr?")
-        with check_sparse_tensor_invariants(False):  # SparseAdam's own are right
+        # torch wants to be told whether to check what SparseAdam makes.
+        with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
             for optimizer, _ in self._optimizers:
                 optimizer.step()
         self._state = hidden.detach(), cell.detach()
