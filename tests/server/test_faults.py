@@ -4,18 +4,15 @@ descriptors run out. No call of a client with our settings fails, and no answer 
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,6 +24,7 @@ from logitsieve.types.results import TopKReply
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import TARGET, RawStream, asked
 from tests.server.doubles import Gate, gated
+from tests.server.processes import started
 from tests.server.running import WAIT_S, Loop, config_for, running, write_model
 from tests.server.test_app import value
 from tests.server.test_stream import LARGE_REQUEST
@@ -34,18 +32,6 @@ from tests.synthetic import make_hidden
 
 pytestmark = pytest.mark.system  # servers are started and killed
 
-SERVER = """
-import resource, sys
-from pathlib import Path
-from logitsieve.server import ServeConfig, serve
-models, cache, port, files = sys.argv[1:]
-if int(files):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
-config = ServeConfig(
-    models=Path(models), kernel_cache=Path(cache), port=int(port), metrics_port=0, admin=False
-)
-serve(config)
-"""
 VANISHING = """
 import os, sys
 from threading import Event
@@ -64,43 +50,6 @@ os._exit(1)
 CALLERS = 3
 HIDDEN = make_hidden(64)
 DESCRIPTORS = 64
-
-
-class Started(NamedTuple):
-    """A server process, and where it listens."""
-
-    process: subprocess.Popen[str]
-    address: str
-    metrics: str
-
-    @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
-
-    def has_left(self) -> bool:
-        return self.process.poll() is not None
-
-    def has_answered(self) -> bool:
-        with urllib.request.urlopen(self.metrics, timeout=WAIT_S) as page:
-            return re.search(rb"logitsieve_rows_total\{[^}]*\} [1-9]", page.read()) is not None
-
-
-@contextmanager
-def started(models: Path, cache: Path, port: int = 0, files: int = 0) -> Iterator[Started]:
-    arguments = [sys.executable, "-c", SERVER, *map(str, (models, cache, port, files))]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            said = []
-            for line in process.stderr:
-                said.append(line)
-                if found := re.search(r"gRPC at (\S+), metrics at (\S+)", line):
-                    break
-            else:
-                raise AssertionError("".join(said))
-            yield Started(process, found[1], found[2])
-        finally:
-            process.kill()
 
 
 def assert_right(reply: TopKReply, expected: TopKReply) -> None:
@@ -150,7 +99,9 @@ def test_no_call_fails_while_two_servers_are_restarted_in_turn(
             call_until(server.has_answered)
             server.process.send_signal(sent)
             call_until(server.has_left)
-            again = pool.submit(stack.enter_context, started(models, kernel_cache, server.port))
+            again = pool.submit(
+                stack.enter_context, started(models, kernel_cache, port=server.port)
+            )
             call_until(again.done)
             call_until(again.result().has_answered)  # before the next one goes
         over.set()
