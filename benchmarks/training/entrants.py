@@ -95,4 +95,5 @@ def present(entrants: Iterable[Entrant]) -> list[Entrant]:
 def zipf_counts(classes: int, total: int = 10_000_000) -> Int64:
     """Counts [V] that fall as 1 / rank, `total` in all, each at least 1."""
     weights = 1 / np.arange(1, classes + 1)
-    return np.maximum(1, total * weights / weights.sum()).astype(np.int64)
+    counts: Int64 = np.maximum(1, total * weights / weights.sum()).astype(np.int64)
+    return counts

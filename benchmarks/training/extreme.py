@@ -7,8 +7,9 @@ hidden layer, Adam at one rate for all methods (--rate), each method the same ti
 steps alone) or --steps, whichever is first: P@1, P@3, P@5 and the full loss by second and by step.
 
 parts: skip-gram, synthetic, periods (LNS on the synthetic labels: re-index every step, every 50,
-every 50 growing, never; by default only as corrected, by the label). The table says when a method reached the P@1 that the full softmax had at
-its end. Writes extreme.json, .md, extreme-skip-gram.svg and extreme-synthetic.svg.
+every 50 growing, never; by default only as corrected, by the label). The table says when a method
+reached the P@1 that the full softmax had at its end. Writes extreme.json, .md,
+extreme-skip-gram.svg and extreme-synthetic.svg.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def load(options: argparse.Namespace) -> Frozen:
         total = options.batch * options.batches
         hidden = torch.from_numpy(spread(file["H_test"], total)).float()
         target = torch.from_numpy(spread(file["y_test"], total)).long()
-    parts = zip(hidden.split(options.batch), target.split(options.batch), strict=True)
+    parts = zip(torch.split(hidden, options.batch), torch.split(target, options.batch), strict=True)
     return Frozen(weight, bias, counts, list(parts))
 
 

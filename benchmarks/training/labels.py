@@ -29,11 +29,22 @@ class Batch(NamedTuple):
 
 
 class Task(Protocol):
-    """Batches to learn from and to judge by; `counts` [V] says how often labels occur."""
+    """Batches to learn from and to judge by."""
 
-    name: str
-    n_features: int
-    counts: Int64
+    @property
+    def name(self) -> str:
+        """As tables call it."""
+        ...
+
+    @property
+    def n_features(self) -> int:
+        """F."""
+        ...
+
+    @property
+    def counts(self) -> Int64:
+        """How often each label occurs [V], at least once."""
+        ...
 
     def train(self, number: int, rows: int) -> Batch:
         """The batch of that number."""

@@ -147,10 +147,9 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
         ],
         "features": short("features", (rf.plus(f"n_features={r}") for r in FEATURES)),
         "nu": short("nu", (rf.plus(f"nu={nu}") for nu in NUS)),
-        "large": short(
-            "large", [NORMALISED, *(rf.plus(f"n_features={r}") for r in (2048, 8192))], LARGE
-        ),
+        "large": short("large", (rf.plus(f"n_features={r}") for r in (2048, 8192)), LARGE),
     }
+    parts["large"].append(Case("large", NORMALISED, LARGE, options.others, 1, NORMALISED))
     if options.others != tokens:
         parts["classes"] += [Case("classes", e, size, options.others, 1, e) for e in rows[:2]]
     return [case for part in options.parts.split(",") for case in parts[part]]
@@ -233,8 +232,9 @@ def markdown(results: Found) -> str:
         words = done[0]["settings"]["words"]
         over = f"{mean / full[classes, words] - 1:+.1%}" if (classes, words) in full else ""
         seconds = statistics.fmean(run["seconds"] for run in done)
+        lr = done[0]["settings"]["lr"]
         lines.append(
-            f"| {part} | {method} | {classes:,} | {words:,} | {len(done)} | {done[0]['settings']['lr']:g} "
+            f"| {part} | {method} | {classes:,} | {words:,} | {len(done)} | {lr:g} "
             f"| {mean:.1f} ({min(found):.1f} to {max(found):.1f}) | {over} | {seconds:,.0f} |"
         )
     return "\n".join(lines) + "\n"

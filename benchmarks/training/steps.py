@@ -199,8 +199,8 @@ class TorchCrossEntropy(nn.Module):
 class Contender:
     """A head, its optimizer, and the times of its steps."""
 
-    def __init__(self, head: nn.Module, optimizer: str) -> None:
-        kinds = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+    def __init__(self, head: Any, optimizer: str) -> None:
+        kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
         self.optimizer = kinds[optimizer](head.parameters(), lr=LR)
         self.stages = Stages(head)
         if hasattr(head, "follow"):
@@ -261,9 +261,8 @@ def race(
 
 def make_head(entrant: Entrant, weight: Tensor, counts: Any) -> tuple[Any, float]:
     """A head on the shared rows, sparse gradients where it has them; seconds of its indexing."""
-    head = entrant.make(weight.shape[1], counts)
-    sparse = head.classes.sparse
-    head.tie(nn.Embedding.from_pretrained(weight, freeze=False, sparse=sparse))
+    head: Any = entrant.make(weight.shape[1], counts)
+    head.tie(nn.Embedding(*weight.shape, _weight=weight, sparse=head.classes.sparse))
     begun = perf_counter_ns()
     if hasattr(head, "rebuild"):
         head.rebuild()

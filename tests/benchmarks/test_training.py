@@ -129,7 +129,7 @@ def test_stages_are_those_of_one_step_and_leave_no_gradient() -> None:
 def test_the_baseline_is_the_full_softmax() -> None:
     weight = make_weight(40, 8)
     head = FullSoftmax(8, 40)
-    head.tie(nn.Embedding.from_pretrained(weight, freeze=False))
+    head.tie(nn.Embedding(40, 8, _weight=weight))
     hidden, target = torch.randn(6, 8), torch.arange(6)
     torch.testing.assert_close(TorchCrossEntropy(weight)(hidden, target), head(hidden, target))
 

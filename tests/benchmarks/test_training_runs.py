@@ -62,7 +62,7 @@ def test_quality(run: Run, text: Path, tmp_path: Path) -> None:
 
 def test_gradients(run: Run, text: Path, tmp_path: Path) -> None:
     random = np.random.default_rng(1)
-    arrays = {
+    arrays: dict[str, Any] = {
         "W": random.standard_normal((64, 8), np.float32),
         "b": np.zeros(64, np.float32),
         "y_train": random.integers(64, size=100),
@@ -95,9 +95,8 @@ def test_steps(run: Run) -> None:
 
 
 def test_extreme(run: Run, text: Path) -> None:
-    few = ("--steps", 12, "--rows", 8, "--judged", 32, "--dim", 8, "--labels", 80)
-    few = (*few, "--features", 50, "--scored", 24, "--text", text)
-    results, table = run(extreme, *few)
+    few = ("--steps", 12, "--rows", 8, "--judged", 32, "--dim", 8, "--scored", 24)
+    results, table = run(extreme, *few, "--labels", 80, "--features", 50, "--text", text)
     assert not [run for run in results["runs"] if "failed" in run]
     assert {run["part"].partition(":")[0] for run in results["runs"]} == {
         "skip-gram",
