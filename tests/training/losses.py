@@ -65,7 +65,7 @@ class Numbers(Step):
 
 def doubles(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     """float64 normals."""
-    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return drawn * scale
 
 

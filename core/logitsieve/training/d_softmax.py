@@ -110,7 +110,8 @@ class DSoftmax(FullSoftmax):
 
     def full_logits(self, prepared: Tensor) -> Tensor:
         """All logits of rows that are prepared."""
-        return self.blocks.logits(prepared, self.law.scale is not None)
+        x = self.blocks.logits(prepared, self.law.scale is not None)
+        return x.abs() if self.law.absolute else x
 
 
 def _default_blocks(n_classes: int, in_features: int) -> list[tuple[int, int]]:

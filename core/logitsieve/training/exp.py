@@ -41,13 +41,14 @@ class ExpSoftmax(SampledSoftmax):
         super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
         at_least("n_sampled", n_sampled, 1)
         self.n_sampled = n_sampled
+        self.chunk = _CHUNK
 
     @torch.no_grad()
     def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Ragged:
         """See proposal.Proposal."""
         m = self.n_sampled
         uniforms_BM = random.uniforms(targets.count * m).view(-1, m).to(hidden_BD.device)
-        step = max(_CHUNK // self.n_classes, 1)
+        step = max(self.chunk // self.n_classes, 1)
         parts = [
             self._draw(hidden_BD[i:last], targets.slice(i, last), uniforms_BM[i:last])
             for i in range(0, targets.count, step)

@@ -6,7 +6,7 @@ Shape letters: B rows that have a target, D hidden size, V classes.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypedDict
@@ -59,7 +59,7 @@ class Export:
         return iter((self.weight, self.bias))
 
 
-class SoftmaxLoss(nn.Module):
+class SoftmaxLoss(nn.Module, ABC):
     """Loss of a softmax over V classes; hidden [..., D], target [...] or [..., L] -> scalar.
 
     Several targets a row are padded with `ignore_index`; the loss is then the log of the sum over

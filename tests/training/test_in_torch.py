@@ -1,0 +1,164 @@
+"""Living in PyTorch: two processes, scaled gradients, tied weights, gradients added up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from logitsieve.training import LOSSES, FullSoftmax, SoftmaxLoss, UniformSoftmax
+from logitsieve.training.proposal import Ragged, Shared
+from tests.training.losses import Told, doubles, make
+
+D, V, B = 4, 30, 6
+TARGET = torch.tensor([1, 2, 3, 1, 29, 9])
+
+
+class Model(nn.Module):
+    """A layer and its loss, as users have them."""
+
+    def __init__(self, head: SoftmaxLoss) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.layer = nn.Linear(D, D)
+        self.head = head
+
+    def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.head(self.layer(inputs), target)
+        return loss
+
+
+def told(ragged: bool) -> Told:
+    torch.manual_seed(1)
+    ids, weights = torch.tensor([4, 9, 20]), torch.tensor([0.0, 1.5, 1.5])
+    if not ragged:
+        return Told(Shared(ids, weights), D, V)
+    rows = B // 2
+    offsets = torch.arange(0, 3 * rows + 1, 3)
+    return Told(Ragged(offsets, ids.repeat(rows), weights.repeat(rows)), D, V)
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    """Three steps of one process on its half of each batch, for either form."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
+    mine = slice(rank * B // 2, (rank + 1) * B // 2)
+    states = []
+    for ragged in (False, True):
+        model = Model(told(ragged))
+        parallel = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
+        for step in range(3):
+            optimizer.zero_grad()
+            parallel(doubles(B, D, seed=step).float()[mine], TARGET[mine]).backward()
+            optimizer.step()
+        states.append(model.state_dict())
+    key = UniformSoftmax(D, V).random.next().key
+    torch.save({"states": states, "key": key}, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
+    spawn(one_of_two, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+    model = Model(told(False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(doubles(B, D, seed=step).float(), TARGET).backward()
+        optimizer.step()
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert first["key"] != second["key"]
+    for one, other in zip(first["states"], second["states"], strict=True):
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(one[name], parameter.detach())
+            assert torch.equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_scaled_gradients_make_the_same_step(name: str) -> None:
+    after = []
+    for scaled in (False, True):
+        model = Model(make(name, D, V))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        scaler.scale(model(doubles(B, D).float(), TARGET)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        after.append([p.detach().clone() for p in model.parameters()])
+    for one, other in zip(*after, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_a_step_whose_gradients_overflow_is_skipped() -> None:
+    model = Model(make("uniform", D, V))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler.scale(model(doubles(B, D).float(), TARGET)).backward()
+    before = model.head.classes.weight.detach().clone()
+    gradient = model.head.classes.weight.grad
+    assert gradient is not None
+    gradient._values()[0] = torch.inf
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(before, model.head.classes.weight)
+    assert scaler.get_scale() == 2.0**9
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
+    inputs, target = torch.tensor([1, 4, 1]), torch.tensor([1, 2, 3])
+    everything = Shared(torch.arange(V), torch.zeros(V))
+    rows = Ragged(torch.arange(0, 3 * V + 1, V), everything.ids.repeat(3), torch.zeros(3 * V))
+    embedding = nn.Embedding(V, D, sparse=sparse)
+    head, full = Told(rows if ragged else everything, D, V), FullSoftmax(D, V)
+    gradients = []
+    for each, source in ((head, embedding), (full, nn.Embedding(V, D))):
+        source.weight.data.copy_(doubles(V, D, seed=3).float())
+        each.tie(source)
+        assert [p.shape for p in each.parameters()] == [(V, D), (V, 1)]
+        each(source(inputs), target).backward()
+        assert source.weight.grad is not None
+        gradients.append(source.weight.grad)
+    assert gradients[0].is_sparse == sparse
+    torch.testing.assert_close(gradients[0].to_dense(), gradients[1])
+
+
+def test_an_embedding_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="embedding"):
+        make("uniform", D, V).tie(nn.Embedding(V, D + 1))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam])
+def test_optimizers_move_only_the_rows_that_were_there(kind: type[torch.optim.Optimizer]) -> None:
+    head = told(False)
+    before = head.classes.weight.detach().clone()
+    optimizer = kind(list(head.parameters()), lr=0.1)  # type: ignore[call-arg]
+    for _ in range(3):
+        optimizer.zero_grad()
+        head(doubles(B, D).float(), TARGET).backward()
+        optimizer.step()
+    moved = (head.classes.weight.detach() != before).any(1).nonzero()[:, 0]
+    assert moved.tolist() == sorted({*TARGET.tolist(), 4, 9, 20})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_half_precision_are_computed_in_single(dtype: torch.dtype) -> None:
+    for ragged in (False, True):
+        head = told(ragged).to(dtype)
+        exact = told(ragged)
+        exact.load_state_dict(head.state_dict())
+        rows = slice(0, B // 2)
+        hidden, target = doubles(B, D).to(dtype)[rows], TARGET[rows]
+        loss, expected = head(hidden, target), exact(hidden.float(), target)
+        loss.backward()
+        torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+        assert head.classes.weight.grad is not None
+        assert head.classes.weight.grad.dtype == dtype
