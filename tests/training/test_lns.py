@@ -1,0 +1,176 @@
+"""LNS: as published, and unbiased over the draw of the tables."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from logitsieve.training import LNSSoftmax
+from logitsieve.training.proposal import Ragged
+from logitsieve.training.targets import read_batch
+from logitsieve.types.errors import InvalidRequest
+from tests.training.losses import doubles
+
+V, D = 120, 10
+FAMILIES: dict[str, dict[str, Any]] = {
+    "simhash": {"hashing": "simhash", "hashes": 3, "tables": 3},
+    "dwta": {"hashing": "dwta", "hashes": 2, "tables": 3, "window": 4},
+}
+EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+BOTH_QUERIES = pytest.mark.parametrize("query", ["label", "embedding"])
+TARGET = torch.tensor([3, 0, 77, 3])
+
+
+def make(family: str, *, seed: int = 0, stale: bool = False, **options: Any) -> LNSSoftmax:
+    torch.manual_seed(3)
+    head = LNSSoftmax(D, V, **{"dtype": torch.float64, "seed": seed, **FAMILIES[family], **options})
+    head.classes.weight.data.mul_(1.5)
+    if head.classes.bias is not None:
+        head.classes.bias.data.copy_(doubles(V, 1, seed=8, scale=0.3))
+    head.rebuild()
+    if stale:
+        head.classes.weight.data += doubles(V, D, seed=9, scale=0.2)
+    return head
+
+
+def proposed(
+    head: LNSSoftmax, hidden: Tensor, target: Tensor
+) -> list[tuple[list[int], list[float]]]:
+    batch = read_batch(hidden, target, D, V, -100)
+    found = head.propose(batch.hidden.detach(), batch.targets, head.random.next())
+    assert isinstance(found, Ragged)
+    ids, weights = found.ids.tolist(), found.log_weights.tolist()
+    return [(ids[a:b], weights[a:b]) for a, b in pairwise(found.offsets.tolist())]
+
+
+def colliding(head: LNSSoftmax, hidden: Tensor, target: Tensor) -> list[list[int]]:
+    """By the codes alone: ids that share a bucket with the query, without the row's target."""
+    codes = head.tables.codes
+    if head.by_label:
+        asked = codes[target.numpy()]
+    else:
+        asked = head.tables.of_contexts(hidden)[0] % head.tables.buckets
+    together = (asked[:, None] == codes[None]).any(-1)
+    together[np.arange(len(target)), target.numpy()] = False
+    return [np.flatnonzero(row).tolist() for row in together]
+
+
+@EVERY_FAMILY
+@BOTH_QUERIES
+@pytest.mark.parametrize("options", [{}, {"cap": 4}, {"stale": True}], ids=str)
+def test_the_estimate_of_Z_is_unbiased_over_the_tables(
+    family: str, query: str, options: dict[str, Any]
+) -> None:
+    draws, hidden = 300, doubles(4, D, seed=1)
+    estimates = []
+    with torch.no_grad():
+        for seed in range(draws):
+            head = make(family, seed=seed, query=query, n_uniform=5, reduction="none", **options)
+            x = head.logits(hidden)
+            estimates.append((head(hidden, TARGET) + x.gather(1, TARGET[:, None])[:, 0]).exp())
+    z = torch.stack(estimates)
+    error = z.std(0) / draws**0.5
+    assert ((z.mean(0) - x.exp().sum(1)).abs() < 4 * error).all()
+    assert (error < 0.1 * z.mean(0)).all(), "an estimate that says nothing proves nothing"
+
+
+@EVERY_FAMILY
+@BOTH_QUERIES
+def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) -> None:
+    head = make(family, query=query, corrected=False, cap=V, reduction="none")
+    hidden = doubles(4, D, seed=1)
+    x = head.logits(hidden).detach()
+    expected = []
+    for row, ids in enumerate(colliding(head, hidden, TARGET)):
+        assert ids
+        chosen = [int(TARGET[row]), *ids]
+        expected.append(x[row, chosen].logsumexp(0) - x[row, TARGET[row]])
+    torch.testing.assert_close(head(hidden, TARGET).detach(), torch.stack(expected))
+    assert head.tables.kept is None, "nothing has to be weighed"
+
+
+def test_where_nothing_collides_uniform_classes_come() -> None:
+    head = make("simhash", corrected=False, hashes=14, tables=1, n_uniform=6)
+    hidden = doubles(4, D, seed=1)
+    lists = colliding(head, hidden, TARGET)
+    assert [] in lists
+    for row, (ids, weights) in enumerate(proposed(head, hidden, TARGET)):
+        assert not any(weights)
+        if lists[row]:
+            assert ids == lists[row]
+        else:
+            assert len(set(ids)) == 6
+            assert int(TARGET[row]) not in ids
+
+
+@EVERY_FAMILY
+@BOTH_QUERIES
+def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
+    head = make(family, query=query, n_uniform=5, cap=V)
+    hidden = doubles(4, D, seed=1)
+    lists = colliding(head, hidden, TARGET)
+    for row, (ids, weights) in enumerate(proposed(head, hidden, TARGET)):
+        assert ids[:-5] == lists[row]
+        assert len(set(ids[-5:])) == 5
+        assert int(TARGET[row]) not in ids
+        kept = head.tables.kept
+        assert kept is not None
+        if query == "label":
+            asking = kept[TARGET[row : row + 1].numpy()]
+        else:
+            asking = head.tables.hashing.kept(head.tables.of_contexts(hidden[row : row + 1])[1])
+        offsets = np.array([0, len(ids)])
+        p = head.tables.hashing.agreements(asking, kept, offsets, np.array(ids, np.int32))
+        K, L = head.tables.hashing.hashes, head.tables.hashing.tables
+        expected = 1 / (1 - (1 - p**K) ** L + 5 / (V - 1))
+        np.testing.assert_allclose(np.exp(weights), expected, rtol=1e-9)
+
+
+def test_a_cap_keeps_a_sample_that_stands_for_all() -> None:
+    whole, capped = make("simhash", cap=V, n_uniform=5), make("simhash", cap=4, n_uniform=5)
+    hidden = doubles(4, D, seed=1)
+    for (ids, weights), (few, heavier) in zip(
+        proposed(whole, hidden, TARGET), proposed(capped, hidden, TARGET), strict=True
+    ):
+        held = dict(zip(ids[:-5], weights, strict=False))
+        assert len(held) > 4
+        assert len(few) == 9
+        for i, weight in zip(few[:4], heavier, strict=False):
+            assert weight == pytest.approx(held[i] + np.log(len(held) / 4))
+        assert heavier[4:] == pytest.approx(weights[-5:])
+
+
+def test_one_of_several_targets_asks() -> None:
+    head = make("simhash", corrected=False, cap=V, n_uniform=1)
+    several = torch.tensor([[3, 9, -100], [40, -100, -100]])
+    hidden = doubles(2, D, seed=1)
+    alone = [colliding(head, hidden, torch.tensor([t, 40]))[0] for t in (3, 9)]
+    asked = set()
+    for _ in range(20):
+        (ids, _), (other, _) = proposed(head, hidden, several)
+        assert not {3, 9} & set(ids)
+        asked.add(next(i for i in (0, 1) if ids == [j for j in alone[i] if j not in (3, 9)]))
+        assert other == colliding(head, hidden, torch.tensor([3, 40]))[1]
+    assert asked == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"query": "both"}, "query"),
+        ({"hashing": "minhash"}, "hashing"),
+        ({"cap": 0}, "cap"),
+        ({"n_uniform": 0}, "n_uniform"),
+        ({"hashes": 17}, "bits"),
+        ({"hashing": "dwta", "window": 5}, "window"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LNSSoftmax(D, V, **options)
+    assert caught.value.field == field
