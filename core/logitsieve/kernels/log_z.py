@@ -1,7 +1,9 @@
-"""log Z over all rows of W: the logarithm of the sum of all exponentials, exactly.
+"""log Z over all rows of W: the logarithm of the sum of all exponentials.
 
-Logits are dot64's, rounded to float32, and never all in memory: a running sum is kept relative to
-the largest logit so far. Four queries share each row of W that is loaded.
+Float32 dots, a chunk of rows at a time, relative to the largest logit so far; never all in memory.
+A row that may weigh more than e^-LIGHT of the sum so far is evaluated by `dot64` instead. What is
+left errs by its rounding, far within `slack` a row, times its share of all weight; and where slack
+would let a float32 dot say anything, all rows are `dot64`'s. Who shares the pass changes no bit.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, Q queries answered together.
 """
@@ -13,15 +15,19 @@ from math import exp, log
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel, splice
-from logitsieve.kernels.dots import dots64_1x4, dots64_4x1, padded, row_of, widen_row
+from logitsieve.kernels.dots import dot64, dots_1x4, dots_4x4, padded, row_of, widen_row
 from logitsieve.kernels.exponential import sum_of_exponentials
+from logitsieve.kernels.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.queries import CHUNK, at_once
-from logitsieve.kernels.record import admissible, matrix_at
+from logitsieve.kernels.record import admissible, matrix_at, slack_at
+from logitsieve.kernels.scan import TILE_BYTES
 from logitsieve.types.results import Float32
 
-MOST, TOTAL = range(2)
-FOUR = 4
+MOST, TOTAL, CLOSE, STATE = range(4)
+LIGHT = 7.0  # nats: under a thousandth
+LOOSE = 2.0**-6  # nats of slack from which on nothing is left to float32 dots
 
 
 @kernel("(int64, float32[:,::1], float64, float32[::1], int64, int64)")
@@ -34,80 +40,114 @@ def dense_log_z(
     """
     record = int64_pointer(address)
     matrix, dim = matrix_at(record, 0), hidden.shape[1]
-    block = at_once(stop - start, dim, 2)
-    scratch = np.empty(block * (padded(dim) + 2), np.float64)
-    logits = np.empty(FOUR * CHUNK, np.float32)
+    block = at_once(stop - start, dim, CHUNK)
+    scratch = np.empty(block * (padded(dim) + STATE), np.float64)
+    logits = np.empty(block * CHUNK, np.float32)
     wide = pointer(scratch)
     sums = shift(wide, block * padded(dim))
     bad = -1
     for first in range(start, stop, block):
-        count = min(block, stop - first)
+        count, rows = min(block, stop - first), row_of(pointer(hidden), first, dim)
         for q in range(count):
-            h = row_of(pointer(hidden), first + q, dim)
-            norm = np.sqrt(widen_row(h, row_of(wide, q, padded(dim)), dim))
+            norm = np.sqrt(widen_row(row_of(rows, q, dim), row_of(wide, q, padded(dim)), dim))
             if not admissible(record, 0, norm) and bad < 0:
                 bad = first + q
-            sums[2 * q + MOST], sums[2 * q + TOTAL] = -np.inf, 0.0
+            slack, sum_ = slack_at(record, 0, norm) * scale, row_of(sums, q, STATE)
+            sum_[MOST], sum_[TOTAL] = -np.inf, 0.0
+            sum_[CLOSE] = LIGHT + 2.0 * slack if slack < LOOSE else np.inf
         if bad >= 0:
             break
-        _scan(matrix, wide, sums, pointer(logits), scale, count)
+        _scan(matrix, rows, wide, sums, pointer(logits), scale, count)
         for q in range(count):
-            log_z[first + q] = np.float32(sums[2 * q + MOST] + log(sums[2 * q + TOTAL]))
+            sum_ = row_of(sums, q, STATE)
+            log_z[first + q] = np.float32(sum_[MOST] + log(sum_[TOTAL]))
     keep_alive(scratch)
     keep_alive(logits)
     return bad
 
 
 @splice
-def _scan(matrix, wide, sums, logits, scale, count):
+def _scan(matrix, hidden, wide, sums, logits, scale, count):
     """Add every row of the matrix to every query's sum, a chunk at a time."""
-    fours = count // FOUR * FOUR
+    tile = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
     for first in range(0, matrix.rows, CHUNK):
-        rows = min(CHUNK, matrix.rows - first)
-        for q in range(0, fours, FOUR):
-            _fill_four(matrix, wide, q, first, rows, scale, logits)
-            for j in range(FOUR):
-                _add(shift(sums, 2 * (q + j)), shift(logits, j * CHUNK), rows)
-        for q in range(fours, count):
-            _fill_one(matrix, row_of(wide, q, padded(matrix.dim)), first, rows, scale, logits)
-            _add(shift(sums, 2 * q), logits, rows)
+        last = min(first + CHUNK, matrix.rows)
+        for start in range(first, last, tile):
+            _fill(matrix, hidden, count, start, min(start + tile, last), start - first, logits)
+        for q in range(count):
+            own = row_of(wide, q, padded(matrix.dim))
+            _add(matrix, own, row_of(sums, q, STATE), row_of(logits, q, CHUNK), first, last, scale)
 
 
 @inline
-def _fill_four(matrix, wide, q, first, rows, scale, logits):
-    """Logits of a chunk of rows of W for queries q .. q + 3."""
-    stride = padded(matrix.dim)
-    h = q * stride
-    for i in range(rows):
-        w = row_of(matrix.weight, first + i, matrix.dim)
-        dots = dots64_1x4(w, wide, h, h + stride, h + 2 * stride, h + 3 * stride, matrix.dim)
-        bias = matrix.bias[first + i]
-        logits[i] = np.float32(np.float32(dots[0] + bias) * scale)
-        logits[CHUNK + i] = np.float32(np.float32(dots[1] + bias) * scale)
-        logits[2 * CHUNK + i] = np.float32(np.float32(dots[2] + bias) * scale)
-        logits[3 * CHUNK + i] = np.float32(np.float32(dots[3] + bias) * scale)
+def _fill(matrix, hidden, count, first, last, place, logits):
+    """Float32 logits of rows first .. last-1 for all queries, from `place` of each one's chunk."""
+    dim, bias, fours = matrix.dim, matrix.bias, count // 4 * 4
+    for q in range(0, fours, 4):
+        h, own = q * dim, shift(logits, q * CHUNK + place - first)
+        for i in range(first, last, 4):
+            a, b, c, e = _four(i, last)
+            dots = dots_4x4(
+                matrix.weight, a * dim, b * dim, c * dim, e * dim,
+                hidden, h, h + dim, h + 2 * dim, h + 3 * dim, dim,
+            )  # fmt: skip
+            _store_four(own, a, dots[0], bias[a])
+            _store_four(own, b, dots[1], bias[b])
+            _store_four(own, c, dots[2], bias[c])
+            _store_four(own, e, dots[3], bias[e])
+    for q in range(fours, count):
+        own, h = shift(logits, q * CHUNK + place - first), row_of(hidden, q, dim)
+        for i in range(first, last, 4):
+            a, b, c, e = _four(i, last)
+            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, h, dim)
+            own[a], own[b] = dots[0] + bias[a], dots[1] + bias[b]
+            own[c], own[e] = dots[2] + bias[c], dots[3] + bias[e]
 
 
 @inline
-def _fill_one(matrix, wide, first, rows, scale, logits):
-    """Logits of a chunk of rows of W for one query."""
-    dim, last = matrix.dim, first + rows - 1
-    for i in range(0, rows, FOUR):
-        a = first + i
-        b, c, e = min(a + 1, last), min(a + 2, last), min(a + 3, last)
-        dots = dots64_4x1(matrix.weight, a * dim, b * dim, c * dim, e * dim, wide, dim)
-        logits[i] = np.float32(np.float32(dots[0] + matrix.bias[a]) * scale)
-        logits[b - first] = np.float32(np.float32(dots[1] + matrix.bias[b]) * scale)
-        logits[c - first] = np.float32(np.float32(dots[2] + matrix.bias[c]) * scale)
-        logits[e - first] = np.float32(np.float32(dots[3] + matrix.bias[e]) * scale)
+def _four(i, last):
+    """Rows i .. i + 3, from `last` on the one before it again."""
+    return i, min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
 
 
 @inline
-def _add(sum_, logits, rows):
+def _store_four(logits, row, dots, bias):
+    """The logits of one row for four queries."""
+    logits[row] = dots[0] + bias
+    logits[CHUNK + row] = dots[1] + bias
+    logits[2 * CHUNK + row] = dots[2] + bias
+    logits[3 * CHUNK + row] = dots[3] + bias
+
+
+@inline
+def _add(matrix, wide, sum_, logits, first, last, scale):
     """Add a chunk's exponentials to a running sum, relative to the largest so far."""
-    most = sum_[MOST]
-    for i in range(rows):
-        most = max(most, float(logits[i]))
+    count = last - first
+    for i in range(count, padded(count)):
+        logits[i] = -np.inf
+    if scale != 1.0:
+        for i in range(count):
+            logits[i] = np.float32(logits[i] * scale)
+    known = sum_[MOST] + log(sum_[TOTAL]) if sum_[TOTAL] > 0 else -np.inf
+    cut = np.float32(max(known, _largest(logits, count)) - sum_[CLOSE])
+    for i in range(0, count, LANES):
+        mask = lanes_not_below(load(logits, i), cut)
+        while mask != 0:
+            place = i + lowest_bit(mask)
+            mask &= mask - 1
+            if place < count:
+                row = first + place
+                dot = dot64(row_of(matrix.weight, row, matrix.dim), wide, matrix.dim)
+                logits[place] = np.float32(np.float32(dot + matrix.bias[row]) * scale)
+    most = max(sum_[MOST], _largest(logits, count))
     kept = sum_[TOTAL] * exp(sum_[MOST] - most) if sum_[TOTAL] > 0 else 0.0
-    sum_[TOTAL] = kept + sum_of_exponentials(logits, rows, np.float32(most))
+    sum_[TOTAL] = kept + sum_of_exponentials(logits, count, np.float32(most))
     sum_[MOST] = most
+
+
+@inline
+def _largest(logits, count):
+    most = splat32(np.float32(-np.inf))
+    for i in range(0, count, LANES):
+        most = larger(most, load(logits, i))
+    return float(largest_lane(most))
