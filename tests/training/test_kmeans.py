@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from logitsieve.types.errors import InvalidRequest
 V, D = 300, 8
 
 
-def make(**options: int) -> KMeansSoftmax:
+def make(**options: Any) -> KMeansSoftmax:
     torch.manual_seed(0)
     head = KMeansSoftmax(D, V, **options)
     head.classes.weight.data.normal_()
@@ -65,6 +67,9 @@ def test_a_state_goes_on_with_the_same_lists() -> None:
     head.rebuild()
     other.lists.load_state_dict(head.lists.state_dict())
     hidden, none = torch.randn(9, D), np.full((9, 1), -1)
+    fewer = KMeansSoftmax(D, V - 1, n_lists=20)
+    with pytest.raises(InvalidRequest, match="classes"):
+        fewer.lists.load_state_dict(head.lists.state_dict())
     for a, b in zip(
         head.best_of_rows(hidden, none, Step(0, 0)),
         other.best_of_rows(hidden, none, Step(0, 0)),

@@ -11,6 +11,7 @@ import torch
 from logitsieve.training.hashing import DWTA, SimHash, StructuredSimHash
 from logitsieve.training.rng import Step
 from logitsieve.training.tables import HashTables
+from logitsieve.types.errors import InvalidRequest
 
 V, D = 150, 12
 
@@ -130,6 +131,18 @@ def test_a_state_goes_on_bit_for_bit(kind: str) -> None:
     np.testing.assert_array_equal(
         tables.look_up_together(buckets, targets, 30), other.look_up_together(buckets, targets, 30)
     )
+
+
+def test_states_of_other_tables_are_refused() -> None:
+    plain, keeping, more = make_tables(), make_tables(keep=True), make_tables(tables=6)
+    for tables in (plain, keeping, more):
+        tables.rebuild(*make_rows())
+    with pytest.raises(InvalidRequest, match="rows"):
+        keeping.load_state_dict(plain.state_dict())
+    with pytest.raises(InvalidRequest, match="shape"):
+        more.load_state_dict(plain.state_dict())
+    plain.load_state_dict(keeping.state_dict())
+    assert plain.kept is None
 
 
 def test_tables_are_copied_with_scratch_of_their_own() -> None:

@@ -1,8 +1,9 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
-"Fast softmax" of papers/004, with its formulas corrected (docs/training/kmeans.md). The clusters
-are those of the `ivf` head: Auvolat et al. 2015, Clustering is Efficient for Approximate Maximum
-Inner Product Search. The paper's nlist = 1 is a search of everything.
+Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks (papers/004), with its
+formulas corrected (docs/training/kmeans.md). The clusters are those of the `ivf` head: Auvolat et
+al. 2015, Clustering is Efficient for Approximate Maximum Inner Product Search. The paper's nlist = 1
+is a search of everything.
 
 Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
 """
@@ -22,6 +23,7 @@ from logitsieve.training.best import BestOptions, BestSoftmax, root
 from logitsieve.training.loss import at_least
 from logitsieve.training.rng import Step
 from logitsieve.training.scratch import Scratch
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Int32, Int64
 
 ITERATIONS = 10  # of k-means: a structure that lives for some steps needs no more
@@ -100,11 +102,14 @@ class InvertedLists:
         return {name: torch.from_numpy(array) for name, array in self.arrays.items()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over another's lists."""
+        """Take over another's lists; raises InvalidRequest if they are of other classes."""
         arrays = {}
         for name, tensor in state.items():
             assert isinstance(tensor, Tensor)
             arrays[name] = tensor.cpu().numpy()
+        if arrays["ids"].size != self.n_classes:
+            allowed = f"lists of {self.n_classes} classes"
+            raise InvalidRequest("state_dict", f"lists of {arrays['ids'].size}", allowed)
         self._hold(arrays)
 
     def _hold(self, arrays: dict[str, np.ndarray]) -> None:

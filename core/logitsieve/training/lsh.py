@@ -1,6 +1,6 @@
 """LSH Softmax: the classes that collide with the context in hash tables, and a uniform sample.
 
-Levy, Chan, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
+Levy, Chen, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
 Architectures (papers/000), Algorithm 1. The target is always in S: without it the estimated
 probability of the target can exceed 1.
 """

@@ -160,7 +160,10 @@ class HashTables:
         self.hashing.load_state_dict(hashing)
         self.codes[:] = codes.cpu().numpy().view(np.uint16)
         self.largest = largest
-        if isinstance(kept := state.get("kept"), Tensor):
+        if self.keep:
+            kept = state.get("kept")
+            if not isinstance(kept, Tensor):
+                raise InvalidRequest("state_dict", "tables without their rows", "those with them")
             array = kept.cpu().numpy()
             self.kept = array.view(np.uint16).copy() if array.dtype == np.int16 else array.copy()
         self._fill()
