@@ -262,7 +262,8 @@ def race(
 def make_head(entrant: Entrant, weight: Tensor, counts: Any) -> tuple[Any, float]:
     """A head on the shared rows, sparse gradients where it has them; seconds of its indexing."""
     head: Any = entrant.make(weight.shape[1], counts)
-    head.tie(nn.Embedding(*weight.shape, _weight=weight, sparse=head.classes.sparse))
+    classes, dim = weight.shape
+    head.tie(nn.Embedding(classes, dim, _weight=weight, sparse=head.classes.sparse))
     begun = perf_counter_ns()
     if hasattr(head, "rebuild"):
         head.rebuild()

@@ -48,9 +48,9 @@ def model(text: Path, tokens: int = 1400) -> tuple[object, ...]:
 def test_quality(run: Run, text: Path, tmp_path: Path) -> None:
     options = (*model(text), "--seeds", 1, "--sizes", "8,16", "--parts", "main,nu")
     results, table = run(quality, *options)
-    found = {run["part"]: run for run in results["runs"]}
-    assert found["main"]["perplexity"] < 100
-    assert len(found["main"]["course"]) > 1
+    found = {run["method"]: run for run in results["runs"]}
+    assert found["full"]["perplexity"] < 64, "no better than all words alike"
+    assert len(found["full"]["course"]) > 1
     assert "rf:n_sampled=8;nu=4.0" in table
     assert {path.name for path in (tmp_path / "out").glob("*.svg")} == {
         "quality.svg",
