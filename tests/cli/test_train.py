@@ -55,6 +55,9 @@ def test_to_an_index(run: Run, text: Path, tmp_path: Path) -> None:
     build = ("--build", index, "--build-config", tmp_path / "build.toml")
     result = run(*command, *build, "--resume")
     assert result.exit_code == 0, result.stderr
+    other = run("train", "--out", out, "--resume", "--capture", 300)
+    assert other.exit_code == 2
+    assert "capture: got 300, allowed: 400, as in" in other.stderr
     opened = open_index(index)
     assert opened.vocabulary is not None
     assert opened.vocabulary == tuple((out / "vocab.txt").read_text().split())

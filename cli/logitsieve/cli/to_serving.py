@@ -109,13 +109,14 @@ def _options(file: Path | None) -> dict[str, Any]:
 
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
-    """Contexts of windows spread over the text; those that an earlier end of the run left stay."""
+    """Contexts of windows spread over the text; those of an earlier end of the run are kept."""
     from logitsieve.index_builder.capture import CaptureConfig, capture
 
     if (out / "capture.json").exists():
         summary = json.loads((out / "capture.json").read_text(encoding="utf-8"))
-        if summary["max_rows"] == most:
-            return int(summary["rows"])
+        if summary["max_rows"] != most:
+            raise InvalidRequest("capture", most, f"{summary['max_rows']}, as in {out}")
+        return int(summary["rows"])
     summary = capture(
         model,
         windows(ids, most + WINDOW - 1),

@@ -17,7 +17,7 @@ from logitsieve.cli.options import is_typed, with_options
 from logitsieve.cli.to_serving import ToServing
 from logitsieve.cli.training_display import Display, display
 from logitsieve.training import LOSSES
-from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, train
+from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
 from logitsieve.training.trainer.heads import default_of, options_of, shown_type
 from logitsieve.types.errors import InvalidRequest
 
@@ -50,9 +50,7 @@ def command(
     ] = False,
     capture: Annotated[
         int | None,
-        typer.Option(
-            min=2, help="Contexts to keep afterwards, spread over the text."
-        ),
+        typer.Option(min=2, help="Contexts to keep afterwards, spread over the text."),
     ] = None,
     build: Annotated[
         Path | None,
@@ -86,6 +84,7 @@ def command(
     else:
         begin(out, Settings(text=text, valid=valid, config=config))
     with display() as shown:
+        prepare(out, progress=shown.progress)
         outcome = _train(out, after, shown)
         if not outcome.finished:
             at = f"step {outcome.steps:,} of {outcome.total:,}"

@@ -3,7 +3,7 @@
 from logitsieve.training.trainer.config import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.language_model import LanguageModel
-from logitsieve.training.trainer.run import Outcome, Status, train
+from logitsieve.training.trainer.run import Outcome, Status, prepare, train
 from logitsieve.training.trainer.settings import Settings, begin
 from logitsieve.training.trainer.streams import windows
 from logitsieve.training.trainer.trainer import Trainer
@@ -19,6 +19,7 @@ __all__ = [
     "Trainer",
     "Vocabulary",
     "begin",
+    "prepare",
     "train",
     "windows",
 ]

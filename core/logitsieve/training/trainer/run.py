@@ -43,16 +43,15 @@ class Status(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How far a run came, and the best perplexity on the held-out text so far, if any."""
+    """How far a run came, and the best perplexity on the held-out text so far, if any.
+
+    It is `finished` where neither a step nor a validation is left.
+    """
 
     steps: int
     total: int
+    finished: bool
     perplexity: float | None
-
-    @property
-    def finished(self) -> bool:
-        """Whether no step is left."""
-        return self.steps == self.total
 
 
 Show = Callable[[Status], None]
@@ -65,6 +64,21 @@ def show_nothing(status: Status) -> None:
 def go_on() -> bool:
     """Never stops."""
     return False
+
+
+def prepare(folder: Path, *, progress: Progress = no_progress) -> None:
+    """Encode the text of the run in `folder`, unless that is done."""
+    if (folder / FOLDER).exists():
+        return
+    settings = Settings.load(folder)
+    encode(
+        folder,
+        settings.text,
+        settings.valid,
+        size=settings.config.vocabulary,
+        valid_share=settings.config.valid_share,
+        progress=progress,
+    )
 
 
 def train(
@@ -81,6 +95,7 @@ def train(
     returns. `progress` gets the stages besides training, `show` each step and each validation.
     InvalidRequest if it is `to_be_served` and the loss trains no softmax of h.w + b.
     """
+    prepare(folder, progress=progress)
     settings = Settings.load(folder)
     run = _Run(folder, settings, progress, show)
     if to_be_served and not run.trainer.servable:
@@ -109,24 +124,12 @@ class _Run:
     def __init__(self, folder: Path, settings: Settings, progress: Progress, show: Show) -> None:
         self.folder, self.settings, self.config = folder, settings, settings.config
         self.progress, self.show = progress, show
-        self.trainer = Trainer(self.config, self._corpus())
+        self.trainer = Trainer(self.config, Corpus.open(folder))
         self.course = _Course()
         if (state := checkpoint.load(folder)) is not None:
             self.trainer.load_state_dict(state["trainer"])
             self.course = _Course(**state["course"])
         self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
-
-    def _corpus(self) -> Corpus:
-        if (self.folder / FOLDER).exists():
-            return Corpus.open(self.folder)
-        return encode(
-            self.folder,
-            self.settings.text,
-            self.settings.valid,
-            size=self.config.vocabulary,
-            valid_share=self.config.valid_share,
-            progress=self.progress,
-        )
 
     def go(self, logs: Logs, stop: Callable[[], bool]) -> None:
         """Steps, validations and checkpoints, until there are none left, or until `stop`."""
@@ -140,14 +143,19 @@ class _Run:
             if self._checkpoint_is_due():
                 self._save()
         self._save()
-        if self.course.validated == trainer.total:
+        if self.finished:
             self._report()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model of the last step was validated."""
+        return self.course.validated == self.trainer.total
 
     def outcome(self) -> Outcome:
         """How far it came."""
         best = self.course.best
         perplexity = None if math.isinf(best) else math.exp(best)
-        return Outcome(self.trainer.steps, self.trainer.total, perplexity)
+        return Outcome(self.trainer.steps, self.trainer.total, self.finished, perplexity)
 
     def _step(self, logs: Logs) -> None:
         course, trainer, begun = self.course, self.trainer, time.monotonic()
