@@ -1,9 +1,9 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks (papers/004), with its
-formulas corrected (docs/training/kmeans.md). The clusters are those of the `ivf` head: Auvolat et
-al. 2015, Clustering is Efficient for Approximate Maximum Inner Product Search. The paper's nlist = 1
-is a search of everything.
+formulas corrected (docs/training/kmeans.md). Clusters are those of the `ivf` head: Auvolat et al.
+2015, Clustering is Efficient for Approximate Maximum Inner Product Search. The paper's nlist = 1 is
+a search of everything.
 
 Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
 """
