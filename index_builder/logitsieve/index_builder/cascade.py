@@ -89,7 +89,8 @@ class Target:
 
     def _plans(self, partition: Partition) -> Iterator[Plan]:
         most = partition.knapsack.everything
-        for probes in range(1, len(self.costs.lines) + 1):
+        # Clusters that training left empty are gone: there may be fewer than were timed.
+        for probes in range(1, min(len(self.costs.lines), partition.clusters) + 1):
             budgets = [most * SHRINK**step for step in range(int(np.log(LEAST) / np.log(SHRINK)))]
             if (least := self._least_budget(partition, probes)) is not None:
                 budgets = [least, *(budget for budget in budgets if budget < least)]
