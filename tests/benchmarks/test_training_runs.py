@@ -70,7 +70,9 @@ def test_gradients(run: Run, text: Path, tmp_path: Path) -> None:
         "y_test": random.integers(64, size=40),
     }
     np.savez(tmp_path / "frozen.npz", **arrays)
-    few = ("--batch", 4, "--batches", 2, "--draws", 2, "--rounds", 1, "--sizes", "12")
+    few: tuple[object, ...] = ("--batch", 4, "--batches", 2, "--draws", 2, "--rounds", 1)
+    methods = "exp:n_sampled=12,uniform:n_sampled=12,lsh:k=10;n_uniform=2,lns,rf,kmeans,nce"
+    few = (*few, "--methods", methods, "--sizes", 12)
     results, table = run(gradients, *model(text), *few, "--data", tmp_path / "frozen.npz")
     errors = {run["settings"]["method"]: run for run in results["frozen"]}
     assert not [run for run in errors.values() if "failed" in run]
@@ -116,7 +118,7 @@ def test_clusters(run: Run, text: Path) -> None:
 
 def test_serving(run: Run, text: Path) -> None:
     results, table = run(
-        serving, *model(text, 9_000), "--contexts", 2_000, "--methods", "full,lsh,rf"
+        serving, *model(text, 20_000), "--dim", 24, "--contexts", 6_000, "--methods", "full,lsh"
     )
     for found in results["runs"]:
         assert found["heads"]["exact"]["p1"] == 1
