@@ -20,13 +20,15 @@ NU = 1.0
 
 
 def unit_vectors(count: int, dim: int, seed: int, mean: float = 0.0) -> Float32:
-    vectors = np.random.default_rng(seed).normal(mean, 1, (count, dim))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    vectors = np.random.default_rng(seed).normal(mean, 1, (count, dim)).astype(np.float32)
+    unit: Float32 = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
 
 
 def gaussian(x: Float32, y: Float32, nu: float) -> Float64:
     distances = ((x.astype(float)[:, None] - y.astype(float)[None]) ** 2).sum(-1)
-    return np.exp(-nu * distances / 2)
+    kernel: Float64 = np.exp(-nu * distances / 2)
+    return kernel
 
 
 def errors(name: str, directions: int, dim: int = 12, seeds: int = 300) -> Float64:
@@ -96,7 +98,7 @@ def test_what_was_drawn_can_be_kept(name: str) -> None:
 def maclaurin(dim: int, size: int, generator: np.random.Generator) -> list[Float64]:
     """Random directions of Kar, Karnick 2012 for e^{x.y}: one list of signs [N, D] a feature."""
     degrees = generator.geometric(0.5, size) - 1
-    return [generator.integers(0, 2, (degree, dim)) * 2.0 - 1 for degree in degrees]
+    return [(generator.integers(0, 2, (n, dim)) * 2 - 1).astype(np.float64) for n in degrees]
 
 
 def maclaurin_features(vectors: Float32, signs: list[Float64]) -> Float64:
@@ -105,7 +107,8 @@ def maclaurin_features(vectors: Float32, signs: list[Float64]) -> Float64:
         factor * np.prod(vectors.astype(float) @ own.T, axis=1)
         for factor, own in zip(factors, signs, strict=True)
     ]
-    return np.array(columns).T / np.sqrt(len(signs))
+    features: Float64 = np.array(columns).T / np.sqrt(len(signs))
+    return features
 
 
 def test_the_order_of_table_1() -> None:

@@ -36,8 +36,9 @@ def bias(x: Float64, q: Float64, m: int) -> float:
 
 
 def unit_vectors(seed: int, count: int, dim: int = 8) -> Float32:
-    vectors = np.random.default_rng(seed).standard_normal((count, dim))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    vectors = np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+    unit: Float32 = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
 
 
 CONTEXT, ROWS = unit_vectors(1, 1), unit_vectors(2, 5)
@@ -46,7 +47,8 @@ LOGITS = SCALE * COSINES
 
 
 def normalised(masses: Float64) -> Float64:
-    return masses / masses.sum()
+    shares: Float64 = masses / masses.sum()
+    return shares
 
 
 def fourier_law(directions: int, seed: int) -> Float64:

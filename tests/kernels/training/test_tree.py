@@ -142,8 +142,8 @@ def test_within_a_leaf_classes_are_drawn_by_their_current_logits(
     if normalize:
         logits /= np.linalg.norm(case.weight.astype(float), axis=1)
     masses = np.exp(np.abs(logits) if absolute else logits)
-    for row, ids in enumerate(case.excluded):
-        masses[row, ids] = 0
+    for row, out in enumerate(case.excluded):
+        masses[row, out] = 0
     ids = np.tile(np.arange(37), (rows, 1))
     leaves, log_q = ids // per_leaf, np.zeros((rows, 37))
 
