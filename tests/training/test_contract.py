@@ -289,7 +289,8 @@ def test_a_step_takes_far_less_memory_than_a_dense_gradient(name: str) -> None:
         head.zero_grad()
         with peak(found):
             head(hidden, target).backward()
-    assert min(found) < wide * deep * 4 / 2
+    # The first also compiles; a third may find what the second gave back, and rise by nothing.
+    assert max(found[1:]) < wide * deep * 4 / 2
 
 
 # Of these the sum is no estimate of Z, and their pages say so.
