@@ -1,4 +1,4 @@
-"""log Z over all rows against float64, where float32 dots could mislead, and by who shares a pass."""
+"""log Z over all rows against float64, also where float32 dots mislead; who shares a pass."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tiny(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, 3.0])
-@pytest.mark.parametrize("V, D", [(1, 1), (15, 3), (257, 40), (1000, 70)])
+@pytest.mark.parametrize(("V", "D"), [(1, 1), (15, 3), (257, 40), (1000, 70)])
 @pytest.mark.parametrize("make", [gaussian, flat, peaked, biased, cancelling, tiny])
 def test_it_is_that_of_float64_and_of_each_row_alone(
     make: Make, V: int, D: int, scale: float
