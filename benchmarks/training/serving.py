@@ -34,6 +34,7 @@ from benchmarks.training.runs import (
     begin,
     conditions,
     default,
+    integers,
     parser_of,
     write,
 )
@@ -58,12 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_training(parser)
     parser.add_argument("--methods", help="LOSS[:NAME=VALUE;...],... (full, LSH, uniform, RF, ...)")
     parser.add_argument("--contexts", type=int, help="captured to fit the index (100,000)")
+    parser.add_argument("--clusters", type=integers, help="of screens tried (the builder's own)")
     parser.add_argument("--seed", type=int, default=1, help="of the trainings")
     options = parser.parse_args(arguments)
     short = {"methods": "full,lsh,uniform:n_sampled=1100", "tokens": 200_000, "search": 0}
     runs, about = begin(options, {**short, "contexts": 30_000}, "serving")
     default_training(options)
-    default(options, contexts=100_000)
+    default(options, contexts=100_000, clusters=list(BuildConfig().clusters_tried))
     records = []
     with bars() as progress:
         entrants = entrants_of(options)
@@ -106,7 +108,8 @@ def one(
         head_optimizer=options.head_optimizer,
         threads=options.threads,
     )
-    settings = {**lm.settings_of(config, corpus), "contexts": options.contexts}
+    built = {"contexts": options.contexts, "clusters_tried": options.clusters}
+    settings = {**lm.settings_of(config, corpus), **built}
 
     def make() -> Found:
         found, trainer = lm.train(config, corpus, progress)
@@ -133,7 +136,7 @@ def served(
             Path(folder) / "served" / "1",
             heads=HEADS,
             target_precision=TARGET,
-            config=BuildConfig(threads=options.threads),
+            config=BuildConfig(threads=options.threads, clusters_tried=tuple(options.clusters)),
             heldout=unseen[:half],
             best_effort=True,
             progress=progress,

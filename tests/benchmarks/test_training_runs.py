@@ -118,7 +118,7 @@ def test_clusters(run: Run, text: Path) -> None:
 
 def test_serving(run: Run, text: Path) -> None:
     results, table = run(
-        serving, *model(text, 20_000), "--dim", 24, "--contexts", 6_000, "--methods", "full,lsh"
+        serving, *model(text), "--contexts", 1_000, "--clusters", 4, "--methods", "lsh"
     )
     for found in results["runs"]:
         assert found["heads"]["exact"]["p1"] == 1
