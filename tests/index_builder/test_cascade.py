@@ -168,3 +168,11 @@ def test_a_context_of_zeros_is_not_escalated() -> None:
         MATERIAL, heldout=Contexts([hidden]), heldout_labels=MATERIAL.heldout_labels[:50]
     )
     assert make_partition(material).heldout_cosines[7] == 1
+
+
+def test_a_partition_of_fewer_clusters_than_were_timed_is_planned() -> None:
+    """Training leaves clusters empty, and those are gone."""
+    target = make_target(REACHABLE)
+    small = make_partition(clusters=2)
+    assert len(target.costs.lines) > small.clusters
+    assert 1 <= target.plan(small).probes <= small.clusters
