@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
+from logitsieve.training.seeded import SeededLoss
 from logitsieve.types.errors import InvalidRequest
 from tests.training.losses import SUB_LINEAR, doubles, make, rewind
 
@@ -151,6 +152,14 @@ def test_bad_construction_is_named(name: str, field: str, value: Any) -> None:
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize("seed", [-1, 0.5, 2**31])
+@pytest.mark.parametrize("name", [n for n, kind in LOSSES.items() if issubclass(kind, SeededLoss)])
+def test_bad_seeds_are_named(name: str, seed: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        make(name, D, V, seed=seed)
+    assert caught.value.field == "seed"
+
+
 def trained(head: SoftmaxLoss, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
         optimizer.zero_grad()
@@ -248,14 +257,28 @@ def step(head: SoftmaxLoss, seed: int) -> None:
     head(hidden, torch.randint(head.n_classes, (MANY,), generator=generator)).backward()
 
 
-@pytest.mark.parametrize("name", SUB_LINEAR)
-def test_nothing_has_the_shape_of_all_logits_or_of_all_weights(name: str) -> None:
-    head = make(name, DEEP, WIDE)
+FORMS: dict[str, list[dict[str, Any]]] = {
+    **{name: [{}, {"per_row": True}] for name in ("uniform", "log-uniform", "unigram")},
+    **{
+        name: [{"form": f} for f in ("shared", "per_row", "pooled")] for name in ("rf", "quadratic")
+    },
+    **{name: [{"per_row": True}, {"per_row": False}] for name in ("lsh", "kmeans", "top-k")},
+    "lns": [{"query": "label"}, {"query": "embedding"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [(name, form) for name in SUB_LINEAR for form in FORMS.get(name, [{}])]
+)
+def test_nothing_has_the_shape_of_all_logits_or_of_all_weights(
+    name: str, form: dict[str, Any]
+) -> None:
+    head = make(name, DEEP, WIDE, **form)
     step(head, 0)
     with Watch(head.parameters()) as watch:
         step(head, 1)
     limit = WIDE * min(MANY, DEEP)
-    assert [shape for shape in watch.shapes if shape.numel() >= limit] == []
+    assert [shape for shape in watch.shapes if shape.numel() >= limit or WIDE in shape] == []
     for parameter in head.parameters():
         assert parameter.grad is not None
         assert parameter.grad.is_sparse
@@ -293,7 +316,7 @@ def test_a_step_takes_far_less_memory_than_a_dense_gradient(name: str) -> None:
     assert max(found[1:]) < wide * deep * 4 / 2
 
 
-# Of these the sum is no estimate of Z, and their pages say so.
+# That of top-k is none; that of LNS is one over the draw of the tables (test_lns.py).
 NOT_UNBIASED = ("top-k", "lns")
 
 
@@ -303,7 +326,7 @@ NOT_UNBIASED = ("top-k", "lns")
 @pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
 def test_the_inner_sum_is_z_in_the_mean(name: str, target: Tensor) -> None:
     if name in NOT_UNBIASED:
-        pytest.skip("its inner sum is no estimate of Z")
+        pytest.skip("its inner sum is no estimate of Z while the tables stay")
     head = make(name, D, V, reduction="none", dtype=torch.float64)
     head.classes.weight.data.mul_(3)
     if isinstance(head, SampledSoftmax):

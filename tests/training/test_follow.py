@@ -161,6 +161,27 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
         head.follow(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
+def test_the_bias_may_have_no_other_optimizer() -> None:
+    head, _ = made()
+    assert head.classes.bias is not None
+    with pytest.raises(InvalidRequest, match="other parameters"):
+        head.follow(SGD([head.classes.weight], lr=0.1))
+    groups = [{"params": [head.classes.weight]}, {"params": [head.classes.bias], "momentum": 0.9}]
+    with pytest.raises(InvalidRequest, match="momentum"):
+        head.follow(SGD(groups, lr=0.1))
+    head.classes.bias.requires_grad_(False)
+    assert head.follow(SGD([head.classes.weight], lr=0.1)) is not None
+
+
+def test_rebuilding_makes_no_period_longer() -> None:
+    """Else a growing period would soon be no number."""
+    head, seen = made()
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=5, growth=100, rebuild_every=2)
+    train(head, optimizer, [0] * 400)
+    assert seen.events == ["rebuilt"] * 200
+
+
 @pytest.mark.parametrize("options", [{"every": 0}, {"growth": 0.5}, {"rebuild_every": 0}])
 def test_bad_periods_are_named(options: dict[str, Any]) -> None:
     head, _ = made()

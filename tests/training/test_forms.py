@@ -112,6 +112,22 @@ def test_the_kernel_equals_the_form_in_torch(law: dict[str, Any], target: Tensor
     assert_same([kernel, *(g.to_dense() for g in got)], [plain, *(g.to_dense() for g in expected)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_normalised_row_of_zeros_has_the_gradient_that_torch_gives(
+    ragged: bool, dtype: torch.dtype
+) -> None:
+    """As the row of an embedding's padding_idx is, once it is tied."""
+    candidates = as_ragged(EVERYTHING, rows_of(ONE)) if ragged else EVERYTHING
+    head, hidden = told(candidates, {"scale": 5.0}).to(dtype), doubles(5, D, seed=1).to(dtype)
+    head.classes.weight.data[3] = 0
+    _, _, found = run(head, hidden, ONE)
+    head.zero_grad()
+    torch.autograd.backward(full_cross_entropy(head, hidden, ONE).sum() / rows_of(ONE))
+    assert head.classes.weight.grad is not None
+    torch.testing.assert_close(found, head.classes.weight.grad, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 @TARGETS
 @LAWS

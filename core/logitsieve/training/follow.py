@@ -40,14 +40,16 @@ class Progress:
 
     def rows(self) -> Tensor:
         """The dirty rows, ascending, each once."""
-        rows: Tensor = torch.unique(torch.cat(self.dirty or [torch.empty(0, dtype=torch.int64)]))
+        if not self.dirty:
+            return torch.empty(0, dtype=torch.int64)
+        device = self.dirty[-1].device  # those of a checkpoint may be elsewhere
+        rows: Tensor = torch.unique(torch.cat([each.to(device) for each in self.dirty]))
         return rows
 
     def clean(self) -> None:
         """All rows are indexed as they are now."""
         self.dirty.clear()
         self.updated = self.steps
-        self.updates += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Three numbers and one tensor."""
@@ -75,7 +77,7 @@ class Follower:
         """Follow `optimizer` from now on, after each of its steps. Raises InvalidRequest."""
         if self.rebuild_every is None:
             _refuse_what_moves_others(optimizer, self.classes)
-        _group_of(optimizer, self.classes)
+        _groups_of(optimizer, self.classes)
         return optimizer.register_step_post_hook(lambda *_: self.after_step())
 
     def after_step(self) -> None:
@@ -91,6 +93,7 @@ class Follower:
         elif progress.steps - progress.updated >= self.every * self.growth**progress.updates:
             self.structure.update(progress.rows().to(weight.device), weight, bias)
             progress.clean()
+            progress.updates += 1
 
     def _note(self, gradient: Tensor | None) -> None:
         if gradient is None:
@@ -104,11 +107,14 @@ class Follower:
 _SPARSE = "sparse gradients (a head or a tied embedding with sparse=True), or rebuild_every=N"
 
 
-def _group_of(optimizer: Optimizer, classes: ClassWeights) -> dict[str, Any]:
-    for group in optimizer.param_groups:
-        if any(parameter is classes.weight for parameter in group["params"]):
-            return group
-    raise InvalidRequest("optimizer", "other parameters", "one that has the head's parameters")
+def _groups_of(optimizer: Optimizer, classes: ClassWeights) -> list[dict[str, Any]]:
+    """Those that the classes' parameters are in; InvalidRequest where one is missing."""
+    wanted = {id(each) for each in classes.parameters() if each.requires_grad}
+    members = [{id(each) for each in group["params"]} for group in optimizer.param_groups]
+    if not wanted <= set().union(*members):
+        raise InvalidRequest("optimizer", "other parameters", "one that has the head's parameters")
+    both = zip(optimizer.param_groups, members, strict=True)
+    return [group for group, ids in both if wanted & ids]
 
 
 def _refuse_what_moves_others(optimizer: Optimizer, classes: ClassWeights) -> None:
@@ -118,7 +124,7 @@ def _refuse_what_moves_others(optimizer: Optimizer, classes: ClassWeights) -> No
     known = next((kind for kind in _FOLLOWED if isinstance(optimizer, kind)), None)
     if known is None:
         raise InvalidRequest("optimizer", name, _ALLOWED)
-    group = _group_of(optimizer, classes)
-    for option in _FOLLOWED[known]:
-        if group[option]:
-            raise InvalidRequest("optimizer", f"{name} with {option}={group[option]}", _ALLOWED)
+    for group in _groups_of(optimizer, classes):
+        for option in _FOLLOWED[known]:
+            if group[option]:
+                raise InvalidRequest("optimizer", f"{name} with {option}={group[option]}", _ALLOWED)

@@ -10,6 +10,7 @@ from typing import Unpack
 from logitsieve.training.features import FEATURES
 from logitsieve.training.kernel_softmax import KernelSoftmax, TreeOptions
 from logitsieve.training.loss import at_least
+from logitsieve.training.rng import LARGEST_SEED
 from logitsieve.types.errors import InvalidRequest
 
 SCALE = 1 / 0.3**2  # tau: the temperature 0.3 of section 4.1 is 1 / sqrt(tau)
@@ -42,5 +43,7 @@ class RFSoftmax(KernelSoftmax):
         options.setdefault("scale", SCALE)
         if options["scale"] is None:
             raise InvalidRequest("scale", None, "a positive number: the kernel needs unit vectors")
-        phi = FEATURES[features](in_features, n_features, nu, options.get("seed", 0))
+        seed = options.get("seed", 0)
+        at_least("seed", seed, 0, LARGEST_SEED)
+        phi = FEATURES[features](in_features, n_features, nu, seed)
         super().__init__(in_features, n_classes, phi, **options)

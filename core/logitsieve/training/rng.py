@@ -14,6 +14,7 @@ from torch import Tensor
 
 from logitsieve.kernels.training.draws import fill_distinct, fill_uniforms
 
+LARGEST_SEED = 2**31 - 1  # what faiss takes
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15  # odd: ranks get keys that differ
 

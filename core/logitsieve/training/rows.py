@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from logitsieve.kernels.training.ragged import LEAST_NORM
 from logitsieve.training.classes import Law
 
 
@@ -47,7 +48,7 @@ def read_rows(
     bias = None if bias_V1 is None else bias_V1.detach().view(-1).index_select(0, ids).to(dtype)
     if law.scale is None:
         return Rows(ids, classes, None, bias)
-    inverse = 1 / classes.norm(dim=-1).clamp_(min=torch.finfo(dtype).tiny)
+    inverse = 1 / classes.norm(dim=-1).clamp_(min=LEAST_NORM)
     return Rows(ids, classes.mul_(inverse[:, None]), inverse, bias)
 
 

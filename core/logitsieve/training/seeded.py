@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from logitsieve.training.classes import ClassWeights
-from logitsieve.training.loss import Common, SoftmaxLoss
-from logitsieve.training.rng import Randomness
+from logitsieve.training.loss import Common, SoftmaxLoss, at_least
+from logitsieve.training.rng import LARGEST_SEED, Randomness
 
 
 class SeededLoss(SoftmaxLoss):
@@ -24,6 +24,7 @@ class SeededLoss(SoftmaxLoss):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(in_features, n_classes, absolute=absolute, **common)
+        at_least("seed", seed, 0, LARGEST_SEED)
         self.random = Randomness(seed)
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from logitsieve.kernels.pointers import keep_alive, pointer, shift
 from logitsieve.types.results import Float64, Int64
 
 MOST, TOTAL, MEAN = 0, 1, 2  # a row's sums: the largest term, sum of e^(x - most), mean target
+LEAST_NORM = 1e-12  # shorter rows count as so long, as in torch.nn.functional.normalize
 
 
 @intrinsic
@@ -117,7 +118,7 @@ def weigh(x, w, dim, normalised, absolute):
     """(The logit of a dot product, what multiplies w in its gradient)."""
     factor = 1.0
     if normalised:
-        factor = 1.0 / sqrt(max(squared_norm(w, dim), 1e-300))
+        factor = 1.0 / max(sqrt(squared_norm(w, dim)), LEAST_NORM)
     x *= factor
     if absolute and x < 0:
         return -x, -factor
@@ -271,7 +272,8 @@ def ragged_rows(
             add_four(out, H, r0, r1, r2, r3, c[t0], c1, c2, c3, dim)
         if normalised:
             w = shift(W, (all_keys[starts[u]] >> 32) * dim)
-            along = float(four_dots(w, 0, 0, 0, 0, out, dim)[0]) / max(squared_norm(w, dim), 1e-300)
+            square = max(squared_norm(w, dim), LEAST_NORM * LEAST_NORM)
+            along = float(four_dots(w, 0, 0, 0, 0, out, dim)[0]) / square
             add_four(out, w, 0, 0, 0, 0, -along, 0.0, 0.0, 0.0, dim)
 
 
