@@ -26,15 +26,18 @@ BOTH_QUERIES = pytest.mark.parametrize("query", ["label", "embedding"])
 TARGET = torch.tensor([3, 0, 77, 3])
 
 
-def make(family: str, *, seed: int = 0, stale: bool = False, **options: Any) -> LNSSoftmax:
+def make(
+    family: str, *, classes: int = V, seed: int = 0, stale: bool = False, **options: Any
+) -> LNSSoftmax:
     torch.manual_seed(3)
-    head = LNSSoftmax(D, V, **{"dtype": torch.float64, "seed": seed, **FAMILIES[family], **options})
+    own = {"dtype": torch.float64, "seed": seed, **FAMILIES[family], **options}
+    head = LNSSoftmax(D, classes, **own)
     head.classes.weight.data.mul_(1.5)
     if head.classes.bias is not None:
-        head.classes.bias.data.copy_(doubles(V, 1, seed=8, scale=0.3))
+        head.classes.bias.data.copy_(doubles(classes, 1, seed=8, scale=0.3))
     head.rebuild()
     if stale:
-        head.classes.weight.data += doubles(V, D, seed=9, scale=0.2)
+        head.classes.weight.data += doubles(classes, D, seed=9, scale=0.2)
     return head
 
 
@@ -62,7 +65,11 @@ def colliding(head: LNSSoftmax, hidden: Tensor, target: Tensor) -> list[list[int
 
 @EVERY_FAMILY
 @BOTH_QUERIES
-@pytest.mark.parametrize("options", [{}, {"cap": 4}, {"stale": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cap": 4}, {"stale": True}, {"classes": 1000, "n_uniform": 40, "cap": 40}],
+    ids=str,
+)
 def test_the_estimate_of_Z_is_unbiased_over_the_tables(
     family: str, query: str, options: dict[str, Any]
 ) -> None:
@@ -70,7 +77,9 @@ def test_the_estimate_of_Z_is_unbiased_over_the_tables(
     estimates = []
     with torch.no_grad():
         for seed in range(draws):
-            head = make(family, seed=seed, query=query, n_uniform=5, reduction="none", **options)
+            head = make(
+                family, seed=seed, query=query, reduction="none", **{"n_uniform": 5, **options}
+            )
             x = head.logits(hidden)
             estimates.append((head(hidden, TARGET) + x.gather(1, TARGET[:, None])[:, 0]).exp())
     z = torch.stack(estimates)

@@ -107,6 +107,27 @@ def test_per_row_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax
     assert mean == pytest.approx(float(rest_of(head, hidden, targets)[0]), rel=1e-6)
 
 
+@METHODS
+def test_pooled_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]) -> None:
+    """All draws for V = 9 and two rows of one draw each, which both rows use."""
+    head = head_of(kind, 9, form="pooled", n_sampled=1, leaf=3)
+    hidden, targets = head.prepare(doubles(2, DIM)), single([4, 0])
+    queries = head.tree.queries(hidden / (head.law.scale or 1.0))
+    weight, rows = head.classes.weight.detach(), hidden.float().numpy()
+    q = np.exp(head.tree.log_q(queries, Excluded.nothing(2), rows, weight, np.arange(9)))
+    leaf_q = np.pad(q.reshape(2, 3, 3).sum(2), ((0, 0), (0, 1)))
+    total, mean = 0.0, torch.zeros(2).double()
+    for ids in product(range(9), repeat=2):
+        branch = [middle_of(leaf_q[row], i // 3) for row, i in enumerate(ids)]
+        inside = [middle_of(q[row, i // 3 * 3 :][:3], i % 3) for row, i in enumerate(ids)]
+        drawn = head.propose(hidden, targets, Numbers(torch.tensor([*branch, *inside]).double()))
+        assert drawn.ids.tolist() == list(ids)
+        total += q[0, ids[0]] * q[1, ids[1]]
+        mean += q[0, ids[0]] * q[1, ids[1]] * estimates(head, hidden, targets, drawn)
+    assert total == pytest.approx(1, rel=1e-9)
+    torch.testing.assert_close(mean, rest_of(head, hidden, targets), rtol=1e-6, atol=0)
+
+
 def middle_of(masses: np.ndarray, place: int) -> float:
     """The number at which inversion chooses a place, in the middle of those that do."""
     ends = np.concatenate([[0], np.cumsum(masses)]) / masses.sum()

@@ -119,6 +119,37 @@ def test_importance_sampling_is_unbiased_by_enumeration() -> None:
     torch.testing.assert_close(mean, head.logits(hidden).detach().exp().sum(1))
 
 
+@pytest.mark.parametrize("kind", [UniformSoftmax, UnigramSoftmax, LogUniformSoftmax])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_a_thousand_classes_are_estimated_without_bias(
+    kind: type[StaticSoftmax], per_row: bool
+) -> None:
+    classes, target = 1000, torch.tensor([0, 999, 40])
+    torch.manual_seed(2)
+    counts = {} if kind is UniformSoftmax else {"class_counts": 1000 / torch.arange(1.0, 1001)}
+    options: dict[str, Any] = {"n_sampled": 200, "per_row": per_row, "reduction": "none", **counts}
+    head = kind(D, classes, dtype=torch.float64, **options)
+    hidden = doubles(3, D, seed=1)
+    assert_unbiased(head, hidden, target)
+
+
+def test_importance_sampling_of_a_thousand_classes_has_no_bias() -> None:
+    torch.manual_seed(2)
+    counts = 1000 / torch.arange(1.0, 1001)
+    head = ImportanceSoftmax(D, 1000, counts, n_sampled=200, reduction="none", dtype=torch.float64)
+    assert_unbiased(head, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
+
+
+def assert_unbiased(head: SoftmaxLoss, hidden: Tensor, target: Tensor) -> None:
+    """The mean of Z' over 400 steps is Z within four standard errors, which are small."""
+    with torch.no_grad():
+        full = full_cross_entropy(head, hidden, target)
+        ratios = torch.stack([(head(hidden, target) - full).exp() for _ in range(400)])
+    error = ratios.std(0) / len(ratios) ** 0.5
+    assert bool((error < 0.02).all())
+    assert bool(((ratios.mean(0) - 1).abs() < 4 * error).all())
+
+
 def test_importance_sampling_may_be_negative() -> None:
     head = ImportanceSoftmax(D, V, n_sampled=1, dtype=torch.float64)
     head.classes.weight.data.fill_(0)
