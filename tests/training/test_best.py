@@ -201,6 +201,27 @@ def test_the_logarithm_is_low_by_half_the_relative_variance() -> None:
     assert 3 < biases[0] / biases[1] < 6
 
 
+def test_the_bias_of_the_gradient_falls_as_the_variance() -> None:
+    """At fixed S as 1 / l - 1 / (V - |S|), for T is without replacement."""
+    V, k, draws = 80, 10, 100_000
+    hidden, target = doubles(1, D, seed=2, scale=0.5).repeat(draws, 1), torch.full((draws,), 7)
+    found, sizes = [], (4, 16)
+    for size in sizes:
+        head = make("lsh", V, k=k, n_uniform=size, per_row=True)
+        ((best, _),) = sets(proposed(head, hidden[:1], target[:1]))
+        whole = hidden[:1].clone().requires_grad_()
+        (exact,) = torch.autograd.grad(full_cross_entropy(head, whole, target[:1]).sum(), whole)
+        rows = hidden.clone().requires_grad_()
+        (each,) = torch.autograd.grad(head(rows, target), rows)
+        each *= draws
+        bias, error = each.mean(0) - exact[0], each.std(0) / draws**0.5
+        assert float(error.norm()) < 0.1 * float(bias.norm())
+        found.append(float(bias.norm()))
+    rest = V - len({*best, 7})
+    order = (1 / sizes[0] - 1 / rest) / (1 / sizes[1] - 1 / rest)
+    assert order / 1.5 < found[0] / found[1] < order * 1.5, (found, order)
+
+
 def test_few_rows_have_sets_of_their_own() -> None:
     head = make("lsh", 200, k=20)
     many = doubles(17, D), torch.zeros(17, dtype=torch.int64)

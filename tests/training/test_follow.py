@@ -166,7 +166,10 @@ def test_the_bias_may_have_no_other_optimizer() -> None:
     assert head.classes.bias is not None
     with pytest.raises(InvalidRequest, match="other parameters"):
         head.follow(SGD([head.classes.weight], lr=0.1))
-    groups = [{"params": [head.classes.weight]}, {"params": [head.classes.bias], "momentum": 0.9}]
+    groups: list[dict[str, Any]] = [
+        {"params": [head.classes.weight]},
+        {"params": [head.classes.bias], "momentum": 0.9},
+    ]
     with pytest.raises(InvalidRequest, match="momentum"):
         head.follow(SGD(groups, lr=0.1))
     head.classes.bias.requires_grad_(False)

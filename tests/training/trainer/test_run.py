@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from logitsieve.training.trainer import (
     train,
 )
 from logitsieve.training.trainer.logs import TRAINED, VALIDATED, read_log
+from logitsieve.training.trainer.run import perplexity_of
 from logitsieve.types.errors import InvalidRequest
 from tests.training.trainer import killed_training
 from tests.training.trainer.ring import settings
@@ -150,6 +152,12 @@ def test_a_folder_without_a_run(tmp_path: Path, content: str) -> None:
     (tmp_path / "settings.json").write_text(content)
     with pytest.raises(InvalidRequest, match="allowed"):
         train(tmp_path)
+
+
+def test_a_loss_that_diverged_has_a_perplexity() -> None:
+    assert perplexity_of(2.0) == pytest.approx(math.exp(2))
+    assert math.isfinite(perplexity_of(1e4))
+    assert math.isnan(perplexity_of(math.nan))
 
 
 def test_settings_come_back(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import Progress, no_progress
 
 REPORT = "training.json"
+LARGEST_LOSS = math.log(sys.float_info.max)
 SMOOTH = 100  # steps over which the loss that is shown is averaged
 
 
@@ -64,6 +66,11 @@ def show_nothing(status: Status) -> None:
 def go_on() -> bool:
     """Never stops."""
     return False
+
+
+def perplexity_of(loss: float) -> float:
+    """e^loss of a loss in nats; that of one that diverged is the largest number there is."""
+    return math.exp(min(loss, LARGEST_LOSS))
 
 
 def prepare(folder: Path, *, progress: Progress = no_progress) -> None:
@@ -154,7 +161,7 @@ class _Run:
     def outcome(self) -> Outcome:
         """How far it came."""
         best = self.course.best
-        perplexity = None if math.isinf(best) else math.exp(best)
+        perplexity = None if math.isinf(best) else perplexity_of(best)
         return Outcome(self.trainer.steps, self.trainer.total, self.finished, perplexity)
 
     def _step(self, logs: Logs) -> None:
@@ -184,8 +191,9 @@ class _Run:
             if self.trainer.servable:
                 self.trainer.language_model().save(self.folder)
         self.course.validated = self.trainer.steps
-        logs.write(VALIDATED, {**self._place(), "loss": loss, "perplexity": math.exp(loss)})
-        self._show(math.exp(loss))
+        perplexity = perplexity_of(loss)
+        logs.write(VALIDATED, {**self._place(), "loss": loss, "perplexity": perplexity})
+        self._show(perplexity)
 
     def _validation_is_due(self) -> bool:
         steps, every = self.trainer.steps, self.config.valid_every or self.trainer.per_epoch
