@@ -1,6 +1,7 @@
 """What the server counts, for Prometheus: plain integers, made into series when they are read.
 
-Requests are counted, and counts are read, on the event loop: nothing here needs a lock.
+Requests are counted, and counts are read, on the event loop: nothing here needs a lock. They are
+counted some at a time: one by one, between requests, each would find the processor's caches cold.
 
 The `model` label is the name of a loaded model or "unknown": what clients send never becomes a
 label. Durations are in seconds.
@@ -28,6 +29,8 @@ SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
 BATCH_ROWS = tuple(1 << power for power in range(11))
 LABELS = [*map(str, SECONDS), "+Inf"]
+
+KEPT = 16  # finished requests, until they are counted
 
 
 class Call:
@@ -115,6 +118,7 @@ class Metrics(Collector):
     """All series, in a registry of their own."""
 
     def __init__(self) -> None:
+        self._finished: list[Call] = []
         self._requests = Counters("requests", "Requests answered", "rpc", "model", "code")
         self._request_seconds = Histograms(
             "request_seconds", "From arrival to reply", "rpc", "model"
@@ -148,6 +152,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every series that requests count in, for the registry."""
+        self._count_finished()
         for series in vars(self).values():
             if isinstance(series, Counters | Histograms):
                 yield series.metric()
@@ -169,10 +174,9 @@ class Metrics(Collector):
 
     def record(self, call: Call) -> None:
         """A request that has finished, with an answer or with an error."""
-        self._requests[call.rpc, call.model, call.code] += 1
-        self._request_seconds[call.rpc, call.model].add(call.elapsed_ns)
-        if call.answer is not None:
-            self._record_answer(call.answer, call.queue_ns)
+        self._finished.append(call)
+        if len(self._finished) >= KEPT:
+            self._count_finished()
 
     def batch(self, rows: int) -> None:
         """A batch of the pool."""
@@ -185,6 +189,17 @@ class Metrics(Collector):
     def shed(self, reason: str) -> None:
         """A request that was refused before it was computed."""
         self._shed[reason,] += 1
+
+    def _count_finished(self) -> None:
+        finished, self._finished = self._finished, []
+        for call in finished:
+            self._count(call)
+
+    def _count(self, call: Call) -> None:
+        self._requests[call.rpc, call.model, call.code] += 1
+        self._request_seconds[call.rpc, call.model].add(call.elapsed_ns)
+        if call.answer is not None:
+            self._record_answer(call.answer, call.queue_ns)
 
     def _record_answer(self, answer: Answer, queue_ns: int) -> None:
         by_head = answer.model, answer.head

@@ -71,8 +71,7 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
         _log_failure(call, status)
         return status
     call.finish("OK")
-    # Counted after the reply has left, so that nobody waits for it.
-    asyncio.get_running_loop().call_soon(metrics.record, call)
+    metrics.record(call)
     return found
 
 
