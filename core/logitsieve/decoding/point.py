@@ -28,6 +28,8 @@ from logitsieve.types.results import (
     TopKReply,
 )
 
+NO_LOG_Z = LogZ(None)
+
 
 class Point:
     """One index answering through one head, with one normalizer ("" for none).
@@ -119,7 +121,7 @@ class Point:
         normalizer: str,
         log_z: LogZ | None,
     ) -> Answer:
-        found = log_z or LogZ(None)
+        found = log_z or NO_LOG_Z
         return Answer(
             self.model,
             self.version,

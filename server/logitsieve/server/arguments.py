@@ -45,10 +45,10 @@ def vector_if_set(request: Any, field: str, dtype: DType) -> np.ndarray | None:
     return to_vector(getattr(request, field), field, dtype) if request.HasField(field) else None
 
 
-def to_aim(target: pb.Target) -> Aim:
-    """InvalidRequest names the field that holds no such value."""
-    code = target.normalizer
-    normalizer = NORMALIZER_NAMES.get(code, str(code)) if code else ""
+def to_aim(target: pb.Target, normalizer: str = "") -> Aim:
+    """With `normalizer` where it names none. InvalidRequest names the field with no such value."""
+    if code := target.normalizer:
+        normalizer = NORMALIZER_NAMES.get(code, str(code))
     point = target.WhichOneof("point")
     if point is None:
         return Aim(True, None, "", (), normalizer)

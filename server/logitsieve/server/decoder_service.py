@@ -64,8 +64,7 @@ class DecoderService:
         self._work.admit(time_left_s)  # what is refused costs no more than it must
         with served.leases:  # until the reply is made, whatever is loaded meanwhile
             asked = method.read(request, self._config, served.decoder.index)
-            aim = to_aim(request.target)
-            aim = aim._replace(normalizer=aim.normalizer or method.normalizer)
+            aim = to_aim(request.target, method.normalizer)
             priced = served.at(aim, asked.rows, asked.k, method.finds_log_z)
             reply, call.queue_ns = await self._work.run(
                 priced.point,
