@@ -24,6 +24,7 @@ from logitsieve.types.errors import (
     RequestTooLarge,
     ServiceError,
     TargetNotReached,
+    TrainingFailed,
     Unauthenticated,
     Unavailable,
 )
@@ -55,6 +56,7 @@ CODES: dict[type[LogitsieveError], StatusCode] = {
     IndexUnreadable: StatusCode.INTERNAL,
     BuildFailed: StatusCode.INTERNAL,
     TargetNotReached: StatusCode.INTERNAL,
+    TrainingFailed: StatusCode.INTERNAL,
     MissingExtra: StatusCode.INTERNAL,
 }
 
