@@ -47,6 +47,7 @@ def test_an_index_of_this_machine_is_left_alone(
     tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     versions, _ = loaded(tmp_path, kernel_cache, contexts=CONTEXTS)
+    caplog.clear()  # of what loading said
     again, old = Again(share=1.0), times(versions[0])
     again.start([*versions, Version("broken", 1, error="why")])
     again.join(WAIT_S)
