@@ -53,7 +53,9 @@ def draw_steps(results: Found, out: Path) -> None:
             )
             for axes, (title, own) in zip(panels[:, 0], shapes.items(), strict=True):
                 stages_of(axes, title, own)
-            panels[0, 0].legend(frameon=False, ncol=5, fontsize=8, loc="lower left")
+            panels[0, 0].legend(
+                frameon=False, ncol=5, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.15)
+            )
             pyplot.tight_layout()
     growth = [run for run in runs if run["part"] == "growth"]
     if growth:
@@ -66,18 +68,20 @@ def stages_of(axes: Any, title: str, runs: list[Found]) -> None:
     first = min(runs, key=lambda run: run["us"][run["baseline"]]["step"])
     rows = [(first["baseline"], first["us"][first["baseline"]], 1.0)]
     rows += [(m := run["settings"]["method"], run["us"][m], run["ratio"]) for run in runs]
-    right = 2e-3 * max(us["step"] for _, us, _ in rows[1:])
+    longest, others = (max(us["step"] for _, us, _ in part) for part in (rows, rows[1:]))
+    right = 1e-3 * min(2 * others, 1.4 * longest)
     for place, (_, us, ratio) in enumerate(rows):
         left = 0.0
         for stage, colour in zip(STAGES, COLOURS, strict=True):
             label = stage if place == 0 else None
             axes.barh(place, us[stage] / 1000, left=left, color=colour, label=label)
             left += us[stage] / 1000
-        shown = f" {left:.3g} ms, {ratio:.1f}x"
+        number = f"{left:.3g}" if left < 1000 else f"{left:,.0f}"
+        shown = f" {number} ms, {ratio:.1f}x"
         axes.text(min(left, 0.75 * right), place, shown, va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlim(0, min(right, 1.4e-3 * max(us["step"] for _, us, _ in rows)))
+    axes.set_xlim(0, right)
     axes.set(title=title, xlabel="ms a step")
 
 
