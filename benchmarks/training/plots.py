@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot
+from matplotlib.ticker import NullFormatter
 
 from benchmarks.plots import STYLE
 from benchmarks.training.runs import OUT
@@ -171,6 +172,8 @@ def draw_errors(runs: list[Found]) -> None:
             axes.plot(*zip(*line, strict=True), style, markersize=4, label=loss)
         axes.axvline(runs[0]["us"]["full"], color="#333333", linewidth=1, label="full softmax")
         axes.set(xscale="log", xlabel="µs, forward and backward", title=measure.replace("_", ", "))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xticks((1000, 3000, 10_000, 30_000), ("1,000", "3,000", "10,000", "30,000"))
         axes.grid(color="#eeeeee")
     panels[1].set_yscale("log")
     beside(panels[1])
