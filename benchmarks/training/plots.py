@@ -87,7 +87,7 @@ def stages_of(axes: Any, title: str, runs: list[Found]) -> None:
 
 
 def draw_growth(runs: list[Found]) -> None:
-    """Milliseconds of the proposal by V on a logarithmic axis: log V is a straight line."""
+    """Microseconds of the proposal by V, both logarithmic: what is linear climbs with slope 1."""
     _, axes = pyplot.subplots(figsize=(6, 3.2))
     for method in dict.fromkeys(run["settings"]["method"] for run in runs):
         own = [run for run in runs if run["settings"]["method"] == method]
@@ -96,11 +96,11 @@ def draw_growth(runs: list[Found]) -> None:
     shape = runs[0]["settings"]["shape"]
     axes.set(
         xscale="log",
+        yscale="log",
         xlabel="classes, V",
         ylabel="µs of the draws of a step",
         title=f"m = {shape['scored']}, B = {shape['rows']}, D = {shape['dim']}",
     )
-    axes.set_ylim(0)
     beside(axes)
 
 
