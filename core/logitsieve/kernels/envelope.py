@@ -21,8 +21,6 @@ from logitsieve.kernels.exponential import exp_lanes
 from logitsieve.kernels.gather import sum_of
 from logitsieve.kernels.lanes import (
     LANES,
-    larger,
-    largest_lane,
     load,
     magnitude,
     multiply_add,
@@ -38,6 +36,7 @@ from logitsieve.kernels.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.pointers import as_float32, as_int8, as_int32, shift
 from logitsieve.kernels.queries import CHUNK
 from logitsieve.kernels.record import DIM, ROWS, matrix_at
+from logitsieve.kernels.scan import largest_of
 from logitsieve.kernels.sketch import (
     FACTORS,
     FOUR,
@@ -192,14 +191,6 @@ def _logit(record, envelope, place):
     return sum_of(matrix_at(record, 0), envelope.wide, row_at(record, envelope, place))
 
 
-@inline
-def _largest(values, size):
-    most = splat32(np.float32(-np.inf))
-    for place in range(0, size, LANES):
-        most = larger(most, load(values, place))
-    return largest_lane(most)
-
-
 @splice
 def _level(record, envelope, inverse, edited, instead, count):
     """(level, rows computed): what is far above all that is known is computed; what is edited goes.
@@ -211,7 +202,7 @@ def _level(record, envelope, inverse, edited, instead, count):
     for i in range(count):
         bounds[edited[i]] = envelope.estimates[edited[i]] = -np.inf
         best = max(best, instead[i])
-    likely = _largest(envelope.estimates, size)
+    likely = largest_of(envelope.estimates, size)
     if likely > -np.inf:
         for place in range(0, size, LANES):
             mask = lanes_not_below(load(envelope.estimates, place), likely)
@@ -230,7 +221,7 @@ def _level(record, envelope, inverse, edited, instead, count):
                 best, found = max(best, logit), found + 1
                 envelope.estimates[place] = np.float32(logit)
                 bounds[place] = np.float32(logit + 2.0**-21 * abs(logit))
-    top = max(best, float(_largest(bounds, size))) * inverse
+    top = max(best, float(largest_of(bounds, size))) * inverse
     lift = 2.0**-21 * (abs(top) + 100.0)
     if not lift <= LIFTED:
         return Level(inverse, best * inverse, np.inf), found

@@ -17,12 +17,12 @@ import numpy as np
 from logitsieve.kernels.compile import inline, kernel, splice
 from logitsieve.kernels.dots import dot64, dots_1x4, dots_4x4, padded, row_of, widen_row
 from logitsieve.kernels.exponential import sum_of_exponentials
-from logitsieve.kernels.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.lanes import LANES, load
 from logitsieve.kernels.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.queries import CHUNK, at_once
 from logitsieve.kernels.record import admissible, matrix_at, slack_at
-from logitsieve.kernels.scan import TILE_BYTES
+from logitsieve.kernels.scan import TILE_BYTES, four_from, largest_of, store_four
 from logitsieve.types.results import Float32
 
 MOST, TOTAL, CLOSE, STATE = range(4)
@@ -86,37 +86,22 @@ def _fill(matrix, hidden, count, first, last, place, logits):
     for q in range(0, fours, 4):
         h, own = q * dim, shift(logits, q * CHUNK + place - first)
         for i in range(first, last, 4):
-            a, b, c, e = _four(i, last)
+            a, b, c, e = four_from(i, last)
             dots = dots_4x4(
                 matrix.weight, a * dim, b * dim, c * dim, e * dim,
                 hidden, h, h + dim, h + 2 * dim, h + 3 * dim, dim,
             )  # fmt: skip
-            _store_four(own, a, dots[0], bias[a])
-            _store_four(own, b, dots[1], bias[b])
-            _store_four(own, c, dots[2], bias[c])
-            _store_four(own, e, dots[3], bias[e])
+            store_four(own, a, dots[0], bias[a])
+            store_four(own, b, dots[1], bias[b])
+            store_four(own, c, dots[2], bias[c])
+            store_four(own, e, dots[3], bias[e])
     for q in range(fours, count):
         own, h = shift(logits, q * CHUNK + place - first), row_of(hidden, q, dim)
         for i in range(first, last, 4):
-            a, b, c, e = _four(i, last)
+            a, b, c, e = four_from(i, last)
             dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, h, dim)
             own[a], own[b] = dots[0] + bias[a], dots[1] + bias[b]
             own[c], own[e] = dots[2] + bias[c], dots[3] + bias[e]
-
-
-@inline
-def _four(i, last):
-    """Rows i .. i + 3, from `last` on the one before it again."""
-    return i, min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
-
-
-@inline
-def _store_four(logits, row, dots, bias):
-    """The logits of one row for four queries."""
-    logits[row] = dots[0] + bias
-    logits[CHUNK + row] = dots[1] + bias
-    logits[2 * CHUNK + row] = dots[2] + bias
-    logits[3 * CHUNK + row] = dots[3] + bias
 
 
 @inline
@@ -129,7 +114,7 @@ def _add(matrix, wide, sum_, logits, first, last, scale):
         for i in range(count):
             logits[i] = np.float32(logits[i] * scale)
     known = sum_[MOST] + log(sum_[TOTAL]) if sum_[TOTAL] > 0 else -np.inf
-    cut = np.float32(max(known, _largest(logits, count)) - sum_[CLOSE])
+    cut = np.float32(max(known, float(largest_of(logits, count))) - sum_[CLOSE])
     for i in range(0, count, LANES):
         mask = lanes_not_below(load(logits, i), cut)
         while mask != 0:
@@ -139,15 +124,7 @@ def _add(matrix, wide, sum_, logits, first, last, scale):
                 row = first + place
                 dot = dot64(row_of(matrix.weight, row, matrix.dim), wide, matrix.dim)
                 logits[place] = np.float32(np.float32(dot + matrix.bias[row]) * scale)
-    most = max(sum_[MOST], _largest(logits, count))
+    most = max(sum_[MOST], float(largest_of(logits, count)))
     kept = sum_[TOTAL] * exp(sum_[MOST] - most) if sum_[TOTAL] > 0 else 0.0
     sum_[TOTAL] = kept + sum_of_exponentials(logits, count, np.float32(most))
     sum_[MOST] = most
-
-
-@inline
-def _largest(logits, count):
-    most = splat32(np.float32(-np.inf))
-    for i in range(0, count, LANES):
-        most = larger(most, load(logits, i))
-    return float(largest_lane(most))

@@ -85,9 +85,24 @@ def _ranked(logits, count, rank):
 
 
 @inline
+def largest_of(values, count):
+    """The largest of values[:count], which are whole lanes."""
+    most = splat32(np.float32(-np.inf))
+    for i in range(0, count, LANES):
+        most = larger(most, load(values, i))
+    return largest_lane(most)
+
+
+@inline
+def four_from(i, last):
+    """Places i .. i + 3; from `last` on the one before it again."""
+    return i, min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
+
+
+@inline
 def _four_rows(listed, ids, i, last):
-    """Places i .. i + 3, or the ids there; from `last` on the one before it again."""
-    j, k, m = min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
+    """Those places, or the ids there."""
+    i, j, k, m = four_from(i, last)
     if listed:
         return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])
     return i, j, k, m
@@ -120,7 +135,7 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 
 
 @inline
-def _store_four(logits, place, dots, bias):
+def store_four(logits, place, dots, bias):
     """The logits of one row for four queries."""
     logits[place] = dots[0] + bias
     logits[CHUNK + place] = dots[1] + bias
@@ -140,10 +155,10 @@ def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
                 matrix.weight, a * dim, b * dim, c * dim, e * dim,
                 H, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
             )  # fmt: skip
-            _store_four(logits, i - start, dots[0], matrix.bias[a])
-            _store_four(logits, i - start + 1, dots[1], matrix.bias[b])
-            _store_four(logits, i - start + 2, dots[2], matrix.bias[c])
-            _store_four(logits, i - start + 3, dots[3], matrix.bias[e])
+            store_four(logits, i - start, dots[0], matrix.bias[a])
+            store_four(logits, i - start + 1, dots[1], matrix.bias[b])
+            store_four(logits, i - start + 2, dots[2], matrix.bias[c])
+            store_four(logits, i - start + 3, dots[3], matrix.bias[e])
         for j in range(4):
             q = (q0, q1, q2, q3)[j]
             own = shift(logits, j * CHUNK)
