@@ -151,7 +151,7 @@ def test_a_softmax_that_kernels_would_misread_is_refused(
 def test_nothing_is_proven_over_a_matrix_that_is_not_finite(name: str, place: str) -> None:
     arrays = {"weight": SOFTMAX.weight.copy(), "bias": SOFTMAX.bias.copy()}
     arrays[place][3] = np.nan
-    head = make_head(name, Softmax(**arrays))
+    head = make_head(name, Softmax(arrays["weight"], arrays["bias"]))
     with pytest.raises(InvalidRequest):
         head.topk(HIDDEN, 5)
 

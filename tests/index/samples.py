@@ -16,7 +16,9 @@ from logitsieve.heads import ScreenHead
 from logitsieve.heads.base import Head, Knob, Softmax
 from logitsieve.heads.part import Part
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
+from logitsieve.index.tensorfile import DTYPES
 from logitsieve.types.errors import InvalidKnob
+from logitsieve.types.floats import narrowed
 from logitsieve.types.results import ArrayLike, Candidates, TopK
 
 Arrays = dict[str, np.ndarray]
@@ -26,6 +28,12 @@ WORDS = ["the", "of", "and", "", "naïve", "日本", "a b"]
 def tiny_softmax(shift: float = 0.0) -> Softmax:
     weight = (np.arange(21).reshape(7, 3) - 10) / 8 + shift
     return Softmax(weight.astype(np.float32), (np.arange(7) / 4).astype(np.float32))
+
+
+def half_softmax(name: str) -> Softmax:
+    """The tiny one with thirds, rounded to a type of STORED."""
+    values = tiny_softmax().weight / np.float32(3)
+    return Softmax(narrowed(values, name), tiny_softmax().bias)
 
 
 def tiny_screen() -> Arrays:
@@ -94,8 +102,11 @@ def spoil_tensor(index: Path, part: str, name: str, change: Callable[[np.ndarray
     length = struct.unpack("<Q", data[:8])[0]
     entry = json.loads(data[8 : 8 + length])[name]
     start, stop = (8 + length + offset for offset in entry["data_offsets"])
-    dtype = {"F32": "<f4", "I32": "<i4"}[entry["dtype"]]
-    array = np.frombuffer(bytes(data[start:stop]), dtype).reshape(entry["shape"]).copy()
+    array = (
+        np.frombuffer(bytes(data[start:stop]), DTYPES[entry["dtype"]])
+        .reshape(entry["shape"])
+        .copy()
+    )
     change(array)
     data[start:stop] = array.tobytes()
     replace_file(file, bytes(data))

@@ -44,7 +44,11 @@ def array(name: str, to: Any) -> Callable[[Arrays], object]:
 INT32 = np.int32
 SPOILED: dict[str, tuple[str, Callable[[Arrays], object], str]] = {
     "no bias": ("softmax", lambda arrays: arrays.pop("bias"), "no tensor 'bias'"),
-    "float64": ("softmax", array("weight", np.zeros((V, D))), "needed: float32 [7, 3]"),
+    "float64": (
+        "softmax",
+        array("weight", np.zeros((V, D))),
+        "needed: float32 or float16 or bfloat16 [7, 3]",
+    ),
     "D + 1": ("softmax", array("weight", np.zeros((V, D + 1), np.float32)), "[7, 4]"),
     "V - 1 biases": ("softmax", array("bias", np.zeros(V - 1, np.float32)), "bias is float32 [6]"),
     "NaN in W": ("softmax", cell("weight", 5, 1, to=np.nan), "weight is not finite in row 5"),

@@ -58,6 +58,7 @@ def test_the_digest_depends_on_every_field() -> None:
         "config": {},
         "seeds": {"fit": 2},
         "format_version": 2,
+        "dtype": "BF16",
     }
     assert changes.keys() == vars(MANIFEST).keys()
     digests = {replace(MANIFEST, **{field: value}).digest for field, value in changes.items()}
@@ -102,7 +103,12 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "spaces": (MANIFEST.file_bytes() + b" ", "canonical"),
     "no line end": (MANIFEST.file_bytes()[:-1], "canonical"),
     "a key twice": (MANIFEST.file_bytes().replace(b"{", b'{"dim":3,', 1), "canonical"),
-    "another dtype": (edited(put("dtype", to="F16")), "dtype"),
+    "another dtype": (
+        edited(put("dtype", to="F64")),
+        "dtype: got 'F64', allowed: F32, F16, BF16",
+    ),
+    "a dtype list": (edited(put("dtype", to=["F16"])), "dtype: got \"['F16']\", allowed"),
+    "no dtype": (edited(lambda fields: fields.pop("dtype")), "missing or unknown: dtype"),
     "a field more": (edited(put("colour", to="red")), "unknown: colour"),
     "a field less": (edited(lambda fields: fields.pop("seeds")), "seeds"),
     "V = 0": (edited(put("vocab_size", to=0)), "vocab_size: got 0"),

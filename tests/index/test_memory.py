@@ -22,7 +22,7 @@ from tests.synthetic import ARRAYS, make_softmax
     ],
 )
 def test_formulas(tensor: Tensor, expected: str) -> None:
-    assert formula(tensor) == expected
+    assert formula(tensor, tensor.dtypes[0].itemsize) == expected
 
 
 def test_a_screen(tiny: Path) -> None:

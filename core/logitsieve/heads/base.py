@@ -18,6 +18,7 @@ from logitsieve.heads.part import Arrays, Part, check_structure
 from logitsieve.kernels.gather import csr_logits
 from logitsieve.kernels.record import matrix_record
 from logitsieve.types.errors import InvalidKnob, InvalidRequest
+from logitsieve.types.floats import STORED, widened
 from logitsieve.types.hidden import as_hidden
 from logitsieve.types.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, TopK
 
@@ -26,25 +27,41 @@ FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.boo
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], float32 C-contiguous."""
+    """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
 
-    weight: Float32
+    `stored` is the matrix as it was given: float32, float16, or the bits of bfloat16 as uint16.
+    Whatever it is, logits are those of its values: float32 holds all of them.
+    """
+
+    stored: np.ndarray
     bias: Float32
 
     def __post_init__(self) -> None:
         # Kernels read these arrays by address: what is not so would be read as if it were.
-        require_array("weight", self.weight, FLOAT32, (None, None))
-        require_array("bias", self.bias, FLOAT32, (len(self.weight),))
+        if self.stored.dtype not in STORED.values():
+            allowed = "float32, float16 or bfloat16 (as its uint16 view)"
+            raise InvalidRequest("weight", self.stored.dtype, allowed)
+        require_array("weight", self.stored, self.stored.dtype, (None, None))
+        require_array("bias", self.bias, FLOAT32, (len(self.stored),))
 
     @property
     def vocab_size(self) -> int:
         """V."""
-        return int(self.weight.shape[0])
+        return int(self.stored.shape[0])
 
     @property
     def dim(self) -> int:
         """D."""
-        return int(self.weight.shape[1])
+        return int(self.stored.shape[1])
+
+    @cached_property
+    def weight(self) -> Float32:
+        """float32 [V, D], what the kernels read: `stored` itself, or its values, widened once."""
+        if self.stored.dtype == FLOAT32:
+            return self.stored
+        values = widened(self.stored)
+        values.flags.writeable = False
+        return values
 
     @cached_property
     def record(self) -> Int64:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+
+from logitsieve.types.floats import STORED, finite
 
 Arrays = Mapping[str, np.ndarray]
 Sizes = dict[str, int]  # a letter's size
@@ -28,11 +30,16 @@ class Tensor:
     nothing.
     """
 
-    dtype: str  # numpy's name of it
+    dtype: str  # as numpy calls it, or "bfloat16"; several by " or "
     shape: tuple[str | int, ...]  # letters, "C+1", "V/16" (rounded up), or fixed sizes
     holds: Literal["reals", "codes", "ids", "offsets", "factors"] = "reals"
     below: str = ""
     optional: bool = False
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """Those that the array may have; bfloat16 is its bits, uint16."""
+        return [STORED.get(name) or np.dtype(name) for name in self.dtype.split(" or ")]
 
     @property
     def addresses(self) -> bool:
@@ -67,7 +74,11 @@ class Part:
 
 
 SOFTMAX = Part(
-    "softmax", {"weight": Tensor("float32", ("V", "D")), "bias": Tensor("float32", ("V",))}
+    "softmax",
+    {
+        "weight": Tensor("float32 or float16 or bfloat16", ("V", "D")),
+        "bias": Tensor("float32", ("V",)),
+    },
 )
 
 
@@ -96,7 +107,7 @@ def _bind(name: str, tensor: Tensor, array: np.ndarray, sizes: Sizes) -> None:
                 letter, _, more = size.partition("+")
                 sizes.setdefault(letter, max(1, got - int(more or 0)))
     wanted = [_size(size, sizes) for size in tensor.shape]
-    if array.dtype != np.dtype(tensor.dtype) or list(array.shape) != wanted:
+    if array.dtype not in tensor.dtypes or list(array.shape) != wanted:
         got = f"{array.dtype} {list(array.shape)}"
         raise ValueError(f"{name} is {got}, needed: {tensor.dtype} {wanted}")
 
@@ -140,7 +151,7 @@ def check_values(part: Part, arrays: Arrays, report: Callable[[int], None]) -> N
 def _check_finite(name: str, array: np.ndarray, report: Callable[[int], None]) -> None:
     flat = array.reshape(-1)
     for start in range(0, flat.size, CHUNK):
-        good = np.isfinite(flat[start : start + CHUNK])
+        good = finite(flat[start : start + CHUNK])
         if not good.all():
             row = (start + int(good.argmin())) // (flat.size // len(array))
             raise ValueError(f"{name} is not finite in row {row}")

@@ -17,6 +17,7 @@ from logitsieve.heads.base import Head, checked_knobs
 from logitsieve.heads.part import SOFTMAX, Arrays, Part, check_structure, check_values
 from logitsieve.index.manifest import HeadEntry
 from logitsieve.types.errors import IndexUnreadable, InvalidKnob
+from logitsieve.types.floats import code_of
 
 Registry = Mapping[str, type[Head]]
 Report = Callable[[int], None]  # called with the bytes done since the last call
@@ -52,10 +53,14 @@ def private(part: str, arrays: Arrays) -> Arrays:
     return {**arrays, **copies}
 
 
-def softmax_sha256(weight: np.ndarray, bias: np.ndarray, report: Report = lambda _: None) -> str:
-    """The identity of a matrix [V, D] and its bias [V]: "F32 V D\\n", then their bytes, hashed."""
-    digest = hashlib.sha256(f"F32 {weight.shape[0]} {weight.shape[1]}\n".encode())
-    for array in (weight, bias):
+def softmax_sha256(stored: np.ndarray, bias: np.ndarray, report: Report = lambda _: None) -> str:
+    """The identity of a matrix [V, D] as it is stored, and its bias [V].
+
+    "F32 V D\\n" (or F16, BF16), then their bytes, hashed.
+    """
+    rows, dim = stored.shape
+    digest = hashlib.sha256(f"{code_of(stored)} {rows} {dim}\n".encode())
+    for array in (stored, bias):
         view = array.data.cast("B")
         for start in range(0, len(view), PIECE):
             piece = view[start : start + PIECE]

@@ -32,7 +32,8 @@ class Contents:
     """`parts` holds the arrays of every part this version knows, by part and name.
 
     They are mapped, but for the small ones that kernels use as addresses: those are copies.
-    `mapped` holds the files that were mapped, by file name.
+    `mapped` holds the files that were mapped, by file name. `softmax` takes memory of its own
+    once its `weight` is asked for, if the matrix is stored in a half type.
     """
 
     path: Path
@@ -84,6 +85,9 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
         raise IndexUnreadable(
             file, f"belongs to another matrix ({bound_to!r:.80}, not {manifest.softmax_sha256})"
         )
+    if name == "softmax" and part.codes.get("weight", manifest.dtype) != manifest.dtype:
+        needed = f"needed: {manifest.dtype}, the manifest's dtype"
+        raise IndexUnreadable(file, f"weight is {part.codes['weight']}, {needed}")
     arrays = private(name, part.tensors)
     require_structure(file, name, arrays, manifest.vocab_size, manifest.dim)
     return arrays

@@ -42,7 +42,7 @@ class Index:
 
     @property
     def softmax(self) -> Softmax:
-        """The frozen output layer, weight [V, D] and bias [V], shared with the page cache."""
+        """The frozen output layer: `stored` [V, D] and `bias` [V], shared with the page cache."""
         if self._softmax is None:
             raise InvalidRequest("index", f"{self.name}/{self.version}, closed", "an open index")
         return self._softmax

@@ -12,6 +12,7 @@ from typing import Any
 
 from logitsieve.index.files import refusal
 from logitsieve.types.errors import IndexUnreadable
+from logitsieve.types.floats import CODES
 
 FORMAT_VERSION = 1
 READABLE = (1,)  # this format and the one before it, of which there is none
@@ -19,7 +20,6 @@ MANIFEST_FILE = "manifest.json"
 VOCABULARY_FILE = "vocabulary.txt"
 CALIBRATION_FILE = "calibration.json"
 MAX_MANIFEST = 1 << 24  # bytes
-DTYPE = "F32"  # of the softmax matrix
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -76,6 +76,7 @@ class Manifest:
     config: Mapping[str, Any] = field(default_factory=dict)
     seeds: Mapping[str, int] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+    dtype: str = "F32"  # of the matrix as stored: one of CODES in types/floats.py
 
     def to_json(self) -> bytes:
         """The canonical JSON whose sha256 is the digest."""
@@ -100,7 +101,7 @@ class Manifest:
             "format_version": self.format_version,
             "vocab_size": self.vocab_size,
             "dim": self.dim,
-            "dtype": DTYPE,
+            "dtype": self.dtype,
             "softmax_sha256": self.softmax_sha256,
             "parts": {name: vars(entry) for name, entry in self.parts.items()},
             "vocabulary": None if self.vocabulary is None else vars(self.vocabulary),
@@ -140,8 +141,6 @@ class Manifest:
         digest = fields.pop("digest", None)
         if digest != hashlib.sha256(canonical(fields)).hexdigest():
             raise ValueError("the contents do not match the digest they name")
-        if fields.pop("dtype", None) != DTYPE:
-            raise ValueError(f"dtype: only {DTYPE} is known")
         if fields.keys() != _FIELDS.keys():
             wrong = sorted(fields.keys() ^ _FIELDS.keys())
             raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
@@ -170,6 +169,13 @@ def _count(name: str, value: object) -> int:
     if type(value) is not int or not 0 < value < 1 << 31:
         raise ValueError(f"{name}: got {str(value)[:40]}, allowed: 1 .. 2^31 - 1")
     return value
+
+
+def _dtype(name: str, value: object) -> str:
+    allowed = list(CODES.values())
+    if value not in allowed:
+        raise ValueError(f"{name}: got {str(value)[:40]!r}, allowed: {', '.join(allowed)}")
+    return str(value)
 
 
 def _text(name: str, value: object) -> str:
@@ -241,6 +247,7 @@ _FIELDS: dict[str, Callable[[str, object], Any]] = {
     "format_version": _count,
     "vocab_size": _count,
     "dim": _count,
+    "dtype": _dtype,
     "softmax_sha256": _sha256,
     "parts": _files,
     "vocabulary": _vocabulary,

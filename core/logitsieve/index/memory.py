@@ -1,5 +1,6 @@
 """What each part of an index takes in memory, as a formula of its sizes.
 
+A matrix in a half type is there twice: mapped as stored, and widened in each process's own memory.
 V and D are the softmax's sizes; heads/part.py gives the other letters their meaning.
 """
 
@@ -7,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from logitsieve.heads.part import Tensor, check_structure
 from logitsieve.index.checks import PARTS
@@ -43,16 +42,22 @@ def memory(contents: Contents) -> dict[str, PartMemory]:
         part, manifest = PARTS[name], contents.manifest
         sizes = check_structure(part, arrays, manifest.vocab_size, manifest.dim)
         tensors = {
-            tensor: TensorMemory(formula=formula(of), bytes=arrays[tensor].nbytes)
+            tensor: _memory(of, arrays[tensor].itemsize, arrays[tensor].size)
             for tensor, of in part.held(arrays).items()
         }
+        if name == "softmax" and manifest.dtype != "F32":
+            tensors["weight, widened"] = _memory(part.tensors["weight"], 4, arrays["weight"].size)
         found[name] = PartMemory(sizes=sizes, tensors=tensors)
     return found
 
 
-def formula(tensor: Tensor) -> str:
+def _memory(tensor: Tensor, itemsize: int, size: int) -> TensorMemory:
+    return TensorMemory(formula=formula(tensor, itemsize), bytes=itemsize * size)
+
+
+def formula(tensor: Tensor, itemsize: int) -> str:
     """Bytes of an element times the sides: "4 C D", "4 (C+1)", "1 ceil(V/16) 64"."""
-    return " ".join([str(np.dtype(tensor.dtype).itemsize), *map(_side, tensor.shape)])
+    return " ".join([str(itemsize), *map(_side, tensor.shape)])
 
 
 def _side(side: str | int) -> str:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),  # its bits: numpy has no such type
     "I64": np.dtype("<i8"),
     "I32": np.dtype("<i4"),
     "I16": np.dtype("<i2"),
@@ -40,17 +42,19 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "U16": np.dtype("<u2"),
     "U8": np.dtype("u1"),
 }
-CODES = {dtype: code for code, dtype in DTYPES.items()}
+CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
 
 
 @dataclass(frozen=True)
 class TensorFile:
     """A mapped file: read-only arrays that share its pages, and the strings of its header.
 
-    `content` is all of it, `status` what the system said about it when it was mapped.
+    `codes` are the tensors' types as the header has them, `content` is all of the file, `status`
+    what the system said about it when it was mapped.
     """
 
     tensors: Mapping[str, np.ndarray]
+    codes: Mapping[str, str]
     metadata: Mapping[str, str]
     content: mmap.mmap
     status: os.stat_result
@@ -61,17 +65,26 @@ class _Span:
     """One header entry: where a tensor lies, in bytes after the header."""
 
     name: str
-    dtype: np.dtype[Any]
+    code: str
     shape: tuple[int, ...]
     start: int
     stop: int
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return DTYPES[self.code]
 
-def pieces(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[Any]:
+
+def pieces(
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str],
+    codes: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Any]:
     """The bytes of the file, in order, as buffers of at most PIECE bytes.
 
     Tensors come sorted by name; they are C-contiguous, non-empty, of a type in DTYPES, with names
-    that do not begin with "_". Nothing is copied.
+    that do not begin with "_". `codes` gives the types of tensors that numpy cannot tell: the bits
+    of BF16 are U16 without it. Nothing is copied.
     """
     header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))}
     body: list[np.ndarray] = []
@@ -81,7 +94,7 @@ def pieces(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> It
         nonlocal position
         stop = position + array.nbytes
         header[name] = {
-            "dtype": CODES[array.dtype],
+            "dtype": codes.get(name, CODES[array.dtype]),
             "shape": list(array.shape),
             "data_offsets": [position, stop],
         }
@@ -115,14 +128,15 @@ def map_tensors(path: Path) -> TensorFile:
         _check_layout(spans, begin, size)
     except ValueError as error:
         raise refusal(path, error) from error
+    named = [span for span in spans if not span.name.startswith(PADDING)]
     tensors = {
         span.name: np.frombuffer(
             mapped, span.dtype, math.prod(span.shape), begin + span.start
         ).reshape(span.shape)
-        for span in spans
-        if not span.name.startswith(PADDING)
+        for span in named
     }
-    return TensorFile(tensors, metadata, mapped, status)
+    codes = {span.name: span.code for span in named}
+    return TensorFile(tensors, codes, metadata, mapped, status)
 
 
 def _header_length(mapped: mmap.mmap, size: int) -> int:
@@ -178,7 +192,7 @@ def _parse_entry(name: str, entry: object) -> _Span:
         raise ValueError(f"tensor {name!r} spans {stop - start} bytes, not what its shape takes")
     if start % ALIGNMENT and not name.startswith(PADDING):
         raise ValueError(f"tensor {name!r} does not begin at a multiple of {ALIGNMENT} bytes")
-    return _Span(name, DTYPES[code], tuple(shape), start, stop)
+    return _Span(name, code, tuple(shape), start, stop)
 
 
 def _are_counts(values: object) -> bool:

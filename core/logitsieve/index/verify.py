@@ -65,7 +65,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         return lambda report: require_values(file, part, contents.parts[part], report)
 
     def hash_softmax(report: Report) -> None:
-        found = softmax_sha256(softmax.weight, softmax.bias, report)
+        found = softmax_sha256(softmax.stored, softmax.bias, report)
         if found != manifest.softmax_sha256:
             file = contents.file(manifest.parts["softmax"])
             raise IndexUnreadable(
@@ -81,7 +81,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         (sum(array.nbytes for array in arrays.values()), check_values(part))
         for part, arrays in contents.parts.items()
     ]
-    jobs.append((softmax.weight.nbytes + softmax.bias.nbytes, hash_softmax))
+    jobs.append((softmax.stored.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))
     return sorted(jobs, key=lambda job: -job[0])

@@ -39,6 +39,7 @@ from logitsieve.index.manifest import (
 )
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
+from logitsieve.types.floats import code_of
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -60,10 +61,11 @@ def write_index(
 ) -> Path:
     """Write the index directory `out` (<name>/<version>) and return it.
 
-    `parts` maps part names to named arrays, without `softmax`, whose weight [V, D] and bias [V]
-    are written from where they lie. Missing parents are made; an existing `out` is an error.
-    `checkpoint` is called with each step's name once the step is done. Equal arguments give equal
-    files, `calibration` (what depends on the machine) aside. InvalidRequest names the argument.
+    `parts` maps part names to named arrays, without `softmax`, whose matrix [V, D], in the type it
+    is stored in, and bias [V] are written from where they lie. Missing parents are made; an
+    existing `out` is an error. `checkpoint` is called with each step's name once the step is done.
+    Equal arguments give equal files, `calibration` (what depends on the machine) aside.
+    InvalidRequest names the argument.
     """
     out = new_path(out)
     arrays = _checked_parts(softmax, parts)
@@ -73,6 +75,7 @@ def write_index(
     fields: dict[str, Any] = {
         "vocab_size": softmax.vocab_size,
         "dim": softmax.dim,
+        "dtype": code_of(softmax.stored),
         "softmax_sha256": softmax_sha256(matrix["weight"], matrix["bias"]),
         "heads": {name: _plain_head(name, head) for name, head in heads.items()},
         "default_head": default_head,
@@ -132,7 +135,8 @@ def _fill(
     metadata = {"softmax_sha256": fields["softmax_sha256"]}
     written = {}
     for name, part in sorted(arrays.items()):
-        written[name] = _entry(folder / f"{name}.safetensors", pieces(part, metadata))
+        codes = {"weight": fields["dtype"]} if name == "softmax" else {}
+        written[name] = _entry(folder / f"{name}.safetensors", pieces(part, metadata, codes))
         checkpoint(f"part {name}")
     listed = None if words is None else _entry(folder / VOCABULARY_FILE, [words])
     checkpoint("vocabulary")
@@ -166,7 +170,7 @@ def _checked_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, A
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
     checked: dict[str, Arrays] = {}
-    matrix = {"weight": softmax.weight, "bias": softmax.bias}
+    matrix = {"weight": softmax.stored, "bias": softmax.bias}
     for name, arrays in {"softmax": matrix, **parts}.items():
         checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
         if name not in PARTS:

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.floats import widened
 from logitsieve.types.results import ArrayLike, Float32
 
 ALLOWED = "[B, D] or [D] of float32, float16, float64, bfloat16 (or its uint16 view), B >= 1"
+ACCEPTED = tuple(map(np.dtype, (np.float32, np.float16, np.float64, np.uint16)))
 
 
 def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
@@ -22,7 +24,7 @@ def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
 
     Finiteness is not checked here: the kernels do that while they read the values.
     """
-    array = _to_rows(hidden)
+    array = as_rows(hidden)
     if dim is not None and array.shape[1] != dim:
         raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
     return np.ascontiguousarray(_to_float32(array))
@@ -33,18 +35,21 @@ def as_wire(hidden: ArrayLike) -> np.ndarray:
 
     The half-sized types keep their own; everything else becomes float32, as `as_hidden` has it.
     """
-    array = _to_rows(hidden)
-    if array.dtype.name == "bfloat16":
-        return np.ascontiguousarray(array).view(np.uint16)
+    array = as_rows(hidden)
     return array if array.dtype in (np.float16, np.uint16) else _to_float32(array)
 
 
-def _to_rows(hidden: ArrayLike) -> np.ndarray:
+def as_rows(hidden: ArrayLike) -> np.ndarray:
+    """Any accepted form -> [B, D] in the type it came in, bfloat16 as uint16."""
     array = _to_numpy(hidden)
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.size == 0:
         raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", ALLOWED)
+    if array.dtype.name == "bfloat16":
+        return array.view(np.uint16)
+    if array.dtype not in ACCEPTED:
+        raise InvalidRequest("hidden", f"dtype {array.dtype}", ALLOWED)
     return array
 
 
@@ -71,17 +76,14 @@ def _from_torch(tensor: Any) -> np.ndarray:
     if name == "torch.bfloat16":  # a type that numpy lacks: its bits, in the order they stand
         torch = sys.modules["torch"]
         return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(np.uint16)
-    return np.asarray((tensor if name == "torch.float16" else tensor.float()).numpy())
+    known = name in ("torch.float16", "torch.float64")
+    return np.asarray((tensor if known else tensor.float()).numpy())
 
 
 def _to_float32(array: np.ndarray) -> Float32:
-    dtype = array.dtype
-    if dtype == np.float32:
+    if array.dtype == np.float32:
         return array
-    if dtype.name == "bfloat16" or dtype == np.uint16:
-        bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32)
-        return (bits << 16).view(np.float32)
-    if dtype in (np.float16, np.float64):
+    if array.dtype == np.float64:
         with np.errstate(over="ignore"):  # what overflows becomes inf, which the kernels refuse
             return array.astype(np.float32)
-    raise InvalidRequest("hidden", f"dtype {dtype}", ALLOWED)
+    return widened(array)
