@@ -59,6 +59,18 @@ def test_build_prints_what_it_measured(run: Run, inputs: dict[str, Any]) -> None
         assert text in shown
 
 
+def test_a_half_type_is_shown_by_what_reads_the_index(run: Run, inputs: dict[str, Any]) -> None:
+    options = ("--heads", "exact", "--dtype", "bfloat16")
+    facts = json.loads(run("build", *flat(inputs), *options, "--json").stdout)
+    path = inputs["--out"]
+    inspected = json.loads(run("inspect", path, "--json").stdout)
+    verified = json.loads(run("verify", path, "--json").stdout)
+    assert {facts["dtype"], inspected["dtype"], verified["dtype"]} == {"BF16"}
+    assert inspected["memory"]["softmax"]["tensors"]["weight"]["formula"] == "2 V D"
+    assert "BF16" in run("inspect", path).stdout
+    assert "BF16" in run("verify", path).stdout
+
+
 def test_an_unreachable_target_writes_nothing(
     run: Run, inputs: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -102,6 +114,7 @@ def test_many_rows_left_to_the_fallback_are_warned_of(
         ({"--target-precision": "p1"}, "target_precision: got"),
         ({"--target-precision": "p2=0.9"}, "target_precision: got"),
         ({"--clusters": "0"}, "--clusters"),
+        ({"--dtype": "float64"}, "--dtype"),
         ({"--learning-rate": "nan"}, "learning_rate"),
     ],
 )
@@ -110,7 +123,7 @@ def test_wrong_input(
 ) -> None:
     np.save(tmp_path / "nan.npy", np.full((40, 24), np.nan, np.float32))
     np.save(tmp_path / "narrow.npy", np.ones((40, 3), np.float32))
-    numeric = {"--heads", "--target-precision", "--clusters", "--learning-rate"}
+    numeric = {"--heads", "--target-precision", "--clusters", "--dtype", "--learning-rate"}
     placed = {
         name: value if name in numeric else f"{tmp_path}/{value}" for name, value in changes.items()
     }

@@ -1,4 +1,4 @@
-"""A matrix kept in float16 or bfloat16: its bytes, its identity, what it answers, what is refused."""
+"""A matrix kept in float16 or bfloat16: its bytes and identity, its answers, what is refused."""
 
 from __future__ import annotations
 

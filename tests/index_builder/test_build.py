@@ -4,18 +4,21 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from subprocess import run
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
+from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import BuildConfig, build, pipeline
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.types.errors import InvalidRequest, TargetNotReached
+from logitsieve.types.floats import narrowed, widened
 from logitsieve.types.options import no_progress
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax
@@ -111,6 +114,34 @@ def test_from_files_without_a_bias(softmax: Softmax, tmp_path: Path) -> None:
     assert index.calibration["heldout_rows"] == 100
 
 
+@pytest.mark.parametrize("asked", ["given", "bfloat16"])
+def test_everything_is_fitted_to_the_values_that_are_stored(
+    softmax: Softmax, tmp_path: Path, asked: Literal["given", "bfloat16"]
+) -> None:
+    half = narrowed(softmax.weight, "bfloat16")
+    given = arguments(
+        softmax,
+        weight=half if asked == "given" else softmax.weight,
+        heads=("exact", "screen"),
+        config=replace(CONFIG, dtype=asked),
+    )
+    index = build(**given, out=tmp_path / "lm" / "1")
+    wide = {**given, "weight": widened(half), "config": CONFIG}
+    plain = build(**wide, out=tmp_path / "lm" / "2")
+    assert (index.manifest.dtype, plain.manifest.dtype) == ("BF16", "F32")
+    assert index.manifest.config["dtype"] == asked
+    assert index.manifest.heads == plain.manifest.heads
+    np.testing.assert_array_equal(index.softmax.stored, half)
+    screens = [read_contents(each.path).parts["screen"] for each in (index, plain)]
+    for name, array in screens[0].items():
+        np.testing.assert_array_equal(array, screens[1][name])
+    judged = [
+        [point["precision"] for point in (each.calibration or {})["points"]]
+        for each in (index, plain)
+    ]
+    assert judged[0] == judged[1]
+
+
 def test_no_more_contexts_judge_than_asked(softmax: Softmax, tmp_path: Path) -> None:
     config = BuildConfig(**{**vars(CONFIG), "heldout_rows": 100})
     index = build(
@@ -180,6 +211,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("weight", {"weight": np.zeros((4, 4), np.int64)}),
     ("weight", {"weight": np.full((V, D), np.nan, np.float32)}),
     ("weight", {"weight": "nothing.npy"}),
+    ("weight", {"weight": np.full((V, D), 0x7FC0, np.uint16)}),
+    ("weight[0, 0]", {"weight": np.full((V, D), 1e5), "config": BuildConfig(dtype="float16")}),
     ("bias", {"bias": np.zeros(V - 1, np.float32)}),
     ("bias", {"bias": np.full(V, -np.inf, np.float32)}),
     ("contexts", {"contexts": make_contexts(100, dim=D + 1)}),

@@ -13,7 +13,7 @@ from logitsieve.types.errors import InvalidRequest
 def test_every_option_has_help_and_a_range() -> None:
     for field in fields(BuildConfig):
         assert field.metadata["help"].endswith(".")
-        assert field.metadata["low"] is not None
+        assert field.name == "dtype" or field.metadata["low"] is not None
         assert field.kw_only
 
 
@@ -51,6 +51,11 @@ def test_it_cannot_be_changed() -> None:
         {"clusters_tried": ()},
         {"clusters_tried": (50, 0)},
         {"clusters_tried": [50]},
+        {"dtype": ""},
+        {"dtype": "float64"},
+        {"dtype": "BF16"},
+        {"dtype": None},
+        {"dtype": ["float16"]},
     ],
 )
 def test_values_out_of_range(wrong: dict[str, object]) -> None:

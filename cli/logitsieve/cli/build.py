@@ -68,8 +68,9 @@ def command(
             best_effort=best_effort,
         )
     if as_json:
-        facts = {"index": str(index.path), "digest": index.digest, "bytes": _bytes(index)}
-        print_json({**facts, "calibration": without_contexts(index.calibration)})
+        facts = {"index": str(index.path), "digest": index.digest, "dtype": index.manifest.dtype}
+        measured = without_contexts(index.calibration)
+        print_json({**facts, "bytes": _bytes(index), "calibration": measured})
     else:
         show(index)
 
@@ -98,4 +99,5 @@ def show(index: Index) -> None:
         print(
             f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."
         )
-    print(f"{index.path}: default head {index.default_head}, digest {index.digest}")
+    made = f"W as {index.manifest.dtype}, default head {index.default_head}"
+    print(f"{index.path}: {made}, digest {index.digest}")

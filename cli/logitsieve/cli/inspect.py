@@ -70,6 +70,7 @@ def _facts(index: Index) -> dict[str, Any]:
         "digest": index.digest,
         "vocab_size": index.vocab_size,
         "dim": index.dim,
+        "dtype": manifest.dtype,
         "default_head": index.default_head,
         "format_version": manifest.format_version,
         "softmax_sha256": manifest.softmax_sha256,

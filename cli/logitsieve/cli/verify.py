@@ -9,6 +9,7 @@ import typer
 
 from logitsieve.cli.console import bars, print_json, print_table
 from logitsieve.index import verify_index
+from logitsieve.index.contents import read_contents
 
 
 def command(
@@ -23,8 +24,9 @@ def command(
     """
     with bars() as progress:
         files = verify_index(index, progress)
+    dtype = read_contents(index).manifest.dtype
     if as_json:
-        print_json({"index": str(index), "checked": files, "ok": True})
+        print_json({"index": str(index), "dtype": dtype, "checked": files, "ok": True})
         return
     rows = [(file, (index / file).stat().st_size) for file in files]
-    print_table(f"{index}: no damage", ["checked", "bytes"], rows)
+    print_table(f"{index}: no damage, W is {dtype}", ["checked", "bytes"], rows)

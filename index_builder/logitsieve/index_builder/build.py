@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from logitsieve.evaluation.bounds import BLOCKS
-from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
+from logitsieve.index_builder.matrix import matrix, vector
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.extras import require
-from logitsieve.types.hidden import as_hidden
 from logitsieve.types.options import Progress, no_progress
-from logitsieve.types.results import ArrayLike, Float32
+from logitsieve.types.results import ArrayLike
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
@@ -41,12 +38,12 @@ def build(
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
     `out` is <name>/<version> and must not exist. `bias` None is zeros. Arrays, or files as
-    arrays.py names them; the last tenth of `contexts` is held out unless `heldout` is given.
-    `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters, labels, budget, probes and the
-    rows left to the fallback for the least measured time; TargetNotReached if that cannot be met,
-    unless `best_effort`. `progress` gets
-    (stage, done, total). InvalidRequest names the argument at fault. Where it raises, nothing is
-    written.
+    arrays.py names them; a `weight` of a half type keeps it, unless `config.dtype` asks for
+    another, and everything is fitted to the values that are stored. The last tenth of `contexts` is
+    held out unless `heldout` is given. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses
+    clusters, labels, budget, probes and the rows left to the fallback for the least measured time;
+    TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
+    total). InvalidRequest names the argument at fault. Where it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
@@ -59,8 +56,8 @@ def build(
     if best_effort and target_precision is None:
         raise InvalidRequest("best_effort", True, "a target_precision that it may miss")
     out = new_path(out)  # refused before hours of fitting, not after
-    weight_VD = _matrix(weight, "weight")
-    softmax = Softmax(weight_VD, _bias(bias, len(weight_VD)))
+    stored_VD = matrix(weight, config.dtype)
+    softmax = Softmax(stored_VD, vector(bias, len(stored_VD)))
     if target_precision is not None:
         target_precision = pipeline.checked_target(target_precision, softmax.vocab_size)
     if vocabulary is not None and len(vocabulary) != softmax.vocab_size:
@@ -94,29 +91,3 @@ def _existing(folder: Path) -> Path:
     while not folder.is_dir():
         folder = folder.parent
     return folder
-
-
-def _matrix(value: ArrayLike, field: str) -> Float32:
-    array = load_array(value, field) if isinstance(value, (str, Path)) else value
-    if np.ndim(array) != 2:
-        raise InvalidRequest(field, f"shape {list(np.shape(array))}", "[V, D]")
-    return _finite(array, field)
-
-
-def _bias(value: ArrayLike | None, vocab_size: int) -> Float32:
-    if value is None:
-        return np.zeros(vocab_size, np.float32)
-    array = load_array(value, "bias") if isinstance(value, (str, Path)) else value
-    if np.shape(array) != (vocab_size,):
-        raise InvalidRequest("bias", f"shape {list(np.shape(array))}", f"[V] = [{vocab_size}]")
-    return np.asarray(_finite(array, "bias")[0])
-
-
-def _finite(array: ArrayLike, field: str) -> Float32:
-    try:
-        values = as_hidden(array)
-    except InvalidRequest as error:
-        raise InvalidRequest(field, error.got, error.allowed) from error
-    if not np.isfinite(values).all():
-        raise InvalidRequest(field, "NaN or infinity", "finite values")
-    return values

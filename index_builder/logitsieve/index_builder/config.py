@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Literal
 
 from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.floats import STORED
 from logitsieve.types.options import check_range, option
+
+GIVEN: Literal["given"] = "given"  # the type of W: that which it has, if it is one of STORED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class ScreenConfig:
     )
 
     def __post_init__(self) -> None:
-        for item in fields(self):
+        for item in (item for item in fields(self) if "low" in item.metadata):
             value = getattr(self, item.name)
             if str(item.type).startswith("tuple"):
                 if not isinstance(value, tuple) or not value:
@@ -60,6 +64,13 @@ class ScreenConfig:
 class BuildConfig(ScreenConfig):
     """Everything that decides what `build` makes, besides its inputs."""
 
+    dtype: Literal["given", "float32", "float16", "bfloat16"] = field(
+        default=GIVEN,
+        metadata={
+            "help": "What W is stored as, rounded once; given: float16 and bfloat16 as they are,"
+            " anything else as float32."
+        },
+    )
     clusters_tried: tuple[int, ...] = field(
         default=(32, 50, 70, 100, 140, 200, 400),
         metadata={
@@ -97,3 +108,8 @@ class BuildConfig(ScreenConfig):
     )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype not in (allowed := (GIVEN, *STORED)):
+            raise InvalidRequest("dtype", repr(self.dtype), ", ".join(allowed))

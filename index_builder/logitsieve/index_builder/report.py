@@ -70,6 +70,7 @@ def _identity(index: Index) -> str:
     rows = [
         ("vocabulary size V", f"{index.vocab_size:,}"),
         ("hidden size D", f"{index.dim:,}"),
+        ("type of the matrix", manifest.dtype),
         ("heads", ", ".join(index.heads)),
         ("default head", index.default_head),
         ("vocabulary", vocabulary),
