@@ -128,6 +128,7 @@ def test_the_whole_page(make: Make, tmp_path: Path) -> None:
     for text in (
         "circle 3",
         index.digest,
+        "type of the matrixF32",
         "Speed and precision",
         "not in the index: plain k-means",
         "a <fast> one",
