@@ -1,0 +1,74 @@
+"""Compiles every kernel of every plan for a card, on a machine without one; launches nothing.
+
+`python -m tests.kernels.gpu.compile_plans 90` names the compute capability.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from logitsieve.kernels.gpu.matrix import Matrix
+from logitsieve.kernels.gpu.plans.exact import ExactPlan
+
+TYPES = (torch.float32, torch.float16, torch.int16)
+
+
+class Card:
+    """As much of a driver as compiling needs."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def is_active(self) -> bool:
+        return True
+
+
+def compile_only(compiled: list[str]) -> Any:
+    """What a launch becomes: `compiled` gets the names of kernels."""
+    run = JITFunction.run
+
+    @functools.wraps(run)
+    def instead(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        kernel = run(self, *arguments, grid=grid, warmup=True, **named)
+        spilled = kernel.asm["ptx"].count("ld.local")
+        compiled.append(f"{self.fn.__name__} {kernel.metadata.shared} {spilled}")
+        return kernel
+
+    return instead
+
+
+def matrix(dtype: torch.dtype, rows: int = 4096, dim: int = 64) -> Matrix:
+    """A matrix of zeros."""
+    weight = torch.zeros((rows, dim), dtype=dtype)
+    return Matrix(weight, torch.zeros(rows), torch.zeros(4, dtype=torch.float64))
+
+
+def run_plans() -> None:
+    """Every plan, at one row and at many."""
+    for dtype in TYPES:
+        for rows in (1, 33):
+            ExactPlan(matrix(dtype), torch.zeros((rows, 64)), 5).run()
+
+
+if __name__ == "__main__":
+    names: list[str] = []
+    driver.set_active(Card(int(sys.argv[1])))
+    JITFunction.run = compile_only(names)
+    run_plans()
+    print("\n".join(names))
