@@ -31,13 +31,14 @@ class BackedHead:
         self._softmax, self._arrays, self._fallback = softmax, arrays, fallback
         self._threads = threads
         self._open()
-        self.knobs = self._held(knobs)
+        self.knobs = self.held(knobs, arrays, softmax)
         self._settle()
 
     def _open(self) -> None:
         """What the arrays need whatever the knobs; shared by all operating points."""
 
-    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+    @classmethod
+    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
         """The knobs within what the arrays have: no more clusters than there are, say."""
         return dict(knobs)
 
@@ -63,6 +64,7 @@ class BackedHead:
     def with_knobs(self, **knobs: float) -> Self:
         """The same arrays at another operating point."""
         other = copy(self)
-        other.knobs = other._held(checked_knobs(self.knob_table, self.knobs, knobs))
+        point = checked_knobs(self.knob_table, self.knobs, knobs)
+        other.knobs = self.held(point, self._arrays, self._softmax)
         other._settle()
         return other

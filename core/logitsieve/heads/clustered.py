@@ -16,6 +16,7 @@ from logitsieve.heads.base import (
     BOOL,
     FLOAT32,
     INT32,
+    Softmax,
     checked_k,
     ready_hidden,
     ready_request,
@@ -41,8 +42,10 @@ class ClusteredHead(BackedHead):
         self._kernel = screen_topk.entry()
         self._dim, self._vocab_size = self._softmax.dim, self._softmax.vocab_size
 
-    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
-        return {**knobs, self.probed: min(knobs[self.probed], len(self._arrays["centroids"]))}
+    @classmethod
+    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+        """No more clusters than there are."""
+        return {**knobs, cls.probed: min(knobs[cls.probed], len(arrays["centroids"]))}
 
     def _settle(self) -> None:
         self._describe(self._arrays, int(self.knobs[self.probed]))

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Knob
+from logitsieve.heads.base import Knob, Softmax
 from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Part, Tensor, all_different
+from logitsieve.heads.part import Arrays, Part, Tensor, all_different
 
 
 class FrequencyHead(ClusteredHead):
@@ -36,8 +36,10 @@ class FrequencyHead(ClusteredHead):
         )
     }
 
-    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
-        return {"n": min(int(knobs["n"]), self._softmax.vocab_size)}
+    @classmethod
+    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+        """No more rows than there are."""
+        return {"n": min(int(knobs["n"]), softmax.vocab_size)}
 
     def _settle(self) -> None:
         one = {

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from logitsieve.heads.base import Knob, Softmax
-from logitsieve.heads.part import Part, Tensor
+from logitsieve.heads.part import Arrays, Part, Tensor
 from logitsieve.heads.selected import SelectedHead
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.extras import require
@@ -49,8 +49,10 @@ class GraphHead(SelectedHead):
     def _open(self) -> None:
         self._graph = _read(self._arrays["graph"], self._softmax)
 
-    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
-        return {"ef": min(int(knobs["ef"]), self._softmax.vocab_size)}
+    @classmethod
+    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+        """No more rows than there are."""
+        return {"ef": min(int(knobs["ef"]), softmax.vocab_size)}
 
     def _settle(self) -> None:
         self._search = _faiss().SearchParametersHNSW(efSearch=self.knobs["ef"])

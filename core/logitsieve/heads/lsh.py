@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Knob
+from logitsieve.heads.base import Knob, Softmax
 from logitsieve.heads.part import Arrays, Part, Tensor
 from logitsieve.heads.selected import SelectedHead
 from logitsieve.kernels.lsh import lsh_select
@@ -93,8 +93,10 @@ class LshHead(SelectedHead):
         self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
         self._select = lsh_select.entry()
 
-    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
-        tables, bits, _ = self._arrays["planes"].shape
+    @classmethod
+    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+        """No more tables, and no more buckets in each, than there are."""
+        tables, bits, _ = arrays["planes"].shape
         return {
             **knobs,
             "tables": min(knobs["tables"], tables),

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from logitsieve.heads.base import Knob, require_part
+from logitsieve.heads.base import Knob, Softmax, require_part
 from logitsieve.heads.certified import SKETCH
 from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Part, Tensor, lists_part
+from logitsieve.heads.part import Arrays, Part, Tensor, lists_part
 from logitsieve.kernels.sketch import sketch_record
 from logitsieve.types.results import Int64
 
@@ -60,9 +60,11 @@ class ScreenHead(ClusteredHead):
         ),
     }
 
-    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
-        held = super()._held(knobs)
-        if "sketch.fine" not in self._arrays:
+    @classmethod
+    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+        """No more clusters than there are; no prescreen without a sketch."""
+        held = super().held(knobs, arrays, softmax)
+        if "sketch.fine" not in arrays:
             held["prescreen"] = 0
         return held
 

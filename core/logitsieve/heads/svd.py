@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Knob
-from logitsieve.heads.part import Part, Tensor
+from logitsieve.heads.base import Knob, Softmax
+from logitsieve.heads.part import Arrays, Part, Tensor
 from logitsieve.heads.selected import SelectedHead
 from logitsieve.kernels.preview import preview_scores, preview_select
 from logitsieve.types.results import Float32, Int32, Int64
@@ -52,10 +52,12 @@ class SvdHead(SelectedHead):
     def _open(self) -> None:
         self._select = preview_select.entry()
 
-    def _held(self, knobs: Mapping[str, float]) -> dict[str, float]:
+    @classmethod
+    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+        """No more dimensions, and no more rows, than there are."""
         return {
-            "width": min(knobs["width"], len(self._arrays["basis"])),
-            "candidates": min(knobs["candidates"], self._softmax.vocab_size),
+            "width": min(knobs["width"], len(arrays["basis"])),
+            "candidates": min(knobs["candidates"], softmax.vocab_size),
         }
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
