@@ -34,7 +34,8 @@ DIRECT: dict[str, set[str]] = {
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
-    "torch": {"index_builder", "training", "cli", "client"},  # the capture command names nn.Module
+    "torch": {"index_builder", "training", "cli", "client", "kernels", "heads"},
+    "triton": {"kernels"},
     "transformers": {"index_builder", "client"},
     "faiss": {"index_builder", "heads", "training"},
     "matplotlib": {"index_builder"},
@@ -75,6 +76,13 @@ def test_a_file_imports_only_what_its_package_may(path: Path) -> None:
         assert package in CONFINED.get(top, {package}), name
         if top == "logitsieve" and rest:
             assert rest.split(".")[0] in allowed, f"{package} may not import {name}"
+
+
+@pytest.mark.parametrize("package", ["kernels", "heads"])
+def test_only_what_runs_on_a_card_imports_torch_below_the_index(package: str) -> None:
+    for path in REPOSITORY.glob(f"core/logitsieve/{package}/**/*.py"):
+        tops = {name.partition(".")[0] for name in imports(path)}
+        assert {"gpu", "card"} & set(path.parts) or not tops & {"torch", "triton"}, path
 
 
 @pytest.mark.parametrize("path", sorted(REPOSITORY.glob("client/logitsieve/**/*.py")), ids=str)

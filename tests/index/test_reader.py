@@ -127,7 +127,7 @@ def test_verify_index_names_what_it_checked(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    ("device", {"device": "cuda"}),
+    ("device", {"device": "tpu"}),
     ("verify", {"verify": "none"}),
     ("threads", {"threads": 0}),
     ("threads", {"threads": 1.0}),

@@ -25,9 +25,11 @@ from logitsieve.types.results import ArrayLike, Float32, Int32
 class Index:
     """Immutable; any number of threads may use it. `open_index` and the builder make it."""
 
-    def __init__(self, contents: Contents, heads: Mapping[str, Head], threads: int) -> None:
+    def __init__(
+        self, contents: Contents, heads: Mapping[str, Head], threads: int, device: str = "cpu"
+    ) -> None:
         self._heads = dict(heads)
-        self.threads = threads
+        self.threads, self.device = threads, device
         self.path = contents.path
         self.name: str = contents.path.parent.name
         self.version = int(contents.path.name)
@@ -72,7 +74,9 @@ class Index:
         """
         head = self._heads.get(name or self.default_head)
         if head is None:
-            raise InvalidRequest("head", repr(name), ", ".join(self._heads) or "none, it is closed")
+            known = ", ".join(self._heads) or "none, it is closed"
+            where = "" if self.device == "cpu" else f" (on {self.device})"
+            raise InvalidRequest("head", repr(name or self.default_head), known + where)
         return head.with_knobs(**knobs) if knobs else head
 
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
-from logitsieve.heads import HEADS
+from logitsieve.heads import HEADS, Head
 from logitsieve.heads.assembly import make_heads
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
@@ -21,6 +24,9 @@ from logitsieve.index.verify import (
 )
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
+from logitsieve.types.extras import require
+
+_CUDA = re.compile(r"cuda(:[0-9]{1,3})?")
 
 
 def open_index(
@@ -36,11 +42,12 @@ def open_index(
 
     `verify="full"` hashes every file and reads every number once, then remembers the result beside
     the compiled kernels in `kernel_cache` by inode, size and times; "sizes" trusts the numbers, and
-    hashes only what faiss will read.
+    hashes only what faiss will read. `device` "cuda" or "cuda:1": W and what heads need are copied
+    to that card, where the heads answer that run on one.
     IndexUnreadable names the file and the reason, InvalidRequest the argument.
     """
     if device != "cpu":
-        raise InvalidRequest("device", repr(device), "'cpu'")
+        _on_card(device)  # before anything is read
     if verify not in ("full", "sizes"):
         raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
     if type(threads) is not int or threads < 1:
@@ -51,7 +58,7 @@ def open_index(
         _verify_once(contents, VerifiedMemory(kernel_cache or default_cache()), progress)
     else:
         verify_foreign(contents)
-    return assemble(contents, HEADS, threads)
+    return assemble(contents, HEADS, threads, device)
 
 
 def verify_index(path: Path | str, progress: Progress | None = None) -> list[str]:
@@ -82,12 +89,27 @@ def _check_heads(contents: Contents, registry: Registry) -> None:
         raise refusal(file, error) from error
 
 
-def assemble(contents: Contents, registry: Registry, threads: int) -> Index:
-    """The index with every head of the manifest that `registry` knows."""
+def assemble(contents: Contents, registry: Registry, threads: int, device: str = "cpu") -> Index:
+    """The index with every head of the manifest that `registry` knows, and that runs there.
+
+    InvalidRequest where there is no such device.
+    """
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
+    make = make_heads if device == "cpu" else _on_card(device)
     try:
-        heads = make_heads(registry, contents.softmax, contents.parts, knobs, threads)
+        heads = make(registry, contents.softmax, contents.parts, knobs, threads)
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
         raise refusal(contents.path, error) from error
-    return Index(contents, heads, threads)
+    return Index(contents, heads, threads, device)
+
+
+def _on_card(device: str) -> Callable[..., Mapping[str, Head]]:
+    """`card_heads` for that device; MissingExtra without PyTorch and Triton."""
+    if _CUDA.fullmatch(device) is None:
+        raise InvalidRequest("device", repr(device), "cpu, cuda, cuda:0, cuda:1, ...")
+    require("gpu", "torch", "triton")
+    from logitsieve.heads.card import card_heads, device_named
+
+    make = partial(card_heads, device=device_named(device))
+    return cast("Callable[..., Mapping[str, Head]]", make)

@@ -1,0 +1,53 @@
+"""Heads on a card: the same heads by the same names, with kernels of kernels/gpu.
+
+What a head is, its knobs and its arrays are those of the head on the host; only `topk`, and what
+else a plan exists for, is computed on the card. `card_heads` is the one place where that is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from logitsieve.heads.assembly import make_heads
+from logitsieve.heads.base import Head, Softmax, require_part
+from logitsieve.heads.card.card import Card
+from logitsieve.heads.card.exact import CardExactHead
+from logitsieve.heads.card.head import CardHead
+from logitsieve.heads.part import Arrays
+from logitsieve.kernels.gpu.matrix import device_named
+
+CARD_HEADS: Mapping[str, type[CardHead]] = {
+    "exact": CardExactHead,
+}
+
+
+def card_heads(
+    registry: Mapping[str, type[Head]],
+    softmax: Softmax,
+    parts: Mapping[str, Arrays],
+    knobs: Mapping[str, Mapping[str, float]],
+    threads: int,
+    device: torch.device,
+) -> dict[str, CardHead]:
+    """`exact` and those heads that `knobs` names and that run on a card, in the registry's order.
+
+    `threads` are those of the heads on the host. InvalidRequest where arrays are not as their
+    part says.
+    """
+    for kind in (registry[name] for name in knobs if name in CARD_HEADS):
+        if kind.part is not None:
+            require_part(kind.part, parts[kind.part.name], softmax)
+    card = Card(
+        device, softmax, parts, partial(make_heads, registry, softmax, parts, knobs, threads)
+    )
+    return {
+        name: CARD_HEADS[name](kind, card, knobs.get(name, {}))
+        for name, kind in registry.items()
+        if name in CARD_HEADS and (name == "exact" or name in knobs)
+    }
+
+
+__all__ = ["CARD_HEADS", "Card", "CardHead", "card_heads", "device_named"]

@@ -1,0 +1,167 @@
+"""What every head on a card shares: batches in buckets, arrays or tensors, in and out.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Mapping
+from copy import copy
+from functools import cached_property
+from threading import local
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.heads.base import Head, checked_k, checked_knobs, ready_request, refuse_row
+from logitsieve.heads.card.card import Card
+from logitsieve.heads.card.runner import Runner
+from logitsieve.heads.part import Part
+from logitsieve.kernels.gpu.plans import Found, Plan, above, empty_found
+from logitsieve.kernels.gpu.plans.exact import fits
+from logitsieve.types.errors import InvalidRequest
+from logitsieve.types.results import ArrayLike, Candidates, TopK
+
+LARGEST_BUCKET = 256  # rows at once; more are answered in turns
+RUNNERS_KEPT = 32  # of a head in a thread: buckets times ks
+WARM_K = (1, 5, 10)
+
+
+class CardHead(ABC):
+    """The head `kind` whose answers a card finds. Immutable; any number of threads may call it."""
+
+    borrows: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, kind: type[Head], card: Card, knobs: Mapping[str, float]) -> None:
+        self._kind, self._card = kind, card
+        self.name, self.knob_table, self.proves = kind.name, kind.knob_table, kind.proves
+        self.part: Part | None = kind.part
+        self._local = local()
+        self.knobs = self._held(checked_knobs(self.knob_table, {}, knobs))
+
+    @abstractmethod
+    def plan(self, hidden: Tensor, k: int) -> Plan:
+        """What answers hidden [B, D] with k ids a row."""
+
+    def _held(self, knobs: Mapping[str, float]) -> Mapping[str, float]:
+        """The knobs within what the arrays have."""
+        return dict(knobs)
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
+        other = copy(self)
+        other._local = local()
+        other.__dict__.pop("plain", None)
+        other.knobs = other._held(checked_knobs(self.knob_table, self.knobs, knobs))
+        return other
+
+    def topk(self, hidden: ArrayLike, k: int, *, check: bool = False) -> TopK:
+        """The k best tokens of each row of `hidden` [B, D] or [D].
+
+        A tensor on the card is answered in tensors there, and nothing is waited for: a row that
+        is not finite, or too large, has ids of -1, logits of NaN and exact False, or raises with
+        `check`, which does wait. Anything else is answered in arrays, and raises InvalidRequest for
+        such a row. More answers than a card's kernels find (64, or so many that the vocabulary has
+        no 16 ids for each two) come from the host.
+        """
+        if isinstance(hidden, Tensor) and hidden.device == self._card.device:
+            return self._tensors(self._ready(hidden), k, check)
+        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        if not fits(self._vocab_size, k):
+            return self.plain.topk(hidden, k)
+        found = (
+            np.empty((rows, k), np.int32),
+            np.empty((rows, k), np.float32),
+            np.empty(rows, np.bool_),
+            np.empty(rows, np.int32),
+        )
+        for start in range(0, rows, LARGEST_BUCKET):
+            part = slice(start, min(rows, start + LARGEST_BUCKET))
+            answers = self._runner(part.stop - part.start, k).answer_host(hidden[part])
+            for mine, theirs in zip(found, answers, strict=True):
+                mine[part] = theirs
+        if (found[0][:, 0] < 0).any():
+            refuse_row(int((found[0][:, 0] < 0).argmax()))
+        return TopK(*found)
+
+    def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
+        k, rows = checked_k(k, self._vocab_size), len(hidden)
+        if fits(self._vocab_size, k):
+            found = empty_found(rows, k, hidden.device)
+            for start in range(0, rows, LARGEST_BUCKET):
+                part = slice(start, min(rows, start + LARGEST_BUCKET))
+                own = Found(*(each[part] for each in found))
+                self._runner(part.stop - part.start, k).answer(hidden[part], own)
+        else:
+            found = self._from_host(hidden, k)
+        if check and bool((found.ids[:, 0] < 0).any()):
+            refuse_row(int((found.ids[:, 0] < 0).int().argmax()))
+        return TopK(found.ids, found.logits, found.exact.bool(), found.scanned)  # type: ignore[arg-type]
+
+    def _from_host(self, hidden: Tensor, k: int) -> Found:
+        """The host's answers; rows that it would refuse are as the card has them."""
+        rows = hidden.float().cpu()
+        good = torch.isfinite(rows).all(1) & (rows.double().norm(dim=1) < 1e30)
+        found = empty_found(len(rows), k, torch.device("cpu"))
+        found.ids.fill_(-1), found.logits.fill_(torch.nan)
+        found.exact.zero_(), found.scanned.zero_()
+        if good.any():
+            top = self.plain.topk(rows[good].numpy(), k)
+            for mine, theirs in zip(found, top, strict=True):
+                mine[good] = torch.from_numpy(theirs).to(mine.dtype)
+        return Found(*(each.to(hidden.device) for each in found))
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """Every row of W that the head on the host would look at, with exact logits, in arrays."""
+        return self.plain.candidates(hidden, k)
+
+    @cached_property
+    def plain(self) -> Head:
+        """The same head on the host, over the same arrays; made when first asked for."""
+        return self._card.plain(self.name, self.knobs)
+
+    def warm(self) -> None:
+        """Compile and capture what batches up to the largest bucket need, for the usual ks."""
+        buckets = [1 << power for power in range(LARGEST_BUCKET.bit_length())]
+        for rows in buckets if self._card.graphs else [1]:
+            for k in WARM_K:
+                if fits(self._vocab_size, k):
+                    self._runner(rows, k)
+
+    def _runner(self, rows: int, k: int) -> Runner:
+        """This thread's runner for so many rows, made when first asked for."""
+        runners: OrderedDict[tuple[int, int], Runner] = self._local.__dict__.setdefault(
+            "runners", OrderedDict()
+        )
+        key = above(rows), k
+        runner = runners.pop(key, None) or self._made(*key)
+        runners[key] = runner
+        if len(runners) > RUNNERS_KEPT:
+            runners.popitem(last=False)
+        return runner
+
+    def _made(self, rows: int, k: int) -> Runner:
+        hidden = torch.empty((rows, self._dim), dtype=torch.float32, device=self._card.device)
+        return Runner(self._card, self.plan(hidden, k))
+
+    def _ready(self, hidden: Tensor) -> Tensor:
+        """[B, D] of a floating type; InvalidRequest names what is wrong."""
+        rows = hidden[None] if hidden.ndim == 1 else hidden
+        if rows.ndim != 2 or rows.shape[1] != self._dim or not len(rows):
+            got = f"shape {list(hidden.shape)}"
+            raise InvalidRequest("hidden", got, f"[B, {self._dim}] or [{self._dim}], B >= 1")
+        if not rows.is_floating_point():
+            raise InvalidRequest("hidden", f"dtype {rows.dtype}", "a floating type")
+        return rows.detach()
+
+    @property
+    def _dim(self) -> int:
+        return self._card.matrix.dim
+
+    @property
+    def _vocab_size(self) -> int:
+        return self._card.matrix.rows

@@ -1,0 +1,138 @@
+"""Heads on a card answer as the same heads on the host, bit for bit."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.heads import HEADS
+from logitsieve.heads.card import CARD_HEADS, CardHead, card_heads, device_named
+from logitsieve.heads.card.head import LARGEST_BUCKET
+from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.types.errors import InvalidKnob, InvalidRequest
+from tests.synthetic import ARRAYS, make_head, make_hidden, make_softmax
+
+SOFTMAX = make_softmax(400, 20)
+EVERY_HEAD = pytest.mark.parametrize("name", CARD_HEADS)
+
+
+def on_card(name: str) -> CardHead:
+    part = HEADS[name].part
+    parts = {} if part is None else {part.name: ARRAYS[name](SOFTMAX)}
+    knobs: dict[str, dict[str, float]] = {"exact": {}, name: {}}
+    return card_heads(HEADS, SOFTMAX, parts, knobs, 1, device_named("cuda"))[name]
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize(("rows", "k"), [(1, 5), (3, 1), (2, 64), (2, 400)])
+def test_arrays_are_answered_as_on_the_host(name: str, rows: int, k: int) -> None:
+    hidden = make_hidden(rows, 20)
+    top, host = on_card(name).topk(hidden, k), make_head(name, SOFTMAX).topk(hidden, k)
+    np.testing.assert_array_equal(top.ids, host.ids)
+    np.testing.assert_array_equal(top.logits, host.logits)
+    np.testing.assert_array_equal(top.exact, host.exact)
+    assert [each.dtype for each in top] == [each.dtype for each in host]
+
+
+def test_large_batches_are_answered_in_turns() -> None:
+    hidden = make_hidden(LARGEST_BUCKET + 1, 20)
+    top, host = on_card("exact").topk(hidden, 1), make_head("exact", SOFTMAX).topk(hidden, 1)
+    np.testing.assert_array_equal(top.ids, host.ids)
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_tensors_are_answered_in_tensors(name: str, dtype: torch.dtype) -> None:
+    hidden = torch.from_numpy(make_hidden(3, 20)).to(device_named("cuda"), dtype)
+    top = on_card(name).topk(hidden, 4)
+    host = make_head(name, SOFTMAX).topk(hidden.float().cpu().numpy(), 4)
+    for mine, theirs in zip(top, host, strict=True):
+        assert isinstance(mine, torch.Tensor)
+        np.testing.assert_array_equal(mine.cpu().numpy(), theirs)
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize("k", [4, 400])
+def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
+    hidden = torch.from_numpy(make_hidden(3, 20)).to(device_named("cuda"))
+    hidden[1, 2] = torch.nan
+    head = on_card(name)
+    top = head.topk(hidden, k)
+    assert (top.ids[1] == -1).all()
+    assert torch.from_numpy(np.isnan(np.asarray(top.logits.tolist())[1])).all()
+    assert not top.exact[1]
+    assert (top.ids[[0, 2]] >= 0).all()
+    with pytest.raises(InvalidRequest, match=r"hidden\[1\]"):
+        head.topk(hidden, k, check=True)
+
+
+@EVERY_HEAD
+def test_an_arrays_bad_row_raises(name: str) -> None:
+    hidden = make_hidden(3, 20)
+    hidden[2, 0] = np.inf
+    with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
+        on_card(name).topk(hidden, 3)
+
+
+@EVERY_HEAD
+def test_a_call_leaves_nothing_for_the_next(name: str) -> None:
+    head, hidden = on_card(name), make_hidden(4, 20)
+    first = head.topk(hidden, 3)
+    kept = [each.copy() for each in first]
+    head.topk(-hidden, 3)
+    for mine, before in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(mine, before)
+    np.testing.assert_array_equal(head.topk(hidden[:3], 3).ids, kept[0][:3])
+
+
+@EVERY_HEAD
+def test_threads_do_not_share_buffers(name: str) -> None:
+    head, batches = on_card(name), [make_hidden(2, 20, seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda hidden: head.topk(hidden, 3).ids, batches))
+    for hidden, ids in zip(batches, found, strict=True):
+        np.testing.assert_array_equal(ids, head.topk(hidden, 3).ids)
+
+
+@EVERY_HEAD
+@pytest.mark.parametrize(
+    "hidden", [torch.zeros(2, 21), torch.zeros(0, 20), torch.zeros(2, 20, dtype=torch.int32)]
+)
+def test_wrong_tensors_are_refused(name: str, hidden: torch.Tensor) -> None:
+    with pytest.raises(InvalidRequest, match="hidden"):
+        on_card(name).topk(hidden.to(device_named("cuda")), 2)
+
+
+@EVERY_HEAD
+def test_wrong_k_and_knobs_are_refused(name: str) -> None:
+    head = on_card(name)
+    with pytest.raises(InvalidRequest, match="k"):
+        head.topk(torch.zeros((1, 20), device=device_named("cuda")), 0)
+    with pytest.raises(InvalidKnob):
+        head.with_knobs(nothing=1)
+
+
+def test_an_index_opens_on_a_card(tmp_path: Path) -> None:
+    heads = {"exact": HeadEntry(), "lsh": HeadEntry("lsh")}
+    path = write_index(
+        tmp_path / "lm" / "1", softmax=SOFTMAX, parts={"lsh": ARRAYS["lsh"](SOFTMAX)},
+        heads=heads, default_head="exact",
+    )  # fmt: skip
+    hidden = make_hidden(2, 20)
+    with open_index(path, device="cuda") as index, open_index(path) as host:
+        assert index.heads == ("exact",)
+        np.testing.assert_array_equal(
+            index.head().topk(hidden, 5).ids, host.head().topk(hidden, 5).ids
+        )
+        with pytest.raises(InvalidRequest, match=r"exact \(on cuda\)"):
+            index.head("lsh")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CUDA", ""])
+def test_unknown_devices_are_refused(device: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="device"):
+        open_index(tmp_path / "lm" / "1", device=device)
