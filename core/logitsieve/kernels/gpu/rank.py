@@ -40,7 +40,7 @@ def rank_kernel(
         count = tl.where(state == DENSE, L, tl.load(counts + row) * each)
         found = tl.load(values + row * L + place, mask=place < count, other=float("-inf"))
         named = tl.load(listed + row * L + place, mask=place < count, other=0x7FFFFFFF)
-        chosen = _best(ordered64(found), named, place < count, k)
+        chosen = k_best(ordered64(found), named, place < count, k)
         slots = tl.cumsum(chosen.to(tl.int32), 0) - 1
         tl.store(best + row * KEPT + slots, found, mask=chosen)
         tl.store(ids + row * k + slots, named, mask=chosen)
@@ -53,7 +53,7 @@ def rank_kernel(
 
 
 @triton.jit
-def _best(keys, ids, inside, k):
+def k_best(keys, ids, inside, k):
     """Which k of the keys are the largest, equal ones by the lower id."""
     low = tl.min(tl.where(inside, keys, 0x7FFFFFFFFFFFFFFF), 0)
     high = tl.max(tl.where(inside, keys, -0x8000000000000000), 0)
