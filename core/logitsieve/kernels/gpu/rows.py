@@ -36,11 +36,11 @@ def dot64(weight, ids, inside, hidden, D):
         w = widened(tl.load(starts + (d + lane)[None, :], mask=mask, other=0))
         h = tl.load(hidden + d + lane, mask=within, other=0.0)
         total += w.to(tl.float64) * h.to(tl.float64)[None, :]
-    return _pair_sum(total)
+    return pair_sum(total)
 
 
 @triton.jit
-def _pair_sum(total):
+def pair_sum(total):
     eight, four, two = _halved(total), 0, 0
     four = _halved(eight)
     two = _halved(four)
