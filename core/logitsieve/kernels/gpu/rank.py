@@ -18,14 +18,14 @@ from logitsieve.kernels.gpu.status import ANSWERED, DENSE, REFUSED, WANTED
 @triton.jit
 def rank_kernel(
     values, listed, counts, status, best, ids, logits, exact, scanned, k, each, dense_rows,
-    L: tl.constexpr, KEPT: tl.constexpr, PROVEN: tl.constexpr,
+    L: tl.constexpr, KEPT: tl.constexpr, PROVEN: tl.constexpr, COUNTED: tl.constexpr = False,
 ):  # fmt: skip
     """ids and logits [B, K], exact and scanned [B] of rows WANTED, DENSE or REFUSED; then ANSWERED.
 
     The first counts[r] x `each` values of a row's list are ranked, all L where it is DENSE: k at
     least are expected. ids are -1 and logits NaN where REFUSED. `scanned` is the number of values,
-    or `dense_rows` if PROVEN or DENSE. `best` [B, KEPT] float64 is scratch, KEPT a power of two
-    >= k.
+    or `dense_rows` if DENSE, or if PROVEN and not COUNTED. `best` [B, KEPT] float64 is scratch,
+    KEPT a power of two >= k.
     """
     row = tl.program_id(0).to(tl.int64)
     state, place = tl.load(status + row), tl.arange(0, L)
@@ -48,7 +48,8 @@ def rank_kernel(
         _order(best + row * KEPT, ids + row * k, logits + row * k, k, KEPT)
         proven = PROVEN | (state == DENSE)
         tl.store(exact + row, proven.to(tl.int8))
-        tl.store(scanned + row, tl.where(proven, dense_rows, count))
+        every = (PROVEN and not COUNTED) | (state == DENSE)
+        tl.store(scanned + row, tl.where(every, dense_rows, count))
         tl.store(status + row, ANSWERED)
 
 

@@ -55,10 +55,22 @@ def select_kernel(
 @triton.jit
 def kth_floor(keys, inside, k):
     """An integer that at least k of the keys reach, and at most 2 k where that can be."""
+    return _reached(keys, inside, k, 2 * k)
+
+
+@triton.jit
+def kth_largest(keys, inside, k):
+    """The k-th largest key."""
+    return _reached(keys, inside, k, k)
+
+
+@triton.jit
+def _reached(keys, inside, k, most):
+    """An integer that at least k of the keys reach, and at most `most` where that can be."""
     low = tl.min(tl.where(inside, keys, 0x7FFFFFFF), 0)
     high = tl.max(tl.where(inside, keys, -0x80000000), 0)
     reached = tl.sum(inside.to(tl.int32), 0)
-    while (low < high) & (reached > 2 * k):
+    while (low < high) & (reached > most):
         middle = above_middle(low, high)
         count = tl.sum((inside & (keys >= middle)).to(tl.int32), 0)
         low = tl.where(count >= k, middle, low)
