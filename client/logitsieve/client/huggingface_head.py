@@ -22,14 +22,14 @@ LISTED_AT_ONCE = 512  # ids of a row in one request
 class Asked(NamedTuple):
     """The last answer, for the processors that come after."""
 
-    hidden: Tensor  # [B, D] on the CPU
+    hidden: Tensor  # [B, D] where the decoder wants it: on its card, or on the CPU
     ids: Tensor  # [B, K] int64
     logits: Tensor  # [B, K] float32
     log_z: Tensor | None  # [B]
 
     def same(self, logits: Tensor) -> bool:
         """Whether `logits` [..., V] still hold these, bit for bit."""
-        rows = logits.reshape(-1, logits.shape[-1]).cpu()
+        rows = logits.reshape(-1, logits.shape[-1]).to(self.ids.device)
         return len(rows) == len(self.ids) and torch.equal(rows.gather(1, self.ids), self.logits)
 
 
@@ -50,6 +50,7 @@ class DecoderHead(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
         self.asked: Asked | None = None
         self._decoder, self._target = decoder, target
+        self._tensors = takes_tensors(decoder)
         self._normalizer, self._k_asked = normalizer, k  # rest() sets .k and .enough
         self.rest()
 
@@ -76,7 +77,8 @@ class DecoderHead(nn.Module):
             raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
         if self._last_only and hidden.dim() == 3:
             hidden = hidden[:, -1:]
-        rows_BD = hidden.detach().reshape(-1, self.in_features).cpu()
+        rows_BD = hidden.detach().reshape(-1, self.in_features)
+        rows_BD = rows_BD if self._tensors else rows_BD.cpu()
         wanted = self._normalizer if self._wants_log_z else None
         ids, logits, log_z = self.topk(rows_BD, self.k, wanted)
         self.asked = Asked(rows_BD, ids, logits, log_z)
@@ -99,9 +101,9 @@ class DecoderHead(nn.Module):
     def _listed(self, hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
-        allowed = IdSets(offsets, ids.flatten().numpy().astype(np.int32))
-        found, logits, _ = self._ask(hidden, count, Constraints(allowed=allowed), None)
-        return found, logits
+        allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
+        found, logits, _ = self._ask(hidden.cpu(), count, Constraints(allowed=allowed), None)
+        return found.to(ids.device), logits.to(ids.device)
 
     def _ask(
         self,
@@ -110,24 +112,22 @@ class DecoderHead(nn.Module):
         constraints: Constraints | None,
         normalizer: NormalizerName | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        rows = hidden.numpy() if hidden.dtype == torch.float32 else hidden
+        rows = hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()
         target: Target = {**self._target, "normalizer": normalizer}
         reply = self._decoder.topk(rows, k, constraints=constraints, **target)
-        ids, log_z = torch.from_numpy(reply.ids).long(), reply.answer.log_z
-        if int(ids.max()) >= self.out_features:
+        log_z = reply.answer.log_z
+        ids, logits = torch.as_tensor(reply.ids).long(), torch.as_tensor(reply.logits)
+        if not self._tensors and int(ids.max()) >= self.out_features:  # a card would be waited for
             raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
-        return (
-            ids,
-            torch.from_numpy(reply.logits),
-            None if log_z is None else torch.from_numpy(log_z),
-        )
+        return ids, logits, None if log_z is None else torch.as_tensor(log_z)
 
     def filled(self, top: Asked, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """float32 [B, V] on the CPU: logits of `top` and of `more`, ids and logits [B, M], known.
+        """float32 [B, V]: logits of `top` and of `more`, ids and logits [B, M], known.
 
         Elsewhere the log of the mean mass of what is unknown, at most the last of `top`.
         """
-        full = torch.full((len(top.ids), self.out_features), -torch.inf)
+        shape = len(top.ids), self.out_features
+        full = torch.full(shape, -torch.inf, device=top.ids.device)
         if top.log_z is not None:
             full.copy_(self._mean(top, more)[:, None].expand_as(full))
         full.scatter_(1, top.ids, top.logits)
@@ -144,6 +144,11 @@ class DecoderHead(nn.Module):
             unknown -= new.sum(1)
         missing = (1 - known).clamp(min=0) / unknown.clamp(min=1)
         return torch.minimum(log_z + missing.log(), top.logits[:, -1].double()).float()
+
+
+def takes_tensors(decoder: Decoder) -> bool:
+    """Whether it answers tensors in tensors: one in process whose index is on a card."""
+    return bool(getattr(decoder, "takes_tensors", False))
 
 
 def _looked_at(config: GenerationConfig) -> int:

@@ -74,14 +74,14 @@ class KnownLogits(LogitsProcessor):
         after: Tensor = torch.ones_like(scores)
         for processor in self._editing:
             after = processor(input_ids, after)
-        after = after.cpu()
-        touched = after != 1
         asked = self._head.asked
         assert asked is not None
+        after = after.to(asked.ids.device)
+        touched = after != 1
         assert len(asked.ids) == len(scores)
         if not touched.any():
             return scores
-        log_softmax = scores.cpu().gather(1, asked.ids[:, :1]) - asked.logits[:, :1]
+        log_softmax = scores.to(asked.ids.device).gather(1, asked.ids[:, :1]) - asked.logits[:, :1]
         full = self._known(asked, touched, after == -torch.inf)
         return (full + log_softmax).to(scores.device)
 

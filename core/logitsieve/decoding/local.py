@@ -14,6 +14,7 @@ import numpy as np
 
 from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
 from logitsieve.decoding.point import Point
+from logitsieve.decoding.tensors import is_tensor, tensor_topk
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads.base import Head, ready_hidden
 from logitsieve.index import Index
@@ -50,6 +51,11 @@ class LocalDecoder:
         self.auto: Auto = read_auto(index, self._head, self._make_point)
 
     @property
+    def takes_tensors(self) -> bool:
+        """Whether `topk` answers tensors on the index's card in tensors."""
+        return self.index.device != "cpu"
+
+    @property
     def points(self) -> tuple[OperatingPoint, ...]:
         """The measured points that AUTO chooses among; none where the index was not calibrated."""
         return self.auto.points
@@ -64,8 +70,12 @@ class LocalDecoder:
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
 
+        Where the index is on a card, a tensor there is answered in tensors (tensors.py).
         Raises InvalidRequest naming the field, ModelNotFound unless `model` is this index.
         """
+        if self.takes_tensors and is_tensor(hidden):
+            point = self._at(target, 1 if hidden.ndim == 1 else len(hidden), k)
+            return tensor_topk(point, self.index, hidden, k, constraints)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
             hidden = ready_hidden(hidden, self.index.dim)
         return self._at(target, len(hidden), k).topk(hidden, k, constraints)

@@ -41,7 +41,7 @@ class Point:
         self.model, self.version, self.digest = model, str(index.version), index.digest
         self.head, self.knobs, self.normalizer = head.name, dict(head.knobs), normalizer
         self.proves = head.proves
-        self._index, self._answering = index, head
+        self._index, self.answering = index, head
         self._normalize = find_normalizer(normalizer) if normalizer else None
         self._scoring = normalizer or default_normalizer(index)
         self._stepping = normalizer or STEPPING
@@ -51,7 +51,7 @@ class Point:
         started = perf_counter_ns()
         if constraints is not None:
             return self._constrained(started, hidden, k, constraints)
-        head, log_z = self._answering, None
+        head, log_z = self.answering, None
         if self._normalize is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
         ids, logits, exact, scanned = head.topk(hidden, k)
@@ -59,13 +59,13 @@ class Point:
             log_z = self._normalize(self._index, head, hidden, k, None, 1.0)
         # A head that proves nothing itself owes every proven row to its fallback.
         fallback = np.zeros(len(exact), np.bool_) if self.proves else exact.copy()
-        answer = self._answer(started, exact, scanned, fallback, self.normalizer, log_z)
+        answer = self.answer(started, exact, scanned, fallback, self.normalizer, log_z)
         return TopKReply(ids, logits, answer)
 
     def _constrained(
         self, started: int, hidden: ArrayLike, k: int, constraints: Constraints
     ) -> TopKReply:
-        index, head, log_z = self._index, self._answering, None
+        index, head, log_z = self._index, self.answering, None
         hidden = ready_hidden(hidden, index.dim)
         k = checked_k(k, index.vocab_size)
         edits = edits_of(index.softmax, constraints, hidden)
@@ -74,7 +74,7 @@ class Point:
         if self._normalize is not None:
             log_z = self._normalize(index, head, hidden, k, edits, 1.0)
         ids, logits, exact, scanned, fallback = best
-        answer = self._answer(started, exact, scanned, fallback, self.normalizer, log_z)
+        answer = self.answer(started, exact, scanned, fallback, self.normalizer, log_z)
         return TopKReply(ids, logits.astype(np.float32), answer)
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
@@ -83,10 +83,10 @@ class Point:
         A row's `scanned` are its targets: what log Z took is the normalizer's affair.
         """
         started, normalizer = perf_counter_ns(), self._scoring
-        index, head, rows = self._index, self._answering, len(hidden)
+        index, head, rows = self._index, self.answering, len(hidden)
         found = score(index, head, hidden, targets, constraints, normalizer)
         scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
-        answer = self._answer(started, found.exact, scanned, fallback, normalizer, found.log_z)
+        answer = self.answer(started, found.exact, scanned, fallback, normalizer, found.log_z)
         return ScoreReply(found.log_probs, answer)
 
     def sample(
@@ -97,22 +97,22 @@ class Point:
         if constraints is not None:
             edits = edits_of(index.softmax, constraints, hidden)
             require_some(edits, index.vocab_size)
-        draws = sample(index, self._answering, hidden, sampling, edits, self.normalizer)
+        draws = sample(index, self.answering, hidden, sampling, edits, self.normalizer)
         found = draws.exact, draws.scanned, draws.fallback, draws.normalizer, draws.log_z
-        return SampleReply(draws.ids, draws.log_probs, self._answer(started, *found))
+        return SampleReply(draws.ids, draws.log_probs, self.answer(started, *found))
 
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
         """The best continuations of the hypotheses that stand at the rows of `hidden` [B, D]."""
         started, normalizer = perf_counter_ns(), self._stepping
-        step = beam_step(self._index, self._answering, hidden, beams, constraints, normalizer)
-        answer = self._answer(
+        step = beam_step(self._index, self.answering, hidden, beams, constraints, normalizer)
+        answer = self.answer(
             started, step.exact, step.scanned, step.fallback, normalizer, step.log_z
         )
         return BeamStepReply(*step[:5], answer)
 
-    def _answer(
+    def answer(
         self,
         started: int,
         exact: Bool,
@@ -121,6 +121,7 @@ class Point:
         normalizer: str,
         log_z: LogZ | None,
     ) -> Answer:
+        """How a reply was made that was begun at `started`, in nanoseconds."""
         found = log_z or NO_LOG_Z
         return Answer(
             self.model,
