@@ -20,7 +20,7 @@ from benchmarks.training import classifier, lm, plots
 from benchmarks.training.classifier import Plan
 from benchmarks.training.entrants import Entrant
 from benchmarks.training.labels import Synthetic
-from benchmarks.training.quality import add_training, corpus_of, default_training
+from benchmarks.training.quality import add_training, config_of, corpus_of, default_training
 from benchmarks.training.runs import (
     Found,
     Runs,
@@ -35,6 +35,7 @@ from logitsieve.types.options import Progress
 
 ROWS = {500: 150, 5_000: 300}  # papers/004 section 5
 LM = "language model"
+LR = 0.2  # of its matrices
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,15 +101,8 @@ def text(runs: Runs, options: argparse.Namespace, progress: Progress) -> list[Fo
     corpus = corpus_of(options, options.vocabulary, progress)
     records = []
     for entrant, k, period in methods(len(corpus.vocabulary), options.periods):
-        config = lm.config_of(
-            entrant,
-            vocabulary=options.vocabulary,
-            dim=options.dim,
-            streams=options.rows,
-            words=options.tokens,
-            index_every=max(period, 1),
-            threads=options.threads,
-        )
+        every = max(period, 1)
+        config = config_of(entrant, LR, 1, options.tokens, options, index_every=every)
         settings = lm.settings_of(config, corpus)
         made = lambda c=config: lm.train(c, corpus, progress)[0]  # noqa: E731
         records.append(_record(LM, k, period, runs.get(settings, made)))

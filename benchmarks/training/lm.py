@@ -15,7 +15,7 @@ from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.trainer import Trainer
 from logitsieve.types.options import Progress
 
-LOOKS = 12  # validations of a run
+LOOKS = 8  # validations of a run
 Each = Callable[[Trainer], None]
 
 

@@ -24,6 +24,7 @@ from benchmarks.training.entrants import Entrant, parse_all, present, scoring
 from benchmarks.training.quality import (
     NORMALISED,
     add_training,
+    config_of,
     corpus_of,
     default_training,
     rate_of,
@@ -97,17 +98,7 @@ def one(
     progress: Progress,
 ) -> Found:
     """A method's model, index and times."""
-    config = lm.config_of(
-        entrant,
-        vocabulary=options.vocabulary,
-        dim=options.dim,
-        streams=options.rows,
-        words=options.tokens,
-        lr=lr,
-        seed=options.seed,
-        head_optimizer=options.head_optimizer,
-        threads=options.threads,
-    )
+    config = config_of(entrant, lr, options.seed, options.tokens, options)
     built = {"contexts": options.contexts, "clusters_tried": options.clusters}
     settings = {**lm.settings_of(config, corpus), **built}
 
