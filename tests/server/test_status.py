@@ -6,8 +6,15 @@ from collections.abc import Iterator
 import pytest
 from grpc import StatusCode
 
-from logitsieve.server.status import CODES, MAX_TEXT, TRAILER, to_status
-from logitsieve.types.errors import InvalidRequest, LogitsieveError, ModelNotFound, Overloaded
+from logitsieve.server.status import CODES, EXHAUSTED_RETRY_MS, MAX_TEXT, PUSHBACK, TRAILER, to_status
+from logitsieve.types.errors import (
+    DeviceExhausted,
+    DeviceLost,
+    InvalidRequest,
+    LogitsieveError,
+    ModelNotFound,
+    Overloaded,
+)
 from logitsieve.v1 import decoder_pb2 as pb
 
 
@@ -40,6 +47,14 @@ def test_overload_says_when_to_come_back() -> None:
     status = to_status(Overloaded("full", 0.05))
     assert ("grpc-retry-pushback-ms", "50") in status.trailer
     assert error_of(Overloaded("full", 0.05))[1].retry_after_ms == 50
+
+
+def test_a_card_without_memory_is_an_overload_and_a_lost_one_is_not() -> None:
+    status = to_status(DeviceExhausted("cuda:1"))
+    assert status.code is StatusCode.RESOURCE_EXHAUSTED
+    assert dict(status.trailer)[PUSHBACK] == str(EXHAUSTED_RETRY_MS)
+    assert status.error.message == "cuda:1: out of memory"
+    assert to_status(DeviceLost("cuda:1", "why")).code is StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), MemoryError()])

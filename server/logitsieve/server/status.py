@@ -11,6 +11,8 @@ from grpc import StatusCode
 from logitsieve.types.errors import (
     BuildFailed,
     DeadlineExceeded,
+    DeviceExhausted,
+    DeviceLost,
     IndexUnreadable,
     InternalError,
     InvalidKnob,
@@ -38,6 +40,9 @@ PUSHBACK = "grpc-retry-pushback-ms"
 # A trailer over 8 KiB makes gRPC replace the whole status; the message stands in it twice.
 MAX_TEXT = 500
 
+# A card has memory again when what uses it now is done: a few of the largest batches.
+EXHAUSTED_RETRY_MS = 100
+
 CODES: dict[type[LogitsieveError], StatusCode] = {
     InvalidRequest: StatusCode.INVALID_ARGUMENT,
     InvalidKnob: StatusCode.INVALID_ARGUMENT,
@@ -47,6 +52,9 @@ CODES: dict[type[LogitsieveError], StatusCode] = {
     PermissionDenied: StatusCode.PERMISSION_DENIED,
     Unavailable: StatusCode.UNAVAILABLE,
     Overloaded: StatusCode.RESOURCE_EXHAUSTED,
+    DeviceExhausted: StatusCode.RESOURCE_EXHAUSTED,
+    # By this process; another server, or this one started again, may answer.
+    DeviceLost: StatusCode.UNAVAILABLE,
     DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
     NotBuilt: StatusCode.UNIMPLEMENTED,
     # No request should meet these: where one does, it is our defect.
@@ -91,6 +99,8 @@ def to_status(error: Exception) -> Status:
     reply.field = _short(getattr(error, "field", ""))
     if isinstance(error, Overloaded):
         reply.retry_after_ms = round(error.retry_after_s * 1000)
+    elif isinstance(error, DeviceExhausted):
+        reply.retry_after_ms = EXHAUSTED_RETRY_MS
     return Status(code, reply)
 
 

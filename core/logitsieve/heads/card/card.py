@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.heads.base import Head, Softmax
+from logitsieve.heads.card.device import using
 from logitsieve.heads.part import Arrays
 from logitsieve.kernels.gpu.matrix import Matrix, matrix_on, on
 from logitsieve.kernels.gpu.plans import Found, Plan
@@ -30,7 +31,8 @@ class Card:
         host: Callable[[], Mapping[str, Head]],
     ) -> None:
         self.device, self.parts, self._host = device, parts, host
-        self.matrix: Matrix = matrix_on(self.device, softmax.stored, softmax.bias)
+        with using(device):
+            self.matrix: Matrix = matrix_on(device, softmax.stored, softmax.bias)
         self._copies: dict[tuple[str, str], Tensor] = {}
         self._lock = Lock()
 

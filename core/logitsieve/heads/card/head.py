@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from threading import local
 from typing import ClassVar, Self
 
@@ -53,10 +53,13 @@ class CardHead(ABC):
 
     def with_knobs(self, **knobs: float) -> Self:
         """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
+        held = self._held(checked_knobs(self.knob_table, self.knobs, knobs))
+        if held == self.knobs:
+            return self  # with what it has captured
         other = copy(self)
         other._local = local()
         other.__dict__.pop("plain", None)
-        other.knobs = other._held(checked_knobs(self.knob_table, self.knobs, knobs))
+        other.knobs = held
         return other
 
     def topk(self, hidden: ArrayLike, k: int, *, check: bool = False) -> TopK:
@@ -145,8 +148,7 @@ class CardHead(ABC):
         return runner
 
     def _made(self, rows: int, k: int) -> Runner:
-        hidden = torch.empty((rows, self._dim), dtype=torch.float32, device=self._card.device)
-        return Runner(self._card, self.plan(hidden, k))
+        return Runner(self._card, partial(self.plan, k=k), rows)
 
     def _ready(self, hidden: Tensor) -> Tensor:
         """[B, D] of a floating type; InvalidRequest names what is wrong."""

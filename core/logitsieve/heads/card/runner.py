@@ -5,6 +5,9 @@ Shape letters: B rows that the plan was made for, D hidden size, K answers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from threading import local
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +15,16 @@ import torch
 from torch import Tensor
 
 from logitsieve.heads.card.card import Card
+from logitsieve.heads.card.device import own_stream, using
 from logitsieve.kernels.gpu.plans import Found, Plan
 from logitsieve.types.results import Float32
+
+_spent = local()
+
+
+def spent_ns() -> int:
+    """How long cards have worked on this thread's arrays so far, the copies included."""
+    return getattr(_spent, "ns", 0)
 
 
 class Staged(NamedTuple):
@@ -24,47 +35,63 @@ class Staged(NamedTuple):
 
 
 class Runner:
-    """Used by one thread at a time, on whatever stream is current."""
+    """Used by one thread at a time. Tensors are answered on whatever stream is current, arrays on
+    the thread's own. Raises DeviceExhausted where the card has no room, DeviceLost where it fails.
+    """
 
-    def __init__(self, card: Card, plan: Plan) -> None:
-        self._plan, self._graph, self._turn = plan, None, card.turn
-        self._pinned = card.graphs
-        self._staged = Staged(
-            self._beside(plan.hidden), Found(*(self._beside(each) for each in plan.found))
-        )
-        self._done = torch.cuda.Event() if card.graphs else None  # type: ignore[no-untyped-call]
-        plan.hidden.fill_(torch.nan)  # a row that nobody asks about is refused at once
-        with self._turn:
-            plan.run()  # compiles what is not compiled
+    def __init__(self, card: Card, plan: Callable[[Tensor], Plan], rows: int) -> None:
+        self._device, self._turn = card.device, card.turn
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._began: torch.cuda.Event | None = None
+        self._done: torch.cuda.Event | None = None
         if card.graphs:
-            self._graph = _captured(plan)
+            self._began, self._done = _timed_event(), _timed_event()
+        with using(self._device), self._own_stream():
+            shape = rows, card.matrix.dim
+            # A row that nobody asks about is refused at once.
+            hidden = torch.full(shape, torch.nan, dtype=torch.float32, device=self._device)
+            self._plan = plan(hidden)
+            self._staged = Staged(
+                self._beside(hidden), Found(*(self._beside(each) for each in self._plan.found))
+            )
+            with self._turn:
+                self._plan.run()  # compiles what is not compiled
+            if card.graphs:
+                self._graph = _captured(self._plan)
 
     def _beside(self, tensor: Tensor) -> Tensor:
         """Room on the host for what `tensor` holds."""
-        return torch.empty_like(tensor, device="cpu", pin_memory=self._pinned)
+        return torch.empty_like(tensor, device="cpu", pin_memory=self._done is not None)
+
+    def _own_stream(self) -> AbstractContextManager[object]:
+        if self._done is None:
+            return nullcontext()
+        return torch.cuda.stream(own_stream(self._device))
 
     def answer(self, hidden: Tensor, found: Found) -> None:
         """Answer a few rows on the card into tensors there; nothing is waited for."""
         rows = len(hidden)
-        self._after_the_last()
-        self._plan.hidden[:rows].copy_(hidden)
-        self._launch(rows)
-        for theirs, mine in zip(found, self._plan.found, strict=True):
-            theirs.copy_(mine[:rows])
-        self._mark()
+        with using(self._device):
+            self._after_the_last()
+            self._plan.hidden[:rows].copy_(hidden)
+            self._launch(rows)
+            for theirs, mine in zip(found, self._plan.found, strict=True):
+                theirs.copy_(mine[:rows])
+            self._mark(self._done)
 
     def answer_host(self, hidden: Float32) -> tuple[np.ndarray, ...]:
         """Answer a few rows of the host: ids, logits, exact and scanned, valid until the next."""
         rows = len(hidden)
-        self._after_the_last()
-        self._staged.hidden[:rows] = torch.from_numpy(hidden)
-        self._plan.hidden[:rows].copy_(self._staged.hidden[:rows], non_blocking=True)
-        self._launch(rows)
-        for theirs, mine in zip(self._staged.found, self._plan.found, strict=True):
-            theirs.copy_(mine, non_blocking=True)
-        self._mark()
-        if self._done is not None:
-            self._done.synchronize()
+        with using(self._device), self._own_stream():
+            self._after_the_last()
+            self._staged.hidden[:rows] = torch.from_numpy(hidden)
+            self._mark(self._began)
+            self._plan.hidden[:rows].copy_(self._staged.hidden[:rows], non_blocking=True)
+            self._launch(rows)
+            for theirs, mine in zip(self._staged.found, self._plan.found, strict=True):
+                theirs.copy_(mine, non_blocking=True)
+            self._mark(self._done)
+            self._wait()
         return tuple(each[:rows].numpy() for each in self._staged.found)
 
     def _launch(self, rows: int) -> None:
@@ -80,14 +107,26 @@ class Runner:
         if self._done is not None:
             self._done.wait()
 
-    def _mark(self) -> None:
-        if self._done is not None:
-            self._done.record()
+    def _mark(self, event: torch.cuda.Event | None) -> None:
+        if event is not None:
+            event.record()
+
+    def _wait(self) -> None:
+        """Until the card is done; only then is it known how long it took."""
+        if self._began is not None and self._done is not None:
+            self._done.synchronize()
+            _spent.ns = spent_ns() + round(self._began.elapsed_time(self._done) * 1e6)
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _captured(plan: Plan) -> torch.cuda.CUDAGraph:
-    torch.cuda.synchronize(plan.hidden.device)
+    """Launches of `plan` on this thread's stream: one that it shared would capture others' too."""
+    device = plan.hidden.device
+    torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, stream=own_stream(device), capture_error_mode="thread_local"):
         plan.run()
     return graph
