@@ -25,12 +25,13 @@ def dot64(weight, ids, inside, hidden, D):
     """[N] float64 logits of the rows ids [N] without bias, in the order that defines them.
 
     As kernels/dots.py has it: element d in sum d mod 16, then adjacent sums added in pairs.
-    Products of two float32 are exact in float64, so fused multiply-add changes nothing.
+    Products of two float32 are exact in float64, so fused multiply-add changes nothing. Unrolled:
+    several loads are under way at once.
     """
     lane = tl.arange(0, LANES)
     total = tl.zeros([ids.shape[0], LANES], tl.float64)
     starts = weight + ids.to(tl.int64)[:, None] * D
-    for d in range(0, D, LANES):
+    for d in tl.range(0, D, LANES, loop_unroll_factor=8):
         within = d + lane < D
         mask = inside[:, None] & within[None, :]
         w = widened(tl.load(starts + (d + lane)[None, :], mask=mask, other=0))
