@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.decoding import LocalDecoder, measured_elsewhere
+from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
 from logitsieve.evaluation import cpu_name
 from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts
@@ -166,3 +166,8 @@ def test_where_an_index_was_measured(tmp_path: Path, cache: Path) -> None:
     assert measured_elsewhere(opened(tmp_path / "b", cache, None).index) == ""
     other = opened(tmp_path / "c", cache, calibration(entries("exact", (1, 1, 1), 1), cpu="Z80"))
     assert measured_elsewhere(other.index) == "Z80" != cpu_name()
+
+
+def test_what_was_measured_on_a_processor_was_not_measured_on_a_card(tmp_path: Path) -> None:
+    index = open_index(write_model(tmp_path, calibration=MEASURED), device="cuda")
+    assert measured_elsewhere(index) == cpu_name() != answers_on(index)

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 import pytest
 from grpc import StatusCode
 
-from logitsieve.server.status import CODES, EXHAUSTED_RETRY_MS, MAX_TEXT, PUSHBACK, TRAILER, to_status
+from logitsieve.server.status import (
+    CODES,
+    EXHAUSTED_RETRY_MS,
+    MAX_TEXT,
+    PUSHBACK,
+    TRAILER,
+    to_status,
+)
 from logitsieve.types.errors import (
     DeviceExhausted,
     DeviceLost,

@@ -27,6 +27,7 @@ from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads.base import Head, checked_k
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
+from logitsieve.index.cards import card_name
 from logitsieve.index.files import refusal
 from logitsieve.index.manifest import CALIBRATION_FILE
 from logitsieve.types.decoder import KnobValues
@@ -137,10 +138,15 @@ def read_auto(index: Index, head_of: HeadOf, point_of: PointOf) -> Auto:
     return Auto(points, read_target(index.manifest.config), index.vocab_size, point_of)
 
 
+def answers_on(index: Index) -> str:
+    """The processor, or the card, that the index answers on, as the system names it."""
+    return cpu_name() if index.device == "cpu" else card_name(index.device)
+
+
 def measured_elsewhere(index: Index) -> str:
-    """The processor on which the index was calibrated, if it is not this one; "" otherwise."""
-    cpu = "" if index.measured is None else str(index.measured["machine"]["cpu"])
-    return "" if cpu == cpu_name() else cpu
+    """What the index was calibrated on, if it does not answer there; "" otherwise."""
+    there = "" if index.measured is None else str(index.measured["machine"]["cpu"])
+    return "" if there == answers_on(index) else there
 
 
 def measure_again(

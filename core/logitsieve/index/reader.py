@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal, cast
 
 from logitsieve.heads import HEADS, Head
 from logitsieve.heads.assembly import make_heads
+from logitsieve.index.cards import card
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import refusal
@@ -24,9 +24,6 @@ from logitsieve.index.verify import (
 )
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.types.errors import IndexUnreadable, InvalidRequest
-from logitsieve.types.extras import require
-
-_CUDA = re.compile(r"cuda(:[0-9]{1,3})?")
 
 
 def open_index(
@@ -44,7 +41,8 @@ def open_index(
     the compiled kernels in `kernel_cache` by inode, size and times; "sizes" trusts the numbers, and
     hashes only what faiss will read. `device` "cuda" or "cuda:1": W and what heads need are copied
     to that card, where the heads answer that run on one.
-    IndexUnreadable names the file and the reason, InvalidRequest the argument.
+    IndexUnreadable names the file and the reason, InvalidRequest the argument; DeviceExhausted and
+    DeviceLost are the card's.
     """
     if device != "cpu":
         _on_card(device)  # before anything is read
@@ -105,11 +103,8 @@ def assemble(contents: Contents, registry: Registry, threads: int, device: str =
 
 
 def _on_card(device: str) -> Callable[..., Mapping[str, Head]]:
-    """`card_heads` for that device; MissingExtra without PyTorch and Triton."""
-    if _CUDA.fullmatch(device) is None:
-        raise InvalidRequest("device", repr(device), "cpu, cuda, cuda:0, cuda:1, ...")
-    require("gpu", "torch", "triton")
-    from logitsieve.heads.card import card_heads, device_named
+    """`card_heads` for that device; raises as `card` does."""
+    place = card(device)
+    from logitsieve.heads.card import card_heads
 
-    make = partial(card_heads, device=device_named(device))
-    return cast("Callable[..., Mapping[str, Head]]", make)
+    return cast("Callable[..., Mapping[str, Head]]", partial(card_heads, device=place))

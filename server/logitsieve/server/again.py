@@ -1,4 +1,4 @@
-"""Measuring operating points again where an index was calibrated on another processor.
+"""Measuring operating points again where an index was calibrated on another processor or card.
 
 In the background, one point at a time, on a small share of one core: no request waits for it.
 Until it is done AUTO goes by the times of the other machine. The index is not written to.
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from threading import Event, Thread, get_native_id
 from time import monotonic
 
-from logitsieve.decoding import measured_elsewhere
-from logitsieve.evaluation import cpu_name
+from logitsieve.decoding import answers_on, measured_elsewhere
 from logitsieve.server.routes import Version
 from logitsieve.server.served import Served
 
@@ -42,15 +41,15 @@ class Again:
         self._thread: Thread | None = None
 
     def start(self, versions: Sequence[Version]) -> None:
-        """Begin with the versions that were calibrated on another processor, if there are any.
+        """Begin with the versions that were not calibrated on what they answer on, if any.
 
         What has begun before comes first.
         """
         due = [
-            (version.label, version.served, cpu)
+            (version.label, version.served, there)
             for version in versions
             if version.served is not None
-            and (cpu := measured_elsewhere(version.served.decoder.index))
+            and (there := measured_elsewhere(version.served.decoder.index))
         ]
         if due:
             self._thread = Thread(
@@ -72,24 +71,29 @@ class Again:
         if before is not None:
             before.join()
         step_back()
-        for label, served, cpu in due:
+        for label, served, there in due:
             if self._stopping.is_set():
                 return
             try:
-                self._measure(label, served, cpu)
+                self._measure(label, served, there)
             except Exception:  # requests go on by the times there are
                 log.exception("%s: its operating points were not measured again", label)
 
-    def _measure(self, label: str, served: Served, cpu: str) -> None:
+    def _measure(self, label: str, served: Served, there: str) -> None:
         # Warnings: these are shown where nobody set up logging.
         points, started = len(served.decoder.points), monotonic()
+        here = answers_on(served.decoder.index)
         if "contexts" not in (served.decoder.index.measured or {}):
-            log.warning("%s: calibrated on %s, without contexts to measure it here", label, cpu)
+            log.warning(
+                "%s: calibrated on %s, without contexts to measure on %s", label, there, here
+            )
             return
-        log.warning("%s: calibrated on %s, measuring %d points again here", label, cpu, points)
+        log.warning(
+            "%s: calibrated on %s, measuring %d points again on %s", label, there, points, here
+        )
         if served.measure_again(self._pause):
             took = monotonic() - started
-            log.warning("%s: %d points measured on %s in %.1f s", label, points, cpu_name(), took)
+            log.warning("%s: %d points measured on %s in %.1f s", label, points, here, took)
 
     def _pause(self, seconds: float) -> bool:
         return self._stopping.wait(seconds * self._rest)
