@@ -14,14 +14,10 @@ import torch
 from logitsieve.heads.assembly import make_heads
 from logitsieve.heads.base import Head, Softmax, require_part
 from logitsieve.heads.card.card import Card
-from logitsieve.heads.card.exact import CardExactHead
 from logitsieve.heads.card.head import CardHead
+from logitsieve.heads.card.kinds import CARD_HEADS
 from logitsieve.heads.part import Arrays
 from logitsieve.kernels.gpu.matrix import device_named
-
-CARD_HEADS: Mapping[str, type[CardHead]] = {
-    "exact": CardExactHead,
-}
 
 
 def card_heads(
@@ -40,9 +36,8 @@ def card_heads(
     for kind in (registry[name] for name in knobs if name in CARD_HEADS):
         if kind.part is not None:
             require_part(kind.part, parts[kind.part.name], softmax)
-    card = Card(
-        device, softmax, parts, partial(make_heads, registry, softmax, parts, knobs, threads)
-    )
+    host = partial(make_heads, registry, softmax, parts, knobs, threads)
+    card = Card(device, softmax, parts, host, proving="certified" in knobs)
     return {
         name: CARD_HEADS[name](kind, card, knobs.get(name, {}))
         for name, kind in registry.items()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from threading import Lock
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,9 +14,13 @@ from torch import Tensor
 from logitsieve.heads.base import Head, Softmax
 from logitsieve.heads.card.device import using
 from logitsieve.heads.part import Arrays
-from logitsieve.kernels.gpu.matrix import Matrix, matrix_on, on
+from logitsieve.kernels.gpu.matrix import Matrix, matrix_on
 from logitsieve.kernels.gpu.plans import Found, Plan
+from logitsieve.kernels.gpu.plans.certified import CertifiedPlan
 from logitsieve.kernels.gpu.plans.exact import ExactPlan
+from logitsieve.kernels.gpu.sketch import Sketch, sketch_on
+
+T = TypeVar("T")
 
 INTERPRETING = Lock()  # Triton's interpreter runs one kernel at a time
 
@@ -29,20 +34,30 @@ class Card:
         softmax: Softmax,
         parts: Mapping[str, Arrays],
         host: Callable[[], Mapping[str, Head]],
+        *,
+        proving: bool,
     ) -> None:
-        self.device, self.parts, self._host = device, parts, host
+        """`host` makes the heads on the host; `proving`: rows that a head passes on are answered by
+        `certified`, and else by `exact`."""
+        self.device, self.softmax, self.parts = device, softmax, parts
+        self._host, self._proving = host, proving
         with using(device):
             self.matrix: Matrix = matrix_on(device, softmax.stored, softmax.bias)
-        self._copies: dict[tuple[str, str], Tensor] = {}
+        self._kept: dict[str, Any] = {}
         self._lock = Lock()
 
-    def array(self, part: str, name: str) -> Tensor | None:
-        """An array of a part, copied when first asked for; None if the part has none."""
-        array = self.parts[part].get(name)
-        if array is None:
-            return None
-        with self._lock:
-            return self._copies.setdefault((part, name), on(self.device, array))
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """What is called that, made when first asked for."""
+        with self._lock, using(self.device):
+            if name not in self._kept:
+                self._kept[name] = make()
+            found: T = self._kept[name]
+            return found
+
+    @property
+    def sketch(self) -> Sketch:
+        """That of the index's `certified` head."""
+        return self.kept("sketch", lambda: sketch_on(self.device, self.parts["sketch"]))
 
     def plain(self, name: str, knobs: Mapping[str, float]) -> Head:
         """The head of that name on the host, over the same arrays."""
@@ -55,6 +70,8 @@ class Card:
 
     def fallback(self, hidden: Tensor, k: int, found: Found, status: Tensor) -> Plan:
         """What answers the rows that another plan passes on."""
+        if self._proving:
+            return CertifiedPlan(self.matrix, self.sketch, hidden, k, (found, status))
         return ExactPlan(self.matrix, hidden, k, (found, status))
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logitsieve.heads.backed import BackedHead
 from logitsieve.heads.base import Head, checked_k, checked_knobs, ready_request, refuse_row
 from logitsieve.heads.card.card import Card
 from logitsieve.heads.card.runner import Runner
@@ -40,6 +41,7 @@ class CardHead(ABC):
         self._kind, self._card = kind, card
         self.name, self.knob_table, self.proves = kind.name, kind.knob_table, kind.proves
         self.part: Part | None = kind.part
+        self._arrays = card.parts[kind.part.name] if kind.part else {}
         self._local = local()
         self.knobs = self._held(checked_knobs(self.knob_table, {}, knobs))
 
@@ -49,7 +51,13 @@ class CardHead(ABC):
 
     def _held(self, knobs: Mapping[str, float]) -> Mapping[str, float]:
         """The knobs within what the arrays have."""
+        if issubclass(self._kind, BackedHead):
+            return self._kind.held(knobs, self._arrays, self._card.softmax)
         return dict(knobs)
+
+    def fits(self, k: int) -> bool:
+        """Whether a plan finds so many answers; else the head on the host does."""
+        return fits(self._vocab_size, k)
 
     def with_knobs(self, **knobs: float) -> Self:
         """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
@@ -74,7 +82,7 @@ class CardHead(ABC):
         if isinstance(hidden, Tensor) and hidden.device == self._card.device:
             return self._tensors(self._ready(hidden), k, check)
         hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        if not fits(self._vocab_size, k):
+        if not self.fits(k):
             return self.plain.topk(hidden, k)
         found = (
             np.empty((rows, k), np.int32),
@@ -93,7 +101,7 @@ class CardHead(ABC):
 
     def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
         k, rows = checked_k(k, self._vocab_size), len(hidden)
-        if fits(self._vocab_size, k):
+        if self.fits(k):
             found = empty_found(rows, k, hidden.device)
             for start in range(0, rows, LARGEST_BUCKET):
                 part = slice(start, min(rows, start + LARGEST_BUCKET))
@@ -132,7 +140,7 @@ class CardHead(ABC):
         buckets = [1 << power for power in range(LARGEST_BUCKET.bit_length())]
         for rows in buckets if self._card.graphs else [1]:
             for k in WARM_K:
-                if fits(self._vocab_size, k):
+                if self.fits(k):
                     self._runner(rows, k)
 
     def _runner(self, rows: int, k: int) -> Runner:
