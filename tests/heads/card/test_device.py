@@ -94,7 +94,7 @@ def test_a_card_that_has_no_room_for_w_says_so() -> None:
             raise EXHAUSTED[0]
 
     with pytest.raises(DeviceExhausted):
-        Card(CARD.device, Full(), {}, dict, proving=False)  # type: ignore[arg-type]
+        Card(CARD.device, Full(), {}, dict)  # type: ignore[arg-type]
 
 
 def test_without_a_card_there_is_neither_memory_nor_time_to_tell() -> None:

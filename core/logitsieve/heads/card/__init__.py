@@ -37,7 +37,7 @@ def card_heads(
         if kind.part is not None:
             require_part(kind.part, parts[kind.part.name], softmax)
     host = partial(make_heads, registry, softmax, parts, knobs, threads)
-    card = Card(device, softmax, parts, host, proving="certified" in knobs)
+    card = Card(device, softmax, parts, host)
     return {
         name: CARD_HEADS[name](kind, card, knobs.get(name, {}))
         for name, kind in registry.items()

@@ -34,13 +34,9 @@ class Card:
         softmax: Softmax,
         parts: Mapping[str, Arrays],
         host: Callable[[], Mapping[str, Head]],
-        *,
-        proving: bool,
     ) -> None:
-        """`host` makes the heads on the host; `proving`: rows that a head passes on are answered by
-        `certified`, and else by `exact`."""
-        self.device, self.softmax, self.parts = device, softmax, parts
-        self._host, self._proving = host, proving
+        """`host` makes the heads on the host."""
+        self.device, self.softmax, self.parts, self._host = device, softmax, parts, host
         with using(device):
             self.matrix: Matrix = matrix_on(device, softmax.stored, softmax.bias)
         self._kept: dict[str, Any] = {}
@@ -69,8 +65,8 @@ class Card:
         return self._host()
 
     def fallback(self, hidden: Tensor, k: int, found: Found, status: Tensor) -> Plan:
-        """What answers the rows that another plan passes on."""
-        if self._proving:
+        """What answers the rows that another plan passes on: `certified` if the index has it."""
+        if "sketch" in self.parts:
             return CertifiedPlan(self.matrix, self.sketch, hidden, k, (found, status))
         return ExactPlan(self.matrix, hidden, k, (found, status))
 
