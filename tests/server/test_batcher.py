@@ -12,8 +12,9 @@ import pytest
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.point import Point
+from logitsieve.heads.card.head import LARGEST_BUCKET
 from logitsieve.index import open_index
-from logitsieve.server.batcher import BATCH_ROWS, Batch, Batcher, Waiting
+from logitsieve.server.batcher import BATCH_ROWS, BUCKET_ROWS, Batch, Batcher, Waiting
 from logitsieve.server.methods import Asked
 from logitsieve.server.pieces import compute, joined
 from logitsieve.types.errors import DeadlineExceeded, InvalidRequest, Overloaded
@@ -42,6 +43,7 @@ def waiting(
     independent: bool = True,
     deadline: float | None = None,
     us: float = US,
+    on_card: bool = False,
 ) -> Waiting:
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
@@ -49,7 +51,7 @@ def waiting(
         len(hidden), k, 0, 0, lambda point: point.topk(hidden, k), hidden if independent else None
     )
     future = asyncio.get_running_loop().create_future()
-    return Waiting(point, asked, us * len(hidden), 0, deadline, future)
+    return Waiting(point, asked, us * len(hidden), 0, deadline, future, on_card)
 
 
 def scene(work: Coroutine[Any, Any, None]) -> None:
@@ -303,3 +305,18 @@ def assert_same(one: TopKReply, other: TopKReply) -> None:
     np.testing.assert_array_equal(one.logits, other.logits)
     for name in ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error"):
         np.testing.assert_array_equal(getattr(one.answer, name), getattr(other.answer, name))
+
+
+@pytest.mark.parametrize("us", [0.5, US, 1e6])
+def test_a_batch_for_a_card_is_its_largest_bucket_whatever_rows_cost(us: float) -> None:
+    assert BUCKET_ROWS == LARGEST_BUCKET
+
+    async def play() -> None:
+        queue = batcher()
+        long, short = waiting(300, us=us, on_card=True), waiting(3, us=us, on_card=True)
+        queue.put(long)
+        queue.put(short)
+        assert taken(queue) == [(long, 0, 256)]
+        assert taken(queue) == [(short, 0, 3), (long, 256, 300)]
+
+    scene(play())

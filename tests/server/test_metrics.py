@@ -48,7 +48,9 @@ def test_what_an_answer_adds() -> None:
     rows = np.array([True, False, True])
     scanned = np.array([300, 20, 300], np.int32)
     answer = Answer("demo", "1", "", "screen", rows, scanned, rows, compute_ns=3_000_000)
-    metrics.record(finished(5, answer=answer))
+    call = finished(5, answer=answer)
+    call.device_ns = 2_000_000
+    metrics.record(call)
     metrics.record(finished(5, code="INTERNAL"))
     metrics.shed("deadline")
     for name, labels, value in (
@@ -59,6 +61,7 @@ def test_what_an_answer_adds() -> None:
         ("certified_rows_total", ("screen", "demo"), 2),
         ("fallback_rows_total", ("demo", "escalated"), 2),
         ("compute_seconds_sum", ("screen", "demo"), 0.003),
+        ("device_seconds_sum", ("screen", "demo"), 0.002),
         ("queue_seconds_count", ("demo",), 1),
         ("shed_total", ("deadline",), 1),
     ):

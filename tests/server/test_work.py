@@ -11,7 +11,7 @@ import pytest
 from logitsieve.decoding.point import Point
 from logitsieve.server.methods import Asked
 from logitsieve.server.work import INLINE_US, Work
-from logitsieve.types.errors import DeadlineExceeded, Overloaded, Unavailable
+from logitsieve.types.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
 from tests.server.running import WAIT_S
 
 NO_POINT = cast(Point, None)
@@ -26,14 +26,20 @@ def work() -> Iterator[Work]:
 
 
 async def run(
-    work: Work, compute: Callable[[], Any], estimate_us: float, time_left_s: float | None = None
-) -> tuple[Any, int]:
+    work: Work,
+    compute: Callable[[], Any],
+    estimate_us: float,
+    time_left_s: float | None = None,
+    *,
+    on_card: bool = False,
+) -> tuple[Any, int, int]:
     return await work.run(
         NO_POINT,
         Asked(1, 1, 0, 0, lambda point: compute()),
         estimate_us=estimate_us,
         arrived_ns=perf_counter_ns(),
         time_left_s=time_left_s,
+        on_card=on_card,
     )
 
 
@@ -41,6 +47,11 @@ def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Work) -> No
     here = threading.get_ident()
     assert asyncio.run(run(work, threading.get_ident, SMALL))[0] == here
     assert asyncio.run(run(work, threading.get_ident, LARGE))[0] != here
+
+
+def test_what_waits_for_a_card_never_stays_on_the_loop(work: Work) -> None:
+    here = threading.get_ident()
+    assert asyncio.run(run(work, threading.get_ident, SMALL, on_card=True))[0] != here
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
@@ -118,3 +129,97 @@ def test_closing_finishes_what_is_computing_and_cancels_what_waits() -> None:
             await waiting
 
     asyncio.run(scene())
+
+
+def test_a_request_is_told_how_long_a_card_worked_for_it() -> None:
+    worked = threading.local()
+
+    def compute() -> str:
+        worked.ns = getattr(worked, "ns", 0) + 40
+        return "found"
+
+    work = Work(
+        threads=1,
+        max_in_flight=9,
+        max_queue_rows=9,
+        device_ns=lambda: getattr(worked, "ns", 0),
+    )
+    for _ in range(2):
+        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, on_card=True))
+        assert (reply, device_ns) == ("found", 40)
+    work.close()
+
+
+def test_a_lost_card_is_told_to_the_server_and_to_who_asked() -> None:
+    told: list[DeviceLost] = []
+    work = Work(threads=1, max_in_flight=9, max_queue_rows=9, lost=told.append)
+    error = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(DeviceLost):
+        asyncio.run(run(work, fail, LARGE))
+    assert told == [error]
+    work.close()
+
+
+def test_an_errand_is_run_by_each_thread_and_what_it_raises_comes_back() -> None:
+    work = Work(threads=3, max_in_flight=9, max_queue_rows=9)
+    seen: list[str] = []
+    work.on_each(lambda: seen.append(threading.current_thread().name))
+    assert sorted(seen) == ["logitsieve-0", "logitsieve-1", "logitsieve-2"]
+
+    def fail() -> None:
+        seen.append("failed")
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        work.on_each(fail)
+    assert seen[3:] == ["failed"]
+    assert asyncio.run(run(work, lambda: "still", LARGE))[0] == "still"
+    work.close()
+    with pytest.raises(Unavailable):
+        work.on_each(pytest.fail)
+
+
+def test_an_errand_comes_between_two_batches_and_closing_ends_the_wait_for_it() -> None:
+    work, order = Work(threads=1, max_in_flight=9, max_queue_rows=9), list[str]()
+
+    def note() -> None:
+        order.append("errand")
+
+    async def scene() -> None:
+        started, release = threading.Event(), threading.Event()
+
+        def block() -> None:
+            started.set()
+            assert release.wait(WAIT_S)
+            order.append("first")
+
+        first = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        second = asyncio.create_task(run(work, lambda: order.append("second"), LARGE))
+        await asyncio.sleep(0)  # it enters the queue
+        errand = asyncio.create_task(asyncio.to_thread(work.on_each, note))
+        while not work._errands[0]:
+            await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(first, second, errand)
+        started.clear()
+        release.clear()
+        last = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        errand = asyncio.create_task(asyncio.to_thread(work.on_each, pytest.fail))
+        while not work._errands[0]:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(work.close))
+        while not work._batcher._closed:
+            await asyncio.sleep(0)
+        release.set()
+        with pytest.raises(Unavailable):
+            await errand
+        await asyncio.gather(last, closing)
+
+    asyncio.run(scene())
+    assert order == ["first", "errand", "second", "first"]

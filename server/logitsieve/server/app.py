@@ -13,10 +13,13 @@ from functools import partial
 import grpc
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index.cards import card_ns
 from logitsieve.server.admin_service import AdminService
 from logitsieve.server.again import Again
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.decoder_service import DecoderService
+from logitsieve.server.devices import Devices, answering
 from logitsieve.server.health import Health
 from logitsieve.server.http import HttpServer
 from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
@@ -29,7 +32,8 @@ from logitsieve.server.repository import Progress, Repository, ignore
 from logitsieve.server.routes import Version
 from logitsieve.server.shadow import Shadow
 from logitsieve.server.tokens import ADMIN, READ
-from logitsieve.server.work import Work
+from logitsieve.server.work import Work, no_card
+from logitsieve.types.errors import DeviceLost
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +51,18 @@ class Server:
         self.metrics_port = 0
         self.admin_port = 0  # stays so where there is none
         self._ready = self._stopping = False
+        self.lost: DeviceLost | None = None  # a card that has failed: the process must end
+        self._losing = asyncio.Event()
         self._health = Health()
+        self._devices = Devices(config, self.metrics.registry)
         self._work = Work(
             threads=config.threads,
             max_in_flight=config.max_in_flight,
             max_queue_rows=config.max_queue_rows,
             batch_delay_us=config.batch_delay_us,
             counted=self.metrics.batch,
+            lost=self._lose,
+            device_ns=card_ns if self._devices.cards else no_card,
         )
         self.metrics.watch_queue(lambda: self._work.queue_rows)
         self._again = Again()
@@ -71,10 +80,12 @@ class Server:
         """Load and warm every version, then listen and say SERVING.
 
         The HTTP port answers from the beginning. InvalidRequest names a port that cannot be
-        bound, a file of TLS or tokens that is not good, or `models` where there is none.
+        bound, a file of TLS or tokens that is not good, `models` where there is none, or a card
+        that is not there; DeviceLost one that has failed.
         """
         config = self.config
         found = self.repository.find()
+        self._devices.check({name for name, _ in found})
         ports = Ports(config, self.metrics)
         check_free("port", config.host, config.port)
         if config.admin:
@@ -83,17 +94,22 @@ class Server:
             self.metrics_port = await self._http.start(config.host, config.metrics_port)
         except OSError as error:
             raise taken("metrics_port", config.host, config.metrics_port) from error
+        self.repository.prepare = self._ready_pool
         for name, number in found:
             await asyncio.to_thread(self._load, name, number, progress)
         self._listen(ports)
         for server in self._servers():
             await server.start()
-        self.repository.changed = partial(
-            asyncio.get_running_loop().call_soon_threadsafe, self._publish
-        )
+        soon = asyncio.get_running_loop().call_soon_threadsafe
+        self.repository.changed = partial(soon, self._publish)
+        self.repository.lost = lambda error: soon(self._lose, error)
         self._publish()
         self._again.start(self.repository.versions())
         self._shadow.start()
+
+    async def until_lost(self) -> None:
+        """Return once a card has failed, which is `lost` then; nothing is ready any more."""
+        await self._losing.wait()
 
     async def stop(self) -> None:
         """Say NOT_SERVING, take no new requests, give those in flight `drain_s` seconds."""
@@ -113,6 +129,18 @@ class Server:
         self.repository.load(
             name, number, lambda stage, done, total: progress(f"{label} {stage}", done, total)
         )
+
+    def _ready_pool(self, decoder: LocalDecoder) -> None:
+        """On a card each thread has its own buffers and graphs: no request waits for them."""
+        if decoder.index.device != "cpu":
+            for head in answering(decoder):
+                self._work.on_each(head.warm)
+
+    def _lose(self, error: DeviceLost) -> None:
+        if self.lost is None:
+            self.lost, self._ready, self._stopping = error, False, True
+            event(log, logging.ERROR, "device_lost", str(error), device=error.device)
+            self._losing.set()
 
     def _publish(self) -> None:
         """Tell health, readiness and metrics what is loaded."""
@@ -151,21 +179,29 @@ def create_server(config: ServeConfig, *, repository: Repository | None = None) 
     return Server(config, repository or Repository(config))
 
 
-def serve(config: ServeConfig, *, progress: ProgressShown = lambda: nullcontext(ignore)) -> None:
+def serve(
+    config: ServeConfig,
+    *,
+    progress: ProgressShown = lambda: nullcontext(ignore),
+    repository: Repository | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. InvalidRequest names a bad option.
 
+    DeviceLost where a card fails, after draining: what this process has there is of no use.
     `progress()` is entered while versions load: it yields what is told (stage, done, total).
     """
     configure(config.log_format)
-    asyncio.run(_serve(config, progress))
+    asyncio.run(_serve(config, progress, repository))
 
 
-async def _serve(config: ServeConfig, progress: ProgressShown) -> None:
+async def _serve(
+    config: ServeConfig, progress: ProgressShown, repository: Repository | None
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
-    server = create_server(config)
+    server = create_server(config, repository=repository)
     stopped = asyncio.ensure_future(stopping.wait())
     try:
         with progress() as report:
@@ -177,7 +213,8 @@ async def _serve(config: ServeConfig, progress: ProgressShown) -> None:
             gc.collect()
             gc.freeze()
             _announce(server)
-            await stopped
+            lost = asyncio.ensure_future(server.until_lost())
+            await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
             drain_s = config.drain_s
             said = f"stopping: {drain_s:g} s for what is in flight"
             event(log, logging.INFO, "stopping", said, drain_s=drain_s)
@@ -185,6 +222,8 @@ async def _serve(config: ServeConfig, progress: ProgressShown) -> None:
     finally:
         await server.stop()
     event(log, logging.INFO, "stopped", "stopped")
+    if server.lost is not None:
+        raise server.lost
 
 
 def _announce(server: Server) -> None:

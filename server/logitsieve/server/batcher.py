@@ -26,6 +26,10 @@ from logitsieve.types.results import TopKReply
 BATCH_ROWS = 64
 BATCH_US = 2000.0
 
+# What a card answers at once costs it little more than one row does: whatever is estimated, a batch
+# for a card is as large as its largest bucket.
+BUCKET_ROWS = 256
+
 # The least that a refused client is told to wait: long enough for a queue of ordinary batches to
 # move, short against the client's 5 s timeout.
 LEAST_RETRY_S = 0.05
@@ -41,6 +45,14 @@ PATIENCE = 0.5
 FRESH = 0.2
 
 
+class Computed(NamedTuple):
+    """A reply, how long its request waited, and how long a card worked for it."""
+
+    reply: Reply
+    queue_ns: int
+    device_ns: int  # that of the batches that the request shared; 0 without a card
+
+
 class Waiting:
     """A request on its way through the queue. Deadlines are of `monotonic`, in seconds."""
 
@@ -48,8 +60,10 @@ class Waiting:
         "arrived_ns",
         "asked",
         "deadline",
+        "device_ns",
         "future",
         "key",
+        "on_card",
         "parts",
         "point",
         "queue_ns",
@@ -65,9 +79,10 @@ class Waiting:
         estimate_us: float,
         arrived_ns: int,
         deadline: float | None,
-        future: asyncio.Future[tuple[Reply, int]],
+        future: asyncio.Future[Computed],
+        on_card: bool = False,
     ) -> None:
-        self.point, self.asked = point, asked
+        self.point, self.asked, self.on_card = point, asked, on_card
         self.us_per_row = estimate_us / asked.rows
         self.arrived_ns, self.deadline, self.future = arrived_ns, deadline, future
         hidden = asked.independent
@@ -75,7 +90,7 @@ class Waiting:
         self.key = None if hidden is None else (point, asked.k, hidden.shape[1])
         self.start = 0  # rows before it have been computed
         self.parts: list[TopKReply] = []  # of these rows
-        self.queue_ns = 0
+        self.queue_ns = self.device_ns = 0
         self.ready_at = 0.0  # from when on it is computed also if nobody shares its batch
 
     @property
@@ -88,6 +103,8 @@ class Waiting:
         """Most rows of a batch of such rows."""
         if self.key is None:
             return self.asked.rows
+        if self.on_card:
+            return BUCKET_ROWS
         return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
 
 
@@ -191,13 +208,16 @@ class Batcher:
                 self.rows -= waiting.left
                 self._leave(waiting)
 
-    def take(self) -> Batch | None:
+    def take(self, errands: Collection[object] = ()) -> Batch | None:
         """The next batch, once there is one; None when the queue is closed.
 
-        `done` is to be called with it.
+        `done` is to be called with it. Where there are `errands`, which `wake` tells of, it is
+        empty: they come first.
         """
         with self._changed:
             while not self._closed:
+                if errands:
+                    return Batch([], [])
                 if not self._queue:
                     self._changed.wait()
                 elif (pause_s := self._pause_s(self._queue[0])) > 0:
@@ -205,6 +225,12 @@ class Batcher:
                 else:
                     return self._next()
             return None
+
+    def wake(self) -> bool:
+        """Let workers look at their errands; whether there are workers still."""
+        with self._changed:
+            self._changed.notify_all()
+            return not self._closed
 
     def done(self, batch: Batch, took_us: float, answered: Collection[Waiting]) -> None:
         """A batch has been computed: what is not answered by it waits for its next turn."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from logitsieve.index.cards import DEVICES, is_device
+from logitsieve.index.manifest import is_name
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.hosts import is_loopback
 
@@ -49,6 +51,14 @@ class ServeConfig:
     admin_port: int = field(
         default=50052,
         metadata={"help": "gRPC port of Admin; 0 takes a free one and prints it."},
+    )
+    device: str = field(
+        default="cpu",
+        metadata={"help": "Where models answer: cpu, or a card: cuda, cuda:0, cuda:1, ..."},
+    )
+    model_devices: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "name=device of a model that answers elsewhere than --device says."},
     )
     threads: int = field(
         default=1, metadata={"help": "Threads that compute: requests at once, rows of one request."}
@@ -147,6 +157,7 @@ class ServeConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidRequest(name, getattr(self, name), ", ".join(choices))
+        self._check_devices()
         self._check_tls()
         self._check_who_may_call()
 
@@ -167,6 +178,27 @@ class ServeConfig:
         if self.admin and not known and not is_loopback(self.admin_host):
             allowed = "loopback, unless tokens or tls_client_ca say who may call"
             raise InvalidRequest("admin_host", self.admin_host, allowed)
+
+    def _check_devices(self) -> None:
+        if not is_device(self.device):
+            raise InvalidRequest("device", repr(self.device), DEVICES)
+        for pair in self.model_devices:
+            name, _, device = pair.partition("=")
+            if not is_name(name) or not is_device(device):
+                allowed = f"a model's name, = and one of {DEVICES}"
+                raise InvalidRequest("model_devices", repr(pair), allowed)
+        if len(self.own_devices) < len(self.model_devices):
+            allowed = "each model once"
+            raise InvalidRequest("model_devices", ", ".join(self.model_devices), allowed)
+
+    @property
+    def own_devices(self) -> dict[str, str]:
+        """model -> its device, of those that `model_devices` names."""
+        return dict(pair.split("=") for pair in self.model_devices)
+
+    def device_of(self, model: str) -> str:
+        """Where a model answers."""
+        return self.own_devices.get(model, self.device)
 
     def max_message_bytes(self, dim: int) -> int:
         """The largest request for a model of hidden size `dim`: all rows, targets and ids."""

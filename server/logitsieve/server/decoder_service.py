@@ -66,13 +66,14 @@ class DecoderService:
             asked = method.read(request, self._config, served.decoder.index)
             aim = to_aim(request.target, method.normalizer)
             priced = served.at(aim, asked.rows, asked.k, method.finds_log_z)
-            reply, call.queue_ns = await self._work.run(
+            reply, call.queue_ns, call.device_ns = await self._work.run(
                 priced.point,
                 asked,
                 estimate_us=asked.rows * priced.us_per_row
                 + priced.us_beside(asked.logits, asked.draws),
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,
+                on_card=served.on_card,
             )
             call.answer = reply.answer
             if asked.independent is not None and isinstance(reply, TopKReply):

@@ -40,6 +40,7 @@ class Call:
         "answer",
         "arrived_ns",
         "code",
+        "device_ns",
         "elapsed_ns",
         "id",
         "model",
@@ -55,7 +56,7 @@ class Call:
         self.request_id = ""  # of the client's metadata, or made if the call fails
         self.model = UNKNOWN
         self.answer: Answer | None = None
-        self.queue_ns = 0
+        self.queue_ns = self.device_ns = 0
 
     def finish(self, code: str) -> None:
         """The reply is about to leave."""
@@ -125,6 +126,7 @@ class Metrics(Collector):
         )
         self._queue_seconds = Histograms("queue_seconds", "From arrival to computing", "model")
         self._compute_seconds = Histograms("compute_seconds", "Computing", "model", "head")
+        self._device_seconds = Histograms("device_seconds", "Working on a card", "model", "head")
         self._rows = Counters("rows", "Rows answered", "model", "head")
         self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
@@ -136,7 +138,7 @@ class Metrics(Collector):
         self._index_info = Gauge(
             "logitsieve_index_info",
             "Loaded indexes; always 1",
-            ("model", "version", "digest", "vocabulary", "dim"),
+            ("model", "version", "digest", "vocabulary", "dim", "device"),
             registry=self.registry,
         )
 
@@ -165,8 +167,8 @@ class Metrics(Collector):
         """All indexes that answer by now."""
         self._index_info.clear()
         for index in indexes:
-            sizes = str(index.vocab_size), str(index.dim)
-            self._index_info.labels(index.name, str(index.version), index.digest, *sizes).set(1)
+            rest = index.digest, str(index.vocab_size), str(index.dim), index.device
+            self._index_info.labels(index.name, str(index.version), *rest).set(1)
 
     def reloaded(self, model: str, result: str) -> None:
         """A version that was to be loaded while others served: "ok" or "failed"."""
@@ -199,11 +201,13 @@ class Metrics(Collector):
         self._requests[call.rpc, call.model, call.code] += 1
         self._request_seconds[call.rpc, call.model].add(call.elapsed_ns)
         if call.answer is not None:
-            self._record_answer(call.answer, call.queue_ns)
+            self._record_answer(call.answer, call.queue_ns, call.device_ns)
 
-    def _record_answer(self, answer: Answer, queue_ns: int) -> None:
+    def _record_answer(self, answer: Answer, queue_ns: int, device_ns: int) -> None:
         by_head = answer.model, answer.head
         self._queue_seconds[answer.model,].add(queue_ns)
+        if device_ns:
+            self._device_seconds[by_head].add(device_ns)
         self._compute_seconds[by_head].add(answer.compute_ns)
         # For the few rows of a usual request, Python adds and counts faster than numpy.
         self._rows[by_head] += len(answer.exact)

@@ -25,6 +25,7 @@ from logitsieve.server.logs import event
 from logitsieve.server.routes import Routes, Version
 from logitsieve.server.served import Served
 from logitsieve.types.errors import (
+    DeviceLost,
     IndexUnreadable,
     InvalidRequest,
     LogitsieveError,
@@ -48,10 +49,11 @@ def ignore(stage: str, done: int, total: int) -> None:
 
 
 def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Index:
-    """`open_index` with the server's options."""
+    """`open_index` with the server's options, on the model's device."""
     return open_index(
         path,
         threads=config.threads,
+        device=config.device_of(path.parent.name),
         verify=config.verify,
         kernel_cache=config.kernel_cache,
         progress=progress,
@@ -73,6 +75,10 @@ class Repository:
         self.routes = Routes()
         # Called after every change, by the thread that made it.
         self.changed: Callable[[], object] = lambda: None
+        # Called with what is warm, before it answers, by the thread that loads it.
+        self.prepare: Callable[[LocalDecoder], object] = lambda decoder: None
+        # Called with what a load made known of a card, by the thread that loads.
+        self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
         """(name, version) of every index folder; InvalidRequest if there is none."""
@@ -89,10 +95,15 @@ class Repository:
         return found
 
     def load(self, name: str, number: int, progress: Progress) -> Version:
-        """Open and warm one version at the start; one that fails is kept with its error."""
+        """Open and warm one version at the start; one that fails is kept with its error.
+
+        DeviceLost where its card has failed: no other version will do better there.
+        """
         try:
             served = self._opened(name, number, progress)
             version = Version(name, number, served)
+        except DeviceLost:
+            raise
         except Exception as error:  # whatever is wrong with one version, the others must serve
             version = Version(name, number, error=_told(name, number, error))
         with self._changing:
@@ -121,6 +132,8 @@ class Repository:
                 raise
         except Exception as error:
             self._mark_failed(name, number, _told(name, number, error))
+            if isinstance(error, DeviceLost):
+                self.lost(error)
             if isinstance(error, NOT_AN_INDEX):
                 raise InvalidRequest("version", error, "an index that can be opened") from error
             raise
@@ -202,9 +215,11 @@ class Repository:
                 self._put(self.routes.with_aliases(name, aliases))
         began = monotonic()
         index = self._open(folder / str(number), self._config, progress)
-        _took("load", name, number, "opened and verified", began, digest=index.digest)
+        about = {"digest": index.digest, "device": index.device}
+        _took("load", name, number, "opened and verified", began, **about)
         began, decoder = monotonic(), LocalDecoder(index)
         decoder.warm(progress)
+        self.prepare(decoder)
         _took("warm", name, number, "warmed", began)
         return Served(decoder)
 

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from logitsieve.server.logs import REQUEST_ID, failed, new_request_id, request_id
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.status import Status, to_status
-from logitsieve.types.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from logitsieve.types.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,11 @@ Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply t
 Behaviour = Callable[[bytes, Context, Call], Awaitable[bytes]]
 M = TypeVar("M", bound=Message)
 
-SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline"}
+SHED = {
+    Overloaded: "in_flight",
+    DeadlineExceeded: "deadline",
+    DeviceExhausted: "device_memory",
+}
 
 
 def parse(kind: type[M], message: bytes) -> M:
