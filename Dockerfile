@@ -1,7 +1,8 @@
-# `logitsieve serve` and what it needs: no torch, no compiler, no pip.
+# `logitsieve serve` and what it needs: no torch, no compiler, no pip. The target gpu has the first two.
 #
 #   docker build --tag logitsieve .
 #   docker build --tag logitsieve:faiss --build-arg EXTRAS=faiss .    # also the heads graph and ivf
+#   docker build --tag logitsieve:gpu --target gpu .                  # also --device cuda
 #
 # docs/deployment.md says how it is run. tests/deploy runs these steps without a container engine.
 
@@ -24,7 +25,11 @@ RUN python3 -m venv --without-pip /opt/logitsieve \
         --compile --constraint constraints.txt "$(echo /dist/*.whl)[server${EXTRAS:+,$EXTRAS}]"
 COPY deploy/image/probe.py /opt/logitsieve/probe.py
 
-FROM python:${PYTHON}-slim AS runtime
+FROM builder AS gpu-builder
+RUN python3 -m pip --python /opt/logitsieve/bin/python install \
+        --compile --constraint constraints.txt "$(echo /dist/*.whl)[gpu]"
+
+FROM python:${PYTHON}-slim AS base
 LABEL org.opencontainers.image.title="logitsieve" \
     org.opencontainers.image.description="Fast decoding over huge softmax vocabularies, over gRPC" \
     org.opencontainers.image.version="0.1.0" \
@@ -35,7 +40,6 @@ RUN groupadd --gid 10001 logitsieve \
         --shell /usr/sbin/nologin logitsieve \
     && install --directory --owner 10001 --group 10001 /var/cache/logitsieve \
     && install --directory /models
-COPY --from=builder /opt/logitsieve /opt/logitsieve
 # The cache is the one folder that may be written to, so what wants a temporary file gets it there.
 ENV PATH=/opt/logitsieve/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
@@ -51,3 +55,20 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 ENTRYPOINT ["logitsieve", "serve"]
 # Arguments of `docker run` take the place of all of these.
 CMD ["--models", "/models", "--host", "0.0.0.0", "--kernel-cache", "/var/cache/logitsieve"]
+
+FROM base AS gpu
+# Triton compiles what launches its kernels. Python's headers are in the image, the driver's library
+# comes from the machine.
+USER 0:0
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
+COPY --from=gpu-builder /opt/logitsieve /opt/logitsieve
+ENV TRITON_CACHE_DIR=/var/cache/logitsieve/triton \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# The last one is what is built where no target is named.
+FROM base AS runtime
+COPY --from=builder /opt/logitsieve /opt/logitsieve

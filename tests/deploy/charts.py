@@ -14,6 +14,8 @@ from tests.deploy.dockerfile import REPOSITORY
 
 CHART = REPOSITORY / "deploy" / "helm" / "logitsieve"
 
+GPU_VALUES = CHART.parent / "values-gpu.yaml"
+
 # Values files that between them take every branch of every template.
 VARIANTS: dict[str, str] = {
     "defaults": "",
@@ -42,6 +44,7 @@ VARIANTS: dict[str, str] = {
               podSelector: {matchLabels: {decodes: "yes"}}
           monitoring: []
     """,
+    "on cards": GPU_VALUES.read_text(encoding="utf-8"),
     "everything": """
         image:
           repository: images.example/logitsieve
@@ -54,6 +57,8 @@ VARIANTS: dict[str, str] = {
           host: "::"
           admin: true
           admin_port: 50055
+          device: cpu
+          model_devices: [large=cuda, larger=cuda:1]
           threads: 4
           max_rows: 4096
           max_k: 64

@@ -16,7 +16,9 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-
 
 @dataclass(frozen=True)
 class Stage:
-    """One FROM and what follows: (instruction, its text) in order; `arguments` are those of ARG."""
+    """One FROM and what follows: (instruction, its text) in order, those of an earlier stage that
+    it is FROM before its own.
+    """
 
     name: str
     base: str
@@ -28,6 +30,11 @@ class Stage:
     def one(self, instruction: str) -> str:
         [text] = self.all(instruction)
         return text
+
+    @property
+    def user(self) -> str:
+        """Who the image runs as."""
+        return self.all("USER")[-1]
 
     def words(self, instruction: str) -> list[str]:
         """An instruction in exec form."""
@@ -49,18 +56,21 @@ def assignments(text: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def read(path: Path = REPOSITORY / "Dockerfile") -> list[Stage]:
+def read(path: Path = REPOSITORY / "Dockerfile") -> dict[str, Stage]:
     """The stages of a Dockerfile; the ARG before the first FROM stand in for `${NAME}` in FROM."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
-    stages: list[Stage] = []
+    stages: dict[str, Stage] = {}
     shared: dict[str, str] = {}
     for name, text in (line.split(None, 1) for line in lines if line):
         if name == "FROM":
             base, _, stage = Template(text).substitute(shared).partition(" AS ")
-            stages.append(Stage(stage, base))
+            found = Stage(stage, base)
+            if parent := stages.get(base):
+                found = Stage(stage, parent.base, list(parent.steps))
+            stages[stage] = found
         elif stages:
-            stages[-1].steps.append((name, text))
+            found.steps.append((name, text))
         else:
             shared |= assignments(text)
     return stages

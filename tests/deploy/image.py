@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.deploy.dockerfile import REPOSITORY, Stage, assignments, read
 
 CACHE = "/var/cache/logitsieve"
+STAGES = ("builder", "runtime")  # what the image without a card is made of
 BUILD_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 HOLD = """
@@ -99,7 +100,7 @@ class Image:
     def __init__(self, folder: Path, holder: subprocess.Popen[str]) -> None:
         self._folder = folder
         self._enter = ["nsenter", "--target", str(holder.pid), "--mount"]
-        self.builder, self.runtime = read()
+        self.builder, self.runtime = (read()[name] for name in STAGES)
 
     def build(self) -> None:
         """Every step of both stages that changes files."""
@@ -164,8 +165,7 @@ def _chroot(root: Path, environment: dict[str, str]) -> list[str]:
 @contextmanager
 def built(folder: Path) -> Iterator[Image]:
     """The image; all that it wrote is gone afterwards."""
-    stages = " ".join(stage.name for stage in read())
-    arguments = [str(folder), stages, sys.base_prefix, str(REPOSITORY)]
+    arguments = [str(folder), " ".join(STAGES), sys.base_prefix, str(REPOSITORY)]
     command = ["unshare", "--mount", "sh", "-c", HOLD, "hold", *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

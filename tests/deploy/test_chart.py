@@ -18,7 +18,7 @@ from logitsieve.types.hosts import is_loopback
 from tests.deploy.charts import CHART, VARIANTS, Rendered, render
 from tests.deploy.dockerfile import PROJECT, read
 
-USER = int(read()[-1].one("USER").partition(":")[0])
+USER = int(read()["runtime"].user.partition(":")[0])
 NEWEST = "1.37"
 # The oldest that Chart.yaml allows, and the newest that there are schemas for.
 METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
@@ -227,3 +227,13 @@ def test_a_digest_goes_before_the_tag() -> None:
     assert render("image: {tag: next}").container["image"] == "logitsieve:next"
     values = f'image: {{tag: next, digest: "{digest}"}}'
     assert render(values).container["image"] == f"logitsieve@{digest}"
+
+
+def test_on_cards_each_pod_has_one_and_says_so_to_the_server() -> None:
+    rendered = render(VARIANTS["on cards"])
+    assert rendered.container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert "nvidia.com/gpu" not in render().container["resources"]["limits"]
+    assert rendered.options["device"] == "cuda"
+    assert "device" not in render().options
+    assert rendered.container["image"] == "logitsieve:gpu"
+    assert "gpu" in read()

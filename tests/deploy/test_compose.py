@@ -13,7 +13,7 @@ from tests.deploy.dockerfile import REPOSITORY, read
 COMPOSE = yaml.safe_load((REPOSITORY / "deploy" / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SERVERS = {name: service for name, service in SERVICES.items() if name.startswith("logitsieve")}
-RUNTIME = read()[-1]
+RUNTIME = read()["runtime"]
 OPTIONS = dict(zip(RUNTIME.words("CMD")[::2], RUNTIME.words("CMD")[1::2], strict=True))
 
 each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
@@ -68,3 +68,17 @@ def test_servers_run_what_the_image_says(server: dict[str, Any]) -> None:
     assert health == [*RUNTIME.health[:-1], RUNTIME.health[-1].replace("healthz", "readyz")]
     # The default of --drain-s, and time for the rest.
     assert int(server["stop_grace_period"].removesuffix("s")) > 10 + 10
+
+
+def test_on_cards_the_same_servers_each_reserve_one() -> None:
+    text = (REPOSITORY / "deploy" / "compose.gpu.yaml").read_text(encoding="utf-8")
+    changed = yaml.safe_load(text)["services"]
+    assert changed.keys() == SERVERS.keys()
+    for server in changed.values():
+        [reserved] = server["deploy"]["resources"]["reservations"]["devices"]
+        assert reserved == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+        assert server["command"] == [*RUNTIME.words("CMD"), "--device", "cuda"]
+        assert server["build"] == {"context": "..", "target": "gpu"}
+        assert server["image"] == "logitsieve:gpu"
+        # What is not said here is what compose.yaml says.
+        assert server.keys() == {"image", "build", "command", "deploy"}

@@ -11,17 +11,22 @@ from tests.deploy.dockerfile import PROJECT, REPOSITORY, Stage, assignments, rea
 
 @pytest.fixture(scope="module")
 def builder() -> Stage:
-    return read()[0]
+    return read()["builder"]
 
 
 @pytest.fixture(scope="module")
 def runtime() -> Stage:
-    return read()[-1]
+    return read()["runtime"]
 
 
-def test_both_stages_begin_with_the_same_python(builder: Stage, runtime: Stage) -> None:
-    assert [stage.name for stage in read()] == ["builder", "runtime"]
-    assert builder.base == runtime.base == "python:3.11-slim"
+@pytest.fixture(scope="module")
+def gpu() -> Stage:
+    return read()["gpu"]
+
+
+def test_all_stages_begin_with_the_same_python_and_the_last_needs_no_card() -> None:
+    assert [*read()] == ["builder", "gpu-builder", "base", "gpu", "runtime"]
+    assert {stage.base for stage in read().values()} == {"python:3.11-slim"}
 
 
 def test_what_is_copied_is_there_and_is_all_that_is_sent(builder: Stage) -> None:
@@ -43,6 +48,30 @@ def test_it_runs_as_a_fixed_user_that_is_not_root(runtime: Stage) -> None:
     assert runtime.one("USER") == "10001:10001"
     names = [name for name, _ in runtime.steps]
     assert "RUN" not in names[names.index("USER") :]
+
+
+def test_the_image_for_a_card_is_the_other_with_what_a_card_needs(
+    gpu: Stage, runtime: Stage
+) -> None:
+    extra = [step for step in gpu.steps if step not in runtime.steps]
+    assert [name for name, _ in extra] == ["USER", "RUN", "COPY", "ENV"]
+    assert extra[2][1] == "--from=gpu-builder /opt/logitsieve /opt/logitsieve"
+    assert [step for step in runtime.steps if step not in gpu.steps] == [
+        ("COPY", "--from=builder /opt/logitsieve /opt/logitsieve")
+    ]
+    install = read()["gpu-builder"].all("RUN")[-1]
+    assert install.endswith('--constraint constraints.txt "$(echo /dist/*.whl)[gpu]"')
+    assert "gpu" in PROJECT["project"]["optional-dependencies"]
+    names = [name for name, _ in gpu.steps]
+    assert gpu.user == runtime.user
+    assert "RUN" not in names[len(names) - 1 - names[::-1].index("USER") :]
+
+
+def test_what_a_card_compiles_goes_to_the_one_folder_that_can_be_written(gpu: Stage) -> None:
+    options = gpu.words("CMD")
+    cache = options[options.index("--kernel-cache") + 1]
+    assert gpu.environment["TRITON_CACHE_DIR"].startswith(f"{cache}/")
+    assert gpu.environment["TMPDIR"] == cache
 
 
 def test_signals_reach_the_server(runtime: Stage) -> None:
