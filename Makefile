@@ -27,6 +27,9 @@ unit: .venv           ## fast tests
 test-system: .venv    ## tests that install packages, kill processes or start other servers
 	$(BIN)/pytest -m system
 
+test-gpu:             ## what runs on a card, on a card: with the python that PYTHON names
+	TRITON_INTERPRET=0 $(PYTHON) -m pytest tests/kernels/gpu tests/heads/card tests/decoding/test_card.py
+
 test: check unit test-system   ## everything
 
 bench: .venv          ## timings against the exact softmax of numpy, torch and faiss
@@ -38,4 +41,4 @@ race: .venv           ## every method on one dataset: make race DATA=lm-docs (do
 proto: .venv          ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve check unit test-system test bench race proto
+.PHONY: demo serve check unit test-system test-gpu test bench race proto

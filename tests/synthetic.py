@@ -1,4 +1,4 @@
-"""Small seeded softmaxes and the arrays of every head over them."""
+"""Small seeded softmaxes and the arrays of every head over them; faiss only where one needs it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from logitsieve.heads import HEADS, Head, Softmax
-from logitsieve.heads.clustering import cluster_arrays
 from logitsieve.heads.reduction import augmented
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.index_builder.fit_graph import graph_arrays as build_graph
 from logitsieve.index_builder.fit_svd import preview_arrays
 from logitsieve.kernels.lsh import bucket_tables
 
@@ -76,11 +74,15 @@ def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
 
 def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     """Ten clusters."""
+    from logitsieve.heads.clustering import cluster_arrays
+
     return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
 
 
 def graph_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     """Few links, so that some rows are not found."""
+    from logitsieve.index_builder.fit_graph import graph_arrays as build_graph
+
     config = BuildConfig(graph_links=4, graph_build_ef=8)
     return build_graph(_finite(softmax), augmented, config)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from threading import local
-from typing import ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,11 +25,39 @@ from logitsieve.heads.part import Part
 from logitsieve.kernels.gpu.plans import Found, Plan, above, empty_found
 from logitsieve.kernels.gpu.plans.exact import fits
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import ArrayLike, Candidates, TopK
+from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, TopK
 
 LARGEST_BUCKET = 256  # rows at once; more are answered in turns
 RUNNERS_KEPT = 32  # of a head in a thread: buckets times ks
 WARM_K = (1, 5, 10)
+
+
+def nothing(plan: Any, part: slice) -> None:
+    """What most plans read besides hidden."""
+
+
+class Asked(NamedTuple):
+    """What is to be found for rows of hidden."""
+
+    name: tuple[object, ...]  # of plans that are alike but for their size
+    plan: Callable[[Tensor], Plan]
+    fill: Callable[[Any, slice], None] = nothing  # writes what else the plan reads for those rows
+
+    def filling(self, part: slice) -> Callable[[Any], None]:
+        """`fill` for those rows."""
+        return lambda plan: self.fill(plan, part)
+
+
+def turns(rows: int) -> Iterator[slice]:
+    """Buckets that are answered one after the other."""
+    for start in range(0, rows, LARGEST_BUCKET):
+        yield slice(start, min(rows, start + LARGEST_BUCKET))
+
+
+def refuse_unanswered(bad: Bool) -> None:
+    """InvalidRequest for the first row of hidden that `bad` [B] marks."""
+    if bad.any():
+        refuse_row(int(bad.argmax()))
 
 
 class CardHead(ABC):
@@ -90,27 +118,19 @@ class CardHead(ABC):
             np.empty(rows, np.bool_),
             np.empty(rows, np.int32),
         )
-        for start in range(0, rows, LARGEST_BUCKET):
-            part = slice(start, min(rows, start + LARGEST_BUCKET))
-            answers = self._runner(part.stop - part.start, k).answer_host(hidden[part])
-            for mine, theirs in zip(found, answers, strict=True):
-                mine[part] = theirs
-        if (found[0][:, 0] < 0).any():
-            refuse_row(int((found[0][:, 0] < 0).argmax()))
+        self._find_arrays(Asked(("topk", k), partial(self.plan, k=k)), hidden, found)
+        refuse_unanswered(found[0][:, 0] < 0)
         return TopK(*found)
 
     def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
         k, rows = checked_k(k, self._vocab_size), len(hidden)
         if self.fits(k):
             found = empty_found(rows, k, hidden.device)
-            for start in range(0, rows, LARGEST_BUCKET):
-                part = slice(start, min(rows, start + LARGEST_BUCKET))
-                own = Found(*(each[part] for each in found))
-                self._runner(part.stop - part.start, k).answer(hidden[part], own)
+            self._find_tensors(Asked(("topk", k), partial(self.plan, k=k)), hidden, found)
         else:
             found = self._from_host(hidden, k)
-        if check and bool((found.ids[:, 0] < 0).any()):
-            refuse_row(int((found.ids[:, 0] < 0).int().argmax()))
+        if check:
+            refuse_unanswered((found.ids[:, 0] < 0).cpu().numpy())
         return TopK(found.ids, found.logits, found.exact.bool(), found.scanned)  # type: ignore[arg-type]
 
     def _from_host(self, hidden: Tensor, k: int) -> Found:
@@ -141,22 +161,34 @@ class CardHead(ABC):
         for rows in buckets if self._card.graphs else [1]:
             for k in WARM_K:
                 if self.fits(k):
-                    self._runner(rows, k)
+                    self._runner(Asked(("topk", k), partial(self.plan, k=k)), rows)
 
-    def _runner(self, rows: int, k: int) -> Runner:
+    def _find_arrays(self, asked: Asked, hidden: Float32, found: Sequence[np.ndarray]) -> None:
+        """What `asked` makes of the rows of hidden [B, D], a bucket at a time."""
+        for part in turns(len(hidden)):
+            runner = self._runner(asked, part.stop - part.start)
+            answers = runner.answer_host(hidden[part], asked.filling(part))
+            for mine, theirs in zip(found, answers, strict=True):
+                mine[part] = theirs
+
+    def _find_tensors(self, asked: Asked, hidden: Tensor, found: Sequence[Tensor]) -> None:
+        """The same on the card; nothing is waited for."""
+        for part in turns(len(hidden)):
+            runner = self._runner(asked, part.stop - part.start)
+            own = [each[part] for each in found]
+            runner.answer(hidden[part], own, asked.filling(part))
+
+    def _runner(self, asked: Asked, rows: int) -> Runner:
         """This thread's runner for so many rows, made when first asked for."""
-        runners: OrderedDict[tuple[int, int], Runner] = self._local.__dict__.setdefault(
+        runners: OrderedDict[tuple[object, ...], Runner] = self._local.__dict__.setdefault(
             "runners", OrderedDict()
         )
-        key = above(rows), k
-        runner = runners.pop(key, None) or self._made(*key)
+        key = (*asked.name, above(rows))
+        runner = runners.pop(key, None) or Runner(self._card, asked.plan, above(rows))
         runners[key] = runner
         if len(runners) > RUNNERS_KEPT:
             runners.popitem(last=False)
         return runner
-
-    def _made(self, rows: int, k: int) -> Runner:
-        return Runner(self._card, partial(self.plan, k=k), rows)
 
     def _ready(self, hidden: Tensor) -> Tensor:
         """[B, D] of a floating type; InvalidRequest names what is wrong."""

@@ -6,26 +6,21 @@ Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 from torch import Tensor
 
+from logitsieve.heads.card.exact import CardExact
 from logitsieve.heads.card.head import CardHead
+from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.svd import SvdHead
 from logitsieve.kernels.gpu.plans import Plan
 from logitsieve.kernels.gpu.plans.certified import CertifiedPlan
-from logitsieve.kernels.gpu.plans.exact import ExactPlan
 from logitsieve.kernels.gpu.plans.frequency import frequency_on
 from logitsieve.kernels.gpu.plans.screen import Screen, ScreenPlan, screen_on
 from logitsieve.kernels.gpu.plans.svd import Preview, preview_on, svd_plan
 from logitsieve.kernels.gpu.plans.svd import fits as svd_fits
-from logitsieve.types.results import ArrayLike, Bounds, Float32
-
-
-class CardExact(CardHead):
-    """Looks at every row of W."""
-
-    def plan(self, hidden: Tensor, k: int) -> Plan:
-        """One pass over W."""
-        return ExactPlan(self._card.matrix, hidden, k)
+from logitsieve.types.results import ArrayLike, Bounds, Float32, Float64, Int32
 
 
 class CardCertified(CardHead):
@@ -37,8 +32,15 @@ class CardCertified(CardHead):
 
     def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
         """The bounds of the head on the host."""
-        found: Bounds = self.plain.bounds(hidden, k)  # type: ignore[attr-defined]
-        return found
+        return self._host.bounds(hidden, k)
+
+    def draw(self, *asked: Any, **fine: Any) -> tuple[Int32, Float64, Int32]:
+        """The draws of the head on the host, by rejection under its bounds."""
+        return self._host.draw(*asked, **fine)
+
+    @property
+    def _host(self) -> CertifiedHead:
+        return cast(CertifiedHead, self.plain)
 
 
 class CardScreen(CardHead):
@@ -84,8 +86,7 @@ class CardSvd(CardHead):
 
     def scores(self, hidden: Float32) -> Float32:
         """The preview of all logits, [B, V], as the head on the host has it."""
-        found: Float32 = self.plain.scores(hidden)  # type: ignore[attr-defined]
-        return found
+        return cast(SvdHead, self.plain).scores(hidden)
 
     def _preview(self, width: int) -> Preview:
         card, arrays = self._card, self._arrays

@@ -5,10 +5,10 @@ Shape letters: B rows that the plan was made for, D hidden size, K answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import local
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from logitsieve.heads.card.card import Card
 from logitsieve.heads.card.device import own_stream, using
-from logitsieve.kernels.gpu.plans import Found, Plan
+from logitsieve.kernels.gpu.plans import Plan
 from logitsieve.types.results import Float32
 
 _spent = local()
@@ -31,7 +31,11 @@ class Staged(NamedTuple):
     """Pinned memory, so that the card copies by itself."""
 
     hidden: Tensor  # [B, D]
-    found: Found
+    found: tuple[Tensor, ...]
+
+
+def as_it_is(plan: Any) -> None:
+    """A plan that takes nothing but hidden."""
 
 
 class Runner:
@@ -52,7 +56,7 @@ class Runner:
             hidden = torch.full(shape, torch.nan, dtype=torch.float32, device=self._device)
             self._plan = plan(hidden)
             self._staged = Staged(
-                self._beside(hidden), Found(*(self._beside(each) for each in self._plan.found))
+                self._beside(hidden), tuple(self._beside(each) for each in self._plan.found)
             )
             with self._turn:
                 self._plan.run()  # compiles what is not compiled
@@ -68,25 +72,34 @@ class Runner:
             return nullcontext()
         return torch.cuda.stream(own_stream(self._device))
 
-    def answer(self, hidden: Tensor, found: Found) -> None:
-        """Answer a few rows on the card into tensors there; nothing is waited for."""
+    def answer(
+        self, hidden: Tensor, found: Sequence[Tensor], fill: Callable[[Any], None] = as_it_is
+    ) -> None:
+        """Answer a few rows on the card into tensors there; nothing is waited for.
+
+        `fill` writes what else the plan reads.
+        """
         rows = len(hidden)
         with using(self._device):
             self._after_the_last()
             self._plan.hidden[:rows].copy_(hidden)
+            fill(self._plan)
             self._launch(rows)
             for theirs, mine in zip(found, self._plan.found, strict=True):
                 theirs.copy_(mine[:rows])
             self._mark(self._done)
 
-    def answer_host(self, hidden: Float32) -> tuple[np.ndarray, ...]:
-        """Answer a few rows of the host: ids, logits, exact and scanned, valid until the next."""
+    def answer_host(
+        self, hidden: Float32, fill: Callable[[Any], None] = as_it_is
+    ) -> tuple[np.ndarray, ...]:
+        """Answer a few rows of the host in arrays that are valid until the next."""
         rows = len(hidden)
         with using(self._device), self._own_stream():
             self._after_the_last()
-            self._staged.hidden[:rows] = torch.from_numpy(hidden)
+            self._staged.hidden.numpy()[:rows] = hidden  # which may be read-only
             self._mark(self._began)
             self._plan.hidden[:rows].copy_(self._staged.hidden[:rows], non_blocking=True)
+            fill(self._plan)
             self._launch(rows)
             for theirs, mine in zip(self._staged.found, self._plan.found, strict=True):
                 theirs.copy_(mine, non_blocking=True)

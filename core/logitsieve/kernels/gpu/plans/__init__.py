@@ -22,10 +22,14 @@ class Found(NamedTuple):
 
 
 class Plan(Protocol):
-    """Everything that is launched for B rows and K answers."""
+    """Everything that is launched for B rows."""
 
     hidden: Tensor  # [B, D] float32
-    found: Found
+
+    @property
+    def found(self) -> tuple[Tensor, ...]:
+        """What is found for each row: a Found, of plans that look for the k best."""
+        ...
 
     def run(self) -> None:
         """Launch it all; nothing is waited for."""

@@ -1,0 +1,1 @@
+"""What a call costs on a card, beside PyTorch's: `python -m benchmarks.gpu`."""

@@ -1,0 +1,92 @@
+"""The softmaxes that are measured, and the heads over them, fitted on the card.
+
+The screen is spherical k-means with lists of all labels that a cluster's contexts had: plainer than
+what the builder learns, so its precision is measured beside its time.
+
+Shape letters: V vocabulary, D hidden size, N contexts, C clusters, K labels of a context.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from benchmarks.race.synthetic import generate
+from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads.card import CardHead, card_heads
+from logitsieve.heads.part import Arrays
+from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.types.floats import narrowed
+from logitsieve.types.results import Float32
+
+DEEP = 20  # labels of a context that its cluster's list must hold
+ITERATIONS = 12
+CODED = (64, 256)  # bytes of a row of the sketch: coarse ones, which a card does not read, and fine
+
+
+class Shape(NamedTuple):
+    """A vocabulary and a hidden size."""
+
+    vocab_size: int
+    dim: int
+
+
+class Made(NamedTuple):
+    """A softmax of a type, its heads on the card, and contexts that decided nothing."""
+
+    softmax: Softmax
+    heads: dict[str, CardHead]
+    test: Float32
+
+
+def make(shape: Shape, dtype: str, contexts: int, clusters: int, device: torch.device) -> Made:
+    """W with the statistics of a real language model, stored as `dtype`."""
+    made = generate(shape.vocab_size, shape.dim)
+    softmax = Softmax(narrowed(made.weight, dtype), made.bias)
+    parts: dict[str, Arrays] = {
+        "sketch": encode(softmax, rotation(softmax, made.fit[:20_000]), Widths(*CODED))
+    }
+    knobs: dict[str, dict[str, float]] = {"exact": {}, "certified": {}}
+    exact = card_heads(HEADS, softmax, parts, knobs, 1, device)["exact"]
+    parts["screen"] = lists(exact, torch.from_numpy(made.fit[:contexts]).to(device), clusters)
+    heads = card_heads(HEADS, softmax, parts, {**knobs, "screen": {}}, 1, device)
+    return Made(softmax, heads, made.test[:contexts])
+
+
+def lists(exact: CardHead, fit: Tensor, clusters: int) -> dict[str, np.ndarray]:
+    """The arrays of a screen of so many clusters over the contexts `fit` [N, D]."""
+    centroids, owners = k_means(fit, clusters)
+    labels = exact.topk(fit, DEEP).ids
+    owned = owners[:, None].expand(-1, DEEP)
+    pairs = torch.stack([owned.flatten(), torch.as_tensor(labels).flatten()])
+    own, ids = np.unique(pairs.cpu().numpy(), axis=1)
+    offsets = np.searchsorted(own, np.arange(len(centroids) + 1))
+    return {
+        "centroids": centroids.cpu().numpy(),
+        "offsets": offsets.astype(np.int32),
+        "ids": ids.astype(np.int32),
+    }
+
+
+def k_means(rows: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
+    """Centroids [C, D] of norm 1, none of them empty, and the cluster of each row [N]."""
+    unit = normalize(rows.float())
+    picked = torch.randperm(len(unit), generator=torch.Generator().manual_seed(0))[:clusters]
+    centroids = unit[picked.to(unit.device)]
+    for _ in range(ITERATIONS):
+        used, owners = _owners(unit, centroids)
+        sums = torch.zeros((len(used), unit.shape[1]), device=unit.device)
+        centroids = normalize(sums.index_add_(0, owners, unit))
+    used, owners = _owners(unit, centroids)
+    return centroids[used], owners
+
+
+def _owners(unit: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """The centroids that have rows, and for each row which of those is its."""
+    nearest = (unit @ centroids.T).argmax(1)
+    used = nearest.bincount(minlength=len(centroids)).nonzero()[:, 0]
+    return used, torch.searchsorted(used, nearest)
