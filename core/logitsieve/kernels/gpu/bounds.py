@@ -60,7 +60,7 @@ def _code_sums(codes, planes, ids, rows, B, V, WIDTH: tl.constexpr):
     if rows.shape[0] == 1:
         row = planes + tl.sum(rows, 0).to(tl.int64) * 2 * WIDTH
         sums = tl.zeros([ids.shape[0], STEP], tl.int32)
-        for t in range(0, WIDTH, STEP):
+        for t in tl.range(0, WIDTH, STEP, loop_unroll_factor=4):
             q = tl.load(starts + (t + lane)[None, :], mask=mask, other=0).to(tl.int32)
             upper = tl.load(row + t + lane).to(tl.int32)
             r = 128 * upper + tl.load(row + WIDTH + t + lane).to(tl.int32)

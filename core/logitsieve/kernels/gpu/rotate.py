@@ -42,7 +42,7 @@ def _dots(basis, hidden, places, rows, B, D, STEP: tl.constexpr):
     if rows.shape[0] == 1:
         row = hidden + tl.sum(rows, 0).to(tl.int64) * D
         sums = tl.zeros([places.shape[0], STEP], tl.float32)
-        for d in range(0, D, STEP):
+        for d in tl.range(0, D, STEP, loop_unroll_factor=4):
             within = d + lane < D
             mask = inside[:, None] & within[None, :]
             b = tl.load(starts + (d + lane)[None, :], mask=mask, other=0.0)

@@ -27,7 +27,7 @@ __all__ = ["CertifiedPlan", "fits"]
 
 SEEDS = 2  # groups whose rows give the threshold, for each answer: kernels/cuts.py
 LEAST_ROOM, MOST_ROOM = 256, 4096  # ids of a row's list, so that one program can rank it
-BOUNDED, SETTLED = 64, 8  # rows that a program bounds again, or computes, at once
+BOUNDED, SETTLED = 64, 16  # rows that a program bounds again, or computes, at once
 PROGRAMS = 2048  # that these two steps are divided among
 
 
