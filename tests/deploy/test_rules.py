@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.devices import Devices
 from logitsieve.server.live import Live
 from logitsieve.server.metrics import Metrics
 from tests.deploy.dockerfile import REPOSITORY
@@ -29,6 +31,7 @@ def exported() -> set[str]:
     """Every series of a server, by the names that queries have for them."""
     metrics = Metrics()
     Live(metrics.registry, list)
+    Devices(ServeConfig(), metrics.registry)
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(metrics.text().decode())

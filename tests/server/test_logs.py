@@ -120,7 +120,7 @@ def test_the_life_of_a_version(
     of_2 = of_1 | {"version": "2"}
     with administered(loop, config_of(tmp_path, kernel_cache)) as served:
         assert events(written, "load", "warm", "available") == [
-            of_1 | {"event": "load", "digest": first},
+            of_1 | {"event": "load", "digest": first, "device": "cpu"},
             of_1 | {"event": "warm"},
             of_1 | {"event": "available"},
         ]
@@ -130,7 +130,7 @@ def test_the_life_of_a_version(
         new = of_2 | {"digest": second}
         alias: dict[str, Any] = {"level": "info", "event": "alias", "model": "demo"}
         assert events(written, "load", "warm", "swap", "alias", "available") == [
-            new | {"event": "load"},
+            new | {"event": "load", "device": "cpu"},
             of_2 | {"event": "warm"},
             alias | {"alias": "stable", "version": "2"},
             new | {"event": "swap", "replaced": "", "alias": "stable"},
