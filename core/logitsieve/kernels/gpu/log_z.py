@@ -1,0 +1,44 @@
+"""log Z: the logarithm of the sum of e^{scale x} over all ids, from what one pass over W left.
+
+Listed groups are summed from exact logits, the rest from float32 sums relative to each group's
+largest; all is added up in float64. The rest is off by e^{scale slack} at most, and by far less in
+truth: that, times its share of the weight, is the error of log Z beside 2e-7 of rounding.
+
+Shape letters: B rows of hidden, G groups, N draws, C groups listed at most.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from logitsieve.kernels.gpu.finalists import largest_logit
+from logitsieve.kernels.gpu.status import REFUSED
+
+
+@triton.jit
+def log_z_kernel(
+    scale, maxima, sums, cuts, values, counts, crowded, tops, totals, status, log_z, G, slots,
+    C: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """log_z [B], NaN for rows REFUSED. GROUPS is a power of two, G or more."""
+    row = tl.program_id(0).to(tl.int64)
+    flat, factor = row * slots, tl.load(scale)
+    most = largest_logit(values, counts, crowded, tops, row, slots, C, GROUP, SHARES)
+    if tl.load(crowded + flat) > 0:
+        share = row * SHARES + tl.arange(0, SHARES)
+        apart = (tl.load(tops + share) - most) * factor
+        total = tl.sum(tl.load(totals + share) * tl.exp(apart), 0)
+    else:
+        place = tl.arange(0, C * GROUP)
+        inside = place < tl.load(counts + flat) * GROUP
+        found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
+        total = tl.sum(tl.exp((found - most) * factor), 0)
+        group = tl.arange(0, GROUPS)
+        top = tl.load(maxima + flat * G + group, mask=group < G, other=float("-inf"))
+        rest = tl.load(sums + row * G + group, mask=group < G, other=0.0).to(tl.float64)
+        weights = rest * tl.exp((top.to(tl.float64) - most) * factor)
+        total += tl.sum(tl.where(top < tl.load(cuts + row), weights, 0.0), 0)
+    found = most * factor + tl.log(total)
+    refused = tl.load(status + row) == REFUSED
+    tl.store(log_z + row, tl.where(refused, float("nan"), found))

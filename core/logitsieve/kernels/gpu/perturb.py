@@ -1,0 +1,71 @@
+"""One pass over W: float32 logits, their exponentials, and logits with noise, by groups of ids.
+
+A draw from softmax(scale x) takes the id with the largest scale x + G, G being Gumbel noise. Here
+that is a x + b G, a and b being scale and 1, or 1 and 1 / scale where scale is above 1: the order
+is the same, and nothing overflows. Of each group and draw only the largest is kept.
+
+Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of GROUP ids, N draws. Slot 0
+of the N + 1 of a row holds logits without noise, slot n + 1 those of draw n.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from logitsieve.kernels.gpu.noise import gumbel32, random_words
+from logitsieve.kernels.gpu.scan import tile_logits
+
+
+@triton.jit
+def perturb_kernel(
+    weight, bias, hidden, scale, seeds, step, maxima, sums, B, V, D, G, draws,
+    GROUP: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """maxima [B, N + 1, G]; sums [B, G] of e^{scale (x - the group's largest)}.
+
+    Programs are (tiles of BLOCK_V ids, BLOCK_B rows). seeds [B], step [1] int64, scale [1] float64.
+    """
+    tile, block = tl.program_id(0), tl.program_id(1)
+    ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
+    logits = tile_logits(weight, bias, hidden, ids, rows, B, V, D, BLOCK_D)
+    count: tl.constexpr = BLOCK_V // GROUP
+    groups, wide = tile * count + tl.arange(0, count), rows.to(tl.int64)[None, :]
+    real = (groups < G)[:, None] & (rows < B)[None, :]
+    most, total = group_sums(tl.reshape(logits, [count, GROUP, BLOCK_B]), tl.load(scale))
+    starts = wide * (draws + 1) * G + groups[:, None]
+    tl.store(maxima + starts, most, mask=real)
+    tl.store(sums + wide * G + groups[:, None], total, mask=real)
+    pairs: tl.constexpr = BLOCK_V // 2
+    seed, now = tl.load(seeds + rows, mask=rows < B, other=0)[None, :], tl.load(step)
+    pair = (tile * pairs + tl.arange(0, pairs))[:, None]
+    a, b = factors(tl.load(scale))
+    halves = tl.permute(tl.reshape(logits, [pairs, 2, BLOCK_B]), (0, 2, 1))
+    even, odd = tl.split(halves)
+    for draw in range(draws):
+        most = tl.maximum(*perturbed(even, odd, seed, now, draw, pair, a, b))
+        most = tl.max(tl.reshape(most, [count, GROUP // 2, BLOCK_B]), 1)
+        tl.store(maxima + starts + (draw + 1) * G, most, mask=real)
+
+
+@triton.jit
+def group_sums(logits, scale):
+    """The largest of logits [groups, ids, rows] of each group, and the sum relative to it."""
+    most = tl.max(logits, 1)
+    # Nothing is left of a group that is banned altogether.
+    least = tl.where(most > float("-inf"), most, 0.0)
+    apart = (logits - tl.expand_dims(least, 1)) * scale.to(tl.float32)
+    return most, tl.sum(tl.exp(apart), 1)
+
+
+@triton.jit
+def factors(scale):
+    """float32 a and b: a x + b G is scale x + G, or that over scale."""
+    return tl.minimum(scale, 1.0).to(tl.float32), tl.minimum(1.0 / scale, 1.0).to(tl.float32)
+
+
+@triton.jit
+def perturbed(even, odd, seed, step, draw, pair, a, b):
+    """float32 logits of even and odd ids with their noise; near.py bounds what they may be off."""
+    low, high, other_low, other_high = random_words(seed, step, draw, pair)
+    return even * a + gumbel32(low, high) * b, odd * a + gumbel32(other_low, other_high) * b
