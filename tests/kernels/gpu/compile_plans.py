@@ -15,7 +15,11 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from logitsieve.kernels.gpu.matrix import Matrix
+from logitsieve.kernels.gpu.plans.draws import DrawPlan
 from logitsieve.kernels.gpu.plans.exact import ExactPlan
+from logitsieve.kernels.gpu.plans.log_z import Edits, LogZPlan
+from logitsieve.kernels.gpu.plans.logits import LogitsPlan
+from tests.kernels.gpu.compile_lists import run_lists, run_svd
 
 TYPES = (torch.float32, torch.float16, torch.int16)
 
@@ -64,6 +68,22 @@ def run_plans() -> None:
     for dtype in TYPES:
         for rows in (1, 33):
             ExactPlan(matrix(dtype), torch.zeros((rows, 64)), 5).run()
+            run_lists(matrix(dtype), torch.zeros((rows, 64)))
+            run_svd(matrix(dtype, 20_000), torch.zeros((rows, 64)))
+            run_sums(dtype, torch.zeros((rows, 64)))
+
+
+def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
+    """Named logits, log Z and draws, with edits and without."""
+    rows, step = len(hidden), torch.zeros(1, dtype=torch.int64)
+    seeds, scale = torch.zeros(rows, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
+    ids, values = torch.zeros(2, dtype=torch.int32), torch.zeros(2, dtype=torch.float64)
+    edits = Edits(torch.zeros(rows + 1, dtype=torch.int64), ids, values)
+    LogitsPlan(matrix(dtype), hidden).run()
+    LogitsPlan(matrix(dtype), hidden, torch.zeros((rows, 3), dtype=torch.int32)).run()
+    LogZPlan(matrix(dtype), hidden, scale).run()
+    for instead in (None, edits):
+        DrawPlan(matrix(dtype), hidden, 3, seeds, step, scale, instead).run()
 
 
 if __name__ == "__main__":
