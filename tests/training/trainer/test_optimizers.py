@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from logitsieve.training.trainer import TrainConfig
+from logitsieve.training.trainer.config import ADAGRAD_LR
 from logitsieve.training.trainer.optimizers import head_optimizer, make, rate
 from logitsieve.types.errors import InvalidRequest
 
@@ -37,9 +38,15 @@ def test_what_takes_sparse_gradients(name: str) -> None:
 
 
 def test_the_kind_of_gradients_decides() -> None:
-    assert head_optimizer(TrainConfig(), sparse=True) == "sparse-adam"
-    assert head_optimizer(TrainConfig(), sparse=False) == "adamw"
+    assert head_optimizer(TrainConfig(head_optimizer="auto"), sparse=True) == "sparse-adam"
+    assert head_optimizer(TrainConfig(head_optimizer="auto"), sparse=False) == "adamw"
     for name, sparse in (("adamw", True), ("sparse-adam", False)):
         config = TrainConfig(head_optimizer=name)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest, match="head_optimizer: got"):
             head_optimizer(config, sparse=sparse)
+
+
+def test_the_heads_learning_rate_is_its_optimizers() -> None:
+    assert TrainConfig().lr_of_head == ADAGRAD_LR
+    assert TrainConfig(lr=0.01, head_optimizer="auto").lr_of_head == 0.01
+    assert TrainConfig(head_lr=0.5).lr_of_head == 0.5

@@ -12,6 +12,8 @@ Optimizer = Literal["adamw", "adagrad", "sgd"]
 HeadOptimizer = Literal["auto", "adamw", "sparse-adam", "adagrad", "sgd"]
 Schedule = Literal["cosine", "linear", "constant"]
 
+ADAGRAD_LR = 0.2  # its steps shrink as gradients add up
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("adamw", "adagrad", "sgd"),
     "head_optimizer": ("auto", "adamw", "sparse-adam", "adagrad", "sgd"),
@@ -43,15 +45,18 @@ class TrainConfig:
     steps: int = option(35, "Words back-propagated through, in each stream.", 1, 1 << 20)
     optimizer: Optimizer = field(default="adamw", metadata={"help": "Optimizer of the LSTM."})
     head_optimizer: HeadOptimizer = field(
-        default="auto",
+        default="adagrad",
         metadata={
             "help": "Optimizer of the embedding and the softmax; auto: sparse-adam for losses with"
-            " sparse gradients, else adamw."
+            " sparse gradients, else adamw, which learn more slowly."
         },
     )
     lr: float = option(3e-3, "Highest learning rate.", 1e-9, 1e3)
     head_lr: float | None = option(
-        None, "Highest learning rate of the head's optimizer; unset: --lr.", 1e-9, 1e3
+        None,
+        f"Highest learning rate of that one; unset: {ADAGRAD_LR} for adagrad, else --lr.",
+        1e-9,
+        1e3,
     )
     weight_decay: float = option(0.01, "Weight decay of adamw.", 0, 10)
     schedule: Schedule = field(
@@ -92,6 +97,13 @@ class TrainConfig:
                 raise InvalidRequest(item.name, value, ", ".join(CHOICES[item.name]))
             if "low" in item.metadata:
                 check_range(item.name, value, item.type, item.metadata)
+
+    @property
+    def lr_of_head(self) -> float:
+        """The highest learning rate of the head's optimizer."""
+        if self.head_lr is not None:
+            return self.head_lr
+        return ADAGRAD_LR if self.head_optimizer == "adagrad" else self.lr
 
     @property
     def rows(self) -> int:

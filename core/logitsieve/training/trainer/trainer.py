@@ -76,7 +76,7 @@ class Trainer:
         own = [self.model.embedding.weight, *self.head.parameters()]
         rows = list(dict.fromkeys(own))  # a tied matrix once
         name = head_optimizer(config, sparse=sparse)
-        lrs = (config.lr, config.lr if config.head_lr is None else config.head_lr)
+        lrs = (config.lr, config.lr_of_head)
         self._rest = make(config.optimizer, self.model.lstm.parameters(), lrs[0], config)
         self._rows = make(name, rows, lrs[1], config)
         self._optimizers = tuple(zip((self._rest, self._rows), lrs, strict=True))
