@@ -1,0 +1,56 @@
+"""`generate` with an index on a card: what it chooses is what it chose, and tensors stay there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from logitsieve.client.huggingface import attach
+from logitsieve.decoding import LocalDecoder
+from logitsieve.heads import Softmax
+from logitsieve.index import HeadEntry, open_index, write_index
+from tests.client import tiny_models
+from tests.client.tiny_models import prompts
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_models.gpt2()
+
+
+@pytest.fixture(scope="module")
+def decoder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    path: Path = tmp_path_factory.mktemp("card") / "lm" / "1"
+    weight = model.lm_head.weight.detach().numpy().copy()
+    softmax = Softmax(weight, torch.zeros(len(weight)).numpy())
+    heads = {"exact": HeadEntry()}
+    write_index(path, softmax=softmax, parts={}, heads=heads, default_head="exact")
+    return LocalDecoder(open_index(path, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": False},
+        {"do_sample": False, "num_beams": 2},
+        {"do_sample": True, "top_k": 4},
+        {"do_sample": False, "repetition_penalty": 1.3},
+    ],
+)
+def test_generate_chooses_what_it_chose(
+    model: Any, decoder: LocalDecoder, options: dict[str, Any]
+) -> None:
+    def generate() -> list[list[int]]:
+        torch.manual_seed(5)
+        found: list[list[int]] = model.generate(**prompts(), max_new_tokens=3, **options).tolist()
+        return found
+
+    plain = generate()
+    with attach(model, decoder, k=6) as attachment:
+        assert generate() == plain
+        asked = attachment.head.asked
+    assert asked is not None
+    assert decoder.takes_tensors
