@@ -15,11 +15,14 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from logitsieve.kernels.gpu.matrix import Matrix
+from logitsieve.kernels.gpu.plans import empty_found
+from logitsieve.kernels.gpu.plans.certified import CertifiedPlan
 from logitsieve.kernels.gpu.plans.draws import DrawPlan
 from logitsieve.kernels.gpu.plans.exact import ExactPlan
 from logitsieve.kernels.gpu.plans.log_z import Edits, LogZPlan
 from logitsieve.kernels.gpu.plans.logits import LogitsPlan
-from tests.kernels.gpu.compile_lists import run_lists, run_svd
+from logitsieve.kernels.gpu.sketch import Sketch
+from tests.kernels.gpu.compile_lists import run_lists, run_many_lists, run_svd
 
 TYPES = (torch.float32, torch.float16, torch.int16)
 
@@ -65,12 +68,15 @@ def matrix(dtype: torch.dtype, rows: int = 4096, dim: int = 64) -> Matrix:
 
 def run_plans() -> None:
     """Every plan, at one row and at many."""
+    run_many_lists(matrix(torch.float32), torch.zeros((1, 64)))
+    run_svd(matrix(torch.float32, 20_000), torch.zeros((1, 64)))
     for dtype in TYPES:
         for rows in (1, 33):
             ExactPlan(matrix(dtype), torch.zeros((rows, 64)), 5).run()
             run_lists(matrix(dtype), torch.zeros((rows, 64)))
-            run_svd(matrix(dtype, 20_000), torch.zeros((rows, 64)))
+            run_svd(matrix(dtype), torch.zeros((rows, 64)))
             run_sums(dtype, torch.zeros((rows, 64)))
+            run_certified(matrix(dtype), torch.zeros((rows, 64)))
 
 
 def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
@@ -84,6 +90,17 @@ def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     LogZPlan(matrix(dtype), hidden, scale).run()
     for instead in (None, edits):
         DrawPlan(matrix(dtype), hidden, 3, seeds, step, scale, instead).run()
+
+
+def run_certified(softmax: Matrix, hidden: torch.Tensor) -> None:
+    """Bounds by codes of an odd number of steps; and as a fallback."""
+    rows, (vocab_size, dim) = len(hidden), softmax.weight.shape
+    codes, each = torch.zeros((vocab_size, 192), dtype=torch.int8), torch.zeros(vocab_size)
+    terms = torch.zeros(7, dtype=torch.float64)
+    sketch = Sketch(torch.zeros((dim, dim)), codes, each, each, terms)
+    after = empty_found(rows, 5, hidden.device), torch.zeros(rows, dtype=torch.int32)
+    CertifiedPlan(softmax, sketch, hidden, 5).run()
+    CertifiedPlan(softmax, sketch, hidden, 5, after).run()
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ NOBODY = tl.constexpr(0x7FFFFFFF)  # an id that none has
 
 @triton.jit
 def lists_kernel(
-    weight, bias, hidden, offsets, ids, routes, starts, status, values, named, D, L,
-    P: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr,
+    weight, bias, hidden, offsets, ids, routes, starts, status, values, named, D, L, steps,
+    P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """values float64 and named int32 [B, L] of rows WANTED; programs are (routes, tiles).
 
-    2^STEPS is more than the ids of any list.
+    2^steps is more than the ids of any list.
     """
     route = tl.program_id(0)
     if tl.load(status + route // P) == WANTED:
@@ -40,14 +40,14 @@ def lists_kernel(
             found += tl.load(bias + owners, mask=place < last, other=0.0).to(tl.float64)
             _keep(
                 found, owners, place - first, offsets, ids, routes, starts, values, named, route, L,
-                P, STEPS,
+                steps, P,
             )  # fmt: skip
 
 
 @triton.jit
 def shared_lists_kernel(
-    weight, bias, hidden, offsets, ids, routes, starts, status, values, named, tiles, B, D, L,
-    P: tl.constexpr, TILE: tl.constexpr, STEPS: tl.constexpr, ROUTES: tl.constexpr,
+    weight, bias, hidden, offsets, ids, routes, starts, status, values, named, tiles,
+    B, D, L, steps, P: tl.constexpr, TILE: tl.constexpr, ROUTES: tl.constexpr,
 ):  # fmt: skip
     """The same for programs (tiles, blocks of ROUTES), four routes to a tile's list at a time.
 
@@ -72,19 +72,19 @@ def shared_lists_kernel(
         )
         _keep(
             a + added, owners, place - first, offsets, ids, routes, starts, values, named, r, L,
-            P, STEPS,
+            steps, P,
         )  # fmt: skip
         _keep(
             b + added, owners, place - first, offsets, ids, routes, starts, values, named, s, L,
-            P, STEPS,
+            steps, P,
         )  # fmt: skip
         _keep(
             c + added, owners, place - first, offsets, ids, routes, starts, values, named, t, L,
-            P, STEPS,
+            steps, P,
         )  # fmt: skip
         _keep(
             e + added, owners, place - first, offsets, ids, routes, starts, values, named, u, L,
-            P, STEPS,
+            steps, P,
         )  # fmt: skip
     for i in range(fours, count):
         r = _route_at(own, turn, route, i)
@@ -92,7 +92,7 @@ def shared_lists_kernel(
         found = dot64(weight, owners, place < last, hidden + row * D, D)
         _keep(
             found + added, owners, place - first, offsets, ids, routes, starts, values, named, r, L,
-            P, STEPS,
+            steps, P,
         )  # fmt: skip
 
 
@@ -129,13 +129,13 @@ def _lanes64(hidden, row, place, within, D):
 
 @triton.jit
 def _keep(
-    found, owners, place, offsets, ids, routes, starts, values, named, route, L,
-    P: tl.constexpr, STEPS: tl.constexpr,
+    found, owners, place, offsets, ids, routes, starts, values, named, route, L, steps,
+    P: tl.constexpr,
 ):  # fmt: skip
     """Write the logits of a tile for one route to its list, where `place` [N] is in the list."""
     row, inside, names = (route // P).to(tl.int64), owners != NOBODY, owners
     if P > 1:
-        before = listed_before(offsets, ids, routes + row * P, route % P, owners, P, STEPS)
+        before = listed_before(offsets, ids, routes + row * P, route % P, owners, steps, P)
         found = tl.where(before, float("-inf"), found)
         names = tl.where(before, NOBODY, owners)
     slots = row * L + tl.load(starts + route) + place
@@ -144,7 +144,7 @@ def _keep(
 
 
 @triton.jit
-def listed_before(offsets, ids, routes, probe, owners, P: tl.constexpr, STEPS: tl.constexpr):
+def listed_before(offsets, ids, routes, probe, owners, steps, P: tl.constexpr):
     """[N] whether the lists of the first `probe` routes of a row have the ids `owners` [N]."""
     found = tl.zeros([owners.shape[0]], tl.int32)
     for p in range(P - 1):
@@ -153,7 +153,7 @@ def listed_before(offsets, ids, routes, probe, owners, P: tl.constexpr, STEPS: t
         first = tl.load(offsets + cluster, mask=earlier, other=0)
         last = tl.load(offsets + cluster + 1, mask=earlier, other=0)
         low, high = found * 0 + first, found * 0 + last
-        for _ in range(STEPS):
+        for _ in range(steps):
             middle = (low + high) // 2
             less = tl.load(ids + middle, mask=low < high, other=NOBODY) < owners
             low = tl.where(less, middle + 1, low)

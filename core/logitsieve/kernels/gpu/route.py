@@ -26,8 +26,8 @@ NOBODY = tl.constexpr(0x7FFFFFFF)  # a cluster that there is not
 @triton.jit
 def route_kernel(
     centroids, zeros, slacks, norms, least, offsets, ids, hidden, limits,
-    scores, near, dots, routes, starts, counts, status, C, D, k,
-    P: tl.constexpr, CLUSTERS: tl.constexpr, STEPS: tl.constexpr,
+    scores, near, dots, routes, starts, counts, status, C, D, k, steps,
+    P: tl.constexpr, CLUSTERS: tl.constexpr,
     SCORED: tl.constexpr, ESCALATE: tl.constexpr,
 ):  # fmt: skip
     """routes and starts [B, P], counts [B] and status [B] WANTED, REFUSED or PASSED_ON.
@@ -38,7 +38,7 @@ def route_kernel(
 
     `limits` and `slacks` are those of W and of the centroids (matrix.py). scores [B, C] float32 are
     given if SCORED, else made here; near [B, C] int32 and dots [B, C] float64 are scratch. CLUSTERS
-    is a power of two, C or more; 2^STEPS is more than the ids of any list.
+    is a power of two, C or more; 2^steps is more than the ids of any list.
     """
     row = tl.program_id(0).to(tl.int64)
     h = hidden + row * D
@@ -66,7 +66,7 @@ def route_kernel(
         tl.store(counts + row, total)
         if (distinct < k) & (total >= k):
             tl.debug_barrier()
-            distinct = _distinct(offsets, ids, routes + row * P, P, STEPS)
+            distinct = _distinct(offsets, ids, routes + row * P, steps, P)
         state = tl.where(distinct < k, PASSED_ON, WANTED)
         if ESCALATE:
             most = tl.max(found, 0)
@@ -127,7 +127,7 @@ def _decide(centroids, h, near, dots, count, D):
 
 
 @triton.jit
-def _distinct(offsets, ids, routes, P: tl.constexpr, STEPS: tl.constexpr):
+def _distinct(offsets, ids, routes, steps, P: tl.constexpr):
     """How many different ids one row's lists hold."""
     distinct = 0
     for p in range(P):
@@ -136,6 +136,6 @@ def _distinct(offsets, ids, routes, P: tl.constexpr, STEPS: tl.constexpr):
         for start in range(tl.load(offsets + cluster), last, 128):
             place = start + tl.arange(0, 128)
             owners = tl.load(ids + place, mask=place < last, other=NOBODY)
-            before = listed_before(offsets, ids, routes, p, owners, P, STEPS)
+            before = listed_before(offsets, ids, routes, p, owners, steps, P)
             distinct += tl.sum(tl.where(before, 0, (place < last).to(tl.int32)), 0)
     return distinct

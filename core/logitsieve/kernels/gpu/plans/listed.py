@@ -141,7 +141,7 @@ class ListedBest:
             self._matrix.weight, self._matrix.bias, self._hidden,
             self._lists.offsets, self._lists.ids, *self._routed[:2], self._routed.status,
             self._values, self._ids, self._matrix.dim, self._values.shape[1],
-            P=probes, TILE=TILE, STEPS=self._lists.longest.bit_length(), num_warps=1,
+            self._lists.longest.bit_length(), P=probes, TILE=TILE, num_warps=1,
         )  # fmt: skip
 
     def _compute_shared(self, tiles: Tensor) -> None:
@@ -152,6 +152,5 @@ class ListedBest:
             self._matrix.weight, self._matrix.bias, self._hidden,
             self._lists.offsets, self._lists.ids, *self._routed[:2], self._routed.status,
             self._values, self._ids, tiles, rows, self._matrix.dim, self._values.shape[1],
-            P=probes, TILE=TILE, STEPS=self._lists.longest.bit_length(),
-            ROUTES=block, num_warps=1,
+            self._lists.longest.bit_length(), P=probes, TILE=TILE, ROUTES=block, num_warps=1,
         )  # fmt: skip

@@ -88,7 +88,6 @@ class ScreenPlan:
             centroids, zeros, slacks, self.screen.norms, self.least, lists.offsets, lists.ids,
             self.hidden, self.matrix.limits,
             self.scores.found, self.near, self.dots, *self.routed,
-            clusters, self.matrix.dim, self.k,
-            P=probes, CLUSTERS=above(clusters, 16), STEPS=lists.longest.bit_length(),
-            SCORED=scored, ESCALATE=self.escalates,
+            clusters, self.matrix.dim, self.k, lists.longest.bit_length(),
+            P=probes, CLUSTERS=above(clusters, 16), SCORED=scored, ESCALATE=self.escalates,
         )  # fmt: skip
