@@ -22,15 +22,18 @@ check: .venv          ## formatting, lint, types
 	$(BIN)/mypy
 
 unit: .venv           ## fast tests
-	$(BIN)/pytest -m 'not system'
+	$(BIN)/pytest -m 'not system and not card'
 
 test-system: .venv    ## tests that install packages, kill processes or start other servers
 	$(BIN)/pytest -m system
 
-test-gpu:             ## what runs on a card, on a card: with the python that PYTHON names
-	TRITON_INTERPRET=0 $(PYTHON) -m pytest tests/kernels/gpu tests/heads/card tests/decoding/test_card.py
+test-card: .venv      ## kernels of a card, under Triton's interpreter: slow, so on two cores
+	$(BIN)/pytest -m card -n 2
 
-test: check unit test-system   ## everything
+test-gpu:             ## the same tests on a card, with the python that PYTHON names
+	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m card tests/kernels/gpu tests/heads/card tests/decoding/test_card.py
+
+test: check unit test-card test-system   ## everything
 
 bench: .venv          ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen
@@ -41,4 +44,4 @@ race: .venv           ## every method on one dataset: make race DATA=lm-docs (do
 proto: .venv          ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve check unit test-system test-gpu test bench race proto
+.PHONY: demo serve check unit test-card test-gpu test-system test bench race proto

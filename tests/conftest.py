@@ -1,8 +1,31 @@
 """Kernels for a card run under Triton's interpreter, unless TRITON_INTERPRET=0 asks for the card.
 
-It is read when a kernel is defined, so it is set before any test is imported.
+It is read when a kernel is defined, so it is set before any test is imported. Tests that launch
+such kernels have the marker `card`: the interpreter takes its time.
 """
 
+from __future__ import annotations
+
 import os
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+TESTS = Path(__file__).parent
+LAUNCHING = (
+    "kernels/gpu",
+    "heads/card",
+    "decoding/test_card.py",
+    "server/test_devices.py",
+    "client/test_huggingface_card.py",
+    "benchmarks/test_gpu.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in those folders and files."""
+    for item in items:
+        if any(item.path.is_relative_to(TESTS / place) for place in LAUNCHING):
+            item.add_marker("card")
