@@ -15,6 +15,7 @@ from logitsieve.kernels.gpu.status import ANSWERED, PASSED_ON
 from logitsieve.types.results import TopK
 from tests.heads.test_certified import decaying
 from tests.kernels.gpu.cards import TYPES, on_card, tensor
+from tests.kernels.gpu.uppers import bounds_of
 from tests.synthetic import make_hidden, make_softmax
 
 WIDTHS = Widths(16, 64)
@@ -86,13 +87,23 @@ def test_groups_of_more_than_sixteen() -> None:
     assert plan.found.scanned.max() < 200
 
 
-def test_few_rows_are_computed_where_the_spectrum_decays_and_none_twice() -> None:
+def test_few_rows_are_computed_where_the_spectrum_decays() -> None:
     softmax, hidden = decaying(4000, 96)
     plan = assert_same(softmax, hidden[:4], 5)
-    scanned = plan.found.scanned.tolist()
-    assert sum(scanned) / 4 < 200
-    for row, count in enumerate(scanned):
-        assert len(plan.ids[row, :count].unique()) == count
+    assert plan.found.scanned.sum() / 4 < 200
+
+
+def test_every_row_that_reaches_the_threshold_is_computed_once() -> None:
+    softmax, hidden = make_softmax(900, 76), make_hidden(3, 76)
+    stored, matrix, sketch = sketched(softmax, make_hidden(400, 76, seed=8))
+    plan = CertifiedPlan(matrix, sketch, tensor(hidden), 2)
+    plan.run()
+    assert_top(plan, ExactHead(stored).topk(hidden, 2))
+    assert (plan.done < plan.sizes).any()  # not all among the first
+    _, uppers, _ = bounds_of(plan, 16)
+    for row, count in enumerate(plan.found.scanned.tolist()):
+        wanted = np.flatnonzero(uppers[row] >= float(plan.ends[:, row].min()))
+        assert sorted(plan.ids[row, :count].tolist()) == wanted.tolist()
 
 
 def test_where_too_many_rows_are_in_doubt_all_are_scanned() -> None:

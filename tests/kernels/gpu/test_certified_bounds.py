@@ -85,9 +85,10 @@ def test_codes_as_large_as_can_be() -> None:
     signs = np.random.default_rng(2).choice([-1.0, 1.0], (97, 504))
     hidden = (3 * signs[:4]).astype(np.float32)
     head = with_codes(signs, np.eye(504), Widths(16, 512))
-    assert_bounded(head, hidden)
+    # Rows have no coding error here: all that is left is the contexts' own.
+    assert_bounded(head, np.concatenate([hidden, make_hidden(4, 504)]))
     plan = answered(head, hidden, 3)
-    assert set(plan.sketch.codes[:, :504].abs().unique().tolist()) == {127}
+    assert (plan.sketch.codes[:, :504].abs() == 127).all()
     assert (plan.found.ids[:, 0].cpu().numpy() == np.arange(4)).all()
     assert plan.found.scanned.max() < 97
 

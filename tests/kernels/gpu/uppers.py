@@ -9,6 +9,8 @@ import triton.language as tl
 
 from logitsieve.kernels.gpu.bounds import tile_bounds
 from logitsieve.kernels.gpu.describe import MARGIN
+from logitsieve.kernels.gpu.plans.certified import CertifiedPlan
+from logitsieve.types.results import Float64
 
 
 @triton.jit
@@ -25,7 +27,7 @@ def uppers_kernel(
     tl.store(uppers + places, above, mask=mask)
 
 
-def bounds_of(plan, block_b):
+def bounds_of(plan: CertifiedPlan, block_b: int) -> tuple[Float64, Float64, Float64]:
     """(lowers, uppers, margins) in float64 [B, V], [B, V], [B, 1] of a plan that has run.
 
     `block_b` rows are bounded at once: with 1 the sums of codes take another way.
