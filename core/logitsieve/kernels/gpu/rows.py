@@ -42,6 +42,7 @@ def dot64(weight, ids, inside, hidden, D):
 
 @triton.jit
 def pair_sum(total):
+    """[N] of [N, 16]: adjacent sums added in pairs."""
     eight, four, two = _halved(total), 0, 0
     four = _halved(eight)
     two = _halved(four)
