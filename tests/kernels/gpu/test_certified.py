@@ -100,8 +100,11 @@ def test_every_row_that_reaches_the_threshold_is_computed_once() -> None:
     plan.run()
     assert_top(plan, ExactHead(stored).topk(hidden, 2))
     assert (plan.done < plan.sizes).any()  # not all among the first
-    _, uppers, _ = bounds_of(plan, 16)
+    _, uppers, margins = bounds_of(plan, 16)
     for row, count in enumerate(plan.found.scanned.tolist()):
+        first = np.sort(plan.values[row, : plan.done[row]].cpu().numpy())
+        below = first[-2] - margins[row, 0] - float(plan.ends[0, row])
+        assert 0 <= below < 1e-5 * first[-2]
         wanted = np.flatnonzero(uppers[row] >= float(plan.ends[:, row].min()))
         assert sorted(plan.ids[row, :count].tolist()) == wanted.tolist()
 

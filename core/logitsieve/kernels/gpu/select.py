@@ -61,12 +61,12 @@ def kth_floor(keys, inside, k):
 @triton.jit
 def kth_largest(keys, inside, k):
     """The k-th largest key."""
-    return _reached(keys, inside, k, k)
+    return _reached(keys, inside, k, 0)
 
 
 @triton.jit
 def _reached(keys, inside, k, most):
-    """An integer that at least k of the keys reach, and at most `most` where that can be."""
+    """The largest integer that at least k of the keys reach, or any that no more than `most` do."""
     low = tl.min(tl.where(inside, keys, 0x7FFFFFFF), 0)
     high = tl.max(tl.where(inside, keys, -0x80000000), 0)
     reached = tl.sum(inside.to(tl.int32), 0)
