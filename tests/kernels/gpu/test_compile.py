@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[3]
 KERNELS = {file.stem for file in (ROOT / "core/logitsieve/kernels/gpu").glob("*.py")}
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("capability", [80, 90])
 def test_kernels_compile(capability: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.kernels.gpu.compile_plans", str(capability)]
@@ -23,4 +24,4 @@ def test_kernels_compile(capability: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = [line.split() for line in done.stdout.splitlines()]
     assert {"scan_kernel", "rank_kernel"} <= {name for name, _, _ in compiled}
-    assert all(int(shared) <= 160 * 1024 for _, shared, _ in compiled)
+    assert all(int(shared) <= 99 * 1024 for _, shared, _ in compiled)

@@ -116,7 +116,8 @@ def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) 
 
 
 def test_the_best_model_is_kept(tmp_path: Path) -> None:
-    begin(tmp_path / "run", settings(tmp_path, schedule="constant", lr=0.5, head_lr=3.0, valid_every=1))
+    rates: dict[str, Any] = {"schedule": "constant", "lr": 0.5, "head_lr": 3.0}
+    begin(tmp_path / "run", settings(tmp_path, valid_every=1, **rates))
     best = train(tmp_path / "run").perplexity
     perplexities = [row["perplexity"] for row in read_log(tmp_path / "run" / VALIDATED)]
     assert best == pytest.approx(min(perplexities))

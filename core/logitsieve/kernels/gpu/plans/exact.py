@@ -34,6 +34,11 @@ def fits(vocab_size: int, k: int) -> bool:
     return k <= MOST and 2 * k * group_of(vocab_size) <= vocab_size
 
 
+def tile_of(rows: int, weight: Tensor) -> tuple[int, int]:
+    """Ids and dimensions of W that a program holds at once: all in the 99 KiB that every card has."""
+    return (64, 128) if rows == 1 else (128, 128 // weight.itemsize)
+
+
 class ExactPlan:
     """Answers `hidden` into `found`. As a fallback it answers the rows that were PASSED_ON."""
 
@@ -63,7 +68,7 @@ class ExactPlan:
     def _scan(self) -> None:
         (weight, bias, _), rows = self.matrix, len(self.hidden)
         block_b = 1 if rows == 1 else min(64, above(rows, 16))
-        block_v, block_d = (64, 128) if rows == 1 else (128, 64)
+        block_v, block_d = tile_of(rows, weight)
         grid = (triton.cdiv(self.matrix.rows, max(block_v, self.group)), -(-rows // block_b))
         scan_kernel[grid](
             weight, bias, self.hidden, self.status, self.maxima,

@@ -25,7 +25,7 @@ class Scores:
         """One kernel."""
         (vocab_size, dim), rows = self._weight.shape, len(self._hidden)
         block_b = 1 if rows == 1 else min(64, above(rows, 16))
-        block_d = min(128 if rows == 1 else 64, above(dim, 16))
+        block_d = min(128 if rows == 1 else 32, above(dim, 16))
         block_v = min(VALUES // block_d, above(vocab_size, 16)) if rows == 1 else 128
         scan_kernel[(-(-vocab_size // block_v), -(-rows // block_b))](
             # Groups of one: the largest of each is itself. Without AGAIN no status is read.
