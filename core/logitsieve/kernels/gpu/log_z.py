@@ -19,9 +19,9 @@ from logitsieve.kernels.gpu.status import REFUSED
 @triton.jit
 def log_z_kernel(
     scale, maxima, sums, cuts, values, counts, crowded, tops, totals, status, log_z, G, slots,
-    C: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, SHARES: tl.constexpr,
+    C: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """log_z [B], NaN for rows REFUSED. GROUPS is a power of two, G or more."""
+    """log_z [B], NaN for rows REFUSED; BLOCK groups at a time."""
     row = tl.program_id(0).to(tl.int64)
     flat, factor = row * slots, tl.load(scale)
     most = largest_logit(values, counts, crowded, tops, row, slots, C, GROUP, SHARES)
@@ -34,11 +34,14 @@ def log_z_kernel(
         inside = place < tl.load(counts + flat) * GROUP
         found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
         total = tl.sum(tl.exp((found - most) * factor), 0)
-        group = tl.arange(0, GROUPS)
-        top = tl.load(maxima + flat * G + group, mask=group < G, other=float("-inf"))
-        rest = tl.load(sums + row * G + group, mask=group < G, other=0.0).to(tl.float64)
-        weights = rest * tl.exp((top.to(tl.float64) - most) * factor)
-        total += tl.sum(tl.where(top < tl.load(cuts + row), weights, 0.0), 0)
+        light, cut = tl.zeros([BLOCK], tl.float64), tl.load(cuts + row)
+        for start in range(0, G, BLOCK):
+            group = start + tl.arange(0, BLOCK)
+            top = tl.load(maxima + flat * G + group, mask=group < G, other=float("-inf"))
+            rest = tl.load(sums + row * G + group, mask=group < G, other=0.0)
+            weights = rest * tl.exp(((top.to(tl.float64) - most) * factor).to(tl.float32))
+            light += tl.where(top < cut, weights, 0.0).to(tl.float64)
+        total += tl.sum(light, 0)
     found = most * factor + tl.log(total)
     refused = tl.load(status + row) == REFUSED
     tl.store(log_z + row, tl.where(refused, float("nan"), found))

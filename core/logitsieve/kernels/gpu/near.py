@@ -73,6 +73,6 @@ def near_kernel(
 @triton.jit
 def _light(values, weights, best, slack, scale, nats):
     """The logit below which the ids of a group weigh less than e^-nats of all."""
-    apart = (values.to(tl.float64) - best) * scale
-    total = tl.sum(tl.where(weights > 0.0, weights * tl.exp(apart), 0.0), 0)
+    apart = (values - best) * scale.to(tl.float32)
+    total = tl.sum(tl.where(weights > 0.0, weights * tl.exp(apart), 0.0), 0).to(tl.float64)
     return (best + (tl.log(total) - nats) / scale - 2.0 * slack).to(tl.float32)

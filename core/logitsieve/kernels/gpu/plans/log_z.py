@@ -19,7 +19,7 @@ from logitsieve.kernels.gpu.near import near_kernel
 from logitsieve.kernels.gpu.patch import patch_kernel
 from logitsieve.kernels.gpu.perturb import perturb_kernel
 from logitsieve.kernels.gpu.plans import above
-from logitsieve.kernels.gpu.plans.exact import group_of
+from logitsieve.kernels.gpu.plans.exact import group_of, tile_of
 
 LISTED = 64  # groups that a slot can list
 SHARES = 64  # programs that a row with a crowded slot is divided among
@@ -85,7 +85,7 @@ class LogZPlan:
         (weight, bias, _), rows = self.matrix, len(self.hidden)
         vocab_size, dim = self.matrix.rows, self.matrix.dim
         block_b = 1 if rows == 1 else min(64, above(rows, 16))
-        block_v, block_d = (64, 128) if rows == 1 else (128, 64)
+        block_v, block_d = tile_of(rows, weight)
         block_v = max(block_v, self.group)
         noise = self.scale, self.seeds, self.step
         perturb_kernel[(triton.cdiv(vocab_size, block_v), -(-rows // block_b))](
@@ -101,11 +101,11 @@ class LogZPlan:
             )  # fmt: skip
 
     def _finish(self) -> None:
-        rows, groups = len(self.hidden), above(self.groups)
+        rows = len(self.hidden)
         near_kernel[(rows, self.slots)](
             self.maxima, self.sums, self.hidden, self.matrix.limits, self.scale,
             self.listed, self.counts, self.crowded, self.cuts, self.status,
-            self.matrix.dim, self.groups, C=LISTED, GROUPS=groups, num_warps=16,
+            self.matrix.dim, self.groups, C=LISTED, GROUPS=above(self.groups), num_warps=16,
         )  # fmt: skip
         finalists_kernel[(rows * self.slots, PROGRAMS)](
             *self.edited(), self.listed, self.counts, self.values,
@@ -120,7 +120,7 @@ class LogZPlan:
         log_z_kernel[(rows,)](
             self.scale, self.maxima, self.sums, self.cuts, self.values, self.counts, self.crowded,
             self.tops, self.totals, self.status, self.log_z, self.groups, self.slots,
-            C=LISTED, GROUP=self.group, GROUPS=groups, SHARES=SHARES, num_warps=16,
+            C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES,
         )  # fmt: skip
 
     def edited(self) -> tuple[Tensor, ...]:
