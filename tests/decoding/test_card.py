@@ -101,6 +101,16 @@ def test_tensors_stay_on_the_card(pair: Pair) -> None:
     np.testing.assert_allclose(reply.answer.log_z.cpu(), host.answer.log_z, rtol=3e-7)
 
 
+def test_the_other_methods_answer_a_tensor_in_arrays(pair: Pair) -> None:
+    hidden = torch.from_numpy(HIDDEN).to(device_named("cuda"), torch.float64)
+    card, host = pair[0].score(hidden, [[3]] * 4), pair[1].score(HIDDEN, [[3]] * 4)
+    np.testing.assert_allclose(card.log_probs, host.log_probs, atol=2e-6)
+    drawn = pair[0].sample(hidden, seeds=[1, 2, 3, 4], head="exact").ids
+    np.testing.assert_array_equal(
+        drawn, pair[1].sample(HIDDEN, seeds=[1, 2, 3, 4], head="exact").ids
+    )
+
+
 def test_constrained_tensors_come_back(pair: Pair) -> None:
     hidden = torch.from_numpy(HIDDEN).to(device_named("cuda"))
     reply = pair[0].topk(hidden, 2, head="exact", constraints=Constraints(banned=[3]))

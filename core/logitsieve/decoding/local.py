@@ -14,7 +14,7 @@ import numpy as np
 
 from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
 from logitsieve.decoding.point import Point
-from logitsieve.decoding.tensors import is_tensor, tensor_topk
+from logitsieve.decoding.tensors import is_tensor, on_host, tensor_topk
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads.base import Head, ready_hidden
 from logitsieve.index import Index
@@ -55,6 +55,10 @@ class LocalDecoder:
         """Whether `topk` answers tensors on the index's card in tensors."""
         return self.index.device != "cpu"
 
+    def _there(self, hidden: ArrayLike) -> ArrayLike:
+        """`hidden` where all methods but `topk` take it from: the host."""
+        return on_host(hidden) if self.takes_tensors and is_tensor(hidden) else hidden
+
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
         """The measured points that AUTO chooses among; none where the index was not calibrated."""
@@ -89,7 +93,7 @@ class LocalDecoder:
         **target: Unpack[Target],
     ) -> ScoreReply:
         """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
-        hidden = ready_hidden(hidden, self.index.dim)
+        hidden = ready_hidden(self._there(hidden), self.index.dim)
         ready = score_targets(targets, len(hidden))
         return self._at(target, len(hidden), 1).score(hidden, ready, constraints)
 
@@ -108,7 +112,7 @@ class LocalDecoder:
         **target: Unpack[Target],
     ) -> SampleReply:
         """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
-        hidden = ready_hidden(hidden, self.index.dim)
+        hidden = ready_hidden(self._there(hidden), self.index.dim)
         rows = len(hidden)
         ready = sampling(rows, samples, seeds, step, temperature, top_k, top_p, min_p)
         return self._at(target, rows, 1).sample(hidden, ready, constraints)
@@ -128,7 +132,7 @@ class LocalDecoder:
         **target: Unpack[Target],
     ) -> BeamStepReply:
         """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
-        hidden = ready_hidden(hidden, self.index.dim)
+        hidden = ready_hidden(self._there(hidden), self.index.dim)
         rows = len(hidden)
         ready = beams(rows, scores, beams_in, beams_out, lengths, finished, eos_ids, length_alpha)
         k = min(beams_out, self.index.vocab_size)

@@ -17,7 +17,7 @@ from logitsieve.heads.exact import ExactHead
 from logitsieve.index import Index
 from logitsieve.types.constraints import Constraints
 from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import TopKReply
+from logitsieve.types.results import Float32, TopKReply
 
 BY_ROW = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
 
@@ -26,6 +26,12 @@ def is_tensor(value: Any) -> bool:
     """Whether it is PyTorch's, which is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def on_host(hidden: Any) -> Float32:
+    """A tensor's values in an array, which is waited for."""
+    values: Float32 = hidden.detach().float().cpu().numpy()
+    return values
 
 
 def tensor_topk(
@@ -52,7 +58,7 @@ def tensor_topk(
 def _constrained(point: Point, hidden: Any, k: int, constraints: Constraints) -> TopKReply:
     """By way of the host, which it waits for."""
     as_tensor = sys.modules["torch"].as_tensor
-    reply = point.topk(hidden.float().cpu().numpy(), k, constraints)
+    reply = point.topk(on_host(hidden), k, constraints)
 
     def there(array: Any) -> Any:
         return None if array is None else as_tensor(array).to(hidden.device)
