@@ -82,8 +82,11 @@ class Index:
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
         """Exact logits W[ids] . h + b, [B, M], of the ids [B, M] asked for each row of `hidden`.
 
-        InvalidRequest names `hidden` or `ids`.
+        Where the index is on a card, tensors there are answered in one: -inf for ids that are not
+        in the vocabulary. InvalidRequest names `hidden` or `ids`.
         """
+        if self.device != "cpu" and hasattr(hidden, "is_cuda") and hasattr(ids_BM, "is_cuda"):
+            return self._heads["exact"].logits(hidden, ids_BM)  # type: ignore[attr-defined, no-any-return]
         softmax = self.softmax
         hidden_BD = ready_hidden(hidden, softmax.dim)
         ids = self._as_ids(ids_BM, len(hidden_BD))

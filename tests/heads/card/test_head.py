@@ -165,6 +165,23 @@ def test_an_index_opens_on_a_card(tmp_path: Path) -> None:
             index.head("lsh")
 
 
+def test_named_logits_of_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "lm" / "1"
+    heads = {"exact": HeadEntry()}
+    write_index(path, softmax=SOFTMAX, parts={}, heads=heads, default_head="exact")
+    hidden, ids = make_hidden(2, 20), np.array([[3, 399, 7], [0, 1, 2]])
+    with open_index(path, device="cuda") as index:
+        there = torch.from_numpy(hidden).to(device_named("cuda"))
+        asked = torch.from_numpy(ids).to(there.device)
+        found = index.logits(there, asked)
+        assert isinstance(found, torch.Tensor)
+        np.testing.assert_array_equal(found.cpu().numpy(), index.logits(hidden, ids))
+        asked[1, 1] = 400
+        assert index.logits(there, asked)[1].tolist()[1] == -np.inf
+        with pytest.raises(InvalidRequest, match="ids"):
+            index.logits(there, asked[:1])
+
+
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CUDA", ""])
 def test_unknown_devices_are_refused(device: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="device"):

@@ -20,6 +20,8 @@ from logitsieve.kernels.gpu.plans import Plan
 from logitsieve.kernels.gpu.plans.draws import DrawPlan
 from logitsieve.kernels.gpu.plans.exact import ExactPlan
 from logitsieve.kernels.gpu.plans.log_z import Edits, LogZPlan
+from logitsieve.kernels.gpu.plans.logits import LogitsPlan
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Float32, Float64, Int32, Int64, UInt64
 
 HostEdits: TypeAlias = tuple[Int64, Int32, Float64]
@@ -47,6 +49,22 @@ class CardExact(CardHead):
         self._find_arrays(asked, hidden, [found])
         refuse_unanswered(np.isnan(found))
         return found
+
+    def logits(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Exact logits float32 [B, M] of ids [B, M] for rows of hidden, tensors on the card.
+
+        -inf for an id that is not in the vocabulary, NaN for a row that `topk` would refuse.
+        Nothing is waited for. InvalidRequest names `hidden` or `ids`.
+        """
+        hidden = self._ready(hidden)
+        if ids.is_floating_point() or ids.ndim != 2 or len(ids) != len(hidden) or not ids.numel():
+            got = f"{ids.dtype} {list(ids.shape)}"
+            raise InvalidRequest("ids", got, f"integers [{len(hidden)}, M], M >= 1")
+        known = torch.where(ids < self._vocab_size, ids, -1).to(hidden.device, torch.int32)
+        with using(self._card.device), self._card.turn:
+            plan = LogitsPlan(self._card.matrix, hidden.float().contiguous(), known.contiguous())
+            plan.run()
+        return plan.logits.float()
 
     def draw(
         self,
