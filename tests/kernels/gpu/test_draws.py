@@ -174,23 +174,29 @@ def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     assert plan.log_z[::2].tolist() == plain.log_z[::2].tolist()
 
 
-@pytest.mark.parametrize("temperature", [1e-5, 1e-2, 1.0])
+@pytest.mark.parametrize("temperature", [1e-5, 1.0])
 def test_maxima_may_be_off_by_all_that_is_allowed(temperature: float) -> None:
     """A card's products are worse than the interpreter's: winners lowered, all others raised."""
-    softmax, hidden = make_softmax(700, 17, scale=3.0), make_hidden(2, 17)
-    plan, stored = plan_of(softmax, hidden, 12, temperature)
-    asked = 12, seeds_of(2), 7, 1 / temperature, None
-    ids, _, _ = ExactHead(stored).draw(hidden, *asked)
+    softmax, hidden = twins_within_twice_the_slack(), make_hidden(8, 17)
+    plan, stored = plan_of(softmax, hidden, 2, temperature)
+    ids, _, _ = ExactHead(stored).draw(hidden, 2, seeds_of(8), 7, 1 / temperature, None)
     plan._scan()
     limits, norms = plan.matrix.limits.cpu().numpy(), np.linalg.norm(hidden.astype(float), axis=1)
     slack = (norms * limits[2] + limits[3])[:, None]
-    errors = np.concatenate([slack, slack * min(1.0, 1 / temperature) + np.zeros((2, 12))], axis=1)
-    errors[:, 1:] += NOISE_ERROR.value * min(1.0, temperature)
-    off = np.repeat(errors[:, :, None], plan.groups, axis=2)
-    owners = np.concatenate(
-        [np.argmax(plan.maxima[:, :1].cpu().numpy(), -1), ids // plan.group], axis=1
-    )
-    np.put_along_axis(off, owners[:, :, None], -errors[:, :, None], axis=2)
+    noisy = slack * min(1.0, 1 / temperature) + NOISE_ERROR.value * min(1.0, temperature)
+    errors = np.concatenate([slack, noisy, noisy], axis=1)[:, :, None]
+    off = np.repeat(errors, plan.groups, axis=2)
+    plain = np.argmax(plan.maxima[:, :1].cpu().numpy(), axis=-1)
+    winners = np.concatenate([plain, ids // plan.group], axis=1)
+    np.put_along_axis(off, winners[:, :, None], -errors, axis=2)
     plan.maxima += torch.from_numpy(off.astype(np.float32)).to(plan.maxima.device)
     plan._finish()
     np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+
+
+def twins_within_twice_the_slack() -> Softmax:
+    """Of 400 ids 200 are near others, in other groups, with logits nearly as large."""
+    softmax = make_softmax(200, 17, scale=3.0)
+    off = 1 + 1.5e-5 * np.random.default_rng(2).standard_normal((200, 1))
+    weight = np.concatenate([softmax.weight, softmax.weight * off]).astype(np.float32)
+    return Softmax(weight, np.tile(softmax.bias, 2))
