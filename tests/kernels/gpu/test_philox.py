@@ -13,6 +13,7 @@ from logitsieve.kernels.gpu.noise import NOISE_ERROR, gumbel32, gumbel64, noise6
 from logitsieve.kernels.gumbel import gumbel, noise_of
 from logitsieve.kernels.philox import random_bits
 from tests.kernels.gpu.cards import tensor
+from tests.kernels.random123 import KNOWN_ANSWERS
 
 COUNT = 64
 
@@ -69,19 +70,8 @@ def words_of(seed: int, step: int, draw: int, first: int) -> np.ndarray:
     return out.cpu().numpy().view(np.uint32)
 
 
-@pytest.mark.parametrize(
-    ("counter_and_key", "answer"),
-    [
-        ("0 0 0 0 0 0", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        (" ".join(["ffffffff"] * 6), "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        (
-            "243f6a88 85a308d3 13198a2e 03707344 a4093822 299f31d0",
-            "d16cfe09 94fdcceb 5001e420 24126ea1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("counter_and_key", "answer"), KNOWN_ANSWERS)
 def test_known_answers_of_philox4x32_10(counter_and_key: str, answer: str) -> None:
-    """kat_vectors of Random123, the authors' library."""
     words = [int(word, 16) for word in counter_and_key.split()]
     place, draw, low, high, key_low, key_high = words
     found = words_of(key_low | key_high << 32, low | high << 32, draw, place)[0]

@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 
 from logitsieve.kernels.gpu.rows import norm_of
-from logitsieve.kernels.gpu.select import LARGEST
 from logitsieve.kernels.gpu.status import REFUSED, WANTED
+
+LARGEST = tl.constexpr(1e38)  # kernels/record.py: beyond it float32 sums may overflow
 
 
 @triton.jit

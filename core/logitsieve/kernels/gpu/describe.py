@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from logitsieve.kernels.gpu.admit import LARGEST, admissible
 from logitsieve.kernels.gpu.rows import norm_of
-from logitsieve.kernels.gpu.select import LARGEST
 from logitsieve.kernels.gpu.status import PASSED_ON, REFUSED, WANTED
 
 # Of a row's factors, float64: upper = estimate + s ERROR + n REST, and the MARGIN of a threshold.
@@ -40,7 +40,7 @@ def describe_kernel(
     if passed:
         norm = norm_of(hidden + row * D, D)
         state = tl.full([], REFUSED, tl.int32)
-        if norm * tl.load(limits) + tl.load(limits + 1) <= LARGEST:
+        if admissible(norm, limits):
             state = tl.full([], PASSED_ON, tl.int32)
             if norm * tl.load(terms + 5) <= LARGEST:
                 own, high = rotated + row * D, planes + row * 2 * WIDTH

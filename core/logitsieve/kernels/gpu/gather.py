@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from logitsieve.kernels.gpu.admit import admissible
 from logitsieve.kernels.gpu.rows import dot64, norm_of
-from logitsieve.kernels.gpu.select import LARGEST
 
 
 @triton.jit
@@ -30,7 +30,6 @@ def gather_kernel(
     known = inside & (named >= 0) & (named < V)
     found = dot64(weight, named, known, hidden + row * D, D)
     found += tl.load(bias + named, mask=known, other=0.0).to(tl.float64)
-    norm = norm_of(hidden + row * D, D)
-    fits = norm * tl.load(limits) + tl.load(limits + 1) <= LARGEST
+    fits = admissible(norm_of(hidden + row * D, D), limits)
     found = tl.where(known, found, float("-inf"))
     tl.store(logits + row * M + place, tl.where(fits, found, float("nan")), mask=inside)

@@ -16,10 +16,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from logitsieve.kernels.gpu.admit import admissible
 from logitsieve.kernels.gpu.noise import NOISE_ERROR
 from logitsieve.kernels.gpu.perturb import factors
 from logitsieve.kernels.gpu.rows import norm_of, ordered32, unordered32
-from logitsieve.kernels.gpu.select import LARGEST, kth_floor
+from logitsieve.kernels.gpu.select import kth_floor
 from logitsieve.kernels.gpu.status import REFUSED, WANTED
 
 LIGHT = tl.constexpr(7.0)  # nats: under a thousandth
@@ -40,7 +41,7 @@ def near_kernel(
     row, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
     flat = row * tl.num_programs(1) + slot
     norm, place = norm_of(hidden + row * D, D), tl.arange(0, GROUPS)
-    fits = norm * tl.load(limits) + tl.load(limits + 1) <= LARGEST
+    fits = admissible(norm, limits)
     slack, factor = norm * tl.load(limits + 2) + tl.load(limits + 3), tl.load(scale)
     values = tl.load(maxima + flat * G + place, mask=place < G, other=float("-inf"))
     best, loose = tl.max(values, 0), slack * factor > LOOSE

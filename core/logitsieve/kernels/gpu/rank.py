@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from logitsieve.kernels.gpu.rows import above_middle, ordered64
+from logitsieve.kernels.gpu.rows import ordered64, reached
 from logitsieve.kernels.gpu.status import ANSWERED, DENSE, REFUSED, WANTED
 
 
@@ -56,19 +56,11 @@ def rank_kernel(
 @triton.jit
 def k_best(keys, ids, inside, k):
     """Which k of the keys are the largest, equal ones by the lower id."""
-    low = tl.min(tl.where(inside, keys, 0x7FFFFFFFFFFFFFFF), 0)
-    high = tl.max(tl.where(inside, keys, -0x8000000000000000), 0)
-    reached = tl.sum(inside.to(tl.int32), 0)
-    while (low < high) & (reached > k):
-        middle = above_middle(low, high)
-        count = tl.sum((inside & (keys >= middle)).to(tl.int32), 0)
-        low = tl.where(count >= k, middle, low)
-        reached = tl.where(count >= k, count, reached)
-        high = tl.where(count >= k, high, middle - 1)
+    low, count = reached(keys, inside, k, k)
     above, equal = inside & (keys > low), inside & (keys == low)
     wanted = k - tl.sum(above.to(tl.int32), 0)
     first, last = tl.min(ids, 0), tl.max(tl.where(equal, ids, -1), 0)
-    while (first < last) & (reached > k):
+    while (first < last) & (count > k):
         middle = first + (last - first) // 2
         enough = tl.sum((equal & (ids <= middle)).to(tl.int32), 0) >= wanted
         last = tl.where(enough, middle, last)

@@ -12,12 +12,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from logitsieve.kernels.gpu.admit import admissible
+from logitsieve.kernels.gpu.admit import LARGEST, admissible
 from logitsieve.kernels.gpu.lists import listed_before
 from logitsieve.kernels.gpu.rank import k_best
 from logitsieve.kernels.gpu.rows import dot64, norm_of, ordered64
 from logitsieve.kernels.gpu.scan import tile_logits
-from logitsieve.kernels.gpu.select import LARGEST
 from logitsieve.kernels.gpu.status import PASSED_ON, REFUSED, WANTED
 
 NOBODY = tl.constexpr(0x7FFFFFFF)  # a cluster that there is not

@@ -91,3 +91,22 @@ def ordered64(values):
 def above_middle(low, high):
     """The middle of two integers, rounded up, without overflow."""
     return (low | high) - ((low ^ high) >> 1)
+
+
+@triton.jit
+def reached(keys, inside, k, most):
+    """The largest integer that at least k of the keys reach, or any that no more than `most` do.
+
+    And how many reach it. Keys are int32 or int64.
+    """
+    largest: tl.constexpr = 0x7FFFFFFFFFFFFFFF if keys.dtype == tl.int64 else 0x7FFFFFFF
+    low = tl.min(tl.where(inside, keys, largest), 0)
+    high = tl.max(tl.where(inside, keys, -largest - 1), 0)
+    reaching = tl.sum(inside.to(tl.int32), 0)
+    while (low < high) & (reaching > most):
+        middle = above_middle(low, high)
+        count = tl.sum((inside & (keys >= middle)).to(tl.int32), 0)
+        low = tl.where(count >= k, middle, low)
+        reaching = tl.where(count >= k, count, reaching)
+        high = tl.where(count >= k, high, middle - 1)
+    return low, reaching

@@ -13,10 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from logitsieve.kernels.gpu.rows import above_middle, norm_of, ordered32, unordered32
+from logitsieve.kernels.gpu.admit import admissible
+from logitsieve.kernels.gpu.rows import norm_of, ordered32, reached, unordered32
 from logitsieve.kernels.gpu.status import DENSE, PASSED_ON, REFUSED, WANTED
-
-LARGEST = tl.constexpr(1e38)  # kernels/record.py: beyond it float32 sums may overflow
 
 
 @triton.jit
@@ -34,8 +33,7 @@ def select_kernel(
         passed = tl.load(status + row) == PASSED_ON
     if passed:
         norm = norm_of(hidden + row * D, D)
-        largest_logit = norm * tl.load(limits) + tl.load(limits + 1)
-        fits = largest_logit <= LARGEST
+        fits = admissible(norm, limits)
         slack = (norm * tl.load(limits + 2) + tl.load(limits + 3)).to(tl.float32) * 1.0001
         place = tl.arange(0, GROUPS)
         values = tl.load(maxima + row * G + place, mask=place < G, other=float("-inf"))
@@ -55,25 +53,10 @@ def select_kernel(
 @triton.jit
 def kth_floor(keys, inside, k):
     """An integer that at least k of the keys reach, and at most 2 k where that can be."""
-    return _reached(keys, inside, k, 2 * k)
+    return reached(keys, inside, k, 2 * k)[0]
 
 
 @triton.jit
 def kth_largest(keys, inside, k):
     """The k-th largest key."""
-    return _reached(keys, inside, k, 0)
-
-
-@triton.jit
-def _reached(keys, inside, k, most):
-    """The largest integer that at least k of the keys reach, or any that no more than `most` do."""
-    low = tl.min(tl.where(inside, keys, 0x7FFFFFFF), 0)
-    high = tl.max(tl.where(inside, keys, -0x80000000), 0)
-    reached = tl.sum(inside.to(tl.int32), 0)
-    while (low < high) & (reached > most):
-        middle = above_middle(low, high)
-        count = tl.sum((inside & (keys >= middle)).to(tl.int32), 0)
-        low = tl.where(count >= k, middle, low)
-        reached = tl.where(count >= k, count, reached)
-        high = tl.where(count >= k, high, middle - 1)
-    return low
+    return reached(keys, inside, k, 0)[0]
