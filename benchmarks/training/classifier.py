@@ -1,4 +1,4 @@
-"""A hidden layer over sparse features and a softmax of many labels, trained against the clock.
+"""A hidden layer over sparse features and a softmax of many labels, trained against the CPU clock.
 
 The network of papers/003 section 4: multi-hot features, one hidden layer, a softmax over labels.
 """
@@ -6,7 +6,7 @@ The network of papers/003 section 4: multi-hot features, one hidden layer, a sof
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ TOP = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long, how fast, how often looked at; `seconds` are those of steps alone."""
+    """How long, how fast, how often looked at; `seconds` are CPU seconds of steps alone."""
 
     rows: int = 256
     dim: int = 128
@@ -114,16 +114,16 @@ def one(
     totals: dict[str, float],
     step: int,
 ) -> float:
-    """One step; its seconds without those of making the batch."""
+    """One step; its CPU seconds without those of making the batch."""
     features, labels = task.train(step, plan.rows)
-    begun = perf_counter()
+    begun = process_time()
     hidden = model(features)
     leaf = hidden.detach().requires_grad_()
     taken = clock.step(optimizers[1], leaf, labels)
     backward(hidden, leaf.grad)
     optimizers[0].step()
     optimizers[0].zero_grad()
-    seconds = perf_counter() - begun
+    seconds = process_time() - begun
     for stage, ns in taken.items():
         totals[stage] += ns / 1e9
     totals["network"] += seconds - sum(taken.values()) / 1e9

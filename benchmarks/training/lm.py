@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 from benchmarks.training.entrants import Entrant
@@ -36,7 +36,7 @@ def settings_of(config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
 def train(
     config: TrainConfig, corpus: Corpus, progress: Progress, looks: int = LOOKS
 ) -> tuple[dict[str, Any], Trainer]:
-    """Perplexities under the full softmax, seconds of the steps alone; and the trained model.
+    """Perplexities under the full softmax, CPU seconds of the steps alone; and the trained model.
 
     `us` are means over the steps: what is drawn, what is indexed, all the rest.
     TrainingFailed where it diverges.
@@ -45,9 +45,9 @@ def train(
     due = {max(1, round(trainer.total * (look + 1) / looks)) for look in range(looks)}
     course, seconds, clock = [], 0.0, Stages(trainer.head)
     for step in range(1, trainer.total + 1):
-        begun = perf_counter()
+        begun = process_time()
         trainer.step()
-        seconds += perf_counter() - begun
+        seconds += process_time() - begun
         progress("steps of this run", step, trainer.total)
         if step in due:
             course.append(_look(trainer, seconds))

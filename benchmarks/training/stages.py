@@ -1,7 +1,8 @@
 """A training step taken apart: proposal, forward, backward, optimizer, re-index.
 
 The proposal is a part of the forward pass and the re-index a part of the optimizer's step (follow()
-hooks onto it); both are timed inside, and taken from what is around them.
+hooks onto it); both are timed inside, and taken from what is around them. Times are CPU times of the
+process, so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ctypes
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
-from time import perf_counter_ns
+from time import process_time_ns
 from typing import Any
 
 from torch import Tensor, nn
@@ -48,14 +49,14 @@ class Stages:
         """One step; gradients are dropped outside the clock's stages, as zero_grad does."""
         self.ns.clear()
         hidden.grad = None
-        times = [perf_counter_ns()]
+        times = [process_time_ns()]
         loss = self.head(hidden, target)
-        times.append(perf_counter_ns())
+        times.append(process_time_ns())
         backward(loss)
-        times.append(perf_counter_ns())
+        times.append(process_time_ns())
         optimizer.step()
         optimizer.zero_grad()
-        times.append(perf_counter_ns())
+        times.append(process_time_ns())
         forward, back, update = (b - a for a, b in pairwise(times))
         return {
             "proposal": self.ns["proposal"],
@@ -73,11 +74,11 @@ class Stages:
         def timed(*arguments: Any, **named: Any) -> Any:
             if self._inside:  # an update that rebuilds is one thing
                 return call(*arguments, **named)
-            self._inside, begun = True, perf_counter_ns()
+            self._inside, begun = True, process_time_ns()
             try:
                 return call(*arguments, **named)
             finally:
                 self._inside = False
-                self.ns[stage] += perf_counter_ns() - begun
+                self.ns[stage] += process_time_ns() - begun
 
         vars(owner)[method] = timed
