@@ -40,6 +40,32 @@ def test_scales(scale: float) -> None:
     assert_same(make_softmax(600, 9, scale=scale), make_hidden(2, 9, scale=scale), 4)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_the_tensor_cores_drop_is_within_the_slack(dtype: str) -> None:
+    rng, dim = np.random.default_rng(3), 40
+    bits = rng.integers(1, 2**23, (17, dim), np.int64).astype(np.uint32) | 0x3F807FFF
+    hidden = bits.view(np.float32) * rng.choice(np.float32([-1, 1]), (17, dim))
+    stored, matrix = on_card(make_softmax(600, dim), dtype)
+    plan = ExactPlan(matrix, tensor(hidden), 3)
+    plan.run()
+    maxima = plan.maxima.cpu().numpy()
+    logits = hidden.astype(np.float64) @ stored.weight.T.astype(np.float64) + stored.bias
+    true = np.maximum.reduceat(logits, np.arange(0, 600, plan.group), axis=1)
+    slack = np.linalg.norm(hidden.astype(np.float64), axis=1) * float(matrix.limits[2])
+    assert (np.abs(maxima - true) <= slack[:, None]).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_dropped_may_decide(dtype: str) -> None:
+    """Rows that differ by the last bits of h alone: w_i h = 1 + (i mod 31) 2^-23."""
+    h = np.zeros((2, 40), np.float32)
+    h[:, 0] = 1
+    h[:, 1:32] = 1 + np.arange(31, dtype=np.float32) * np.float32(2**-23)
+    weight = np.zeros((400, 40), np.float32)
+    weight[np.arange(400), 1 + np.random.default_rng(4).permutation(400) % 31] = 1
+    assert_same(Softmax(weight, np.zeros(400, np.float32)), h, 5, dtype)
+
+
 def test_groups_of_more_than_sixteen() -> None:
     weight = np.random.default_rng(1).standard_normal((300_000, 4), np.float32)
     assert_same(Softmax(weight, np.zeros(len(weight), np.float32)), make_hidden(2, 4), 5)

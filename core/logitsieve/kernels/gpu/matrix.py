@@ -15,9 +15,12 @@ from torch import Tensor
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Float32
 
-# tf32x3 leaves out products of two remainders, each 2^-11 of a factor at most, and rounds those
-# below 2^-22; the tensor cores cut off what they add up, where others round.
-DROPPED, CUT_OFF = 2.0**-20, 2.0**-22
+# What scan.py leaves out of a product: of tf32x3 that of two remainders, each 2^-10 of its factor
+# at most, and the end of one; of a half type what is left of h after two pieces of 11 or 8 bits.
+DROPPED = {torch.float32: 2.0**-19, torch.float16: 2.0**-20, torch.int16: 2.0**-14}
+# The tensor cores cut off what they add up, where others round: less than 2^-23 of the largest of
+# up to 16 products and the sum so far. Two products for each weight need no more than this for one.
+CUT_OFF = 2.0**-22
 
 
 class Matrix(NamedTuple):
@@ -46,9 +49,10 @@ def matrix_on(device: torch.device, stored: np.ndarray, bias: Float32) -> Matrix
     norms = [piece.double().square().sum(1).amax() for piece in torch.split(values, 4096)]
     largest = float(torch.stack(norms).amax().sqrt()) * (1 + 1e-12)
     dim = stored.shape[1]
-    slack = (1.01 * dim * CUT_OFF / (1 - dim * CUT_OFF) + DROPPED) * largest
+    slack = (1.07 * dim * CUT_OFF / (1 - dim * CUT_OFF) + DROPPED[weight.dtype]) * largest
     most = float(np.abs(bias).max())
-    limits = torch.tensor([largest, most, slack, dim * 2.0**-120], dtype=torch.float64)
+    lost = dim * 2.0**-120 * (1 + largest)  # of factors and products too small for float32
+    limits = torch.tensor([largest, most, slack, lost], dtype=torch.float64)
     return Matrix(weight, on(device, bias), limits.to(device))
 
 

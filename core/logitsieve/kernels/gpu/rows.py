@@ -6,10 +6,13 @@ Triton's interpreter cannot count in bfloat16.
 
 from __future__ import annotations
 
+import os
+
 import triton
 import triton.language as tl
 
 LANES = tl.constexpr(16)
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit

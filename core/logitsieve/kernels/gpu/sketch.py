@@ -60,7 +60,7 @@ def _terms(
     rounded to float32.
     """
     _, _, kappa, length, left = limits.tolist()
-    many, one = STEP * CUT_OFF + DROPPED, -(-len(basis) // LANES) * 2.0**-24
+    many, one = STEP * CUT_OFF + DROPPED[torch.float32], -(-len(basis) // LANES) * 2.0**-24
     frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
     most = float(scales.max()), float(rests.max())
     return [kappa, length, left, *most, frobenius, 1.01 * (max(many, one) + 2.0**-24)]
