@@ -1,8 +1,8 @@
 """A training step taken apart: proposal, forward, backward, optimizer, re-index.
 
 The proposal is a part of the forward pass and the re-index a part of the optimizer's step (follow()
-hooks onto it); both are timed inside, and taken from what is around them. Times are CPU times of the
-process, so that other programs on the machine do not count.
+hooks onto it); both are timed inside, and taken from what is around them. Times are CPU times of
+the process, so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
