@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_dense_gradients_are_refused() -> None:
         head.follow(SGD(head.parameters(), lr=0.1))
 
 
-def test_a_dense_embedding_tied_later_is_refused_at_the_step() -> None:
+def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
     head, _ = made(bias=False)
     optimizer = SGD(head.parameters(), lr=0.1)
     head.follow(optimizer)
@@ -153,6 +154,68 @@ def test_a_dense_embedding_tied_later_is_refused_at_the_step() -> None:
     dense.backward()
     with pytest.raises(InvalidRequest, match="dense"):
         optimizer.step()
+
+
+def answer(name: str, calls: tuple[str, str], kept: bool, sparse: bool, **options: Any) -> str:
+    """What tying and following say in that order: the refusal, or nothing."""
+    head, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=sparse)
+    optimizer = SGD([*head.parameters(), *embedding.parameters()][: None if kept else -1], lr=0.1)
+    try:
+        for call in calls:
+            head.tie(embedding) if call == "tie" else head.follow(optimizer, **options)
+    except InvalidRequest as error:
+        return str(error)
+    return ""
+
+
+TIED: dict[str, tuple[dict[str, Any], str]] = {
+    "dense": ({"sparse": False}, "optimizer: got SGD on dense gradients, allowed: "),
+    "dense, with all rows anew": ({"sparse": False, "rebuild_every": 2}, ""),
+    "sparse": ({"sparse": True}, ""),
+    "another's": ({"sparse": True, "kept": False}, "optimizer: got other parameters, allowed: "),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("case", TIED)
+def test_tying_and_following_say_the_same_in_either_order(name: str, case: str) -> None:
+    options, expected = TIED[case]
+    tied_first = answer(name, ("tie", "follow"), **{"kept": True, **options})
+    assert answer(name, ("follow", "tie"), **{"kept": True, **options}) == tied_first
+    if getattr(make(name, 8, 60), "structure", None) is not None:
+        assert tied_first.startswith(expected)
+        assert bool(tied_first) == bool(expected)
+
+
+def test_a_refused_tie_changes_nothing() -> None:
+    head, seen = made(bias=False)
+    optimizer, weight = SGD(head.parameters(), lr=0.1), head.classes.weight
+    head.follow(optimizer, every=1)
+    with pytest.raises(InvalidRequest, match="dense"):
+        head.tie(nn.Embedding(V, D))
+    assert head.classes.weight is weight
+    train(head, optimizer, [2])
+    assert seen.events == [[2, 7]]
+
+
+def test_nothing_is_refused_once_following_has_ended() -> None:
+    head, _ = made(bias=False)
+    handle = head.follow(SGD(head.parameters(), lr=0.1))
+    assert handle is not None
+    handle.remove()
+    embedding = nn.Embedding(V, D)
+    head.tie(embedding)
+    assert head.classes.weight is embedding.weight
+
+
+def test_a_copy_follows_nothing() -> None:
+    head, seen = made(bias=False)
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=1)
+    other = copy.deepcopy(head)
+    other.tie(nn.Embedding(V, D))
+    train(head, optimizer, [2])
+    assert seen.events == [[2, 7]]
 
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:

@@ -66,6 +66,7 @@ class Progress:
 class Follower:
     """Updates `structure` every `every` steps, a period that grows by `growth` each time."""
 
+    optimizer: Optimizer
     classes: ClassWeights
     structure: Structure
     progress: Progress
@@ -73,14 +74,17 @@ class Follower:
     growth: float
     rebuild_every: int | None
 
-    def attach(self, optimizer: Optimizer) -> RemovableHandle:
-        """Follow `optimizer` from now on, after each of its steps. Raises InvalidRequest."""
+    def check(self) -> None:
+        """Raise InvalidRequest unless the classes as they are can be followed."""
         if self.rebuild_every is None:
-            _refuse_what_moves_others(optimizer, self.classes)
-        _groups_of(optimizer, self.classes)
-        return optimizer.register_step_post_hook(lambda *_: self.after_step())
+            _refuse_what_moves_others(self.optimizer, self.classes)
+        _groups_of(self.optimizer, self.classes)
 
-    def after_step(self) -> None:
+    def attach(self) -> RemovableHandle:
+        """Follow the optimizer from now on, after each of its steps."""
+        return self.optimizer.register_step_post_hook(self.after_step)
+
+    def after_step(self, *_: object) -> None:
         """Note the rows that moved, and index them where the period is over."""
         progress = self.progress
         progress.steps += 1
@@ -102,6 +106,12 @@ class Follower:
             self.progress.dirty.append(gradient._indices()[0].clone())
         elif self.rebuild_every is None:
             raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
+
+
+def attached(handle: RemovableHandle) -> bool:
+    """Whether nobody has ended it."""
+    hooks = handle.hooks_dict_ref()
+    return hooks is not None and handle.id in hooks
 
 
 _SPARSE = "sparse gradients (a head or a tied embedding with sparse=True), or rebuild_every=N"

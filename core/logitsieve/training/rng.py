@@ -69,7 +69,14 @@ class Randomness:
         return step
 
 
+def processes() -> int:
+    """How many train together."""
+    return torch.distributed.get_world_size() if _together() else 1
+
+
 def _rank() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return 0
+    return torch.distributed.get_rank() if _together() else 0
+
+
+def _together() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

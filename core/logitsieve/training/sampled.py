@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from logitsieve.training.follow import Follower, Progress
+from logitsieve.training.follow import Follower, Progress, attached
 from logitsieve.training.loss import Common, at_least
 from logitsieve.training.proposal import Ragged, Shared, Structure
 from logitsieve.training.ragged import ragged_losses
-from logitsieve.training.rng import Step
+from logitsieve.training.rng import Step, processes
 from logitsieve.training.seeded import SeededLoss
 from logitsieve.training.shared import shared_losses
 from logitsieve.training.targets import Targets
@@ -48,6 +48,13 @@ class SampledSoftmax(SeededLoss):
         super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
         self.structure = None
         self.progress = Progress()
+        self._followers: list[tuple[Follower, RemovableHandle]] = []
+
+    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """See SoftmaxLoss."""
+        if self.random.step == 0 and processes() > 1:
+            self.rebuild()  # DDP copied one process's weights over ours after they were indexed
+        return super().forward(hidden, target)
 
     @abstractmethod
     def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared | Ragged:
@@ -67,9 +74,24 @@ class SampledSoftmax(SeededLoss):
             self.progress.dirty.clear()
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else."""
+        """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else.
+
+        Raises InvalidRequest, and ties nothing, where `follow` of an optimizer that is followed
+        would, called after this.
+        """
+        before = self.classes.weight, self.classes.sparse
         super().tie(embedding)
+        try:
+            self._check_followers()
+        except InvalidRequest:
+            self.classes.weight, self.classes.sparse = before
+            raise
         self.rebuild()
+
+    def _check_followers(self) -> None:
+        self._followers = [each for each in self._followers if attached(each[1])]
+        for follower, _ in self._followers:
+            follower.check()
 
     def follow(
         self,
@@ -93,9 +115,16 @@ class SampledSoftmax(SeededLoss):
         if self.structure is None:
             return None
         follower = Follower(
-            self.classes, self.structure, self.progress, every, growth, rebuild_every
+            optimizer, self.classes, self.structure, self.progress, every, growth, rebuild_every
         )
-        return follower.attach(optimizer)
+        follower.check()
+        handle = follower.attach()
+        self._followers.append((follower, handle))
+        return handle
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy follows nothing: the optimizer moves the original."""
+        return {**self.__dict__, "_followers": []}
 
     def get_extra_state(self) -> dict[str, Any]:
         """Tensors, numbers and dicts of them, beside the parameters."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
+import torch
+from torch import Tensor
+
 from logitsieve.training.classes import ClassWeights
 from logitsieve.training.loss import Common, SoftmaxLoss, at_least
 from logitsieve.training.rng import LARGEST_SEED, Randomness
@@ -26,6 +29,11 @@ class SeededLoss(SoftmaxLoss):
         super().__init__(in_features, n_classes, absolute=absolute, **common)
         at_least("seed", seed, 0, LARGEST_SEED)
         self.random = Randomness(seed)
+
+    def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
+        """Counted as a step: processes stay at the same one, whichever had no targets in it."""
+        self.random.next()
+        return super()._nothing(prepared, shape)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Tensors, numbers and dicts of them, beside the parameters."""
