@@ -1,0 +1,138 @@
+"""Two processes whose heads follow their optimizers: each keeps what it knows of all rows right."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from logitsieve.training import LOSSES, SampledSoftmax
+from tests.training.losses import doubles
+
+D, V, B = 8, 400, 6
+EVERY, STEPS, MIDDLE = 4, 24, 22  # MIDDLE: when rows have moved that are not indexed yet
+HEADS: dict[str, dict[str, Any]] = {  # few candidates: most rows are touched by one process alone
+    "lsh": {"k": 8, "n_uniform": 2},
+    "lns": {"cap": 8, "n_uniform": 2},
+    "rf": {"n_sampled": 8},
+}
+
+
+class Lookup(nn.Module):
+    """A hidden row for each class, a layer, and the loss."""
+
+    def __init__(self, head: SampledSoftmax) -> None:
+        super().__init__()
+        self.layer = nn.Linear(D, D)
+        self.head = head
+
+    def forward(self, target: Tensor) -> Tensor:
+        loss: Tensor = self.head(self.hidden(target), target)
+        return loss
+
+    def hidden(self, target: Tensor) -> Tensor:
+        rows: Tensor = self.layer(doubles(V, D, seed=7).float()[target])
+        return rows
+
+
+def classes_of(rank: int, step: int) -> Tensor:
+    """Odd or even ones, by the rank; in the first step the second process has none."""
+    if (rank, step) == (1, 0):
+        return torch.full((B,), -100)
+    return 2 * ((torch.arange(B) + step * B) % 30) + rank
+
+
+def followed(rank: int, name: str) -> dict[str, Any]:
+    """What one process has after a training with weights of its own to begin with."""
+    torch.manual_seed(rank)
+    head = LOSSES[name](D, V, **HEADS[name])
+    assert isinstance(head, SampledSoftmax)
+    model = Lookup(head)
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
+    head.follow(optimizer, every=EVERY)
+    seen = torch.arange(60)
+    losses, middle = [head.full_loss(model.hidden(seen), seen)], {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        parallel(classes_of(rank, step)).backward()
+        optimizer.step()
+        if step + 1 == MIDDLE:
+            middle = copy.deepcopy(model.state_dict())
+    losses.append(head.full_loss(model.hidden(seen), seen))
+    rebuilt = copy.deepcopy(head)
+    rebuilt.rebuild()
+    assert head.structure is not None
+    assert rebuilt.structure is not None
+    return {
+        "losses": losses,
+        "middle": middle,
+        "end": model.state_dict(),
+        "kept": head.structure.state_dict(),
+        "rebuilt": rebuilt.structure.state_dict(),
+        "key": head.random.next().key,
+    }
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    """All heads of one process."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
+    torch.save({name: followed(rank, name) for name in HEADS}, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What either has of each head."""
+    folder = tmp_path_factory.mktemp("processes")
+    spawn(one_of_two, (str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
+    first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
+    return first, second
+
+
+def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors and numbers of nested dicts, with where they are."""
+    if not isinstance(state, dict):
+        yield path, state
+        return
+    for key, value in state.items():
+        yield from leaves(value, f"{path}/{key}")
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("when", ["middle", "end"])
+def test_processes_have_equal_states(processes: Any, name: str, when: str) -> None:
+    one, other = (dict(leaves(each[name][when])) for each in processes)
+    assert one.keys() == other.keys()
+    for path, value in one.items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[path])), path
+    dirty = next(value for path, value in one.items() if path.endswith("dirty"))
+    assert bool(dirty.numel()) == (when == "middle")
+    assert processes[0][name]["key"] != processes[1][name]["key"], "they draw alike"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", HEADS)
+def test_what_is_kept_is_that_of_the_weights(processes: Any, name: str, rank: int) -> None:
+    found = processes[rank][name]
+    kept, rebuilt = (dict(leaves(found[key])) for key in ("kept", "rebuilt"))
+    assert kept.keys() == rebuilt.keys()
+    for path, value in rebuilt.items():
+        if path != "/updates":  # of a tree: how many since it was made
+            torch.testing.assert_close(kept[path], value)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_loss_falls(processes: Any, name: str) -> None:
+    before, after = processes[0][name]["losses"]
+    assert after < 0.7 * before
