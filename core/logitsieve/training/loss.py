@@ -202,15 +202,20 @@ class SoftmaxLoss(nn.Module, ABC):
             x_BV = self.full_logits(prepared_BD)
         return full_losses(x_BV, targets)
 
+    @property
+    def unservable(self) -> str | None:
+        """What is trained, where that is no softmax of h.w + b and `export` raises; else None."""
+        return "absolute logits" if self.law.absolute else None
+
     @torch.no_grad()
     def export(self) -> Export:
         """The trained softmax for the builder, detached copies.
 
         Raises InvalidRequest where what was trained is no softmax of h.w + b.
         """
-        if self.law.absolute:
-            allowed = "a law that is a softmax of logits; that of |x| cannot be served"
-            raise InvalidRequest("export", "absolute logits", allowed)
+        if self.unservable is not None:
+            allowed = "a law that is a softmax of logits; any other cannot be served"
+            raise InvalidRequest("export", self.unservable, allowed)
         weight, bias = self.full_classes()
         zeros = weight.new_zeros(self.n_classes)
         scaled = weight.clone() if self.law.scale is None else weight * self.law.scale

@@ -106,8 +106,9 @@ def train(
     settings = Settings.load(folder)
     run = _Run(folder, settings, progress, show)
     if to_be_served and not run.trainer.servable:
-        allowed = "a loss that trains a softmax of logits: that of |x| cannot be served"
-        raise InvalidRequest("loss", settings.config.loss, allowed)
+        allowed = "a loss that trains a softmax of logits; any other cannot be served"
+        got = f"{settings.config.loss} ({run.trainer.head.unservable})"
+        raise InvalidRequest("loss", got, allowed)
     with Logs(folder, run.trainer.steps, run.course.validated) as logs:
         run.go(logs, stop)
     return run.outcome()

@@ -148,8 +148,8 @@ class Trainer:
 
     @property
     def servable(self) -> bool:
-        """Whether the loss trains a softmax of h.w + b, and not one of absolute values."""
-        return not self.head.law.absolute
+        """Whether the loss trains a softmax of h.w + b."""
+        return self.head.unservable is None
 
     def language_model(self) -> LanguageModel:
         """What is to be served; InvalidRequest if not `servable`."""
