@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.training import LNSSoftmax
+from logitsieve.training.lns import default_bits, default_tables
 from logitsieve.training.proposal import Ragged
 from logitsieve.training.targets import read_batch
 from logitsieve.types.errors import InvalidRequest
@@ -169,6 +170,30 @@ def test_one_of_several_targets_asks() -> None:
 
 
 @pytest.mark.parametrize(
+    ("classes", "bits", "tables"),
+    [(V, 9, 50), (12_800, 9, 50), (12_801, 10, 40), (200_000, 13, 20), (10**7, 16, 20)],
+)
+def test_a_bucket_holds_some_25_of_many_classes(classes: int, bits: int, tables: int) -> None:
+    assert (default_bits(classes), default_tables(bits)) == (bits, tables)
+
+
+def test_defaults_are_those_of_the_number_of_classes() -> None:
+    for classes in (V, 30_000):
+        hashing = LNSSoftmax(2, classes).tables.hashing
+        assert hashing.bits == default_bits(classes)
+        assert hashing.tables == default_tables(hashing.bits)
+    hashing = LNSSoftmax(2, 30_000, hashes=4).tables.hashing
+    assert (hashing.bits, hashing.tables) == (4, 50)
+
+
+def test_only_what_is_corrected_is_exported() -> None:
+    assert LNSSoftmax(D, V).export().weight.shape == (V, D)
+    with pytest.raises(InvalidRequest, match=r"what collides.*cannot be served") as caught:
+        LNSSoftmax(D, V, corrected=False).export()
+    assert caught.value.field == "export"
+
+
+@pytest.mark.parametrize(
     ("options", "field"),
     [
         ({"query": "both"}, "query"),
@@ -176,6 +201,7 @@ def test_one_of_several_targets_asks() -> None:
         ({"cap": 0}, "cap"),
         ({"n_uniform": 0}, "n_uniform"),
         ({"hashes": 17}, "bits"),
+        ({"hashes": 0}, "bits"),
         ({"hashing": "dwta", "window": 5}, "window"),
     ],
 )

@@ -170,9 +170,10 @@ def test_settings_come_back(tmp_path: Path) -> None:
     assert Settings.load(tmp_path / "run") == with_valid
 
 
-def test_a_loss_that_cannot_be_served(tmp_path: Path) -> None:
-    begin(tmp_path / "run", settings(tmp_path, loss="quadratic", loss_option=()))
-    with pytest.raises(InvalidRequest, match="loss: got quadratic"):
+@pytest.mark.parametrize(("loss", "options"), [("quadratic", ()), ("lns", ("corrected=false",))])
+def test_a_loss_that_cannot_be_served(tmp_path: Path, loss: str, options: tuple[str, ...]) -> None:
+    begin(tmp_path / "run", settings(tmp_path, loss=loss, loss_option=options))
+    with pytest.raises(InvalidRequest, match=f"loss: got {loss}"):
         train(tmp_path / "run", to_be_served=True)
     assert train(tmp_path / "run").finished
     assert not (tmp_path / "run" / "model.safetensors").exists()
