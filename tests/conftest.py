@@ -18,6 +18,7 @@ LAUNCHING = (
     "kernels/gpu",
     "heads/card",
     "decoding/test_card.py",
+    "decoding/test_card_tensors.py",
     "server/test_devices.py",
     "client/test_huggingface_card.py",
     "benchmarks/test_gpu.py",

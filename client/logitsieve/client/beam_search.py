@@ -111,12 +111,21 @@ def beam_search(
             constraints=constraints,
             **target,
         )
+        reply = _in_arrays(reply)
         steps += 1
         exact[live.groups] &= reply.answer.exact.reshape(len(live.groups), -1).all(axis=1)
         live, parents = _advance(search, live, reply, pools)
         if not live.groups.size:
             return Found([pool.best(n_best) for pool in pools], exact, steps)
         hidden = step(parents, live.tokens[:, :, -1].ravel())
+
+
+def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
+    """What was answered in tensors, as `step` returned one on a card: the search is the host's."""
+    if isinstance(reply.tokens, np.ndarray):
+        return reply
+    found, exact = (each.cpu().numpy() for each in reply[:5]), reply.answer.exact.cpu().numpy()
+    return BeamStepReply(*found, reply.answer._replace(exact=exact))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import isfinite
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
 from logitsieve.decoding.point import Point
-from logitsieve.decoding.tensors import is_tensor, on_host, tensor_topk
+from logitsieve.decoding.tensors import is_tensor, rows_of, tensors_apart
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.heads.base import Head, ready_hidden
+from logitsieve.heads.base import Head
 from logitsieve.index import Index
 from logitsieve.types.constraints import Constraints
 from logitsieve.types.decoder import KnobValues, Target, aim_of
@@ -29,6 +29,9 @@ from logitsieve.types.results import (
     ScoreReply,
     TopKReply,
 )
+
+if TYPE_CHECKING:
+    from logitsieve.decoding.card import CardDecoder
 
 # Operating points kept: clients use a handful, and a stream of fresh knobs must not grow memory.
 POINTS_KEPT = 64
@@ -52,12 +55,15 @@ class LocalDecoder:
 
     @property
     def takes_tensors(self) -> bool:
-        """Whether `topk` answers tensors on the index's card in tensors."""
+        """Whether tensors on the index's card are answered in tensors (docs/gpu.md)."""
         return self.index.device != "cpu"
 
-    def _there(self, hidden: ArrayLike) -> ArrayLike:
-        """`hidden` where all methods but `topk` take it from: the host."""
-        return on_host(hidden) if self.takes_tensors and is_tensor(hidden) else hidden
+    @property
+    def _card(self) -> CardDecoder:
+        """What answers these; only where there is a card is PyTorch known to be installed."""
+        from logitsieve.decoding.card import CardDecoder
+
+        return CardDecoder(self)
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
@@ -74,15 +80,13 @@ class LocalDecoder:
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
 
-        Where the index is on a card, a tensor there is answered in tensors (tensors.py).
         Raises InvalidRequest naming the field, ModelNotFound unless `model` is this index.
         """
-        if self.takes_tensors and is_tensor(hidden):
-            point = self._at(target, 1 if hidden.ndim == 1 else len(hidden), k)
-            return tensor_topk(point, self.index, hidden, k, constraints)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
-            hidden = ready_hidden(hidden, self.index.dim)
-        return self._at(target, len(hidden), k).topk(hidden, k, constraints)
+            hidden = rows_of(self.index, hidden)
+        if is_tensor(hidden):
+            return self._card.topk(hidden, k, constraints, target)
+        return self.point_at(target, len(hidden), k).topk(hidden, k, constraints)
 
     def score(
         self,
@@ -93,9 +97,11 @@ class LocalDecoder:
         **target: Unpack[Target],
     ) -> ScoreReply:
         """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
-        hidden = ready_hidden(self._there(hidden), self.index.dim)
+        hidden = rows_of(self.index, hidden)
+        if is_tensor(hidden):
+            return self._card.score(hidden, targets, constraints, target)
         ready = score_targets(targets, len(hidden))
-        return self._at(target, len(hidden), 1).score(hidden, ready, constraints)
+        return self.point_at(target, len(hidden), 1).score(hidden, ready, constraints)
 
     def sample(
         self,
@@ -112,10 +118,12 @@ class LocalDecoder:
         **target: Unpack[Target],
     ) -> SampleReply:
         """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
-        hidden = ready_hidden(self._there(hidden), self.index.dim)
-        rows = len(hidden)
-        ready = sampling(rows, samples, seeds, step, temperature, top_k, top_p, min_p)
-        return self._at(target, rows, 1).sample(hidden, ready, constraints)
+        hidden = rows_of(self.index, hidden)
+        rows, (own, given) = len(hidden), tensors_apart(hidden, seeds=seeds)
+        ready = sampling(rows, samples, own["seeds"], step, temperature, top_k, top_p, min_p)
+        if is_tensor(hidden):
+            return self._card.sample(hidden, ready, given.get("seeds"), constraints, target)
+        return self.point_at(target, rows, 1).sample(hidden, ready, constraints)
 
     def beam_step(
         self,
@@ -132,13 +140,19 @@ class LocalDecoder:
         **target: Unpack[Target],
     ) -> BeamStepReply:
         """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
-        hidden = ready_hidden(self._there(hidden), self.index.dim)
-        rows = len(hidden)
-        ready = beams(rows, scores, beams_in, beams_out, lengths, finished, eos_ids, length_alpha)
+        hidden = rows_of(self.index, hidden)
+        rows, vectors = len(hidden), {"scores": scores, "lengths": lengths, "finished": finished}
+        own, given = tensors_apart(hidden, **vectors)
+        ready = beams(
+            rows, **own, beams_in=beams_in, beams_out=beams_out, eos_ids=eos_ids,
+            length_alpha=length_alpha,
+        )  # fmt: skip
+        if is_tensor(hidden):
+            return self._card.beam_step(hidden, ready, given, constraints, target)
         k = min(beams_out, self.index.vocab_size)
-        return self._at(target, rows, k).beam_step(hidden, ready, constraints)
+        return self.point_at(target, rows, k).beam_step(hidden, ready, constraints)
 
-    def _at(self, target: Target, rows: int, k: int) -> Point:
+    def point_at(self, target: Target, rows: int, k: int) -> Point:
         """What answers a request for `k` ids of each of `rows` rows."""
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")

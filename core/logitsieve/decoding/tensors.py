@@ -1,79 +1,45 @@
-"""Tensors on a card, answered in tensors there, so that a decoding step never waits for the host.
+"""Telling tensors from all else; decoding/card answers them.
 
-`log_z` of all logits is the one normalizer there is on a card; constraints are met on the host.
+PyTorch is an extra, and not imported for this.
 
-Shape letters: B batch rows, D hidden size, K answers.
+Shape letters: B batch rows, D hidden size.
 """
 
 from __future__ import annotations
 
 import sys
-from time import perf_counter_ns
 from typing import Any, cast
 
-from logitsieve.decoding.normalizers import LogZ
-from logitsieve.decoding.point import Point
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.base import ready_hidden
 from logitsieve.index import Index
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import Float32, TopKReply
-
-BY_ROW = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
+from logitsieve.types.results import ArrayLike
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is PyTorch's, which is not imported for this."""
+    """Whether it is PyTorch's."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def on_host(hidden: Any) -> Float32:
-    """A tensor's values in an array, which is waited for."""
-    values: Float32 = hidden.detach().float().cpu().numpy()
-    return values
+def rows_of(index: Index, hidden: ArrayLike) -> Any:
+    """[B, D]: of a tensor on the index's card a tensor, of anything else a float32 array.
 
-
-def tensor_topk(
-    point: Point, index: Index, hidden: Any, k: int, constraints: Constraints | None
-) -> TopKReply:
-    """The reply to hidden [B, D] or [D] on the card, in tensors there.
-
-    A row that cannot be answered has ids of -1, logits of NaN and exact False. InvalidRequest for
-    another normalizer than "exact".
+    InvalidRequest names what is wrong with it.
     """
-    if constraints is not None:
-        return _constrained(point, hidden, k, constraints)
-    started, log_z = perf_counter_ns(), None
-    if point.normalizer not in ("", "exact"):
-        raise InvalidRequest("normalizer", point.normalizer, "exact, or none, for a tensor")
-    top = point.answering.topk(hidden, k)
-    if point.normalizer:
-        log_z = LogZ(cast(ExactHead, index.head("exact")).log_z(hidden, 1.0))
-    fallback = top.exact & (not point.proves)
-    answer = point.answer(started, top.exact, top.scanned, fallback, point.normalizer, log_z)
-    return TopKReply(top.ids, top.logits, answer)
+    if index.device != "cpu" and is_tensor(hidden):
+        there = cast(Any, index.head("exact")).rows_there(hidden)
+        if there is not None:
+            return there
+    return ready_hidden(hidden, index.dim)
 
 
-def _constrained(point: Point, hidden: Any, k: int, constraints: Constraints) -> TopKReply:
-    """By way of the host, which it waits for."""
-    as_tensor = sys.modules["torch"].as_tensor
-    reply = point.topk(on_host(hidden), k, constraints)
+def tensors_apart(
+    hidden: Any, **values: ArrayLike | None
+) -> tuple[dict[str, ArrayLike | None], dict[str, Any]]:
+    """What goes with `hidden`: all of it but with None for tensors, and these by name.
 
-    def there(array: Any) -> Any:
-        return None if array is None else as_tensor(array).to(hidden.device)
-
-    answer = reply.answer
-    found = {
-        name: there(getattr(answer, name))
-        for name in (
-            "exact",
-            "scanned",
-            "fallback",
-            "log_z",
-            "log_z_low",
-            "log_z_high",
-            "log_z_error",
-        )
-    }
-    return TopKReply(there(reply.ids), there(reply.logits), answer._replace(**found))
+    None are set apart where hidden is an array.
+    """
+    there = is_tensor(hidden)
+    tensors = {name: value for name, value in values.items() if there and is_tensor(value)}
+    return {name: None if name in tensors else value for name, value in values.items()}, tensors

@@ -43,6 +43,10 @@ class Failing:
             raise self._error
 
 
+def nothing_more(plan: object) -> None:
+    """These plans read hidden alone."""
+
+
 def failing(error: Exception, after: int = 1) -> Callable[[Tensor], Plan]:
     return lambda hidden: Failing(hidden, error, after)
 
@@ -62,10 +66,10 @@ def test_memory_that_ends_is_told_while_a_plan_is_made_and_when_it_runs(error: E
 def test_a_lost_card_is_told_by_arrays_and_by_tensors(error: Exception) -> None:
     runner = Runner(CARD, failing(error, after=2), 2)
     with pytest.raises(DeviceLost) as caught:
-        runner.answer_host(np.zeros((2, 8), np.float32))
+        runner.answer_host(np.zeros((2, 8), np.float32), nothing_more)
     assert str(caught.value) == f"{CARD.device}: {str(error).splitlines()[0]}"
     with pytest.raises(DeviceLost):
-        runner.answer(torch.zeros(2, 8), empty_found(2, 3, CARD.device))
+        runner.answer(torch.zeros(2, 8), empty_found(2, 3, CARD.device), nothing_more)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=str)

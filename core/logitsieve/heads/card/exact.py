@@ -51,7 +51,11 @@ class CardExact(CardHead):
         return found
 
     def logits(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Exact logits float32 [B, M] of ids [B, M] for rows of hidden, tensors on the card.
+        """`logits64`, rounded to float32."""
+        return self.logits64(hidden, ids).float()
+
+    def logits64(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the card.
 
         -inf for an id that is not in the vocabulary, NaN for a row that `topk` would refuse.
         Nothing is waited for. InvalidRequest names `hidden` or `ids`.
@@ -60,11 +64,12 @@ class CardExact(CardHead):
         if ids.is_floating_point() or ids.ndim != 2 or len(ids) != len(hidden) or not ids.numel():
             got = f"{ids.dtype} {list(ids.shape)}"
             raise InvalidRequest("ids", got, f"integers [{len(hidden)}, M], M >= 1")
-        known = torch.where(ids < self._vocab_size, ids, -1).to(hidden.device, torch.int32)
+        known = torch.where((ids >= 0) & (ids < self._vocab_size), ids, -1)
+        known = known.to(hidden.device, torch.int32)
         with using(self._card.device), self._card.turn:
             plan = LogitsPlan(self._card.matrix, hidden.float().contiguous(), known.contiguous())
             plan.run()
-        return plan.logits.float()
+        return plan.logits
 
     def draw(
         self,

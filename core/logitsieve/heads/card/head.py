@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property, partial
 from threading import local
@@ -20,6 +21,7 @@ from torch import Tensor
 from logitsieve.heads.backed import BackedHead
 from logitsieve.heads.base import Head, checked_k, checked_knobs, ready_request, refuse_row
 from logitsieve.heads.card.card import Card
+from logitsieve.heads.card.device import using
 from logitsieve.heads.card.runner import Runner
 from logitsieve.heads.part import Part
 from logitsieve.kernels.gpu.plans import Found, Plan, above, empty_found
@@ -107,8 +109,8 @@ class CardHead(ABC):
         such a row. More answers than a card's kernels find (64, or so many that the vocabulary has
         no 16 ids for each two) come from the host.
         """
-        if isinstance(hidden, Tensor) and hidden.device == self._card.device:
-            return self._tensors(self._ready(hidden), k, check)
+        if (there := self.rows_there(hidden)) is not None:
+            return self._tensors(there, k, check)
         hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
         if not self.fits(k):
             return self.plain.topk(hidden, k)
@@ -121,6 +123,21 @@ class CardHead(ABC):
         self._find_arrays(Asked(("topk", k), partial(self.plan, k=k)), hidden, found)
         refuse_unanswered(found[0][:, 0] < 0)
         return TopK(*found)
+
+    def rows_there(self, hidden: ArrayLike) -> Tensor | None:
+        """[B, D] of a tensor on the card, and None for anything else.
+
+        InvalidRequest names what is wrong with it.
+        """
+        if isinstance(hidden, Tensor) and hidden.device == self._card.device:
+            return self._ready(hidden)
+        return None
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """What kernels for this head's card are launched within; raises as `using` does."""
+        with using(self._card.device), self._card.turn:
+            yield
 
     def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
         k, rows = checked_k(k, self._vocab_size), len(hidden)

@@ -34,10 +34,6 @@ class Staged(NamedTuple):
     found: tuple[Tensor, ...]
 
 
-def as_it_is(plan: Any) -> None:
-    """A plan that takes nothing but hidden."""
-
-
 class Runner:
     """Used by one thread at a time. Tensors are answered on whatever stream is current, arrays on
     the thread's own. Raises DeviceExhausted where the card has no room, DeviceLost where it fails.
@@ -72,9 +68,7 @@ class Runner:
             return nullcontext()
         return torch.cuda.stream(own_stream(self._device))
 
-    def answer(
-        self, hidden: Tensor, found: Sequence[Tensor], fill: Callable[[Any], None] = as_it_is
-    ) -> None:
+    def answer(self, hidden: Tensor, found: Sequence[Tensor], fill: Callable[[Any], None]) -> None:
         """Answer a few rows on the card into tensors there; nothing is waited for.
 
         `fill` writes what else the plan reads.
@@ -89,9 +83,7 @@ class Runner:
                 theirs.copy_(mine[:rows])
             self._mark(self._done)
 
-    def answer_host(
-        self, hidden: Float32, fill: Callable[[Any], None] = as_it_is
-    ) -> tuple[np.ndarray, ...]:
+    def answer_host(self, hidden: Float32, fill: Callable[[Any], None]) -> tuple[np.ndarray, ...]:
         """Answer a few rows of the host in arrays that are valid until the next."""
         rows = len(hidden)
         with using(self._device), self._own_stream():
