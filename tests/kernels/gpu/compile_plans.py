@@ -17,10 +17,12 @@ from triton.runtime.jit import JITFunction
 from logitsieve.kernels.gpu.matrix import Matrix
 from logitsieve.kernels.gpu.plans import empty_found
 from logitsieve.kernels.gpu.plans.certified import CertifiedPlan
+from logitsieve.kernels.gpu.plans.certified_draws import CertifiedDrawPlan
 from logitsieve.kernels.gpu.plans.draws import DrawPlan
 from logitsieve.kernels.gpu.plans.exact import ExactPlan
 from logitsieve.kernels.gpu.plans.log_z import Edits, LogZPlan
 from logitsieve.kernels.gpu.plans.logits import LogitsPlan
+from logitsieve.kernels.gpu.plans.nucleus import ListDraws
 from logitsieve.kernels.gpu.sketch import Sketch
 from tests.kernels.gpu.compile_lists import run_lists, run_many_lists, run_svd
 
@@ -81,26 +83,36 @@ def run_plans() -> None:
 
 def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     """Named logits, log Z and draws, with edits and without."""
-    rows, step = len(hidden), torch.zeros(1, dtype=torch.int64)
-    seeds, scale = torch.zeros(rows, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
+    rows, softmax = len(hidden), matrix(dtype)
+    noise = torch.zeros(rows, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    scale = torch.ones(1, dtype=torch.float64)
     ids, values = torch.zeros(2, dtype=torch.int32), torch.zeros(2, dtype=torch.float64)
     edits = Edits(torch.zeros(rows + 1, dtype=torch.int64), ids, values)
-    LogitsPlan(matrix(dtype), hidden).run()
-    LogitsPlan(matrix(dtype), hidden, torch.zeros((rows, 3), dtype=torch.int32)).run()
-    LogZPlan(matrix(dtype), hidden, scale).run()
+    LogitsPlan(softmax, hidden).run()
+    LogitsPlan(softmax, hidden, torch.zeros((rows, 3), dtype=torch.int32)).run()
+    LogZPlan(softmax, hidden, scale).run()
+    listed, filters = torch.zeros((rows, 40), dtype=torch.int32), torch.ones(3, dtype=torch.float64)
+    ListDraws(listed, listed.double(), 3, *noise, filters).run()
     for instead in (None, edits):
-        DrawPlan(matrix(dtype), hidden, 3, seeds, step, scale, instead).run()
+        DrawPlan(softmax, hidden, 3, *noise, scale, instead).run()
+        sketch = sketch_of(softmax)
+        CertifiedDrawPlan(softmax, sketch, hidden, 3, *noise, scale, instead).run()
 
 
 def run_certified(softmax: Matrix, hidden: torch.Tensor) -> None:
-    """Bounds by codes of an odd number of steps; and as a fallback."""
-    rows, (vocab_size, dim) = len(hidden), softmax.weight.shape
-    codes, each = torch.zeros((vocab_size, 192), dtype=torch.int8), torch.zeros(vocab_size)
-    terms = torch.zeros(7, dtype=torch.float64)
-    sketch = Sketch(torch.zeros((dim, dim)), codes, each, each, terms)
+    """The k best; and as a fallback."""
+    rows, sketch = len(hidden), sketch_of(softmax)
     after = empty_found(rows, 5, hidden.device), torch.zeros(rows, dtype=torch.int32)
     CertifiedPlan(softmax, sketch, hidden, 5).run()
     CertifiedPlan(softmax, sketch, hidden, 5, after).run()
+
+
+def sketch_of(softmax: Matrix) -> Sketch:
+    """Codes of an odd number of steps."""
+    vocab_size, dim = softmax.weight.shape
+    codes, each = torch.zeros((vocab_size, 192), dtype=torch.int8), torch.zeros(vocab_size)
+    terms = torch.zeros(7, dtype=torch.float64)
+    return Sketch(torch.zeros((dim, dim)), codes, each, each, terms)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def planned(head: CertifiedHead, hidden: np.ndarray, k: int) -> CertifiedPlan:
 def assert_bounded(head: CertifiedHead, hidden: np.ndarray) -> None:
     """No logit of any row is beyond its bounds, which do not depend on the batch."""
     plan, true = planned(head, hidden, 1), true_logits(head, hidden)
-    plan._describe()
+    plan.coded.run()
     told = np.isin(plan.status.cpu().numpy(), int(WANTED))
     lowers, uppers, margins = bounds_of(plan, 16)
     assert (uppers + margins >= true)[told].all()
@@ -124,5 +124,5 @@ def test_what_float32_could_not_hold_is_passed_on() -> None:
     assert_bounded(head, hidden.astype(np.float32))
     plan = answered(head, hidden.astype(np.float32), 4)
     assert plan.found.scanned[:3].tolist() == [200] * 3
-    plan._describe()
+    plan.coded.run()
     assert plan.status.tolist() == [int(PASSED_ON)] * 3 + [int(WANTED)]

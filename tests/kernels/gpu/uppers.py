@@ -36,8 +36,8 @@ def bounds_of(plan: CertifiedPlan, block_b: int) -> tuple[Float64, Float64, Floa
     estimates, uppers = torch.empty((2, rows, vocab_size), device=plan.hidden.device)
     uppers_kernel[(triton.cdiv(vocab_size, 128), triton.cdiv(rows, block_b))](
         plan.sketch.codes, plan.sketch.scales, plan.sketch.rests, plan.matrix.bias,
-        plan.planes, plan.factors, estimates, uppers, rows, vocab_size,
+        plan.coded.planes, plan.coded.factors, estimates, uppers, rows, vocab_size,
         WIDTH=plan.sketch.width, BLOCK_V=128, BLOCK_B=block_b,
     )  # fmt: skip
     near, above = (bound.cpu().numpy().astype(np.float64) for bound in (estimates, uppers))
-    return 2 * near - above, above, plan.factors[:, int(MARGIN), None].cpu().numpy()
+    return 2 * near - above, above, plan.coded.factors[:, int(MARGIN), None].cpu().numpy()

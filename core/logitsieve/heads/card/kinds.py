@@ -6,41 +6,20 @@ Shape letters: B rows of hidden, D hidden size, V vocabulary, K answers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor
 
+from logitsieve.heads.card.certified import CardCertified
 from logitsieve.heads.card.exact import CardExact
 from logitsieve.heads.card.head import CardHead
-from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.kernels.gpu.plans import Plan
-from logitsieve.kernels.gpu.plans.certified import CertifiedPlan
 from logitsieve.kernels.gpu.plans.frequency import frequency_on
 from logitsieve.kernels.gpu.plans.screen import Screen, ScreenPlan, screen_on
 from logitsieve.kernels.gpu.plans.svd import Preview, preview_on, svd_plan
 from logitsieve.kernels.gpu.plans.svd import fits as svd_fits
-from logitsieve.types.results import ArrayLike, Bounds, Float32, Float64, Int32
-
-
-class CardCertified(CardHead):
-    """Bounds every row of W, and computes those whose bound leaves a doubt."""
-
-    def plan(self, hidden: Tensor, k: int) -> Plan:
-        """One pass over the sketch."""
-        return CertifiedPlan(self._card.matrix, self._card.sketch, hidden, k)
-
-    def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
-        """The bounds of the head on the host."""
-        return self._host.bounds(hidden, k)
-
-    def draw(self, *asked: Any, **fine: Any) -> tuple[Int32, Float64, Int32]:
-        """The draws of the head on the host, by rejection under its bounds."""
-        return self._host.draw(*asked, **fine)
-
-    @property
-    def _host(self) -> CertifiedHead:
-        return cast(CertifiedHead, self.plain)
+from logitsieve.types.results import Float32
 
 
 class CardScreen(CardHead):

@@ -26,10 +26,10 @@ ROUNDED = tl.constexpr(1.000001)
 
 @triton.jit
 def describe_kernel(
-    hidden, rotated, limits, terms, planes, factors, status, sizes, done, D, M,
+    hidden, rotated, limits, terms, planes, factors, status, D, M,
     WIDTH: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """planes [B, 2, T] int8, factors [B, FACTORS] and status [B]; lists become empty.
+    """planes [B, 2, T] int8, factors [B, FACTORS] and status [B].
 
     A row is REFUSED if it is not finite or too large, and PASSED_ON where float32 could not hold
     what a bound is summed from. AGAIN: as a fallback, for rows that were PASSED_ON.
@@ -50,8 +50,6 @@ def describe_kernel(
                 )  # fmt: skip
                 state = tl.where(summed <= LARGEST, WANTED, PASSED_ON)
         tl.store(status + row, state)
-        tl.store(sizes + row, 0)
-        tl.store(done + row, 0)
 
 
 @triton.jit

@@ -20,12 +20,27 @@ def exact_logits(
     found = dot64(weight, ids, inside, hidden + row * D, D)
     found += tl.load(bias + ids, mask=inside, other=0.0).to(tl.float64)
     if EDITS:
-        end = tl.load(offsets + row + 1)
-        place = _first_not_below(edited, tl.load(offsets + row), end, ids)
-        here = inside & (place < end)
-        named = here & (tl.load(edited + place, mask=here, other=-1) == ids)
-        found = tl.where(named, tl.load(instead + place, mask=named, other=0.0), found)
+        named, value = edits_of(offsets, edited, instead, row, ids, inside)
+        found = tl.where(named, value, found)
     return tl.where(inside, found, float("-inf"))
+
+
+@triton.jit
+def edits_of(offsets, edited, instead, row, ids, inside):
+    """[N] which of ids [N] a row's edits name, and the float64 logits that these have instead."""
+    end = tl.load(offsets + row + 1)
+    place = _first_not_below(edited, tl.load(offsets + row), end, ids)
+    here = inside & (place < end)
+    named = here & (tl.load(edited + place, mask=here, other=-1) == ids)
+    return named, tl.load(instead + place, mask=named, other=0.0)
+
+
+@triton.jit
+def first_of_group(edited, place, start, GROUP: tl.constexpr):
+    """The group of the edit at a place of a row's that begin at `start`; whether none is before."""
+    group = tl.load(edited + place) // GROUP
+    before = tl.load(edited + place - 1, mask=place > start, other=-1)
+    return group, (before < 0) | (before // GROUP != group)
 
 
 @triton.jit

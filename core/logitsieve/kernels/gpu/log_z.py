@@ -13,16 +13,33 @@ import triton
 import triton.language as tl
 
 from logitsieve.kernels.gpu.finalists import largest_logit
-from logitsieve.kernels.gpu.status import REFUSED
+from logitsieve.kernels.gpu.status import PASSED_ON, REFUSED
 
 
 @triton.jit
 def log_z_kernel(
     scale, maxima, sums, cuts, values, counts, crowded, tops, totals, status, log_z, G, slots,
     C: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
+    AGAIN: tl.constexpr,
 ):  # fmt: skip
-    """log_z [B], NaN for rows REFUSED; BLOCK groups at a time."""
-    row = tl.program_id(0).to(tl.int64)
+    """log_z [B], NaN for rows REFUSED; BLOCK groups at a time. AGAIN: for rows PASSED_ON alone."""
+    row, wanted = tl.program_id(0).to(tl.int64), True
+    if AGAIN:
+        wanted = tl.load(status + row) == PASSED_ON
+    if wanted:
+        found = _log_z(
+            scale, maxima, sums, cuts, values, counts, crowded, tops, totals, row, G, slots,
+            C, GROUP, BLOCK, SHARES,
+        )  # fmt: skip
+        refused = tl.load(status + row) == REFUSED
+        tl.store(log_z + row, tl.where(refused, float("nan"), found))
+
+
+@triton.jit
+def _log_z(
+    scale, maxima, sums, cuts, values, counts, crowded, tops, totals, row, G, slots,
+    C: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
     flat, factor = row * slots, tl.load(scale)
     most = largest_logit(values, counts, crowded, tops, row, slots, C, GROUP, SHARES)
     if tl.load(crowded + flat) > 0:
@@ -42,6 +59,4 @@ def log_z_kernel(
             weights = rest * tl.exp(((top.to(tl.float64) - most) * factor).to(tl.float32))
             light += tl.where(top < cut, weights, 0.0).to(tl.float64)
         total += tl.sum(light, 0)
-    found = most * factor + tl.log(total)
-    refused = tl.load(status + row) == REFUSED
-    tl.store(log_z + row, tl.where(refused, float("nan"), found))
+    return most * factor + tl.log(total)

@@ -21,7 +21,7 @@ from logitsieve.kernels.gpu.noise import NOISE_ERROR
 from logitsieve.kernels.gpu.perturb import factors
 from logitsieve.kernels.gpu.rows import norm_of, ordered32, unordered32
 from logitsieve.kernels.gpu.select import kth_floor
-from logitsieve.kernels.gpu.status import REFUSED, WANTED
+from logitsieve.kernels.gpu.status import PASSED_ON, REFUSED, WANTED
 
 LIGHT = tl.constexpr(7.0)  # nats: under a thousandth
 DEEP = tl.constexpr(30.0)  # nats: what is lighter is nothing to log Z, whatever float32 is off by
@@ -31,15 +31,33 @@ LOOSE = tl.constexpr(0.5)  # nats of slack from which on light ids are not left 
 @triton.jit
 def near_kernel(
     maxima, sums, hidden, limits, scale, listed, counts, crowded, cuts, status, D, G,
-    C: tl.constexpr, GROUPS: tl.constexpr,
+    C: tl.constexpr, GROUPS: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
     """listed [B, N + 1, C], counts and crowded [B, N + 1], cuts and status [B]; programs are them.
 
     `crowded` slots have too many to list, and are left to crowded.py. cuts [B]: what the maxima of
-    slot 0's groups reach.
+    slot 0's groups reach. AGAIN: as a fallback, for rows that were PASSED_ON, and stay so.
     """
-    row, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, slot, passed = tl.program_id(0).to(tl.int64), tl.program_id(1), True
     flat = row * tl.num_programs(1) + slot
+    if AGAIN:
+        passed = tl.load(status + row) == PASSED_ON
+    if passed:
+        _list_near(
+            maxima, sums, hidden, limits, scale, listed, counts, crowded, cuts, status,
+            row, slot, flat, D, G, C, GROUPS, AGAIN,
+        )  # fmt: skip
+    else:
+        tl.store(counts + flat, 0)
+        tl.store(crowded + flat, 0)
+
+
+@triton.jit
+def _list_near(
+    maxima, sums, hidden, limits, scale, listed, counts, crowded, cuts, status,
+    row, slot, flat, D, G,
+    C: tl.constexpr, GROUPS: tl.constexpr, AGAIN: tl.constexpr,
+):  # fmt: skip
     norm, place = norm_of(hidden + row * D, D), tl.arange(0, GROUPS)
     fits = admissible(norm, limits)
     slack, factor = norm * tl.load(limits + 2) + tl.load(limits + 3), tl.load(scale)
@@ -68,7 +86,8 @@ def near_kernel(
     tl.store(crowded + flat, tl.where(fits & over, 1, 0))
     if slot == 0:
         tl.store(cuts + row, cut)
-        tl.store(status + row, tl.where(fits, WANTED, REFUSED))
+        if not AGAIN:
+            tl.store(status + row, tl.where(fits, WANTED, REFUSED))
 
 
 @triton.jit

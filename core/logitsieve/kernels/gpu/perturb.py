@@ -15,37 +15,54 @@ import triton.language as tl
 
 from logitsieve.kernels.gpu.noise import gumbel32, random_words
 from logitsieve.kernels.gpu.scan import tile_logits
+from logitsieve.kernels.gpu.status import PASSED_ON, any_of
 
 
 @triton.jit
 def perturb_kernel(
-    weight, bias, hidden, scale, seeds, step, maxima, sums, B, V, D, G, draws,
-    GROUP: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
+    weight, bias, hidden, scale, seeds, step, maxima, sums, status, B, V, D, G, draws,
+    GROUP: tl.constexpr, AGAIN: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """maxima [B, N + 1, G]; sums [B, G] of e^{scale (x - the group's largest)}.
 
     Programs are (tiles of BLOCK_V ids, BLOCK_B rows). seeds [B], step [1] int64, scale [1] float64.
+    AGAIN: as a fallback. Blocks without a row that was PASSED_ON are left out.
     """
-    tile, block = tl.program_id(0), tl.program_id(1)
+    tile, block, wanted = tl.program_id(0), tl.program_id(1), True
     ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
-    logits = tile_logits(weight, bias, hidden, ids, rows, B, V, D, BLOCK_D)
-    count: tl.constexpr = BLOCK_V // GROUP
-    groups, wide = tile * count + tl.arange(0, count), rows.to(tl.int64)[None, :]
+    if AGAIN:
+        wanted = any_of(status, rows, B, PASSED_ON)
+    if wanted:
+        logits = tile_logits(weight, bias, hidden, ids, rows, B, V, D, BLOCK_D)
+        count: tl.constexpr = BLOCK_V // GROUP
+        groups, wide = tile * count + tl.arange(0, count), rows.to(tl.int64)[None, :]
+        real = (groups < G)[:, None] & (rows < B)[None, :]
+        most, total = group_sums(tl.reshape(logits, [count, GROUP, BLOCK_B]), tl.load(scale))
+        tl.store(maxima + wide * (draws + 1) * G + groups[:, None], most, mask=real)
+        tl.store(sums + wide * G + groups[:, None], total, mask=real)
+        store_noisy(maxima, logits, scale, seeds, step, tile, rows, B, G, draws, GROUP)
+
+
+@triton.jit
+def store_noisy(
+    maxima, logits, scale, seeds, step, tile, rows, B, G, draws, GROUP: tl.constexpr
+):  # fmt: skip
+    """maxima [B, N + 1, G] of slots 1 to N: of logits, or bounds, of a tile [ids, rows]."""
+    count: tl.constexpr = logits.shape[0] // GROUP
+    pairs: tl.constexpr = logits.shape[0] // 2
+    width: tl.constexpr = logits.shape[1]
+    groups = tile * count + tl.arange(0, count)
+    starts = maxima + rows.to(tl.int64)[None, :] * (draws + 1) * G + groups[:, None]
     real = (groups < G)[:, None] & (rows < B)[None, :]
-    most, total = group_sums(tl.reshape(logits, [count, GROUP, BLOCK_B]), tl.load(scale))
-    starts = wide * (draws + 1) * G + groups[:, None]
-    tl.store(maxima + starts, most, mask=real)
-    tl.store(sums + wide * G + groups[:, None], total, mask=real)
-    pairs: tl.constexpr = BLOCK_V // 2
     seed, now = tl.load(seeds + rows, mask=rows < B, other=0)[None, :], tl.load(step)
     pair = (tile * pairs + tl.arange(0, pairs))[:, None]
     a, b = factors(tl.load(scale))
-    halves = tl.permute(tl.reshape(logits, [pairs, 2, BLOCK_B]), (0, 2, 1))
-    even, odd = tl.split(halves)
+    even, odd = tl.split(tl.permute(tl.reshape(logits, [pairs, 2, width]), (0, 2, 1)))
     for draw in range(draws):
         most = tl.maximum(*perturbed(even, odd, seed, now, draw, pair, a, b))
-        most = tl.max(tl.reshape(most, [count, GROUP // 2, BLOCK_B]), 1)
-        tl.store(maxima + starts + (draw + 1) * G, most, mask=real)
+        most = tl.max(tl.reshape(most, [count, GROUP // 2, width]), 1)
+        tl.store(starts + (draw + 1) * G, most, mask=real)
 
 
 @triton.jit

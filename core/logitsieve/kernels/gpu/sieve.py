@@ -22,14 +22,17 @@ from logitsieve.kernels.gpu.status import PASSED_ON, WANTED
 
 @triton.jit
 def seed_kernel(
-    maxima, listed, counts, ends, status, G, seeds, C: tl.constexpr, GROUPS: tl.constexpr,
+    maxima, listed, counts, ends, sizes, done, status, G, seeds,
+    C: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """List the `seeds` to 2 `seeds` groups with the largest maxima [B, G], as [B, C].
 
-    `ends` [2, B]: rows are wanted from the first on, and up to the second.
+    `ends` [2, B]: rows are wanted from the first on, and up to the second. Lists of ids are empty.
     """
     row, B = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     tl.store(counts + row, 0)
+    tl.store(sizes + row, 0)
+    tl.store(done + row, 0)
     if tl.load(status + row) == WANTED:
         place = tl.arange(0, GROUPS)
         values = tl.load(maxima + row * G + place, mask=place < G, other=float("-inf"))

@@ -14,32 +14,40 @@ import triton.language as tl
 from logitsieve.kernels.gpu.crowded import NOBODY
 from logitsieve.kernels.gpu.finalists import largest_logit
 from logitsieve.kernels.gpu.noise import noise64
-from logitsieve.kernels.gpu.status import REFUSED
+from logitsieve.kernels.gpu.status import PASSED_ON, REFUSED
 
 
 @triton.jit
 def winner_kernel(
     scale, seeds, step, listed, values, counts, crowded, tops, best, owners, status, drawn, slots,
     C: tl.constexpr, GROUP: tl.constexpr, SLOTS: tl.constexpr, SHARES: tl.constexpr,
+    AGAIN: tl.constexpr,
 ):  # fmt: skip
-    """drawn [B, N] int32, -1 for rows REFUSED; programs are (rows, draws)."""
+    """drawn [B, N] int32, -1 for rows REFUSED; programs are (rows, draws).
+
+    Rows that were PASSED_ON are left out, or, AGAIN, all others.
+    """
     row, draw = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    flat = row * slots + draw + 1
-    if tl.load(status + row) == REFUSED:
-        winner = -1
-    elif tl.load(crowded + flat) > 0:
-        places = (row * SHARES + tl.arange(0, SHARES)) * SLOTS + draw + 1
-        winner = _first_of_largest(tl.load(best + places), tl.load(owners + places))
-    else:
-        most = largest_logit(values, counts, crowded, tops, row, slots, C, GROUP, SHARES)
-        place = tl.arange(0, C * GROUP)
-        inside = place < tl.load(counts + flat) * GROUP
-        found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
-        group = tl.load(listed + flat * C + place // GROUP, mask=inside, other=0)
-        ids = group * GROUP + place % GROUP
-        noise = noise64(tl.load(seeds + row), tl.load(step), draw, ids)
-        winner = _first_of_largest((found - most) * tl.load(scale) + noise, ids)
-    tl.store(drawn + row * tl.num_programs(1) + draw, winner)
+    flat, state = row * slots + draw + 1, tl.load(status + row)
+    wanted = state != PASSED_ON
+    if AGAIN:
+        wanted = state == PASSED_ON
+    if wanted:
+        if state == REFUSED:
+            winner = -1
+        elif tl.load(crowded + flat) > 0:
+            places = (row * SHARES + tl.arange(0, SHARES)) * SLOTS + draw + 1
+            winner = _first_of_largest(tl.load(best + places), tl.load(owners + places))
+        else:
+            most = largest_logit(values, counts, crowded, tops, row, slots, C, GROUP, SHARES)
+            place = tl.arange(0, C * GROUP)
+            inside = place < tl.load(counts + flat) * GROUP
+            found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
+            group = tl.load(listed + flat * C + place // GROUP, mask=inside, other=0)
+            ids = group * GROUP + place % GROUP
+            noise = noise64(tl.load(seeds + row), tl.load(step), draw, ids)
+            winner = _first_of_largest((found - most) * tl.load(scale) + noise, ids)
+        tl.store(drawn + row * tl.num_programs(1) + draw, winner)
 
 
 @triton.jit

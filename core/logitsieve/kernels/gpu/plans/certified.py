@@ -13,15 +13,14 @@ import triton
 from torch import Tensor
 
 from logitsieve.kernels.gpu.bounds import bounds_kernel
-from logitsieve.kernels.gpu.describe import FACTORS, describe_kernel
 from logitsieve.kernels.gpu.matrix import Matrix
 from logitsieve.kernels.gpu.plans import Found, above, empty_found
+from logitsieve.kernels.gpu.plans.coded import Coded
 from logitsieve.kernels.gpu.plans.exact import ExactPlan, fits, group_of
 from logitsieve.kernels.gpu.rank import rank_kernel
-from logitsieve.kernels.gpu.rotate import rotate_kernel
 from logitsieve.kernels.gpu.settle import settle_kernel
 from logitsieve.kernels.gpu.sieve import cut_kernel, seed_kernel, sieve_kernel
-from logitsieve.kernels.gpu.sketch import LANES, STEP, Sketch
+from logitsieve.kernels.gpu.sketch import Sketch
 
 __all__ = ["CertifiedPlan", "fits"]
 
@@ -49,15 +48,12 @@ class CertifiedPlan:
     ) -> None:
         rows, device = len(hidden), hidden.device
         self.matrix, self.sketch, self.hidden, self.k = matrix, sketch, hidden, k
-        self.again, self.group = after is not None, group_of(matrix.rows)
+        self.group = group_of(matrix.rows)
         self.groups, self.room = -(-matrix.rows // self.group), room_of(matrix.rows)
-        self.block_b = 1 if rows == 1 else min(64, above(rows, 16))
-        status = self._integers(rows)
-        self.found, self.status = after or (empty_found(rows, k, device), status)
-        self.rotated = torch.empty((rows, matrix.dim), device=device)
-        self.planes = torch.empty((rows, 2, sketch.width), dtype=torch.int8, device=device)
-        # Zeros, as rows that are not described are bounded beside those that are.
-        self.factors = torch.zeros((rows, int(FACTORS)), dtype=torch.float64, device=device)
+        status = after[1] if after else None
+        self.found = after[0] if after else empty_found(rows, k, device)
+        self.coded = Coded(matrix, sketch, hidden, status)
+        self.status = self.coded.status
         self.maxima = torch.empty((rows, self.groups), device=device)
         self.ends = torch.empty((2, rows), device=device)
         self.counts, self.listed = self._integers(rows), self._integers(rows, self.room)
@@ -75,7 +71,7 @@ class CertifiedPlan:
 
     def run(self) -> None:
         """Ten kernels, and five that end at once where the bounds did for every row."""
-        self._describe()
+        self.coded.run()
         self._bound()
         self._seed()
         self._settle()
@@ -84,52 +80,37 @@ class CertifiedPlan:
         self._rank()
         self.fallback.run()
 
-    def _describe(self) -> None:
-        rows, dim, sketch = len(self.hidden), self.matrix.dim, self.sketch
-        block_c, step = (16, LANES) if rows == 1 else (32, STEP)
-        rotate_kernel[(triton.cdiv(dim, block_c), triton.cdiv(rows, self.block_b))](
-            sketch.basis, self.hidden, self.status, self.rotated, rows, dim,
-            AGAIN=self.again, BLOCK_C=block_c, BLOCK_B=self.block_b, STEP=step,
-        )  # fmt: skip
-        describe_kernel[(rows,)](
-            self.hidden, self.rotated, self.matrix.limits, sketch.terms, self.planes,
-            self.factors, self.status, self.sizes, self.done, dim, sketch.coded,
-            WIDTH=sketch.width, AGAIN=self.again, BLOCK=256,
-        )  # fmt: skip
-
     def _bound(self) -> None:
-        rows, sketch, block_v = len(self.hidden), self.sketch, max(128, self.group)
-        bounds_kernel[(triton.cdiv(self.matrix.rows, block_v), triton.cdiv(rows, self.block_b))](
-            sketch.codes, sketch.scales, sketch.rests, self.matrix.bias,
-            self.planes, self.factors, self.status, self.maxima,
-            rows, self.matrix.rows, self.groups,
-            WIDTH=sketch.width, GROUP=self.group, BLOCK_V=block_v, BLOCK_B=self.block_b,
+        rows, block_v, block_b = len(self.hidden), max(128, self.group), self.coded.block_b
+        bounds_kernel[(triton.cdiv(self.matrix.rows, block_v), triton.cdiv(rows, block_b))](
+            *self.coded.bounded(), self.status, self.maxima, rows, self.matrix.rows, self.groups,
+            WIDTH=self.sketch.width, GROUP=self.group, BLOCK_V=block_v, BLOCK_B=block_b,
             num_warps=4 if rows == 1 else 8,
         )  # fmt: skip
 
     def _seed(self) -> None:
         seed_kernel[(len(self.hidden),)](
-            self.maxima, self.listed, self.counts, self.ends, self.status,
+            self.maxima, self.listed, self.counts, self.ends, self.sizes, self.done, self.status,
             self.groups, SEEDS * self.k,
             C=self.room, GROUPS=above(self.groups), num_warps=16,
         )  # fmt: skip
 
     def _cut(self) -> None:
         cut_kernel[(len(self.hidden),)](
-            self.maxima, self.values, self.sizes, self.factors, self.listed, self.counts,
+            self.maxima, self.values, self.sizes, self.coded.factors, self.listed, self.counts,
             self.ends, self.done, self.status, self.groups, self.k,
             C=self.room, GROUPS=above(self.groups), N=self.room, num_warps=16,
         )  # fmt: skip
 
     def _settle(self) -> None:
         """Compute the rows of the listed groups whose bounds are within the ends."""
-        (weight, bias, _), sketch, rows = self.matrix, self.sketch, len(self.hidden)
+        (weight, bias, _), rows = self.matrix, len(self.hidden)
         block, programs = max(BOUNDED, self.group), triton.cdiv(PROGRAMS, rows)
         sieve_kernel[(rows, min(programs, triton.cdiv(self.groups * self.group, block)))](
-            sketch.codes, sketch.scales, sketch.rests, bias, self.planes, self.factors,
+            *self.coded.bounded(),
             self.listed, self.counts, self.ends, self.ids, self.sizes, self.status,
             rows, self.matrix.rows,
-            C=self.room, N=self.room, GROUP=self.group, WIDTH=sketch.width, BLOCK=block,
+            C=self.room, N=self.room, GROUP=self.group, WIDTH=self.sketch.width, BLOCK=block,
         )  # fmt: skip
         settle_kernel[(rows, min(programs, self.room // SETTLED))](
             weight, bias, self.hidden, self.ids, self.values, self.done, self.sizes, self.status,

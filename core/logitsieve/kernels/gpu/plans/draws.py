@@ -18,6 +18,7 @@ from logitsieve.kernels.gpu.winner import winner_kernel
 class DrawPlan(LogZPlan):
     """Fills `ids` [B, N] int32, -1 where a row cannot be answered, and `log_z` [B] float64.
 
+    N may be 0. As a fallback, `after` being ids and status, it answers rows that were PASSED_ON.
     seeds [B] are uint64 held as int64, step [1] likewise, scale [1] float64 is 1 / temperature: all
     may be written anew between runs, as may `hidden`, and the ids and values of `edits`.
     """
@@ -25,23 +26,30 @@ class DrawPlan(LogZPlan):
     def __init__(
         self, matrix: Matrix, hidden: Tensor, samples: int,
         seeds: Tensor, step: Tensor, scale: Tensor, edits: Edits | None = None,
+        after: tuple[Tensor, Tensor] | None = None,
     ) -> None:  # fmt: skip
         rows, device = len(hidden), hidden.device
         self.log_z = torch.empty(rows, dtype=torch.float64, device=device)
-        self.ids = torch.empty((rows, samples), dtype=torch.int32, device=device)
-        self._make(matrix, hidden, scale, edits, seeds, step, samples)
+        ids = torch.empty((rows, samples), dtype=torch.int32, device=device)
+        self.ids, status = after or (ids, None)
+        self.scanned = torch.full((rows,), matrix.rows, dtype=torch.int32, device=device)
+        self._make(matrix, hidden, scale, edits, seeds, step, samples, status)
         shape = rows, SHARES, above(self.slots)
         self.best = torch.empty(shape, dtype=torch.float64, device=device)
         self.owners = torch.empty(shape, dtype=torch.int32, device=device)
 
     @property
     def found(self) -> tuple[Tensor, ...]:
-        """The ids, and log Z."""
-        return self.ids, self.log_z
+        """The ids, log Z, and how many rows of W were looked at."""
+        return self.ids, self.log_z, self.scanned
 
     def _finish(self) -> None:
         """Two kernels more; that of crowded slots ends at once where no row has one."""
         super()._finish()
+        if self.samples:
+            self._choose()
+
+    def _choose(self) -> None:
         found = self.values, self.counts, self.crowded, self.tops, self.best, self.owners
         noise, rows = (self.scale, self.seeds, self.step), len(self.hidden)
         several = above(self.slots)
@@ -54,5 +62,6 @@ class DrawPlan(LogZPlan):
         )  # fmt: skip
         winner_kernel[(rows, self.samples)](
             *noise, self.listed, *found, self.status, self.ids, self.slots,
-            C=LISTED, GROUP=self.group, SLOTS=several, SHARES=SHARES, enable_fp_fusion=False,
+            C=LISTED, GROUP=self.group, SLOTS=several, SHARES=SHARES,
+            AGAIN=self.again, enable_fp_fusion=False,
         )  # fmt: skip

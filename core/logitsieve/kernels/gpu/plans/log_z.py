@@ -48,11 +48,11 @@ class LogZPlan:
         rows, device = len(hidden), hidden.device
         self.log_z = torch.empty(rows, device=device)
         nothing = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._make(matrix, hidden, scale, edits, nothing, nothing[:1], 0)
+        self._make(matrix, hidden, scale, edits, nothing, nothing[:1], 0, None)
 
     def _make(
         self, matrix: Matrix, hidden: Tensor, scale: Tensor, edits: Edits | None,
-        seeds: Tensor, step: Tensor, samples: int,
+        seeds: Tensor, step: Tensor, samples: int, status: Tensor | None,
     ) -> None:  # fmt: skip
         rows, device, slots = len(hidden), hidden.device, samples + 1
         self.matrix, self.hidden, self.scale, self.edits = matrix, hidden, scale, edits
@@ -67,7 +67,8 @@ class LogZPlan:
         self.sums = room(torch.float32, rows, self.groups)
         self.listed = room(torch.int32, rows, slots, LISTED)
         self.counts, self.crowded = (room(torch.int32, rows, slots) for _ in range(2))
-        self.cuts, self.status = room(torch.float32, rows), room(torch.int32, rows)
+        self.again, self.cuts = status is not None, room(torch.float32, rows)
+        self.status = room(torch.int32, rows) if status is None else status
         self.values = room(torch.float64, rows, slots, LISTED * self.group)
         self.tops, self.totals = (room(torch.float64, rows, SHARES) for _ in range(2))
 
@@ -89,15 +90,16 @@ class LogZPlan:
         block_v = max(block_v, self.group)
         noise = self.scale, self.seeds, self.step
         perturb_kernel[(triton.cdiv(vocab_size, block_v), -(-rows // block_b))](
-            weight, bias, self.hidden, *noise, self.maxima, self.sums,
+            weight, bias, self.hidden, *noise, self.maxima, self.sums, self.status,
             rows, vocab_size, dim, self.groups, self.samples,
-            GROUP=self.group, BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d,
+            GROUP=self.group, AGAIN=self.again, BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d,
             num_warps=8 if block_b > 16 else 4,
         )  # fmt: skip
         if self.edits is not None:
             patch_kernel[(rows, PROGRAMS)](
                 weight, bias, self.hidden, *self.edits, *noise, self.maxima, self.sums,
-                vocab_size, dim, self.groups, self.samples, GROUP=self.group,
+                self.status, vocab_size, dim, self.groups, self.samples,
+                GROUP=self.group, AGAIN=self.again,
             )  # fmt: skip
 
     def _finish(self) -> None:
@@ -105,7 +107,8 @@ class LogZPlan:
         near_kernel[(rows, self.slots)](
             self.maxima, self.sums, self.hidden, self.matrix.limits, self.scale,
             self.listed, self.counts, self.crowded, self.cuts, self.status,
-            self.matrix.dim, self.groups, C=LISTED, GROUPS=above(self.groups), num_warps=16,
+            self.matrix.dim, self.groups,
+            C=LISTED, GROUPS=above(self.groups), AGAIN=self.again, num_warps=16,
         )  # fmt: skip
         finalists_kernel[(rows * self.slots, PROGRAMS)](
             *self.edited(), self.listed, self.counts, self.values,
@@ -120,7 +123,7 @@ class LogZPlan:
         log_z_kernel[(rows,)](
             self.scale, self.maxima, self.sums, self.cuts, self.values, self.counts, self.crowded,
             self.tops, self.totals, self.status, self.log_z, self.groups, self.slots,
-            C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES,
+            C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES, AGAIN=self.again,
         )  # fmt: skip
 
     def edited(self) -> tuple[Tensor, ...]:
