@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from logitsieve.heads.card.device import using
 from logitsieve.heads.card.head import Asked, CardHead, refuse_unanswered, turns
 from logitsieve.kernels.gpu.matrix import on
 from logitsieve.kernels.gpu.plans.certified_draws import CertifiedDrawPlan
@@ -84,7 +83,7 @@ class CardDraws(CardHead):
     ) -> tuple[np.ndarray, ...]:
         """As many edits as there happen to be: launched without a graph."""
         device = self._card.device
-        with using(device), self._card.turn:
+        with self.launching():
             plan = self._plan(on(device, hidden), samples, Edits(*(on(device, e) for e in edits)))
             asked.fill(plan, part)
             plan.run()

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from logitsieve.heads.card.device import using
 from logitsieve.heads.card.draws import AnyDrawPlan, CardDraws, Noise
 from logitsieve.heads.card.head import Asked, refuse_unanswered
 from logitsieve.kernels.gpu.plans import Plan
@@ -62,7 +61,7 @@ class CardExact(CardDraws):
             raise InvalidRequest("ids", got, f"integers [{len(hidden)}, M], M >= 1")
         known = torch.where((ids >= 0) & (ids < self._vocab_size), ids, -1)
         known = known.to(hidden.device, torch.int32)
-        with using(self._card.device), self._card.turn:
+        with self.launching():
             plan = LogitsPlan(self._card.matrix, hidden.float().contiguous(), known.contiguous())
             plan.run()
         return plan.logits
