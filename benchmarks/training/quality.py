@@ -49,6 +49,7 @@ FULL = Entrant("full")
 FEATURES = (128, 256, 512, 1024)
 NUS = (1.0, 2.0, 4.0, 8.0, 11.1, 16.0)
 LARGE = 64_000
+UNSEARCHED = {"search": 0, "rates": [0.4]}  # what most losses learn by best
 NORMALISED = Entrant("full", (f"scale={TAU:.3f}",))
 
 
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--others", type=int, help="words of runs of the other parts (500,000)")
     parser.add_argument("--sizes", type=integers, help="scored classes of `classes` (100,1100)")
     options = parser.parse_args(arguments)
-    short = {"parts": "main", "tokens": 200_000, "seeds": 1, "search": 0, "valid": 20_000}
+    short = {"parts": "main", "tokens": 200_000, "seeds": 1, "valid": 20_000, **UNSEARCHED}
     runs, about = begin(options, short, "quality")
     default_training(options)
     default(options, parts="main,classes,features,nu,large", seeds=3, sizes=[100, 1100])
@@ -97,9 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def add_training(parser: argparse.ArgumentParser) -> None:
     """The options of every experiment that trains language models."""
     parser.add_argument("--tokens", type=int, help="words of a run (2,000,000)")
-    parser.add_argument("--search", type=int, help="words of a search run, 0 for none (300,000)")
+    parser.add_argument("--search", type=int, help="words of a search run (300,000), or 0: none")
     parser.add_argument("--lr", type=float, default=4e-3, help="learning rate of the LSTM")
-    parser.add_argument("--rates", type=numbers, help="those tried of the matrices (0.05 to 0.4)")
+    parser.add_argument(
+        "--rates", type=numbers, help="tried for the matrices (0.05 to 0.8); the last if not"
+    )
     parser.add_argument("--valid", type=int, help="words that judge (40,000)")
     parser.add_argument("--vocabulary", type=int, default=10_000, help="V")
     parser.add_argument("--dim", type=int, default=200, help="D")
@@ -110,7 +113,9 @@ def add_training(parser: argparse.ArgumentParser) -> None:
 
 def default_training(options: argparse.Namespace) -> None:
     """What TRAINING asks for, where neither the user nor `--short` says otherwise."""
-    default(options, tokens=2_000_000, search=300_000, rates=[0.05, 0.1, 0.2, 0.4], valid=40_000)
+    default(
+        options, tokens=2_000_000, search=300_000, rates=[0.05, 0.1, 0.2, 0.4, 0.8], valid=40_000
+    )
 
 
 def corpus_of(options: argparse.Namespace, vocabulary: int, progress: Progress) -> Corpus:
@@ -164,7 +169,7 @@ def rate_of(
 ) -> tuple[float, list[Found]]:
     """The learning rate with the least perplexity after a search run, and all that were tried."""
     if not options.search:
-        return 0.1, []
+        return options.rates[-1], []
     tried = []
     for lr in options.rates:
         config = config_of(entrant, lr, 1, options.search, options)

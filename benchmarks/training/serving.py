@@ -23,6 +23,7 @@ from benchmarks.training import lm
 from benchmarks.training.entrants import Entrant, parse_all, present, scoring
 from benchmarks.training.quality import (
     NORMALISED,
+    UNSEARCHED,
     add_training,
     config_of,
     corpus_of,
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--clusters", type=integers, help="of screens tried (the builder's own)")
     parser.add_argument("--seed", type=int, default=1, help="of the trainings")
     options = parser.parse_args(arguments)
-    short = {"methods": "full,lsh,uniform:n_sampled=1100", "tokens": 200_000, "search": 0}
+    short = {"methods": "full,lsh,uniform:n_sampled=1100", "tokens": 200_000, **UNSEARCHED}
     runs, about = begin(options, {**short, "contexts": 30_000}, "serving")
     default_training(options)
     default(options, contexts=100_000, clusters=list(BuildConfig().clusters_tried))
