@@ -69,9 +69,9 @@ def test_filtered_draws_and_those_of_other_heads(pair: Pair) -> None:
 
 
 def test_draws_of_the_certified_head_are_those_of_the_exact_one(pair: Pair) -> None:
-    asked = {"seeds": [1, 2, 3, 4], "constraints": Constraints(banned=[5], biased=[9], bias=[2.0])}
-    card = pair[0].sample(HIDDEN, 3, head="certified", **asked)
-    host = pair[1].sample(HIDDEN, 3, head="exact", **asked)
+    rules, seeds = Constraints(banned=[5], biased=[9], bias=[2.0]), [1, 2, 3, 4]
+    card = pair[0].sample(HIDDEN, 3, seeds=seeds, head="certified", constraints=rules)
+    host = pair[1].sample(HIDDEN, 3, seeds=seeds, head="exact", constraints=rules)
     np.testing.assert_array_equal(card.ids, host.ids)
     assert card.answer.log_z_low is not None
     assert card.answer.log_z_high is not None
