@@ -10,8 +10,6 @@ from logitsieve.types.constraints import Constraints
 from tests.synthetic import make_hidden
 
 HIDDEN = make_hidden(4, 12)
-
-
 Pair = tuple[LocalDecoder, LocalDecoder]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def judge(pair: Pair, asked: dict[str, Any]) -> LocalDecoder:
 
 
 @pytest.mark.parametrize("head", ["exact", "screen"])
-@pytest.mark.parametrize("normalizer", [None, "exact", "certified"])
+@pytest.mark.parametrize("normalizer", [None, "exact", "certified", "candidates"])
 def test_topk(pair: Pair, head: str, normalizer: Any) -> None:
     asked: Any = {"head": head, "normalizer": normalizer}
     card, host = pair[0].topk(there(), 3, **asked), pair[1].topk(HIDDEN, 3, **asked)
@@ -80,7 +80,7 @@ TARGETS = np.random.default_rng(3).integers(0, 260, (4, 5))
 def test_scores(pair: Pair, targets: np.ndarray) -> None:
     host = pair[1].score(HIDDEN, targets, normalizer="exact")
     for form in (there(targets), targets, targets.tolist()):
-        card = pair[0].score(there(), form)
+        card = pair[0].score(there(), form, normalizer="exact")
         assert_same(card, host)
     softmax = pair[1].index.softmax
     ids = np.ascontiguousarray(targets.reshape(4, -1), np.int32)
@@ -88,6 +88,16 @@ def test_scores(pair: Pair, targets: np.ndarray) -> None:
     log_z: Any = card.answer.log_z
     rounded = (logits - log_z.double().cpu().numpy()[:, None]).astype(np.float32)
     np.testing.assert_array_equal(card.log_probs, rounded)
+
+
+def test_scores_are_by_a_proven_interval_where_none_is_named(pair: Pair) -> None:
+    card = pair[0].score(there(), there(TARGETS))
+    assert card.answer.normalizer == "certified"
+    assert_same(card, pair[0].score(HIDDEN, TARGETS))
+    value, low, high = cast(Any, card.answer)[9:12]
+    truth = cast(Any, pair[1].topk(HIDDEN, 1, normalizer="exact").answer.log_z)
+    assert ((low <= value) & (value <= high)).all()
+    assert ((low.cpu().numpy() <= truth) & (truth <= high.cpu().numpy())).all()
 
 
 def test_ids_that_there_are_not_score_nothing(pair: Pair) -> None:
@@ -112,6 +122,16 @@ def test_draws_from_all(pair: Pair, step: int, dtype: torch.dtype) -> None:
     host = pair[1].sample(HIDDEN, 2, seeds=SEEDS, **asked)
     card = pair[0].sample(there().to(dtype), 2, seeds=bits(SEEDS), **asked)
     assert_same(card, host)
+
+
+@pytest.mark.parametrize("normalizer", [None, "certified", "exact"])
+@pytest.mark.parametrize("head", ["exact", "certified"])
+def test_draws_from_all_with_a_log_z(pair: Pair, head: Any, normalizer: Any) -> None:
+    asked: Any = {"head": head, "normalizer": normalizer, "temperature": 1.3}
+    card = pair[0].sample(there(), 2, seeds=bits(SEEDS), **asked)
+    assert_same(card, pair[0].sample(HIDDEN, 2, seeds=SEEDS, **asked))
+    host = pair[1].sample(HIDDEN, 2, seeds=SEEDS, head="exact", temperature=1.3)
+    np.testing.assert_array_equal(card.ids, host.ids)
 
 
 def test_seeds_may_be_of_either_place(pair: Pair) -> None:
@@ -247,7 +267,7 @@ def test_a_bad_row_has_no_numbers_and_harms_no_other(pair: Pair) -> None:
     hidden[2, 1] = torch.inf
     seeds: Any = {"seeds": bits(SEEDS), "head": "exact"}
     top = pair[0].topk(hidden, 2, head="exact", normalizer="exact")
-    scored = pair[0].score(hidden, there(TARGETS))
+    scored = pair[0].score(hidden, there(TARGETS), normalizer="exact")
     drawn = pair[0].sample(hidden, 4, **seeds)
     listed = pair[0].sample(hidden, 4, **seeds, top_k=5)
     for reply, numbers in (
@@ -328,9 +348,9 @@ def test_nothing_is_waited_for(pair: Pair) -> None:
     def ask() -> None:
         pair[0].topk(hidden, 3, normalizer="exact")
         pair[0].score(hidden, targets)
-        pair[0].score(hidden, TARGETS)
+        pair[0].score(hidden, TARGETS, normalizer="exact")
         pair[0].sample(hidden, 2, seeds=seeds, head="exact")
-        pair[0].sample(hidden, 2, head="exact")
+        pair[0].sample(hidden, 2, head="certified")
         pair[0].sample(hidden, 2, seeds=SEEDS, top_k=8, top_p=0.9)
         pair[0].beam_step(hidden, **vectors, beams_in=2, beams_out=4, eos_ids=[3])
 

@@ -29,7 +29,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
 
-from logitsieve.client.huggingface_head import DecoderHead, takes_tensors  # noqa: E402
+from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
 from logitsieve.client.huggingface_processor import KnownLogits  # noqa: E402
 
 K = 10
@@ -187,8 +187,6 @@ def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
     """The one asked for, or the one that the decoder takes by itself where it needs one."""
     if asked := target.get("normalizer"):
         return asked
-    if takes_tensors(decoder):
-        return "exact"
     return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **target).answer.normalizer
 
 

@@ -187,6 +187,8 @@ class LocalDecoder:
             self.sample(zeros, head=head)
         if "svd" in self.index.heads:
             self.topk(zeros, 1, normalizer="lowrank")
+        if self.takes_tensors:
+            self._card.warm()
 
     def close(self) -> None:
         """Let go of the index and of all that was made from it; nobody may be asking by then."""

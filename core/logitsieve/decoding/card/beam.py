@@ -18,6 +18,7 @@ from logitsieve.decoding.edits import LARGEST
 from logitsieve.decoding.normalizers import LogZ
 from logitsieve.heads.card import CardHead
 from logitsieve.heads.card.exact import CardExact
+from logitsieve.index import Index
 from logitsieve.types.requests import Beams
 
 
@@ -30,12 +31,13 @@ class _Pairs(NamedTuple):
     finished: Tensor  # [B, N]
 
 
-def beam_step(exact: CardExact, head: CardHead, hidden: Tensor, beams: Beams, k: int) -> Step:
+def beam_step(index: Index, head: CardHead, hidden: Tensor, beams: Beams, k: int) -> Step:
     """The best continuations of the hypotheses at the rows of hidden [B, D], by the exact log Z.
 
     The vectors of `beams` are tensors; `k` is how many tokens of a hypothesis may be among them.
     """
     top, finished = cast(Any, head.topk(hidden, k)), cast(Tensor, beams.finished)
+    exact = cast(CardExact, index.head("exact"))
     logits, log_z = exact.logits64(hidden, top.ids), exact.log_z(hidden, 1.0)
     chosen = _chosen(beams, _pairs(beams, top.ids, logits - log_z.double()[:, None]))
     proven = ((top.exact & ~torch.isnan(log_z)) | finished).view(-1, beams.beams_in).all(1)

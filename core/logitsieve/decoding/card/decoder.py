@@ -1,6 +1,5 @@
 """LocalDecoder's methods for tensors on its index's card: nothing is waited for.
 
-`exact` is the one log Z that there is on a card, and the one that a request gets which names none.
 What a card cannot do goes by the host, which waits for it, and is answered in tensors all the same.
 
 A row that cannot be answered, being not finite or too large, has ids of -1, other numbers of NaN,
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.decoding.card.beam import beam_step
+from logitsieve.decoding.card.normalizers import NORMALIZERS, normalizes_there
 from logitsieve.decoding.card.requests import (
     beams_there,
     here,
@@ -27,13 +27,12 @@ from logitsieve.decoding.card.requests import (
     targets_there,
     there,
 )
-from logitsieve.decoding.card.sample import draws_there, narrowed, sample
-from logitsieve.decoding.normalizers import LogZ
+from logitsieve.decoding.card.sample import draws_there, logits_of, narrowed, sample
+from logitsieve.decoding.normalizers import STEPPING, default_normalizer
 from logitsieve.heads.card import CardHead
-from logitsieve.heads.card.exact import CardExact
 from logitsieve.types.constraints import Constraints
 from logitsieve.types.decoder import Target
-from logitsieve.types.requests import Beams, Sampling
+from logitsieve.types.requests import Beams, Sampling, score_targets
 from logitsieve.types.results import (
     ArrayLike,
     BeamStepReply,
@@ -45,28 +44,25 @@ from logitsieve.types.results import (
 if TYPE_CHECKING:
     from logitsieve.decoding.local import LocalDecoder
 
-SCORING = "exact"
-
 
 class CardDecoder:
     """Answers hidden [B, D], a tensor that `rows_of` returned."""
 
     def __init__(self, host: LocalDecoder) -> None:
         self._host, self._index = host, host.index
-        self._exact = cast(CardExact, host.index.head("exact"))
 
     def topk(
         self, hidden: Tensor, k: int, constraints: Constraints | None, target: Target
     ) -> TopKReply:
         """The k best tokens of each row."""
-        if constraints is not None or not _known(target):
-            reply = self._host.topk(here(hidden), k, constraints=constraints, **target)
-            return in_tensors(reply, hidden.device)
         started, log_z = perf_counter_ns(), None
         point = self._host.point_at(target, len(hidden), k)
+        if constraints is not None or not normalizes_there(self._index, point.normalizer):
+            reply = point.topk(here(hidden), k, constraints)
+            return in_tensors(reply, hidden.device)
         top = point.answering.topk(hidden, k)
         if point.normalizer:
-            log_z = LogZ(self._exact.log_z(hidden, 1.0))
+            log_z = NORMALIZERS[point.normalizer](self._index, hidden, 1.0)
         fallback = top.exact & (not point.proves)
         answer = point.answer(started, top.exact, top.scanned, fallback, point.normalizer, log_z)
         return TopKReply(top.ids, top.logits, answer)
@@ -75,17 +71,20 @@ class CardDecoder:
         self, hidden: Tensor, targets: ArrayLike, constraints: Constraints | None, target: Target
     ) -> ScoreReply:
         """Log-probabilities of `targets`: -inf for ids that there are not."""
-        if constraints is not None or not _known(target):
-            reply = self._host.score(here(hidden), here(targets), constraints=constraints, **target)
-            return in_tensors(reply, hidden.device)
         started, rows = perf_counter_ns(), len(hidden)
+        point = self._host.point_at(target, rows, 1)
+        normalizer = point.normalizer or default_normalizer(self._index)
+        if constraints is not None or not normalizes_there(self._index, normalizer):
+            reply = point.score(here(hidden), score_targets(here(targets), rows), constraints)
+            return in_tensors(reply, hidden.device)
         ids = targets_there(targets, hidden, self._index.vocab_size)
-        log_z = self._exact.log_z(hidden, 1.0)
-        log_probs = self._exact.logits64(hidden, ids) - log_z.double()[:, None]
-        exact = ~torch.isnan(log_z)
-        scanned = torch.full_like(log_z, ids.shape[1], dtype=torch.int32)
-        found = exact, scanned, torch.zeros_like(exact), SCORING, LogZ(log_z)
-        answer = self._host.point_at(target, rows, 1).answer(started, *cast(Any, found))
+        log_z = NORMALIZERS[normalizer](self._index, hidden, 1.0)
+        value, low, high = cast(Any, log_z[:3])
+        log_probs = logits_of(self._index, hidden, ids) - value.double()[:, None]
+        exact = ~torch.isnan(value) if low is None else low == high
+        scanned = torch.full_like(exact, ids.shape[1], dtype=torch.int32)
+        found = exact, scanned, torch.zeros_like(exact), normalizer, log_z
+        answer = point.answer(started, *cast(Any, found))
         return ScoreReply(cast(Any, log_probs.float()), answer)
 
     def sample(
@@ -103,13 +102,11 @@ class CardDecoder:
         bits = there(how.seeds.view(np.int64), hidden.device) if seeds is None else seeds
         how = narrowed(how, self._index.vocab_size)
         how = how._replace(seeds=cast(Any, seeds_there(bits, hidden)))
-        if constraints is not None or not draws_there(head, how, point.normalizer):
+        if constraints is not None or not draws_there(self._index, head, how, point.normalizer):
             how = how._replace(seeds=here(how.seeds).view(np.uint64))
-            reply = self._host.sample(
-                here(hidden), **how._asdict(), constraints=constraints, **target
-            )
+            reply = point.sample(here(hidden), how, constraints)
             return in_tensors(reply, hidden.device)
-        draws = sample(self._exact, head, hidden, how, point.normalizer)
+        draws = sample(self._index, head, hidden, how, point.normalizer)
         found = draws.exact, draws.scanned, draws.fallback, draws.normalizer, draws.log_z
         return SampleReply(draws.ids, draws.log_probs, point.answer(started, *found))
 
@@ -122,19 +119,19 @@ class CardDecoder:
         target: Target,
     ) -> BeamStepReply:
         """One step of a beam search; `given` are vectors that stand instead of those of `beams`."""
-        started = perf_counter_ns()
-        if constraints is not None or not _known(target):
+        started, k = perf_counter_ns(), min(beams.beams_out, self._index.vocab_size)
+        point = self._host.point_at(target, len(hidden), k)
+        if constraints is not None or point.normalizer not in ("", STEPPING):
             asked = {**beams._asdict(), **{name: here(given[name]) for name in given}}
             reply = self._host.beam_step(here(hidden), **asked, constraints=constraints, **target)
             return in_tensors(reply, hidden.device)
-        k = min(beams.beams_out, self._index.vocab_size)
-        point = self._host.point_at(target, len(hidden), k)
         ready, head = beams_there(beams, given, hidden), cast(CardHead, point.answering)
-        step = beam_step(self._exact, head, hidden, ready, k)
-        found = step.exact, step.scanned, step.fallback, SCORING, step.log_z
+        step = beam_step(self._index, head, hidden, ready, k)
+        found = step.exact, step.scanned, step.fallback, STEPPING, step.log_z
         return BeamStepReply(*step[:5], point.answer(started, *found))
 
-
-def _known(target: Target) -> bool:
-    """Whether the normalizer that is asked for, if any, is one of a card's."""
-    return target.get("normalizer") in (None, "", SCORING)
+    def warm(self) -> None:
+        """Compile what arrays have no need of."""
+        device = cast(CardHead, self._index.head("exact")).device
+        zeros = torch.zeros((1, self._index.dim), device=device)
+        self._host.sample(zeros, top_k=1)

@@ -129,14 +129,19 @@ class CardHead(ABC):
 
         InvalidRequest names what is wrong with it.
         """
-        if isinstance(hidden, Tensor) and hidden.device == self._card.device:
+        if isinstance(hidden, Tensor) and hidden.device == self.device:
             return self._ready(hidden)
         return None
+
+    @property
+    def device(self) -> torch.device:
+        """The card."""
+        return self._card.device
 
     @contextmanager
     def launching(self) -> Iterator[None]:
         """What kernels for this head's card are launched within; raises as `using` does."""
-        with using(self._card.device), self._card.turn:
+        with using(self.device), self._card.turn:
             yield
 
     def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
