@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logitsieve.heads import HEADS, ExactHead
-from logitsieve.heads.card import card_heads, device_named
+from logitsieve.heads.card import card_heads, device_named, draws
 from logitsieve.heads.card.draws import CardDraws, cut
 from logitsieve.types.errors import InvalidRequest
 from tests.synthetic import ARRAYS, make_hidden, make_softmax
@@ -56,6 +56,34 @@ def test_arrays(heads: dict[str, CardDraws], name: str, samples: int, edited: bo
     assert_log_z(log_z, expected[1])
     assert (scanned <= 300).all()
     assert [each.dtype for each in (ids, log_z, scanned)] == [np.int32, np.float64, np.int32]
+
+
+@DRAWING
+@pytest.mark.parametrize("edited", [False, True])
+def test_more_draws_than_a_plan_holds_come_from_several(
+    heads: dict[str, CardDraws], name: str, edited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draws, "SLOTS_AT_ONCE", 4)  # so that 7 are 3 + 3 + 1, for a row at once
+    hidden, edits = make_hidden(3, 12), EDITS if edited else None
+    ids, log_z, scanned = heads[name].draw(hidden, 7, SEEDS, STEP, SCALE, edits)
+    expected = HOST.draw(hidden, 7, SEEDS, STEP, SCALE, edits)
+    np.testing.assert_array_equal(ids, expected[0])
+    assert_log_z(log_z, expected[1])
+    assert (scanned <= 300).all()
+    there = torch.from_numpy(hidden).to(device_named("cuda"))
+    if not edited:
+        seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
+        found = heads[name].draw(there, 7, seeds, STEP, SCALE, None)
+        np.testing.assert_array_equal(found[0].cpu().numpy(), expected[0])
+
+
+@pytest.mark.parametrize("samples", [0, 1, 15, 16, 4094, 4095, 5000, 1 << 20])
+def test_a_plan_holds_so_much_and_no_more(samples: int) -> None:
+    found = list(draws.portions(samples))
+    assert sum(some for _, some in found) == samples
+    assert [first for first, _ in found] == [4095 * n for n in range(len(found))]
+    most = max(some for _, some in found)
+    assert (most + 1) * draws.rows_at_once(most) <= 4096
 
 
 @DRAWING

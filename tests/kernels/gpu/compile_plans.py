@@ -84,7 +84,7 @@ def run_plans() -> None:
 def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     """Named logits, log Z and draws, with edits and without."""
     rows, softmax = len(hidden), matrix(dtype)
-    noise = torch.zeros(rows, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    noise = torch.zeros(rows, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     scale = torch.ones(1, dtype=torch.float64)
     ids, values = torch.zeros(2, dtype=torch.int32), torch.zeros(2, dtype=torch.float64)
     edits = Edits(torch.zeros(rows + 1, dtype=torch.int64), ids, values)

@@ -41,7 +41,7 @@ def plan_of(
     else:
         stored, matrix = on_card(softmax, dtype)
         sketch = sketch_on(matrix.weight.device, head._arrays)
-    noise = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([STEP]))
+    noise = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([STEP, 0]))
     edits = Edits(*map(tensor, csr(edited))) if edited else None
     scales = tensor(np.array([scale]))
     plan = CertifiedDrawPlan(matrix, sketch, tensor(hidden), draws, *noise, scales, edits)

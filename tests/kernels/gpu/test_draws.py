@@ -39,7 +39,7 @@ def plan_of(
     stored, matrix = on_card(softmax, dtype)
     seeds, scale = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([1 / temperature]))
     edits = Edits(*map(tensor, csr(edited))) if edited else None
-    plan = DrawPlan(matrix, tensor(hidden), draws, seeds, tensor(np.array([step])), scale, edits)
+    plan = DrawPlan(matrix, tensor(hidden), draws, seeds, tensor(np.array([step, 0])), scale, edits)
     return plan, stored
 
 
@@ -87,7 +87,7 @@ def test_steps_and_what_is_written_between_runs(step: int) -> None:
     hidden, seeds = make_hidden(2, 9, seed=5), np.array([1 << 63, 12], np.uint64)
     plan.hidden.copy_(tensor(hidden))
     plan.seeds.copy_(tensor(seeds.view(np.int64)))
-    plan.step.fill_(step + 1)
+    plan.step[0].fill_(step + 1)
     plan.scale.fill_(2.0)
     plan.run()
     ids, _, _ = ExactHead(softmax).draw(hidden, 4, seeds, step + 1, 2.0, None)

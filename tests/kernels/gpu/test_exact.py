@@ -44,7 +44,7 @@ def test_scales(scale: float) -> None:
 def test_what_the_tensor_cores_drop_is_within_the_slack(dtype: str) -> None:
     rng, dim = np.random.default_rng(3), 40
     bits = rng.integers(1, 2**23, (17, dim), np.int64).astype(np.uint32) | 0x3F807FFF
-    hidden = bits.view(np.float32) * rng.choice(np.float32([-1, 1]), (17, dim))
+    hidden = bits.view(np.float32) * rng.choice(np.array([-1, 1], np.float32), (17, dim))
     stored, matrix = on_card(make_softmax(600, dim), dtype)
     plan = ExactPlan(matrix, tensor(hidden), 3)
     plan.run()

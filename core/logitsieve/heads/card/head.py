@@ -44,16 +44,17 @@ class Asked(NamedTuple):
     name: tuple[object, ...]  # of plans that are alike but for their size
     plan: Callable[[Tensor], Plan]
     fill: Callable[[Any, slice], None] = nothing  # writes what else the plan reads for those rows
+    most: int = LARGEST_BUCKET  # rows at once
 
     def filling(self, part: slice) -> Callable[[Any], None]:
         """`fill` for those rows."""
         return lambda plan: self.fill(plan, part)
 
 
-def turns(rows: int) -> Iterator[slice]:
-    """Buckets that are answered one after the other."""
-    for start in range(0, rows, LARGEST_BUCKET):
-        yield slice(start, min(rows, start + LARGEST_BUCKET))
+def turns(rows: int, most: int) -> Iterator[slice]:
+    """Buckets of at most so many rows, answered one after the other."""
+    for start in range(0, rows, most):
+        yield slice(start, min(rows, start + most))
 
 
 def refuse_unanswered(bad: Bool) -> None:
@@ -187,7 +188,7 @@ class CardHead(ABC):
 
     def _find_arrays(self, asked: Asked, hidden: Float32, found: Sequence[np.ndarray]) -> None:
         """What `asked` makes of the rows of hidden [B, D], a bucket at a time."""
-        for part in turns(len(hidden)):
+        for part in turns(len(hidden), asked.most):
             runner = self._runner(asked, part.stop - part.start)
             answers = runner.answer_host(hidden[part], asked.filling(part))
             for mine, theirs in zip(found, answers, strict=True):
@@ -195,7 +196,7 @@ class CardHead(ABC):
 
     def _find_tensors(self, asked: Asked, hidden: Tensor, found: Sequence[Tensor]) -> None:
         """The same on the card; nothing is waited for."""
-        for part in turns(len(hidden)):
+        for part in turns(len(hidden), asked.most):
             runner = self._runner(asked, part.stop - part.start)
             own = [each[part] for each in found]
             runner.answer(hidden[part], own, asked.filling(part))

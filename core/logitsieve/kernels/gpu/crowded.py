@@ -14,7 +14,7 @@ import triton.language as tl
 
 from logitsieve.kernels.gpu.edits import exact_logits
 from logitsieve.kernels.gpu.finalists import largest_logit
-from logitsieve.kernels.gpu.noise import noise64
+from logitsieve.kernels.gpu.noise import draw_of, noise64
 
 NOBODY = tl.constexpr(0x7FFFFFFF)  # an id that none has
 
@@ -70,7 +70,7 @@ def crowded_draws_kernel(
             scaled = (found - most) * factor
             for own in range(1, slots):
                 if tl.load(crowded + row * slots + own) > 0:
-                    noisy = scaled + noise64(seed, now, own - 1, ids)
+                    noisy = scaled + noise64(seed, now, draw_of(step, own - 1), ids)
                     top = tl.max(noisy, 0)
                     name = tl.min(tl.where(noisy == top, ids, NOBODY), 0)
                     # Ids rise, so that an equal value never displaces one.

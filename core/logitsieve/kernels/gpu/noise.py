@@ -25,6 +25,12 @@ def random_words(seed, step, draw, pair):
 
 
 @triton.jit
+def draw_of(step, draw):
+    """The number that a plan's draw has in its request: step [2] holds that of the first, too."""
+    return (tl.load(step + 1) + draw).to(tl.uint32)
+
+
+@triton.jit
 def gumbel32(low, high):
     """float32 Gumbel noise of two words, within NOISE_ERROR."""
     u = high.to(tl.float32) * 2.0**-32 + ((low >> 12).to(tl.float32) * 2.0**-52 + 2.0**-53)

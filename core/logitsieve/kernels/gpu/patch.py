@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from logitsieve.kernels.gpu.edits import exact_logits, first_of_group
+from logitsieve.kernels.gpu.noise import draw_of
 from logitsieve.kernels.gpu.perturb import factors, group_sums, perturbed
 from logitsieve.kernels.gpu.status import PASSED_ON
 
@@ -51,5 +52,5 @@ def store_noisy_group(maxima, found, scale, seed, step, group, G, draws, GROUP: 
     even, odd = tl.split(tl.reshape(found, [GROUP // 2, 2]))
     pair = group * (GROUP // 2) + tl.arange(0, GROUP // 2)
     for draw in range(draws):
-        one, other = perturbed(even, odd, own, now, draw, pair, a, b)
+        one, other = perturbed(even, odd, own, now, draw_of(step, draw), pair, a, b)
         tl.store(maxima + (draw + 1) * G, tl.max(tl.maximum(one, other), 0))

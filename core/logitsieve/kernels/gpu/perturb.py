@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from logitsieve.kernels.gpu.noise import gumbel32, random_words
+from logitsieve.kernels.gpu.noise import draw_of, gumbel32, random_words
 from logitsieve.kernels.gpu.scan import tile_logits
 from logitsieve.kernels.gpu.status import PASSED_ON, any_of
 
@@ -60,7 +60,8 @@ def store_noisy(
     a, b = factors(tl.load(scale))
     even, odd = tl.split(tl.permute(tl.reshape(logits, [pairs, 2, width]), (0, 2, 1)))
     for draw in range(draws):
-        most = tl.maximum(*perturbed(even, odd, seed, now, draw, pair, a, b))
+        number = draw_of(step, draw)
+        most = tl.maximum(*perturbed(even, odd, seed, now, number, pair, a, b))
         most = tl.max(tl.reshape(most, [count, GROUP // 2, width]), 1)
         tl.store(starts + (draw + 1) * G, most, mask=real)
 

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from logitsieve.kernels.gpu.describe import FACTORS, MARGIN
 from logitsieve.kernels.gpu.edits import exact_logits
-from logitsieve.kernels.gpu.noise import NOISE_ERROR, noise64
+from logitsieve.kernels.gpu.noise import NOISE_ERROR, draw_of, noise64
 from logitsieve.kernels.gpu.perturb import factors
 from logitsieve.kernels.gpu.status import PASSED_ON, WANTED
 
@@ -49,7 +49,7 @@ def reach_kernel(
         )
         error = tl.load(terms + row * FACTORS + MARGIN)
         if slot > 0:
-            noise = noise64(tl.load(seeds + row), tl.load(step), slot - 1, ids)
+            noise = noise64(tl.load(seeds + row), tl.load(step), draw_of(step, slot - 1), ids)
             found = found * tl.minimum(factor, 1.0) + noise * tl.minimum(1.0 / factor, 1.0)
             a, b = factors(factor)
             error = error * a + (NOISE_ERROR + 2.0**-16) * b

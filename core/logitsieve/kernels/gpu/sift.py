@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from logitsieve.kernels.gpu.envelope import row_bounds, store_sums
-from logitsieve.kernels.gpu.noise import gumbel32, random_words
+from logitsieve.kernels.gpu.noise import draw_of, gumbel32, random_words
 from logitsieve.kernels.gpu.perturb import factors
 from logitsieve.kernels.gpu.status import PASSED_ON
 
@@ -43,8 +43,8 @@ def sift_kernel(
         )  # fmt: skip
         bounds = uppers
         if slot > 0:
-            seed, now = tl.load(seeds + row), tl.load(step)
-            bounds = _perturbed(uppers, named, seed, now, slot - 1, tl.load(scale))
+            seed, now, number = tl.load(seeds + row), tl.load(step), draw_of(step, slot - 1)
+            bounds = _perturbed(uppers, named, seed, now, number, tl.load(scale))
         chosen = (place < count) & (named < V) & (bounds >= cut)
         places = size + tl.cumsum(chosen.to(tl.int32), 0) - 1
         tl.store(ids + flat * C + places, named, mask=chosen & (places < C))

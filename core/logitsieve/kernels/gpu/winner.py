@@ -13,7 +13,7 @@ import triton.language as tl
 
 from logitsieve.kernels.gpu.crowded import NOBODY
 from logitsieve.kernels.gpu.finalists import largest_logit
-from logitsieve.kernels.gpu.noise import noise64
+from logitsieve.kernels.gpu.noise import draw_of, noise64
 from logitsieve.kernels.gpu.status import PASSED_ON, REFUSED
 
 
@@ -45,7 +45,7 @@ def winner_kernel(
             found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
             group = tl.load(listed + flat * C + place // GROUP, mask=inside, other=0)
             ids = group * GROUP + place % GROUP
-            noise = noise64(tl.load(seeds + row), tl.load(step), draw, ids)
+            noise = noise64(tl.load(seeds + row), tl.load(step), draw_of(step, draw), ids)
             winner = _first_of_largest((found - most) * tl.load(scale) + noise, ids)
         tl.store(drawn + row * tl.num_programs(1) + draw, winner)
 

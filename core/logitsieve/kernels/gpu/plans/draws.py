@@ -19,8 +19,9 @@ class DrawPlan(LogZPlan):
     """Fills `ids` [B, N] int32, -1 where a row cannot be answered, and `log_z` [B] float64.
 
     N may be 0. As a fallback, `after` being ids and status, it answers rows that were PASSED_ON.
-    seeds [B] are uint64 held as int64, step [1] likewise, scale [1] float64 is 1 / temperature: all
-    may be written anew between runs, as may `hidden`, and the ids and values of `edits`.
+    seeds [B] are uint64 held as int64, step [2] likewise: that of the request, and the number of
+    the first draw. scale [1] float64 is 1 / temperature: all may be written anew between runs, as
+    may `hidden`, and the ids and values of `edits`.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class LogZPlan:
     ) -> None:
         rows, device = len(hidden), hidden.device
         self.log_z = torch.empty(rows, device=device)
-        nothing = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._make(matrix, hidden, scale, edits, nothing, nothing[:1], 0, None)
+        seeds = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._make(matrix, hidden, scale, edits, seeds, seeds.new_zeros(2), 0, None)
 
     def _make(
         self, matrix: Matrix, hidden: Tensor, scale: Tensor, edits: Edits | None,
