@@ -1,9 +1,15 @@
-"""What every head in the registry must do, whatever its method."""
+"""What every head in the registry must do, whatever its method, on the host and on a card.
+
+A card's kernels run under Triton's interpreter, for which a row takes its time: so they are asked
+for few.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,13 +18,45 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads.card import CARD_HEADS
 from logitsieve.types.errors import InvalidKnob, InvalidRequest
+from tests.heads.cards import make_card_head
 from tests.oracle import best, logits64
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
-EVERY_HEAD = pytest.mark.parametrize("name", HEADS)
+EVERY_HEAD = pytest.mark.parametrize("name", HEADS)  # on the host
+
+
+class Kind:
+    """A head's name, and where it runs."""
+
+    def __init__(self, name: str, on_card: bool) -> None:
+        self.on_card, self.label = on_card, f"{name}-card" if on_card else name
+        self.make: Callable[..., Any] = partial(make_card_head if on_card else make_head, name)
+        self.made: Callable[..., Any] = cache(partial(self.make, SOFTMAX))
+
+    def rows(self, most: int, on_card: int) -> np.ndarray:
+        """The first of HIDDEN."""
+        return HIDDEN[: on_card if self.on_card else most]
+
+
+KINDS = [Kind(name, False) for name in HEADS] + [Kind(name, True) for name in CARD_HEADS]
+
+
+def every_kind(
+    names: str = "", on_host: Sequence[Any] = ((),), on_card: Sequence[Any] = ()
+) -> pytest.MarkDecorator:
+    """Each kind with each of these values of `names`."""
+    cases = [
+        pytest.param(
+            kind, *values, id=f"{kind.label}-{number}", marks=[pytest.mark.card] * kind.on_card
+        )
+        for kind in KINDS
+        for number, values in enumerate((kind.on_card and on_card) or on_host)
+    ]
+    return pytest.mark.parametrize(f"kind,{names}".rstrip(","), cases)
 
 
 def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> None:
@@ -40,24 +78,22 @@ def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> No
     assert head.proves <= bool(top.exact.all())
 
 
-@EVERY_HEAD
-@pytest.mark.parametrize("k", [1, 2, 5, 64, 299, 300])
-def test_answers_are_exact_logits_of_distinct_ids_best_first(name: str, k: int) -> None:
-    assert_right(make_head(name, SOFTMAX), SOFTMAX, HIDDEN[:9], k)
+@every_kind("k", [(1,), (2,), (5,), (64,), (299,), (300,)], [(1,), (16,), (300,)])
+def test_answers_are_exact_logits_of_distinct_ids_best_first(kind: Kind, k: int) -> None:
+    assert_right(kind.made(), SOFTMAX, kind.rows(9, 2), k)
 
 
-@EVERY_HEAD
-@settings(max_examples=40, deadline=None)
-@given(
-    vocab_size=st.integers(1, 90),
-    dim=st.integers(1, 40),
-    rows=st.integers(1, 9),
-    weight_exponent=st.integers(-60, 40),
-    hidden_exponent=st.integers(-60, 40),
-    data=st.data(),
-)
-def test_shapes_and_scales(
-    name: str,
+SHAPES = {
+    "vocab_size": st.integers(1, 90),
+    "dim": st.integers(1, 40),
+    "weight_exponent": st.integers(-60, 40),
+    "hidden_exponent": st.integers(-60, 40),
+    "data": st.data(),
+}
+
+
+def assert_right_at(
+    make: Callable[[Softmax], Any],
     vocab_size: int,
     dim: int,
     rows: int,
@@ -68,7 +104,22 @@ def test_shapes_and_scales(
     k = data.draw(st.integers(1, vocab_size))
     softmax = make_softmax(vocab_size, dim, scale=2.0**weight_exponent)
     hidden = make_hidden(rows, dim, scale=2.0**hidden_exponent)
-    assert_right(make_head(name, softmax), softmax, hidden, k)
+    assert_right(make(softmax), softmax, hidden, k)
+
+
+@EVERY_HEAD
+@settings(max_examples=40, deadline=None)
+@given(rows=st.integers(1, 9), **SHAPES)
+def test_shapes_and_scales(name: str, **shape: Any) -> None:
+    assert_right_at(partial(make_head, name), **shape)
+
+
+@pytest.mark.card
+@pytest.mark.parametrize("name", CARD_HEADS)
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(rows=st.integers(1, 2), **SHAPES)
+def test_shapes_and_scales_on_a_card(name: str, **shape: Any) -> None:
+    assert_right_at(partial(make_card_head, name), **shape)
 
 
 def ties(softmax: Softmax) -> Softmax:
@@ -101,16 +152,21 @@ def all_zero(softmax: Softmax) -> Softmax:
     return Softmax(np.zeros_like(softmax.weight), np.zeros_like(softmax.bias))
 
 
-@EVERY_HEAD
-@pytest.mark.parametrize("attack", [ties, huge_bias, one_bit_apart, denormal, one_giant, all_zero])
-@pytest.mark.parametrize("scale", [1.0, 1e-13, 1e-40, 1e10, 0.0])
+ATTACKS = (ties, huge_bias, one_bit_apart, denormal, one_giant, all_zero)
+
+
+@every_kind(
+    "attack,scale",
+    list(product(ATTACKS, [1.0, 1e-13, 1e-40, 1e10, 0.0])),
+    list(zip(ATTACKS, [1.0, 1e-13, 1.0, 1e-40, 1e10, 0.0], strict=True)),
+)
 def test_adversarial_matrices(
-    name: str, attack: Callable[[Softmax], Softmax], scale: float
+    kind: Kind, attack: Callable[[Softmax], Softmax], scale: float
 ) -> None:
     softmax = attack(SOFTMAX)
-    hidden = (HIDDEN[:6] * scale).astype(np.float32)
-    for k in (1, 5, 40):
-        assert_right(make_head(name, softmax), softmax, hidden, k)
+    hidden = (kind.rows(6, 2) * scale).astype(np.float32)
+    for k in (5,) if kind.on_card else (1, 5, 40):
+        assert_right(kind.make(softmax), softmax, hidden, k)
 
 
 @EVERY_HEAD
@@ -146,58 +202,58 @@ def test_a_softmax_that_kernels_would_misread_is_refused(
     assert error.value.field == field
 
 
-@EVERY_HEAD
-@pytest.mark.parametrize("place", ["weight", "bias"])
-def test_nothing_is_proven_over_a_matrix_that_is_not_finite(name: str, place: str) -> None:
+@every_kind("place", [("weight",), ("bias",)])
+def test_nothing_is_proven_over_a_matrix_that_is_not_finite(kind: Kind, place: str) -> None:
     arrays = {"weight": SOFTMAX.weight.copy(), "bias": SOFTMAX.bias.copy()}
     arrays[place][3] = np.nan
-    head = make_head(name, Softmax(arrays["weight"], arrays["bias"]))
+    head = kind.make(Softmax(arrays["weight"], arrays["bias"]))
     with pytest.raises(InvalidRequest):
-        head.topk(HIDDEN, 5)
+        head.topk(kind.rows(70, 1), 5)
 
 
-@EVERY_HEAD
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_row_does_not_depend_on_its_batch(name: str, threads: int) -> None:
-    head = make_head(name, SOFTMAX, threads=threads)
-    alone = [head.topk(row, 5) for row in HIDDEN]
-    for size in (2, 3, 4, 5, 33, 70):
-        batches = [head.topk(HIDDEN[i : i + size], 5) for i in range(0, len(HIDDEN), size)]
+@every_kind("threads", [(1,), (3,)], [(1,)])
+def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
+    head, hidden = kind.make(SOFTMAX, threads=threads), kind.rows(70, 4)
+    alone = [head.topk(row, 5) for row in hidden]
+    for size in (3, 4) if kind.on_card else (2, 3, 4, 5, 33, 70):
+        batches = [head.topk(hidden[i : i + size], 5) for i in range(0, len(hidden), size)]
         for field in ("ids", "logits", "exact", "scanned"):
             together = np.concatenate([getattr(top, field) for top in batches])
             separately = np.concatenate([getattr(top, field) for top in alone])
             np.testing.assert_array_equal(together, separately, err_msg=f"{field} at {size}")
 
 
-@EVERY_HEAD
-def test_threads_may_share_a_head(name: str) -> None:
-    head = make_head(name, SOFTMAX, threads=2)
-    expected = head.topk(HIDDEN, 7)
-    with ThreadPoolExecutor(8) as callers:
-        for top in callers.map(lambda _: head.topk(HIDDEN, 7), range(40)):
-            np.testing.assert_array_equal(top.ids, expected.ids)
-            np.testing.assert_array_equal(top.logits, expected.logits)
+@every_kind("callers,calls", [(8, 40)], [(2, 4)])
+def test_threads_may_share_a_head(kind: Kind, callers: int, calls: int) -> None:
+    head, hidden = kind.make(SOFTMAX, threads=2), kind.rows(70, 2)
+    batches = [hidden, -hidden]
+    expected = [head.topk(batch, 7) for batch in batches]
+    with ThreadPoolExecutor(callers) as pool:
+        found = pool.map(lambda call: head.topk(batches[call % 2], 7), range(calls))
+        for call, top in enumerate(found):
+            np.testing.assert_array_equal(top.ids, expected[call % 2].ids)
+            np.testing.assert_array_equal(top.logits, expected[call % 2].logits)
 
 
-@EVERY_HEAD
-def test_answers_are_fresh_arrays(name: str) -> None:
-    head = make_head(name, SOFTMAX)
-    first = head.topk(HIDDEN[:3], 5)
+@every_kind()
+def test_answers_are_fresh_arrays(kind: Kind) -> None:
+    head, hidden = kind.made(), kind.rows(3, 2)
+    first = head.topk(hidden, 5)
     for array in first:
         assert array.flags.owndata
         assert array.flags.writeable
-    kept = first.ids.copy()
-    head.topk(HIDDEN[3:6], 5)
-    np.testing.assert_array_equal(first.ids, kept)
+    kept = [array.copy() for array in first]
+    head.topk(-hidden, 5)
+    for array, before in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(array, before)
 
 
-@EVERY_HEAD
-@pytest.mark.parametrize("k", [5, 70])
-def test_candidates_hold_the_answer_with_exact_logits(name: str, k: int) -> None:
-    head = make_head(name, SOFTMAX)
-    found, top = head.candidates(HIDDEN, k), head.topk(HIDDEN, k)
-    true = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
-    for row in range(len(HIDDEN)):
+@every_kind("k", [(5,), (70,)])
+def test_candidates_hold_the_answer_with_exact_logits(kind: Kind, k: int) -> None:
+    head, hidden = kind.made(), kind.rows(70, 2)
+    found, top = head.candidates(hidden, k), head.topk(hidden, k)
+    true = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
+    for row in range(len(hidden)):
         mine = slice(found.offsets[row], found.offsets[row + 1])
         ids = found.ids[mine]
         assert len(set(ids.tolist())) == len(ids)
@@ -208,12 +264,12 @@ def test_candidates_hold_the_answer_with_exact_logits(name: str, k: int) -> None
         assert outside.size == 0 or outside.max() <= found.upper[row]
 
 
-@EVERY_HEAD
-def test_every_accepted_form_of_hidden(name: str) -> None:
+@every_kind()
+def test_every_accepted_form_of_hidden(kind: Kind) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     torch = pytest.importorskip("torch")
-    head = make_head(name, SOFTMAX)
-    bfloat16 = HIDDEN[:3].astype(ml_dtypes.bfloat16)
+    head, hidden = kind.made(), kind.rows(3, 1)
+    bfloat16 = hidden.astype(ml_dtypes.bfloat16)
     rounded = bfloat16.astype(np.float32)
     forms = [
         rounded.astype(np.float64),
@@ -232,7 +288,7 @@ def test_every_accepted_form_of_hidden(name: str) -> None:
     for form in [*forms, readonly]:
         np.testing.assert_array_equal(head.topk(form, 5).ids, expected)
     np.testing.assert_array_equal(head.topk(rounded[0], 5).ids, expected[:1])
-    half = HIDDEN[:3].astype(np.float16)
+    half = hidden.astype(np.float16)
     np.testing.assert_array_equal(head.topk(half, 5).ids, head.topk(half.astype(np.float32), 5).ids)
 
 
@@ -242,9 +298,8 @@ def with_value(value: float) -> np.ndarray:
     return hidden
 
 
-@EVERY_HEAD
-@pytest.mark.parametrize(
-    ("hidden", "k", "field"),
+@every_kind(
+    "hidden,k,field",
     [
         (HIDDEN[:, :5], 1, "hidden"),
         (HIDDEN[:0], 1, "hidden"),
@@ -270,20 +325,22 @@ def with_value(value: float) -> np.ndarray:
         (HIDDEN, None, "k"),
     ],
 )
-def test_bad_input_names_the_field(name: str, hidden: Any, k: Any, field: str) -> None:
-    for threads in (1, 2):
-        head = make_head(name, SOFTMAX, threads=threads)
+def test_bad_input_names_the_field(kind: Kind, hidden: Any, k: Any, field: str) -> None:
+    for head in {kind.made(), kind.made() if kind.on_card else kind.made(threads=2)}:
         for method in (head.topk, head.candidates):
             with pytest.raises(InvalidRequest) as error:
                 method(hidden, k)
             assert error.value.field == field
-        numpy_k: Any = np.int64(3)
-        assert head.topk(HIDDEN[:1], numpy_k).ids.shape == (1, 3)
 
 
-@EVERY_HEAD
-def test_unknown_knobs_are_refused(name: str) -> None:
-    head = make_head(name, SOFTMAX)
+@every_kind()
+def test_k_may_be_an_integer_of_numpy(kind: Kind) -> None:
+    assert kind.made().topk(HIDDEN[:1], np.int64(3)).ids.shape == (1, 3)
+
+
+@every_kind()
+def test_unknown_knobs_are_refused(kind: Kind) -> None:
+    head = kind.made()
     with pytest.raises(InvalidKnob, match="colour"):
         head.with_knobs(colour=1)
     for knob, entry in head.knob_table.items():
@@ -302,9 +359,9 @@ def test_unknown_knobs_are_refused(name: str) -> None:
         assert head.with_knobs(**{knob: entry.high}).knobs.keys() == head.knobs.keys()
 
 
-@EVERY_HEAD
-def test_warm_changes_nothing(name: str) -> None:
-    head = make_head(name, SOFTMAX)
-    before = head.topk(HIDDEN, 5)
+@every_kind()
+def test_warm_changes_nothing(kind: Kind) -> None:
+    head, hidden = kind.make(SOFTMAX), kind.rows(70, 1)
+    before = head.topk(hidden, 5)
     head.warm()
-    np.testing.assert_array_equal(head.topk(HIDDEN, 5).ids, before.ids)
+    np.testing.assert_array_equal(head.topk(hidden, 5).ids, before.ids)
