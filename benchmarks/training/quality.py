@@ -225,11 +225,7 @@ def _run(runs: Runs, config: Any, corpus: Corpus, progress: Progress, looks: int
 def markdown(results: Found) -> str:
     """Conditions, then a row for each method: means over its seeds."""
     rows = grouped(results["runs"])
-    full = {
-        (run["settings"]["classes"], run["settings"]["words"]): run["perplexity"]
-        for run in reversed(results["runs"])
-        if run["method"] == FULL.label and "failed" not in run
-    }
+    full = full_by_size(results["runs"])
     lines = [
         f"{conditions(results)} LSTM of two layers, D = {results['dim']}, "
         "streams of 35 words. Perplexity of the full softmax on held-out text, "
@@ -255,6 +251,16 @@ def markdown(results: Found) -> str:
             f"| {mean:.1f} ({min(found):.1f} to {max(found):.1f}) | {over} | {seconds:,.0f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def full_by_size(runs: Sequence[Found]) -> dict[tuple[int, int], float]:
+    """The full softmax's mean perplexity by V and words."""
+    found: dict[tuple[int, int], dict[int, float]] = {}
+    for run in runs:
+        if run["method"] == FULL.label and "failed" not in run:
+            size = run["settings"]["classes"], run["settings"]["words"]
+            found.setdefault(size, {})[run["seed"]] = run["perplexity"]
+    return {size: statistics.fmean(seeds.values()) for size, seeds in found.items()}
 
 
 def grouped(runs: Sequence[Found]) -> dict[tuple[str, str, int], list[Found]]:

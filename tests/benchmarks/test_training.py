@@ -18,6 +18,7 @@ from benchmarks.training.extreme import reaches
 from benchmarks.training.gradients import errors_of, full_gradients, set_weights
 from benchmarks.training.labels import NONE, SkipGram, Synthetic, unique_rows
 from benchmarks.training.laws import rank_edges, ranks_of, softmax_histogram
+from benchmarks.training.quality import full_by_size
 from benchmarks.training.runs import Runs
 from benchmarks.training.stages import STAGES, Stages
 from benchmarks.training.steps import TorchCrossEntropy, make_weight
@@ -188,3 +189,12 @@ def test_when_a_run_reaches_what_full_had() -> None:
     sooner, worse = run("lns", [(5, 0.4), (10, 0.6)]), run("nce", [(10, 0.1)])
     assert reaches(sooner, [full, sooner]) == "10 s, 4.0x"
     assert reaches(worse, [full, worse]) == "never"
+
+
+def test_over_full_is_over_the_mean_of_its_seeds() -> None:
+    size = {"classes": 10, "words": 5}
+    runs = [
+        {"method": "full", "seed": seed, "perplexity": perplexity, "settings": size}
+        for seed, perplexity in ((1, 100.0), (2, 140.0), (2, 140.0))
+    ]
+    assert full_by_size([*runs, {"method": "lsh"}]) == {(10, 5): 120.0}
