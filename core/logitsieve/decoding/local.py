@@ -84,8 +84,8 @@ class LocalDecoder:
         """
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
             hidden = rows_of(self.index, hidden)
-        if is_tensor(hidden):
-            return self._card.topk(hidden, k, constraints, target)
+            if is_tensor(hidden):
+                return self._card.topk(hidden, k, constraints, target)
         return self.point_at(target, len(hidden), k).topk(hidden, k, constraints)
 
     def score(
