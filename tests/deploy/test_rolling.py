@@ -14,7 +14,7 @@ import pytest
 
 from logitsieve.client import DecoderClient
 from logitsieve.server import ServeConfig, Server, create_server
-from tests.server.running import WAIT_S, Loop, config_for, write_model
+from tests.server.running import WAIT_S, Loop, config_for, lasting_port, write_model
 from tests.synthetic import make_hidden
 
 pytestmark = pytest.mark.system  # kernels are compiled
@@ -44,7 +44,8 @@ def two(loop: Loop, config: ServeConfig) -> Iterator[list[Server]]:
     """Two running servers; whichever are in the list at the end are stopped."""
     servers: list[Server] = []
     try:
-        servers += [loop.run(started(config)) for _ in range(2)]
+        for _ in range(2):
+            servers.append(loop.run(started(replace(config, port=lasting_port()))))
         yield servers
     finally:
         for server in servers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
@@ -133,6 +134,18 @@ class Running:
         """Bytes in, bytes out; grpc.RpcError."""
         call = self.channel.unary_unary(f"/logitsieve.v1.{method}")
         return bytes(call(message, timeout=timeout))
+
+
+def lasting_port() -> int:
+    """A free port to come back to: none of those that systems lend to clients in the meantime."""
+    for port in range(20_000, 32_768):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
 
 
 def config_for(models: Path, **options: Any) -> ServeConfig:

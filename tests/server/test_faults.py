@@ -25,7 +25,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import TARGET, RawStream, asked
 from tests.server.doubles import Gate, gated
 from tests.server.processes import started
-from tests.server.running import WAIT_S, Loop, config_for, running, write_model
+from tests.server.running import WAIT_S, Loop, config_for, lasting_port, running, write_model
 from tests.server.test_app import value
 from tests.server.test_stream import LARGE_REQUEST
 from tests.synthetic import make_hidden
@@ -89,7 +89,10 @@ def test_no_call_fails_while_two_servers_are_restarted_in_turn(
             call()
 
     with ExitStack() as stack:
-        servers = [stack.enter_context(started(models, kernel_cache)) for _ in range(2)]
+        servers = [
+            stack.enter_context(started(models, kernel_cache, port=lasting_port()))
+            for _ in range(2)
+        ]
         addresses = [server.address for server in servers]
         client = stack.enter_context(DecoderClient(addresses, timeout_s=WAIT_S))
         pool = stack.enter_context(ThreadPoolExecutor(CALLERS + 1))
