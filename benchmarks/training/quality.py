@@ -82,9 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     records = []
     with bars() as progress:
         cases = cases_of(options)
-        searched = corpus_of(options, options.vocabulary, progress)
+        sizes = {options.vocabulary, *(case.vocabulary for case in cases)}
+        texts = {size: corpus_of(options, size, progress) for size in sizes}
         for number, case in enumerate(cases):
-            corpus = corpus_of(options, case.vocabulary, progress)
+            corpus, searched = texts[case.vocabulary], texts[options.vocabulary]
             lr, tried = rate_of(runs, case.searched, searched, options, progress)
             for seed in range(1, case.seeds + 1):
                 record = train(runs, case, corpus, lr, seed, options, progress)
@@ -101,7 +102,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", type=int, help="words of a search run (300,000), or 0: none")
     parser.add_argument("--lr", type=float, default=4e-3, help="learning rate of the LSTM")
     parser.add_argument(
-        "--rates", type=numbers, help="tried for the matrices (0.05 to 0.8); the last if not"
+        "--rates", type=numbers, help="tried for the matrices (0.05 to 0.8); unsearched, the last"
     )
     parser.add_argument("--valid", type=int, help="words that judge (40,000)")
     parser.add_argument("--vocabulary", type=int, default=10_000, help="V")
