@@ -26,7 +26,7 @@ from logitsieve.training.scratch import Scratch
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Float32, Int32, Int64
 
-AT_ONCE = 1 << 14  # rows that are lifted and hashed at once
+AT_ONCE = 1 << 11  # rows that are lifted and hashed at once: few enough to stay in the caches
 LARGEST_POOLS = 2**31 - 1
 
 
