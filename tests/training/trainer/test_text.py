@@ -42,6 +42,15 @@ def test_pieces_make_no_difference(tmp_path: Path) -> None:
     assert words(tmp_path / "text") == expected
 
 
+@pytest.mark.parametrize("gap", [" ", "\n", " \n"])
+def test_long_words_and_gaps_take_linear_time(tmp_path: Path, gap: str) -> None:
+    """A search that tries each place in them anew would take hours."""
+    word = "x" * LONGEST
+    (tmp_path / "text").write_text(f"a{gap * CHARACTERS}{word} b\n")
+    ended = ["<eos>"] if "\n" in gap else []
+    assert words(tmp_path / "text") == ["a", *ended, word, "b", "<eos>"]
+
+
 def test_no_piece_holds_the_whole_text(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("word " * CHARACTERS)
     assert [len(piece) for piece in read_words(tmp_path / "text")][:2] == [209_715, 209_715]
@@ -61,6 +70,7 @@ def test_progress_counts_bytes_of_the_file(tmp_path: Path) -> None:
         (gzip.compress(b"a b c " * 99)[:-9], "that gzipped"),
         (b"\x1f\x8bnothing", "that gzipped"),
         (b"x" * (CHARACTERS + 1), f"more than {LONGEST} characters"),
+        (b"a " + b"x" * (LONGEST + 1) + b" b", f"more than {LONGEST} characters"),
     ],
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
@@ -17,8 +16,6 @@ from logitsieve.types.options import Progress, no_progress
 CHARACTERS = 1 << 20  # read at once
 LONGEST = 1 << 16  # characters of a word: a file with a longer one is no text in words
 GZIPPED = b"\x1f\x8b"
-BREAK = re.compile(r"\s*\n\s*")
-LAST_WORD = re.compile(r"\s*\S*\Z")  # a piece may end within it, or within what is before it
 
 
 def read_words(
@@ -46,20 +43,28 @@ def _open(file: IO[bytes]) -> TextIOWrapper:
 
 
 def _split(file: TextIOWrapper, field: str) -> Iterator[list[str]]:
-    rest, begun = "", False
+    rest, begun = "", False  # a word that may go on in the next piece; a line that is to be ended
     reading: Callable[[], str] = lambda: file.read(CHARACTERS)  # noqa: E731 - `iter` wants a call
     for piece in iter(reading, ""):
-        text = rest + piece if begun else (rest + piece).lstrip()
-        cut = LAST_WORD.search(text)
-        assert cut is not None
-        rest, begun = cut[0], begun or cut.start() > 0
-        if len(rest) > LONGEST:
+        text = rest + piece
+        rest = "" if text[-1].isspace() else text.rsplit(None, 1)[-1]
+        words, begun = _words(text[: len(text) - len(rest)], begun)
+        if max(map(len, [*words, rest])) > LONGEST:
             got = f"a word of more than {LONGEST} characters"
             raise InvalidRequest(field, got, "words, split by spaces")
-        yield _words(text[: cut.start()])
-    if begun or rest.strip():
-        yield _words(rest.rstrip() + "\n")
+        yield words
+    yield _words(rest + "\n", begun)[0]
 
 
-def _words(text: str) -> list[str]:
-    return BREAK.sub(f" {END} ", text).split()
+def _words(text: str, begun: bool) -> tuple[list[str], bool]:
+    """Words and ends of lines, and whether the last line has words that nothing ended yet."""
+    words: list[str] = []
+    *ended, last = text.split("\n")
+    for line in ended:
+        found = line.split()
+        words += found
+        if found or begun:
+            words.append(END)
+        begun = False
+    found = last.split()
+    return words + found, begun or bool(found)
