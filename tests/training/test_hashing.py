@@ -42,6 +42,18 @@ def test_sides_agree_as_the_angle_says(noise: float) -> None:
     assert abs(1 - different / count - expected) < 4 * spread
 
 
+def test_vectors_of_zeros_agree_with_each_other_and_half_of_the_time_with_others() -> None:
+    family = SimHash(DIM, tables=2000, bits=8, seed=1)
+    vectors = pair(0, 1.0)
+    vectors[:, -1] = 0  # as of rows and contexts
+    zeros, other = np.zeros_like(vectors), np.stack([np.zeros_like(vectors[0]), vectors[1]])
+    assert (agreement(family, zeros), agreement(family, other)) == (1, 0.5)
+    codes = family.codes(np.concatenate([zeros, other]))
+    np.testing.assert_array_equal(codes[0], codes[1])
+    same = 16_000 - sum(int(x).bit_count() for x in codes[2] ^ codes[3])
+    assert abs(same / 16_000 - 0.5) < 4 * (0.25 / 16_000) ** 0.5
+
+
 @pytest.mark.parametrize("noise", [0.2, 1.0, 5.0])
 def test_structured_hyperplanes_agree_as_often(noise: float) -> None:
     vectors = pair(3, noise)

@@ -90,6 +90,16 @@ def test_the_estimate_of_Z_is_unbiased_over_the_tables(
 
 
 @EVERY_FAMILY
+def test_weights_of_zeros_are_the_full_softmax(family: str) -> None:
+    """As many start: all rows collide, in every table, and are counted once."""
+    head = make(family, bias=False, cap=V, n_uniform=5, reduction="none")
+    torch.nn.init.zeros_(head.classes.weight)
+    head.rebuild()
+    losses = head(doubles(4, D, seed=1), TARGET).detach()
+    torch.testing.assert_close(losses, torch.full_like(losses, np.log(V)))
+
+
+@EVERY_FAMILY
 @BOTH_QUERIES
 def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) -> None:
     head = make(family, query=query, corrected=False, cap=V, reduction="none")

@@ -97,9 +97,14 @@ class SimHash(Hashing):
         return hash_vectors(vectors_NX, self.drawn, torch.get_num_threads())
 
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """The vectors, at length 1."""
+        """The vectors, at length 1.
+
+        Vectors of zeros are in one bucket, where any other is with probability 2^-bits: as if they
+        had a direction of their own. It is the last one, in which rows and contexts are zero.
+        """
         norms = np.linalg.norm(vectors_NX, axis=1, keepdims=True)
         kept: np.ndarray = vectors_NX / np.where(norms > 0, norms, 1)
+        kept[norms[:, 0] == 0, -1] = 1
         return kept
 
     def agreements(
