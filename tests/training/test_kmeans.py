@@ -62,7 +62,7 @@ def test_an_update_clusters_all_rows_anew() -> None:
 
 
 def test_a_state_goes_on_with_the_same_lists() -> None:
-    head, other = make(n_lists=20), make(n_lists=20)
+    head, other = make(n_lists=20), make(n_lists=20, seed=1)
     head.classes.weight.data.normal_()
     head.rebuild()
     other.lists.load_state_dict(head.lists.state_dict())
@@ -76,6 +76,10 @@ def test_a_state_goes_on_with_the_same_lists() -> None:
         strict=True,
     ):
         np.testing.assert_array_equal(a, b)
+    for lists in (head.lists, other.lists):
+        lists.rebuild(*other.classes.detached())
+    for name, array in head.lists.arrays.items():
+        np.testing.assert_array_equal(array, other.lists.arrays[name])
 
 
 @pytest.mark.parametrize(

@@ -98,18 +98,19 @@ class InvertedLists:
         return ids
 
     def state_dict(self) -> dict[str, object]:
-        """Centroids and lists."""
-        return {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+        """Centroids, lists, and the seed of those to come."""
+        arrays = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+        return {"seed": self.seed, **arrays}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over another's lists; raises InvalidRequest if they are of other classes."""
-        arrays = {}
-        for name, tensor in state.items():
-            assert isinstance(tensor, Tensor)
-            arrays[name] = tensor.cpu().numpy()
+        arrays = {n: each.cpu().numpy() for n, each in state.items() if isinstance(each, Tensor)}
         if arrays["ids"].size != self.n_classes:
             allowed = f"lists of {self.n_classes} classes"
             raise InvalidRequest("state_dict", f"lists of {arrays['ids'].size}", allowed)
+        seed = state["seed"]
+        assert isinstance(seed, int)
+        self.seed = seed
         self._hold(arrays)
 
     def _hold(self, arrays: dict[str, np.ndarray]) -> None:
