@@ -237,6 +237,14 @@ def test_the_shared_law_survives_logits_of_any_size() -> None:
     assert torch.isfinite(head(1000 * torch.randn(3, DIM), torch.tensor([0, 1, 2])))
 
 
+@FORMS
+def test_the_law_survives_the_largest_nu(form: str) -> None:
+    """Sums below their floor, e^-700 V, make shares that no float32 holds."""
+    head = head_of(RFSoftmax, 50, nu=350.0, form=form)
+    losses = [head(doubles(6, DIM, seed=seed), torch.arange(6)).detach() for seed in range(20)]
+    assert bool(torch.stack(losses).isfinite().all())
+
+
 def test_what_is_exported() -> None:
     head = RFSoftmax(DIM, 20)
     exported = head.export()
@@ -251,6 +259,7 @@ def test_what_is_exported() -> None:
     [
         (RFSoftmax, {"nu": 0.0}, "nu"),
         (RFSoftmax, {"nu": float("nan")}, "nu"),
+        (RFSoftmax, {"nu": 351.0}, "nu"),
         (RFSoftmax, {"features": "sine"}, "features"),
         (RFSoftmax, {"n_features": 0}, "n_features"),
         (RFSoftmax, {"scale": None}, "scale"),

@@ -11,6 +11,7 @@ from logitsieve.training.classes import Law
 from logitsieve.training.features import QuadraticFeatures, RandomFourier
 from logitsieve.training.rng import Step
 from logitsieve.training.tree import Excluded, KernelTree, as_numpy
+from logitsieve.types.errors import InvalidRequest
 
 DIM, CLASSES = 8, 100
 UNIT, ABSOLUTE = Law(scale=6.0), Law(absolute=True)
@@ -133,6 +134,16 @@ def test_what_is_kept_is_the_whole_state() -> None:
     np.testing.assert_array_equal(
         law_of(one, hidden, weight, nothing), law_of(other, hidden, weight, nothing)
     )
+
+
+def test_states_of_other_trees_are_refused() -> None:
+    """Sums of one leaf would fit into those of any number."""
+    one, other = tree_over(weights(), leaf=CLASSES), tree_over(weights())
+    more = KernelTree(RandomFourier(DIM, 7, 4.0, 0), DIM, CLASSES, UNIT, 4)
+    for state in (one.state_dict(), more.state_dict()):
+        with pytest.raises(InvalidRequest, match="sums") as caught:
+            other.load_state_dict(state)
+        assert caught.value.field == "state_dict"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

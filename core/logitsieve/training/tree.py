@@ -21,6 +21,7 @@ from logitsieve.kernels.training.leaves import draw_in_leaves
 from logitsieve.kernels.training.tree import add_to_paths, descend
 from logitsieve.training.classes import Law
 from logitsieve.training.features import Features
+from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.results import Float32, Float64, Int64
 
 AT_ONCE = 1 << 22  # features that are held at once while rows are added
@@ -110,6 +111,7 @@ class KernelTree:
         """One query, whose law is the mean of the laws of all: sum of phi / (root mass)."""
         least = queries.floors * self.classes
         shares = 1 / np.maximum((queries.phi @ self.sums[0]).astype(np.float64), least)
+        shares /= shares.max()  # only their ratios count, and 1 / least may exceed float32
         phi = (shares.astype(np.float32) @ queries.phi)[None]
         return Queries(phi, np.array([(queries.floors * shares).sum()]))
 
@@ -163,7 +165,9 @@ class KernelTree:
         return {"sums": sums, "rows": self.rows, "features": drawn, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over what state_dict gave."""
+        """Take over what state_dict gave; raises InvalidRequest if it is of another shape."""
+        if (got := _shapes(state)) != (own := _shapes(self.state_dict())):
+            raise InvalidRequest("state_dict", f"a tree of {got}", f"{own}")
         sums, rows, drawn, updates = (state[key] for key in ("sums", "rows", "features", "updates"))
         assert isinstance(sums, Tensor)
         assert isinstance(rows, Tensor)
@@ -229,6 +233,14 @@ class KernelTree:
         ids = self.members(torch.from_numpy(different)).clamp(max=self.classes - 1)
         rows = weight.index_select(0, ids.view(-1).to(weight.device))
         return as_numpy(rows), places.reshape(leaves.shape) * self.per_leaf
+
+
+def _shapes(state: dict[str, object]) -> dict[str, tuple[int, ...]]:
+    """Those of a tree's sums, of its rows and of what its features drew."""
+    drawn = state["features"]
+    assert isinstance(drawn, dict)
+    named = {"sums": state["sums"], "rows": state["rows"], **drawn}
+    return {name: tuple(each.shape) for name, each in named.items() if isinstance(each, Tensor)}
 
 
 def as_numpy(values: Tensor) -> Float32:
