@@ -59,6 +59,17 @@ def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
     assert seen.events == [[1, 2, 7], [5, 7]]
 
 
+def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
+    head, seen = made(bias=False)
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=60)
+    for step in range(59):
+        train(head, optimizer, [step % 5])
+        assert sum(len(rows) for rows in head.progress.dirty) <= 2 * V
+    train(head, optimizer, [8])
+    assert seen.events == [[0, 1, 2, 3, 4, 7, 8]]
+
+
 def test_a_growing_period() -> None:
     head, seen = made()
     optimizer = SGD(head.parameters(), lr=0.1)

@@ -36,7 +36,16 @@ class Progress:
     steps: int = 0
     updated: int = 0  # the step of the last update
     updates: int = 0
-    dirty: list[Tensor] = field(default_factory=list)  # int64, one tensor a step
+    dirty: list[Tensor] = field(default_factory=list)  # int64, most of them of one step
+    noted: int = 0  # ids in `dirty`, with duplicates
+
+    def note(self, rows: Tensor, n_classes: int) -> None:
+        """Add rows; so that a long period holds no more than 2 V ids, duplicates are dropped."""
+        self.dirty.append(rows)
+        self.noted += len(rows)
+        if self.noted > 2 * n_classes:
+            self.dirty = [self.rows()]
+            self.noted = len(self.dirty[0])
 
     def rows(self) -> Tensor:
         """The dirty rows, ascending, each once."""
@@ -48,8 +57,13 @@ class Progress:
 
     def clean(self) -> None:
         """All rows are indexed as they are now."""
-        self.dirty.clear()
+        self.forget()
         self.updated = self.steps
+
+    def forget(self) -> None:
+        """No row is dirty."""
+        self.dirty.clear()
+        self.noted = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Three numbers and one tensor."""
@@ -59,7 +73,7 @@ class Progress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what state_dict gave."""
         self.steps, self.updated, self.updates = state["steps"], state["updated"], state["updates"]
-        self.dirty = [state["dirty"]]
+        self.dirty, self.noted = [state["dirty"]], len(state["dirty"])
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ class Follower:
         if gradient is None:
             return
         if gradient.is_sparse:
-            self.progress.dirty.append(gradient._indices()[0].clone())
+            self.progress.note(gradient._indices()[0].clone(), len(gradient))
         elif self.rebuild_every is None:
             raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
 

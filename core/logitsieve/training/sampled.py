@@ -71,7 +71,7 @@ class SampledSoftmax(SeededLoss):
         """Index all rows as they are now: after weights were set by hand."""
         if self.structure is not None:
             self.structure.rebuild(*self.classes.detached())
-            self.progress.dirty.clear()
+            self.progress.forget()
 
     def tie(self, embedding: nn.Embedding) -> None:
         """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else.
