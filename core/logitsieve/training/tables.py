@@ -62,7 +62,7 @@ class HashTables:
         """Hash all rows; O(V (X L bits + L))."""
         if self.mips:
             norms = (_norms(*_read(weight, bias, part)) for part in self._parts())
-            self.largest = HEADROOM * max(float(norm.max()) for norm in norms)
+            self.largest = HEADROOM * max(float(norm.max()) for norm in norms) or 1.0
         for part in self._parts():
             vectors = self._lifted(*_read(weight, bias, part))
             self.codes[part] = self.hashing.codes(vectors)
