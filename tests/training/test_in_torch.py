@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,27 @@ def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
         gradients.append(source.weight.grad)
     assert gradients[0].is_sparse == sparse
     torch.testing.assert_close(gradients[0].to_dense(), gradients[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.dtype) -> None:
+    head, embedding = told(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
+    head.tie(embedding)
+    exact = copy.deepcopy(head).double()
+    hidden, target = doubles(B, D)[: B // 2], TARGET[: B // 2]
+    loss, expected = head(hidden, target), exact(hidden, target)
+    torch.testing.assert_close(loss.double(), expected, atol=1e-5, rtol=1e-5)
+    loss.backward()
+    assert [p.grad.dtype for p in head.parameters() if p.grad is not None] == [dtype, torch.float32]
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_gradients_of_a_copy_are_marked_as_coalesced_too(ragged: bool) -> None:
+    """What copy makes of parameters has no hooks; pickle, by which processes are spawned, too."""
+    head = copy.deepcopy(told(ragged))
+    head(doubles(B, D).float()[: B // 2], TARGET[: B // 2]).backward()
+    assert [p.grad.is_coalesced() for p in head.parameters() if p.grad is not None] == [True, True]
 
 
 def test_an_embedding_of_another_shape_is_refused() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -69,10 +69,12 @@ class ClassWeights(nn.Embedding):
         super().__init__(n_classes, in_features, sparse=sparse, device=device, dtype=dtype)
         zeros = torch.zeros(n_classes, 1, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
-        for parameter in self.parameters():
-            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                _tell_coalesced
-            )
+        self._watch_gradients()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, whose parameters come without their hooks."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._watch_gradients()
 
     def reset_parameters(self) -> None:
         """Draw weights as nn.Linear does: uniform within 1 / sqrt D."""
@@ -85,9 +87,13 @@ class ClassWeights(nn.Embedding):
             raise InvalidRequest("embedding", got, f"weights of shape {allowed}")
         self.weight = embedding.weight
         self.sparse = embedding.sparse
-        self.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            _tell_coalesced
-        )
+        self._watch_gradients()
+
+    def _watch_gradients(self) -> None:
+        for parameter in self.parameters():
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                _tell_coalesced
+            )
 
     def detached(self) -> tuple[Tensor, Tensor | None]:
         """weight [V, D] and bias [V, 1] or None, as they are now, without gradients."""

@@ -23,16 +23,18 @@ def ragged_losses(
     hidden_BD: Tensor, classes: ClassWeights, law: Law, targets: Targets, candidates: Ragged
 ) -> Tensor:
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
-    form = _KernelLoss if _kernel_reads(classes.weight) else _TorchLoss
+    form = _KernelLoss if _kernel_reads(classes) else _TorchLoss
     losses: Tensor = form.apply(  # type: ignore[no-untyped-call]
         hidden_BD, classes.weight, classes.bias, targets, candidates, law, classes.sparse
     )
     return losses
 
 
-def _kernel_reads(weight: Tensor) -> bool:
+def _kernel_reads(classes: ClassWeights) -> bool:
+    weight, bias = classes.weight, classes.bias
     there = weight.device.type == "cpu" and weight.is_contiguous()
-    return there and weight.dtype in (torch.float32, torch.float64)
+    alike = bias is None or bias.dtype == weight.dtype  # not if a tied embedding has another
+    return there and alike and weight.dtype in (torch.float32, torch.float64)
 
 
 class _KernelLoss(torch.autograd.Function):
