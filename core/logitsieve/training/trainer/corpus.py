@@ -95,7 +95,7 @@ def _number(
     file = scratch / f"{field}.numbers"
     with file.open("wb") as stream:
         for words in read_words(path, field, progress):
-            np.array([numbers[word] for word in words], np.int32).tofile(stream)
+            stream.write(np.array([numbers[word] for word in words], np.int32).data)
     if not file.stat().st_size:
         raise InvalidRequest(field, f"{path} without a word", "text")
     return np.memmap(file, np.int32, "r")
@@ -116,13 +116,13 @@ def _chosen(train: Int32, numbers: dict[str, int], size: int) -> tuple[Vocabular
 
 
 def _exchange(numbered: Int32, ids_U: Int32, out: Path, progress: Progress) -> None:
-    ids = np.lib.format.open_memmap(out, "w+", np.int32, numbered.shape)
-    done = 0
-    for piece in _pieces(numbered):
-        ids[done : done + len(piece)] = ids_U[piece]
-        done += len(piece)
-        progress(f"encode {out.stem}", done, len(numbered))
-    ids.flush()
+    header, done = np.lib.format.header_data_from_array_1_0(numbered), 0
+    with out.open("wb") as stream:  # not mapped: on a full disk that is SIGBUS, this an OSError
+        np.lib.format.write_array_header_1_0(stream, header)
+        for piece in _pieces(numbered):
+            stream.write(ids_U[piece].data)
+            done += len(piece)
+            progress(f"encode {out.stem}", done, len(numbered))
 
 
 def _pieces(numbers: Int32) -> Iterator[Int32]:
