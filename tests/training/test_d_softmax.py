@@ -52,8 +52,11 @@ def test_the_order_is_saved() -> None:
     assert torch.equal(other.export().weight, head.export().weight)
 
 
-@pytest.mark.parametrize("blocks", [[(10, 5)], [(9, 6)], [(10, 6), (0, 0)]])
-def test_blocks_that_do_not_fill_the_matrix_are_refused(blocks: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    "blocks",
+    [[(10, 5)], [(9, 6)], [(10, 6), (0, 0)], [], [10, 6], [(10,)], [("a", 6)], [(10.0, 6)], ["ab"]],
+)
+def test_blocks_that_do_not_fill_the_matrix_are_refused(blocks: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         DSoftmax(D, V, blocks=blocks)
     assert caught.value.field == "blocks"

@@ -122,7 +122,8 @@ def _default_blocks(n_classes: int, in_features: int) -> list[tuple[int, int]]:
 
 
 def _check_blocks(blocks: Sequence[tuple[int, int]], n_classes: int, in_features: int) -> None:
-    sums = tuple(sum(block[i] for block in blocks) for i in range(2))
-    if sums != (n_classes, in_features) or any(min(block) < 1 for block in blocks):
+    pairs = all(isinstance(block, Sequence) and len(block) == 2 for block in blocks)
+    whole = pairs and all(type(size) is int and size > 0 for block in blocks for size in block)
+    if not whole or tuple(map(sum, zip(*blocks, strict=True))) != (n_classes, in_features):
         allowed = f"(classes, dimensions) of blocks that add up to {(n_classes, in_features)}"
         raise InvalidRequest("blocks", list(blocks), allowed)
