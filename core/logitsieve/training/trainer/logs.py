@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +24,9 @@ COLUMNS = {
 
 
 class Logs:
-    """Both logs of a run that goes on at `step`: lines of what is to come again are dropped.
+    """The logs of a run that goes on at `step`: lines of what is to come again are dropped.
+
+    The curves are drawn anew from the lines: a process that is killed loses some minutes of them.
 
     `validated` is the step of the last validation that is not to come again.
 
@@ -32,7 +37,12 @@ class Logs:
         self._folder = folder
         for name, last in ((TRAINED, step), (VALIDATED, validated)):
             _cut(folder / name, COLUMNS[name], last)
-        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)
+        shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
+        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=0)
+        rows = [(name, row) for name in COLUMNS for row in read_log(folder / name)]
+        begun = time.time() - max((row["seconds"] for _, row in rows), default=0)
+        for name, row in rows:
+            self._draw(name, row, begun + row["seconds"])
 
     def __enter__(self) -> Self:
         return self
@@ -49,10 +59,15 @@ class Logs:
         """A line of `log.csv` or `valid.csv`, and the same as curves."""
         with (self._folder / name).open("a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, COLUMNS[name], lineterminator="\n").writerow(row)
+            file.flush()
+            os.fsync(file.fileno())  # the next checkpoint takes this line for kept
+        self._draw(name, row, time.time())
+
+    def _draw(self, name: str, row: Mapping[str, float], when: float) -> None:
         part = "train" if name == TRAINED else "valid"
         for column, value in row.items():
             if column != "step":
-                self._board.add_scalar(f"{part}/{column}", value, int(row["step"]))
+                self._board.add_scalar(f"{part}/{column}", value, int(row["step"]), when)
 
 
 def read_log(file: Path) -> list[dict[str, float]]:
