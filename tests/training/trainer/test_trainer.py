@@ -95,6 +95,14 @@ def test_a_gradient_that_is_not_finite_moves_nothing(corpus: Corpus) -> None:
     assert trainer.steps == 0
 
 
+def test_a_model_that_is_not_finite_fails(corpus: Corpus) -> None:
+    trainer = Trainer(options(loss="full"), corpus)
+    torch.nn.init.constant_(next(trainer.model.lstm.parameters()), math.nan)
+    for act in (trainer.step, trainer.validate):
+        with pytest.raises(TrainingFailed, match="the LSTM's output of step 0 is not finite"):
+            act()
+
+
 @pytest.mark.parametrize(
     ("more", "field"),
     [

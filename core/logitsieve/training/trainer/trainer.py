@@ -39,6 +39,7 @@ class Trainer:
         """InvalidRequest where options do not go together, or with the text."""
         self.config, self.corpus = config, corpus
         _check(config, corpus)
+        check_device(config.device)
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         words = len(corpus.vocabulary)
@@ -100,7 +101,7 @@ class Trainer:
     def step(self) -> tuple[float, float]:
         """One update; its loss in nats a word, and the norm of the gradient before clipping.
 
-        TrainingFailed where that is not finite; then nothing was updated.
+        TrainingFailed where any of this is not finite; then nothing was updated.
         """
         number = self.steps % self.per_epoch
         if number == 0:
@@ -112,18 +113,18 @@ class Trainer:
         self.model.train()
         inputs_BT, targets_BT = (ids.to(self.config.device) for ids in self._streams[number])
         hidden_BTD, (hidden, cell) = self._hidden(inputs_BT, self._state)
+        self._check_finite("LSTM's output", hidden_BTD)
         loss = self.head(hidden_BTD, targets_BT)
         backward(loss)
-        norm = float(clip_grad_norm_(self._parameters(), self.config.clip))
-        if not math.isfinite(norm):
-            raise TrainingFailed(f"the gradient of step {self.steps} is not finite: a lower lr?")
+        norm = clip_grad_norm_(self._parameters(), self.config.clip)
+        self._check_finite("gradient", norm)
         # torch wants to be told whether to check what SparseAdam makes.
         with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
             for optimizer, _ in self._optimizers:
                 optimizer.step()
         self._state = hidden.detach(), cell.detach()
         self.steps += 1
-        return loss.item(), norm
+        return loss.item(), float(norm)
 
     @torch.no_grad()
     def validate(
@@ -132,6 +133,7 @@ class Trainer:
         """The mean loss on the held-out text in nats a word, under the full softmax, in float32.
 
         None where `stop` came true meanwhile. At most 7 words at the text's end are left out.
+        TrainingFailed where it is not finite.
         """
         self.model.eval()
         streams = Streams(self.corpus.valid, _valid_streams(self.corpus.valid), VALID_STEPS)
@@ -141,7 +143,10 @@ class Trainer:
                 return None
             inputs, targets = inputs_BT.to(self.config.device), targets_BT.to(self.config.device)
             hidden_BTD, state = self.model.hidden(inputs, state)
-            total += self.head.full_loss(hidden_BTD, targets).item() * targets.numel()
+            self._check_finite("LSTM's output", hidden_BTD)
+            loss = self.head.full_loss(hidden_BTD, targets)
+            self._check_finite("full loss", loss)
+            total += loss.item() * targets.numel()
             words += targets.numel()
             progress("validate", words, len(self.corpus.valid))
         return total / words
@@ -195,6 +200,10 @@ class Trainer:
         with torch.autocast(device, torch.bfloat16, enabled=self.config.bfloat16):
             return self.model.hidden(inputs_BT, state)
 
+    def _check_finite(self, what: str, numbers: Tensor) -> None:
+        if not bool(numbers.isfinite().all()):
+            raise TrainingFailed(f"the {what} of step {self.steps} is not finite: a lower lr?")
+
     def _open(self, epoch: int) -> Streams:
         """The text as the epoch, from 0 on, reads it."""
         config, ids = self.config, self.corpus.train
@@ -215,9 +224,15 @@ def _check(config: TrainConfig, corpus: Corpus) -> None:
         raise InvalidRequest("text", got, f"{needed:,}, streams times steps and one, or more")
     if len(corpus.valid) < 2:
         raise InvalidRequest("valid", f"{len(corpus.valid)} words", "2 words or more")
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise InvalidRequest("device", config.device, "cpu: torch finds no CUDA device")
+
+
+def check_device(name: str) -> None:
+    """InvalidRequest unless it is one that there is here, of those that the losses know."""
     try:
-        torch.device(config.device)
+        device = torch.device(name)
     except RuntimeError as error:
-        raise InvalidRequest("device", config.device, "cpu or cuda") from error
+        raise InvalidRequest("device", name, "cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidRequest("device", name, "cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= (found := torch.cuda.device_count()):
+        raise InvalidRequest("device", name, f"cpu, or one of the {found} that torch finds")
