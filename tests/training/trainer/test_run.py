@@ -143,7 +143,36 @@ def test_what_cannot_be_begun(tmp_path: Path, whole: Path) -> None:
             begin(tmp_path / "new", Settings(config=made.config, **files))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="loss_option"):
         begin(tmp_path / "new", settings(tmp_path, loss_option=("k=3",)))
+    with pytest.raises(InvalidRequest, match="device: got meta, allowed: cpu or cuda"):
+        begin(tmp_path / "new", settings(tmp_path, device="meta"))
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["corpus", "tensorboard", "log.csv", "vocab.txt", "settings.json"])
+def test_what_is_of_no_run_is_left_alone(tmp_path: Path, name: str) -> None:
+    other = tmp_path / "folder" / name
+    other.parent.mkdir()
+    other.write_text("{}")
+    with pytest.raises(InvalidRequest, match="out: got"):
+        begin(tmp_path / "folder", settings(tmp_path))
+    assert other.read_text() == "{}"
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    folder, made = tmp_path / "run", settings(tmp_path)
+    refused = list[str]()
+
+    def intrude(status: Status) -> None:
+        for each in (lambda: begin(folder, made), lambda: train(folder)):
+            if status.steps == 1:  # before the first checkpoint
+                with pytest.raises(InvalidRequest) as caught:
+                    each()
+                refused.append(str(caught.value))
+
+    begin(folder, made)
+    assert train(folder, show=intrude).finished
+    assert len(refused) == 2
+    assert all("in which another process trains" in error for error in refused)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"text": "a", "valid": null, "dim": 0}'])

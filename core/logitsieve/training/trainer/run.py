@@ -23,7 +23,7 @@ from typing import NamedTuple
 from logitsieve.training.trainer import checkpoint
 from logitsieve.training.trainer.corpus import FOLDER, Corpus, encode
 from logitsieve.training.trainer.logs import TRAINED, VALIDATED, Logs, read_log
-from logitsieve.training.trainer.settings import Settings, write_json
+from logitsieve.training.trainer.settings import Settings, alone, write_json
 from logitsieve.training.trainer.trainer import Trainer
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import Progress, no_progress
@@ -75,17 +75,18 @@ def perplexity_of(loss: float) -> float:
 
 def prepare(folder: Path, *, progress: Progress = no_progress) -> None:
     """Encode the text of the run in `folder`, unless that is done."""
-    if (folder / FOLDER).exists():
-        return
     settings = Settings.load(folder)
-    encode(
-        folder,
-        settings.text,
-        settings.valid,
-        size=settings.config.vocabulary,
-        valid_share=settings.config.valid_share,
-        progress=progress,
-    )
+    with alone(folder):
+        if (folder / FOLDER).exists():
+            return
+        encode(
+            folder,
+            settings.text,
+            settings.valid,
+            size=settings.config.vocabulary,
+            valid_share=settings.config.valid_share,
+            progress=progress,
+        )
 
 
 def train(
@@ -100,17 +101,19 @@ def train(
 
     `stop` is asked after every step, and in validations: once it is true, all is saved and train
     returns. `progress` gets the stages besides training, `show` each step and each validation.
-    InvalidRequest if it is `to_be_served` and the loss trains no softmax of h.w + b.
+    InvalidRequest if it is `to_be_served` and the loss trains no softmax of h.w + b, or if another
+    process works on the run.
     """
     prepare(folder, progress=progress)
     settings = Settings.load(folder)
-    run = _Run(folder, settings, progress, show)
-    if to_be_served and not run.trainer.servable:
-        allowed = "a loss that trains a softmax of logits; any other cannot be served"
-        got = f"{settings.config.loss} ({run.trainer.head.unservable})"
-        raise InvalidRequest("loss", got, allowed)
-    with Logs(folder, run.trainer.steps, run.course.validated) as logs:
-        run.go(logs, stop)
+    with alone(folder):
+        run = _Run(folder, settings, progress, show)
+        if to_be_served and not run.trainer.servable:
+            allowed = "a loss that trains a softmax of logits; any other cannot be served"
+            got = f"{settings.config.loss} ({run.trainer.head.unservable})"
+            raise InvalidRequest("loss", got, allowed)
+        with Logs(folder, run.trainer.steps, run.course.validated) as logs:
+            run.go(logs, stop)
     return run.outcome()
 
 
