@@ -80,6 +80,10 @@ def test_to_an_index(run: Run, text: Path, tmp_path: Path) -> None:
         (("--text", "TEXT", "--build", "models/m/1"), "capture: got nothing"),
         (("--text", "TEXT", "--capture", 9, "--build", "models/m/x"), "out: got"),
         (("--text", "TEXT", "--target-precision", "p1=1"), "target_precision: got"),
+        (
+            ("--text", "TEXT", "--capture", 9, "--build", "m/1", "--target-precision", "p1=2"),
+            "target_precision: got p1=2.0",
+        ),
         (("--text", "TEXT", "--capture", 9, "--build-config", "b.toml"), "build_config: got"),
         (("--text", "TEXT", "--device", "cuda:7"), "device: got cuda:7"),
         (("--resume",), "resume: got"),

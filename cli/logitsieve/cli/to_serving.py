@@ -53,6 +53,11 @@ class ToServing:
             if value and build is None:
                 raise InvalidRequest(name, value, "nothing without --build")
         target = numbers("target_precision", target_precision) if target_precision else None
+        if target is not None:
+            from logitsieve.index_builder.cascade import TARGETS
+            from logitsieve.index_builder.target import checked_target
+
+            checked_target(target, max(TARGETS.values()))
         return cls(
             out=out, capture=capture, build=build, target=target, options=_options(build_config)
         )

@@ -15,7 +15,7 @@ import typer
 from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.options import is_typed, with_options
 from logitsieve.cli.to_serving import ToServing
-from logitsieve.cli.training_display import Display, display
+from logitsieve.cli.training_display import Display, display, perplexity_shown
 from logitsieve.training import LOSSES
 from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
 from logitsieve.training.trainer.heads import default_of, options_of, shown_type
@@ -95,7 +95,9 @@ def command(
         facts = {"out": str(out), "steps": outcome.steps, "perplexity": outcome.perplexity}
         print_json({**facts, "contexts": rows, "index": None if index is None else str(index.path)})
         return
-    print(f"{out}: {outcome.steps:,} steps, perplexity {outcome.perplexity:.2f} on held-out text")
+    assert outcome.perplexity is not None  # or it would not be finished
+    perplexity = perplexity_shown(outcome.perplexity)
+    print(f"{out}: {outcome.steps:,} steps, perplexity {perplexity} on held-out text")
     after.show(rows, index)
 
 

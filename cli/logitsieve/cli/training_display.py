@@ -29,7 +29,9 @@ class Display:
         speed, loss = f"{status.words_per_second:,.0f} words/s", f"loss {status.loss:.3f}"
         if status.perplexity is not None:
             at = f"epoch {status.epoch}  step {status.steps:,}"
-            self.say(f"{at}  {speed}  {loss}  valid perplexity {status.perplexity:.2f}")
+            self.say(
+                f"{at}  {speed}  {loss}  valid perplexity {perplexity_shown(status.perplexity)}"
+            )
         self._update(TRAINING, status.steps, status.total, f"{speed}  {loss}")
 
     def say(self, line: str) -> None:
@@ -40,6 +42,11 @@ class Display:
         if stage not in self._tasks:  # what was done before counts for no speed
             self._tasks[stage] = self._bars.add_task(stage, completed=done, note=note)
         self._bars.update(self._tasks[stage], completed=done, total=total or None, note=note)
+
+
+def perplexity_shown(perplexity: float) -> str:
+    """Two decimals; of one that diverged the power of ten, not hundreds of digits."""
+    return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.2e}"
 
 
 @contextmanager
