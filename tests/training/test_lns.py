@@ -90,6 +90,22 @@ def test_the_estimate_of_Z_is_unbiased_over_the_tables(
 
 
 @EVERY_FAMILY
+@BOTH_QUERIES
+def test_several_targets_leave_the_estimate_unbiased(family: str, query: str) -> None:
+    """Whichever asks; uniform classes are drawn from those that are no targets, not from V - 1."""
+    hidden, target = doubles(2, D, seed=1), torch.full((2, 60), -100)
+    target[0], target[1, :2] = torch.arange(60), torch.tensor([50, 90])
+    ratios = []
+    with torch.no_grad():
+        for seed in range(300):
+            head = make(family, seed=seed, query=query, reduction="none", n_uniform=20, cap=10)
+            ratios.append((head(hidden, target) - head.full_loss(hidden, target)).exp())
+    error = torch.stack(ratios).std(0) / len(ratios) ** 0.5
+    assert ((torch.stack(ratios).mean(0) - 1).abs() < 4 * error).all()
+    assert (error < 0.05).all()
+
+
+@EVERY_FAMILY
 def test_weights_of_zeros_are_the_full_softmax(family: str) -> None:
     """As many start: all rows collide, in every table, and are counted once."""
     head = make(family, bias=False, cap=V, n_uniform=5, reduction="none")
