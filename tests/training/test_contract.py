@@ -57,6 +57,10 @@ def test_leading_dimensions_are_kept(name: str) -> None:
     assert torch.equal(folded, flat.view(2, 3))
     assert head.log_prob(hidden.view(2, 3, D)).shape == (2, 3, V)
     assert head.predict(hidden.view(2, 3, D)).shape == (2, 3)
+    one = at_step(head, "none", hidden[0], TARGET[0])
+    assert torch.equal(one, at_step(head, "none", hidden[:1], TARGET[:1])[0])
+    assert at_step(head, "none", hidden[2], TARGET[2]) == 0
+    assert (head.log_prob(hidden[0]).shape, head.predict(hidden[0]).shape) == ((V,), ())
 
 
 @EVERY
@@ -122,7 +126,7 @@ BAD: dict[str, tuple[str, Tensor, Tensor]] = {
     "target too deep": ("target", rows(), TARGET[:, None, None]),
     "target of numbers": ("target", rows(), TARGET.float()),
     "hidden too wide": ("hidden", torch.zeros(B, D + 1), TARGET),
-    "hidden flat": ("hidden", torch.zeros(D), TARGET[0]),
+    "hidden without a dimension": ("hidden", torch.tensor(1.0), TARGET[0]),
     "hidden of integers": ("hidden", torch.zeros(B, D, dtype=torch.int64), TARGET),
     "hidden with NaN": ("hidden", torch.full((B, D), torch.nan), TARGET),
     "hidden infinite": ("hidden", torch.full((B, D), torch.inf), TARGET),

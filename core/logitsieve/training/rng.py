@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from logitsieve.kernels.training.draws import fill_distinct, fill_uniforms
+from logitsieve.kernels.training.draws import fill_uniforms
 
 LARGEST_SEED = 2**31 - 1  # what faiss takes
 _WORD = 2**64
@@ -31,28 +31,6 @@ class Step:
         out = np.empty(count)
         fill_uniforms(np.uint64(self.key), np.uint64(self.step), np.uint64(draw), out)
         return torch.from_numpy(out)
-
-    def integers(self, high: int, count: int, draw: int = 0) -> Tensor:
-        """int64 [count] in 0 .. high-1, with replacement. `high` up to 2^52."""
-        return (self.uniforms(count, draw) * high).long().clamp_(max=high - 1)
-
-    def distinct(self, high: int, count: int, draw: int = 0) -> Tensor:
-        """int64 [count] in 0 .. high-1, without replacement, in no order; count <= high."""
-        out = np.empty(count, np.int64)
-        fill_distinct(np.uint64(self.key), np.uint64(self.step), np.uint64(draw), high, out)
-        return torch.from_numpy(out)
-
-    def distinct_outside(self, excluded: Tensor, high: int, count: int, draw: int = 0) -> Tensor:
-        """int64 [count] of 0 .. high-1 that are not in `excluded` (ascending, each once).
-
-        Without replacement, each set equally likely; O(count log |excluded|). At most as many as
-        there are.
-        """
-        excluded = excluded.cpu()
-        ranks = self.distinct(high - len(excluded), count, draw)
-        # The r-th id outside is r plus the excluded ids below it.
-        gaps = excluded - torch.arange(len(excluded))
-        return ranks + torch.searchsorted(gaps, ranks, right=True)
 
 
 class Randomness:

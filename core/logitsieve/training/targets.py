@@ -113,7 +113,7 @@ def read_batch(
 
 def check_hidden(hidden: Tensor, in_features: int) -> None:
     """Raise InvalidRequest unless hidden is [..., D], finite, floating, and has a row."""
-    if hidden.ndim < 2 or hidden.shape[-1] != in_features:
+    if hidden.ndim < 1 or hidden.shape[-1] != in_features:
         raise InvalidRequest("hidden", f"shape {tuple(hidden.shape)}", f"[..., {in_features}]")
     if not hidden.dtype.is_floating_point:
         raise InvalidRequest("hidden", hidden.dtype, "a floating point type")

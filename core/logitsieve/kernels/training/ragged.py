@@ -120,8 +120,8 @@ def weigh(x, w, dim, normalised, absolute):
     if normalised:
         factor = 1.0 / max(sqrt(squared_norm(w, dim)), LEAST_NORM)
     x *= factor
-    if absolute and x < 0:
-        return -x, -factor
+    if absolute and x <= 0:
+        return -x, -factor if x < 0 else 0.0  # at 0 torch's |x| has no slope
     return x, factor
 
 
