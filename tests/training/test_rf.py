@@ -262,6 +262,7 @@ def test_what_is_exported() -> None:
         (RFSoftmax, {"nu": 351.0}, "nu"),
         (RFSoftmax, {"features": "sine"}, "features"),
         (RFSoftmax, {"n_features": 0}, "n_features"),
+        (RFSoftmax, {"n_features": 65_537}, "n_features"),
         (RFSoftmax, {"scale": None}, "scale"),
         (RFSoftmax, {"form": "ragged"}, "form"),
         (RFSoftmax, {"leaf": 0}, "leaf"),

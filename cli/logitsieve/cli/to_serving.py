@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from logitsieve.cli.options import numbers, read_options
 from logitsieve.training.trainer import Corpus, LanguageModel, windows
+from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
 from logitsieve.training.trainer.streams import WINDOW
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.extras import require
@@ -17,8 +18,6 @@ from logitsieve.types.options import Progress
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
-
-CONTEXTS, HELD_OUT = "contexts", "heldout"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from logitsieve.training.rng import LARGEST_SEED
 from logitsieve.types.errors import InvalidRequest
 
 SCALE = 1 / 0.3**2  # tau: the temperature 0.3 of section 4.1 is 1 / sqrt(tau)
+LARGEST_FEATURES = 1 << 16
 NU = 4.0  # below tau (Remark 2); T = 1 / sqrt(nu) = 0.5 in Figure 1
 LARGEST_NU = 350.0  # e^{-2 nu}, below which no class's mass falls, is a number still
 
@@ -36,7 +37,7 @@ class RFSoftmax(KernelSoftmax):
         **options: Unpack[TreeOptions],
     ) -> None:
         at_least("in_features", in_features, 1)
-        at_least("n_features", n_features, 1)
+        at_least("n_features", n_features, 1, LARGEST_FEATURES)
         if not 0 < nu <= LARGEST_NU:
             raise InvalidRequest("nu", nu, f"a positive number, at most {LARGEST_NU:g}")
         if features not in FEATURES:

@@ -148,7 +148,9 @@ def test_what_cannot_be_begun(tmp_path: Path, whole: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("name", ["corpus", "tensorboard", "log.csv", "vocab.txt", "settings.json"])
+@pytest.mark.parametrize(
+    "name", ["corpus", "tensorboard", "log.csv", "vocab.txt", "contexts", "settings.json"]
+)
 def test_what_is_of_no_run_is_left_alone(tmp_path: Path, name: str) -> None:
     other = tmp_path / "folder" / name
     other.parent.mkdir()

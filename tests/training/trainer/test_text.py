@@ -21,6 +21,7 @@ def words(path: Path) -> list[str]:
         ("a b\nc", ["a", "b", "<eos>", "c", "<eos>"]),
         ("\n\n a \n \n\r\nb\n\n", ["a", "<eos>", "b", "<eos>"]),
         ("a\tb\n", ["a", "b", "<eos>"]),
+        ("\ufeffa b\n", ["a", "b", "<eos>"]),  # as some editors begin a file
         (" \n\n", []),
         ("", []),
     ],

@@ -23,6 +23,7 @@ from logitsieve.training.trainer.vocabulary import VOCABULARY_FILE
 from logitsieve.types.errors import InvalidRequest
 
 SETTINGS = "settings.json"
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of what is captured after a training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,8 @@ def _check_folder(folder: Path) -> None:
     if (folder / SETTINGS).exists():
         Settings.load(folder, "out")
         return
-    for name in (FOLDER, VOCABULARY_FILE, WEIGHTS_FILE, *COLUMNS, TENSORBOARD):
+    written = (FOLDER, VOCABULARY_FILE, WEIGHTS_FILE, *COLUMNS, TENSORBOARD, CONTEXTS, HELD_OUT)
+    for name in written:
         if (folder / name).exists():
             got = f"{folder}, which holds a {name} that is of no run"
             raise InvalidRequest("out", got, "a folder for this run alone")

@@ -39,7 +39,9 @@ def read_words(
 def _open(file: IO[bytes]) -> TextIOWrapper:
     gzipped = file.read(len(GZIPPED)) == GZIPPED
     file.seek(0)
-    return TextIOWrapper(cast(IO[bytes], gzip.open(file)) if gzipped else file, encoding="utf-8")
+    return TextIOWrapper(
+        cast(IO[bytes], gzip.open(file)) if gzipped else file, encoding="utf-8-sig"
+    )
 
 
 def _split(file: TextIOWrapper, field: str) -> Iterator[list[str]]:
