@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from demo.excerpt import EXCERPT, read_paragraphs
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import load_array
 from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.trainer.language_model import WEIGHTS_FILE
 from logitsieve.types.results import Float32
 
 DEMO_MODEL = EXCERPT.parents[1] / "model"
@@ -70,9 +72,10 @@ def _float(path: Path, *names: str) -> list[Float32]:
 
 
 def _demo(name: str, shared: Path, cache: Path) -> Dataset:
-    """The bundled model, its text read again."""
-    path = cache / "demo.npz"
+    """The bundled model, its text read again; what is kept of another model is not taken."""
     model = LanguageModel.load(DEMO_MODEL)
+    mark = sha256((DEMO_MODEL / WEIGHTS_FILE).read_bytes()).hexdigest()[:8]
+    path = cache / f"demo-{mark}.npz"
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
         texts = three_texts(read_paragraphs(EXCERPT))._asdict()
@@ -86,7 +89,7 @@ def _demo(name: str, shared: Path, cache: Path) -> Dataset:
     fit, heldout, test = _float(path, "fit", "choose", "judge")
     return Dataset(
         name=name,
-        index="demo",
+        index=f"demo-{mark}",
         weight=model.output.weight.detach().numpy(),
         bias=model.output.bias.detach().numpy(),
         fit=fit,
