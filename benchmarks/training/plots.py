@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -244,12 +245,36 @@ def draw_split(axes: Any, runs: list[Found]) -> None:
     axes.legend(frameon=False, fontsize=7)
 
 
+def draw_serving(results: Found, out: Path) -> None:
+    """serving.svg: microseconds a row of what each loss trained, with how good it is."""
+    runs = [run for run in results["runs"] if "failed" not in run]
+    if not runs:
+        return
+    with picture(out / "serving.svg"):
+        _, axes = pyplot.subplots(figsize=(7, 0.8 + 0.6 * len(runs)))
+        for shift, (head, colour) in enumerate(
+            zip(("screen", "certified"), COLOURS[1:], strict=False)
+        ):
+            found = [run["heads"][head]["us_per_row"] for run in runs]
+            places = [place + 0.4 * shift for place in range(len(runs))]
+            bars = axes.barh(places, found, 0.38, color=colour, label=head)
+            axes.bar_label(bars, fmt=" %.1f", fontsize=8)
+        names = [f"{run['method']}\nperplexity {run['perplexity']:.0f}" for run in runs]
+        axes.set_yticks([place + 0.2 for place in range(len(runs))], names, fontsize=8)
+        axes.invert_yaxis()
+        exact = statistics.median(run["heads"]["exact"]["us_per_row"] for run in runs)
+        axes.set(xlabel=f"µs a row, one row a call (exact: {exact:.0f})")
+        axes.set_axisbelow(True)
+        beside(axes)
+
+
 DRAW: dict[str, Callable[[Found, Path], None]] = {
     "quality": draw_quality,
     "gradients": draw_gradients,
     "steps": draw_steps,
     "extreme": draw_extreme,
     "clusters": draw_clusters,
+    "serving": draw_serving,
 }
 
 

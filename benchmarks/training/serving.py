@@ -5,7 +5,7 @@ language model is trained with each loss (the learning rate is quality's), its c
 captured, and an index is built for P@1 >= 0.998 (lower 95 % bound, on held-out contexts). Then the
 heads' time for one row a call and their precision on contexts of text that decided nothing, beside
 the exact head. A model that is worse has a flatter softmax, so perplexities stand beside.
-Writes serving.json and .md.
+Writes serving.json, .md and .svg.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.race.bars import bars
-from benchmarks.training import lm
+from benchmarks.training import lm, plots
 from benchmarks.training.entrants import Entrant, parse_all, present, scoring
 from benchmarks.training.quality import (
     NORMALISED,
@@ -79,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             progress("serving", number + 1, len(entrants))
     results = {**about, "target": TARGET, "k": K, "batch": 1, "runs": records}
     write(options.out / "serving.json", results, markdown(results))
+    plots.draw_serving(results, options.out)
 
 
 def entrants_of(options: argparse.Namespace) -> list[Entrant]:
