@@ -26,7 +26,7 @@ def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
     low, high = metadata["low"], metadata["high"]
     if value is None and "None" in str(kind):
         return
-    integral = str(kind) == "int"
+    integral = str(kind).startswith("int")  # or "int | None"
     right_kind = isinstance(value, int if integral else (int, float)) and not isinstance(
         value, bool
     )

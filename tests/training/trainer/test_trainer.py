@@ -109,6 +109,7 @@ def test_a_model_that_is_not_finite_fails(corpus: Corpus) -> None:
         ({"streams": 400}, "text"),
         ({"device": "cuda:99"}, "device"),
         ({"device": "toaster"}, "device"),
+        ({"words": 2.5}, "words"),
         ({"loss": "full", "head_optimizer": "sparse-adam"}, "head_optimizer"),
         ({"loss": "uniform", "head_optimizer": "adamw"}, "head_optimizer"),
         ({"loss": "d-softmax"}, "tied"),
