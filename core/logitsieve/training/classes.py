@@ -69,12 +69,14 @@ class ClassWeights(nn.Embedding):
         super().__init__(n_classes, in_features, sparse=sparse, device=device, dtype=dtype)
         zeros = torch.zeros(n_classes, 1, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
-        self._watch_gradients()
+        for parameter in self.parameters():
+            _watch_gradients(parameter)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, whose parameters come without their hooks."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._watch_gradients()
+        for parameter in self.parameters():
+            _watch_gradients(parameter)
 
     def reset_parameters(self) -> None:
         """Draw weights as nn.Linear does: uniform within 1 / sqrt D."""
@@ -87,17 +89,15 @@ class ClassWeights(nn.Embedding):
             raise InvalidRequest("embedding", got, f"weights of shape {allowed}")
         self.weight = embedding.weight
         self.sparse = embedding.sparse
-        self._watch_gradients()
-
-    def _watch_gradients(self) -> None:
-        for parameter in self.parameters():
-            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                _tell_coalesced
-            )
+        _watch_gradients(self.weight)
 
     def detached(self) -> tuple[Tensor, Tensor | None]:
         """weight [V, D] and bias [V, 1] or None, as they are now, without gradients."""
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
+
+
+def _watch_gradients(parameter: Tensor) -> None:
+    parameter.register_post_accumulate_grad_hook(_tell_coalesced)  # type: ignore[no-untyped-call]
 
 
 def _tell_coalesced(parameter: Tensor) -> None:
