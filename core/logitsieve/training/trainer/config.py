@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+import torch
+
 from logitsieve.types.errors import InvalidRequest
 from logitsieve.types.options import check_range, option
 
@@ -109,3 +111,15 @@ class TrainConfig:
     def rows(self) -> int:
         """Words of a batch, B."""
         return self.streams * self.steps
+
+
+def check_device(name: str) -> None:
+    """InvalidRequest unless it is one that there is here, of those that the losses know."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidRequest("device", name, "cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidRequest("device", name, "cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= (found := torch.cuda.device_count()):
+        raise InvalidRequest("device", name, f"cpu, or one of the {found} that torch finds")

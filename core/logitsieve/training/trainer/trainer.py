@@ -19,7 +19,7 @@ from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.training.clip import clip_grad_norm_
 from logitsieve.training.trainer import checkpoint
-from logitsieve.training.trainer.config import TrainConfig
+from logitsieve.training.trainer.config import TrainConfig, check_device
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.heads import make_head
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
@@ -39,7 +39,6 @@ class Trainer:
         """InvalidRequest where options do not go together, or with the text."""
         self.config, self.corpus = config, corpus
         _check(config, corpus)
-        check_device(config.device)
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         words = len(corpus.vocabulary)
@@ -224,15 +223,4 @@ def _check(config: TrainConfig, corpus: Corpus) -> None:
         raise InvalidRequest("text", got, f"{needed:,}, streams times steps and one, or more")
     if len(corpus.valid) < 2:
         raise InvalidRequest("valid", f"{len(corpus.valid)} words", "2 words or more")
-
-
-def check_device(name: str) -> None:
-    """InvalidRequest unless it is one that there is here, of those that the losses know."""
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InvalidRequest("device", name, "cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
-        raise InvalidRequest("device", name, "cpu or cuda")
-    if device.type == "cuda" and (device.index or 0) >= (found := torch.cuda.device_count()):
-        raise InvalidRequest("device", name, f"cpu, or one of the {found} that torch finds")
+    check_device(config.device)
