@@ -4,7 +4,7 @@ Is a softmax that was trained sub-linearly as screenable as one that was trained
 language model is trained with each loss (the learning rate is quality's), its contexts are
 captured, and an index is built for P@1 >= 0.998 (lower 95 % bound, on held-out contexts). Then the
 heads' time for one row a call and their precision on contexts of text that decided nothing, beside
-the exact head. A model that is worse has a flatter softmax, so perplexities stand beside.
+the exact head. A worse model may be easier to screen, so perplexities stand beside.
 Writes serving.json, .md and .svg.
 """
 
