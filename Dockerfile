@@ -14,6 +14,7 @@ WORKDIR /src
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY proto proto
 COPY core core
+COPY training training
 COPY index_builder index_builder
 COPY server server
 COPY client client

@@ -31,7 +31,7 @@ test-card: .venv      ## kernels of a card, under Triton's interpreter: slow, so
 	$(BIN)/pytest -m card -n 2
 
 test-gpu:             ## the same tests on a card, with the python that PYTHON names
-	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m card tests/kernels/gpu tests/heads/card tests/heads/test_contract.py tests/decoding/test_card.py tests/decoding/test_card_tensors.py
+	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m card tests/kernels/gpu tests/heads/card tests/heads/test_contract.py tests/gpu/decoding/test_decoder.py tests/gpu/decoding/test_tensors.py
 
 test: check unit test-card test-system   ## everything
 

@@ -25,6 +25,7 @@ from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.calibrate import machine
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts, open_contexts
+from logitsieve.index_builder.fit_inputs import Material, prepare
 from logitsieve.index_builder.fit_screen import (
     FixedBudget,
     Screen,
@@ -32,9 +33,8 @@ from logitsieve.index_builder.fit_screen import (
     spend,
     train_screen,
 )
-from logitsieve.index_builder.material import Material, prepare
 from logitsieve.index_builder.partition import Partition
-from logitsieve.types.options import no_progress
+from logitsieve.utils.options import no_progress
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
 OUT = Path(__file__).parent / "results" / "clusters.json"

@@ -20,7 +20,7 @@ from benchmarks.race.nmt_contexts import capture, load_model_file, read_pairs
 from logitsieve.evaluation import evaluate, us_per_row
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.calibrate import machine
-from logitsieve.types.options import no_progress
+from logitsieve.utils.options import no_progress
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "nmt-de-en"
 HELP_PAIRS = 26_886  # of train.tsv.gz, which come before the captions

@@ -16,16 +16,16 @@ import numpy as np
 from matplotlib import pyplot
 
 from benchmarks.plots import IMAGES, RESULTS, STYLE
+from logitsieve.api.results import TopK
 from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation import Evaluation, OperatingPoint, evaluate
 from logitsieve.heads import Head
 from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.server.arguments import to_aim
-from logitsieve.server.live import shares
-from logitsieve.server.served import Served
-from logitsieve.server.shadow import Sample, judge
-from logitsieve.types.results import TopK
+from logitsieve.server.models.served import Served
+from logitsieve.server.precision.precision_metrics import shares
+from logitsieve.server.precision.shadow import Sample, judge
+from logitsieve.server.rpc.arguments import to_aim
 from logitsieve.v1 import decoder_pb2 as pb
 
 V, D, TOPICS, K = 1000, 32, 20, 5

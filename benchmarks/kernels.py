@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.kernels.csr import csr_log_sum_exp
-from logitsieve.kernels.gather import csr_logits
+from logitsieve.kernels.topk.csr import csr_log_sum_exp
+from logitsieve.kernels.topk.gather import csr_logits
 
 OUT = Path(__file__).parent / "results" / "kernels.json"
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))

@@ -12,8 +12,8 @@ import numpy as np
 
 from logitsieve.index_builder.calibrate import machine
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.lanes import load, multiply_add, pair_sum, splat32, zeros32
-from logitsieve.kernels.pointers import pointer
+from logitsieve.kernels.simd.lanes import load, multiply_add, pair_sum, splat32, zeros32
+from logitsieve.kernels.simd.pointers import pointer
 
 SIZES = {"L1": 24 << 10, "L2": 512 << 10, "L3": 8 << 20, "DRAM": 512 << 20}
 READ_BYTES = 1 << 30  # in each of the timed passes, however small the array

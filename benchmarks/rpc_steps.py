@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.decoder import Decoder
 from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index
-from logitsieve.types.decoder import Decoder
 
 CALLS, WARM_CALLS, RUNS = 400, 50, 5
 K = 5

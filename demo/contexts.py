@@ -17,7 +17,7 @@ from logitsieve.index_builder.capture import CaptureConfig, capture
 from logitsieve.training import trainer
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.streams import WINDOWS_AT_ONCE
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files left beside the versions of the index
 

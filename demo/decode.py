@@ -13,11 +13,11 @@ from heapq import nlargest
 
 import torch
 
+from logitsieve.api.decoder import Decoder
+from logitsieve.api.results import Float32, TopKReply
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.language_model import State
 from logitsieve.training.trainer.vocabulary import END
-from logitsieve.types.decoder import Decoder
-from logitsieve.types.results import Float32, TopKReply
 
 HEADS = ("exact", "screen")
 

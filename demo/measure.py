@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 
+from logitsieve.api.decoder import Decoder
+from logitsieve.api.results import Float32
 from logitsieve.evaluation import Evaluation, evaluate, us_per_row
 from logitsieve.index import Index
-from logitsieve.types.decoder import Decoder
-from logitsieve.types.results import Float32
 
 KS = (1, 5)
 TIMED_K = 5

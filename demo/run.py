@@ -33,13 +33,13 @@ from demo.show import (
     next_commands,
     numbers_table,
 )
+from logitsieve.api.decoder import Decoder
+from logitsieve.api.errors import LogitsieveError
 from logitsieve.client import DecoderClient
 from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.types.decoder import Decoder
-from logitsieve.types.errors import LogitsieveError
 
 HERE = Path(__file__).parent
 NAME = "demo"

@@ -25,7 +25,7 @@ from demo.decode import Completion
 from demo.measure import REMOTE_CALLS, TIMED_K, Numbers
 from demo.serving import PROGRAM
 from logitsieve.index import Index
-from logitsieve.types.options import Progress as Report
+from logitsieve.utils.options import Progress as Report
 
 
 class Stages:

@@ -14,15 +14,7 @@ import pytest
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 TESTS = Path(__file__).parent
-LAUNCHING = (
-    "kernels/gpu",
-    "heads/card",
-    "decoding/test_card.py",
-    "decoding/test_card_tensors.py",
-    "server/test_devices.py",
-    "client/test_huggingface_card.py",
-    "benchmarks/test_gpu.py",
-)
+LAUNCHING = ("gpu", "server/models/test_devices.py", "benchmarks/test_gpu.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

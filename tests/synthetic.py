@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from logitsieve.heads import HEADS, Head, Softmax
-from logitsieve.heads.reduction import augmented
+from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
 from logitsieve.index_builder.fit_svd import preview_arrays
-from logitsieve.kernels.lsh import bucket_tables
+from logitsieve.kernels.retrieval.lsh import bucket_tables
 
 
 def make_softmax(
@@ -74,7 +74,7 @@ def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
 
 def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     """Ten clusters."""
-    from logitsieve.heads.clustering import cluster_arrays
+    from logitsieve.heads._base.clustering import cluster_arrays
 
     return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
 

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from logitsieve.types.tensors import encode
+from logitsieve.utils.wire_tensors import encode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderServicer, add_DecoderServicer_to_server
 
@@ -101,7 +101,7 @@ def test_the_client_answers(programs: Path, port: int) -> None:
 def test_a_closed_port_is_unavailable(programs: Path) -> None:
     script = (
         "from logitsieve.client import DecoderClient\n"
-        "from logitsieve.types.errors import Unavailable\n"
+        "from logitsieve.api.errors import Unavailable\n"
         "try:\n    DecoderClient('127.0.0.1:1').topk([1.0], 1)\n"
         "except Unavailable:\n    print('unavailable')"
     )

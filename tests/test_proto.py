@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from grpc_tools import protoc
 
-from logitsieve.types.decoder import NORMALIZER_CODES
-from logitsieve.types.tensors import DType
+from logitsieve.api.decoder import NORMALIZER_CODES
+from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
 
 PROTO = Path(__file__).parents[1] / "proto"

@@ -21,9 +21,9 @@ from benchmarks.race.bars import bars
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.run import spread
+from logitsieve.api.results import Float32, Float64
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32, Float64
 
 TEMPERATURES = (0.5, 1.0, 1.5)
 

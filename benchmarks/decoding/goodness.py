@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from logitsieve.types.results import Float64, Int64
+from logitsieve.api.results import Float64, Int64
 
 LEAST_EXPECTED = 10.0  # draws in a cell; what is rarer shares one
 TERMS = 100  # of Kolmogorov's series

@@ -32,7 +32,7 @@ from benchmarks.decoding.record import about, write
 from benchmarks.race.bars import bars
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.run import spread
-from logitsieve.types.results import Float64
+from logitsieve.api.results import Float64
 
 KS = (3, 10, 30, 100, 300, 1000)
 LS = (3, 10, 30, 100, 300, 1000)

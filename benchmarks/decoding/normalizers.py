@@ -25,12 +25,12 @@ from benchmarks.decoding.record import about, write
 from benchmarks.race.bars import bars
 from benchmarks.race.datasets import load
 from benchmarks.race.methods import hold_threads
+from logitsieve.api.decoder import NormalizerName
+from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from logitsieve.index_builder import load_array
-from logitsieve.types.decoder import NormalizerName
-from logitsieve.types.results import Float32, Float64, Int32
 
 RANK = 20  # of PTB-Small in the paper, whose V and D these are
 BATCH = 64

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.kernels.tail import sampled_log_z
-from logitsieve.types.results import Float32
+from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
 
 REPEATS = 4  # samples of each context
 

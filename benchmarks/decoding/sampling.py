@@ -24,9 +24,9 @@ from benchmarks.machine import Bandwidth
 from benchmarks.race.bars import bars
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.run import spread
+from logitsieve.api.results import Float32, Float64
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32, Float64
 
 ROWS_SMALL, ROWS_LARGE = 512, 64  # contexts timed
 LARGE = 100_000  # words

@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.fuzz.feed import Feed
 from benchmarks.fuzz.models import D
+from logitsieve.api.errors import IndexUnreadable, LogitsieveError
 from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import MANIFEST_FILE, Manifest, canonical
-from logitsieve.types.errors import IndexUnreadable, LogitsieveError
 
 EDITS = 3
 ODD: tuple[Any, ...] = (

@@ -13,16 +13,16 @@ import numpy as np
 from benchmarks.fuzz.models import MODEL, D
 from logitsieve.client.requests import to_tensor
 from logitsieve.server import ServeConfig
-from logitsieve.server.admin_service import AdminService
-from logitsieve.server.again import Again
-from logitsieve.server.decoder_service import DecoderService
-from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
+from logitsieve.server.kserve.register import kserve_admin_handlers, kserve_handlers
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.models_service import ModelsService
-from logitsieve.server.repository import Repository, ignore
-from logitsieve.server.shadow import Shadow
-from logitsieve.server.status import MAX_TEXT, TRAILER
-from logitsieve.server.work import Work
+from logitsieve.server.models.repository import Repository, ignore
+from logitsieve.server.precision.recalibrator import Again
+from logitsieve.server.precision.shadow import Shadow
+from logitsieve.server.rpc.admin_service import AdminService
+from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.models_service import ModelsService
+from logitsieve.server.rpc.status import MAX_TEXT, TRAILER
+from logitsieve.server.scheduling.executor import Work
 from logitsieve.v1 import decoder_pb2 as pb
 
 Code = grpc.StatusCode

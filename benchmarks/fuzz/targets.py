@@ -18,11 +18,11 @@ from benchmarks.fuzz.feed import Feed, built
 from benchmarks.fuzz.indexes import Opened, read_manifest
 from benchmarks.fuzz.models import MODEL, D, write_models
 from benchmarks.fuzz.services import Services
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.index.manifest import MANIFEST_FILE
-from logitsieve.server.arguments import to_array, to_vector
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_hidden
-from logitsieve.types.tensors import DType, encode
+from logitsieve.server.rpc.arguments import to_array, to_vector
+from logitsieve.utils.hidden import as_hidden
+from logitsieve.utils.wire_tensors import DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
 
 Target = Callable[[bytes], str]

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks.race.synthetic import generate
+from logitsieve.api.results import Float32
+from logitsieve.gpu.heads import CardHead, card_heads
 from logitsieve.heads import HEADS, Softmax
-from logitsieve.heads.card import CardHead, card_heads
-from logitsieve.heads.part import Arrays
+from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.types.floats import narrowed
-from logitsieve.types.results import Float32
+from logitsieve.utils.floats import narrowed
 
 DEEP = 20  # labels of a context that its cluster's list must hold
 ITERATIONS = 12

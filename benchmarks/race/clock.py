@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from benchmarks.race.methods import Knobs, Method
 from benchmarks.timing import batches_of
-from logitsieve.types.results import Float32
+from logitsieve.api.results import Float32
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 9
 MODE_NS = 120_000_000_000  # of turns in one mode; with fewer rounds where that is not enough

@@ -21,11 +21,11 @@ from benchmarks.race.bars import bars
 from benchmarks.race.prepare import prepared
 from demo.contexts import three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import load_array
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.language_model import WEIGHTS_FILE
-from logitsieve.types.results import Float32
 
 DEMO_MODEL = EXCERPT.parents[1] / "model"
 DEMO_CONTEXTS = 100_000

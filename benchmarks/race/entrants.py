@@ -23,8 +23,8 @@ from benchmarks.race.peers.greedy_mips import GreedyMips
 from benchmarks.race.peers.hnsw import Hnswlib
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 LEVELS = (4, 8, 16)  # of Panorama
 FIRST_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level

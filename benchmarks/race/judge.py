@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 TOLERANCE = 1e-12
 BLOCK_BYTES = 1 << 28  # of float64 logits at once

@@ -13,7 +13,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from logitsieve.types.results import Float32
+from logitsieve.api.results import Float32
 
 KNOTS = 25  # of the curves over log rank
 CLUSTERS = (20, 100, 400)

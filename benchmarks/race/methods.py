@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 Knobs: TypeAlias = Mapping[str, float]
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import Knobs, hold_threads
+from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, Head
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.pipeline import EXACT, FITS
-from logitsieve.types.results import Float32
 
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)

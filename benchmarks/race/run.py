@@ -25,7 +25,7 @@ from benchmarks.race.judge import Judge
 from benchmarks.race.methods import Knobs, Method, hold_threads
 from benchmarks.race.peers.exact import FLOAT32 as EXACT_NAMES
 from benchmarks.race.prepare import CACHE, SHARED
-from logitsieve.types.results import Float32
+from logitsieve.api.results import Float32
 
 OUT = Path(__file__).parents[1] / "results" / "race"
 K, KS = 5, (1, 5)

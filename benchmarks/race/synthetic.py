@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.race.lm_statistics import Statistics, measure, side_by_side
-from logitsieve.types.results import Float32
+from logitsieve.api.results import Float32
 
 STATISTICS = Path(__file__).parent / "lm_statistics.json"
 FIT, HELDOUT, TEST = 100_000, 10_000, 5000

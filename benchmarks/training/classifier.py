@@ -16,8 +16,8 @@ from torch.autograd import backward
 from benchmarks.training.entrants import Entrant
 from benchmarks.training.labels import Task
 from benchmarks.training.stages import STAGES, Stages
-from logitsieve.training.loss import SoftmaxLoss
-from logitsieve.types.options import Progress
+from logitsieve.training.losses.loss import SoftmaxLoss
+from logitsieve.utils.options import Progress
 
 AT_ONCE = 1 << 24  # logits held at once where labels are judged
 TOP = 5

@@ -31,7 +31,7 @@ from benchmarks.training.runs import (
     parser_of,
     write,
 )
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 ROWS = {500: 150, 5_000: 300}  # papers/004 section 5
 LM = "language model"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from logitsieve.training.trainer.corpus import FOLDER, Corpus, encode
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 TEXT = "docs.txt.gz"
 BLOCKS = 40

@@ -11,10 +11,10 @@ from typing import Self
 
 import numpy as np
 
+from logitsieve.api.results import Int64
 from logitsieve.training import LOSSES
-from logitsieve.training.loss import SoftmaxLoss
+from logitsieve.training.losses.loss import SoftmaxLoss
 from logitsieve.training.trainer.heads import make_head, options_of
-from logitsieve.types.results import Int64
 
 FULL = ("full", "chunked")  # every class is scored
 

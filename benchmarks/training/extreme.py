@@ -27,7 +27,7 @@ from benchmarks.training.entrants import Entrant, parse_all, present, variants
 from benchmarks.training.labels import SkipGram, Synthetic, Task
 from benchmarks.training.runs import Found, begin, conditions, default, parser_of, write
 from logitsieve.training import LOSSES
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 WORDS = 48_793  # of docs.txt.gz that occur twice
 SHORT = ("full", "uniform", "lns", "lsh", "rf", "nce")

@@ -41,10 +41,10 @@ from benchmarks.training.runs import (
     parser_of,
     write,
 )
+from logitsieve.api.results import Int64
 from logitsieve.training import LOSSES
-from logitsieve.training.loss import SoftmaxLoss
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Int64
+from logitsieve.training.losses.loss import SoftmaxLoss
+from logitsieve.utils.options import Progress
 
 DATA = "lm-docs-10k-200.npz"
 AWAY = ("d-softmax",)

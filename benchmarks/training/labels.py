@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.training.entrants import zipf_counts
+from logitsieve.api.results import Int64
 from logitsieve.training.trainer.corpus import Corpus
-from logitsieve.types.results import Int64
 
 NONE = -100  # what rows with fewer labels are padded with: the losses' ignore_index
 WINDOW = 2  # words to each side: papers/003 section 4

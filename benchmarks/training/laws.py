@@ -22,11 +22,11 @@ from benchmarks.training import lm
 from benchmarks.training.entrants import Entrant
 from benchmarks.training.quality import corpus_of
 from benchmarks.training.runs import Found, Runs
-from logitsieve.training.sampled import SampledSoftmax
-from logitsieve.training.targets import Targets
+from logitsieve.api.results import Float64
+from logitsieve.training.losses.sampled import SampledSoftmax
+from logitsieve.training.losses.targets import Targets
 from logitsieve.training.trainer.trainer import Trainer
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float64
+from logitsieve.utils.options import Progress
 
 POINTS = ("start", "middle", "end")
 CONTEXTS, DRAWS = 64, 16

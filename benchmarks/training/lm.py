@@ -13,7 +13,7 @@ from benchmarks.training.stages import Stages
 from logitsieve.training.trainer.config import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.trainer import Trainer
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 LOOKS = 8  # validations of a run
 Each = Callable[[Trainer], None]

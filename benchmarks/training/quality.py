@@ -42,7 +42,7 @@ from benchmarks.training.runs import (
 from logitsieve.training import LOSSES
 from logitsieve.training.trainer.config import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 TAU = 1 / 0.3**2  # papers/002
 FULL = Entrant("full")

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import SHARED
-from logitsieve.types.errors import LogitsieveError
+from logitsieve.api.errors import LogitsieveError
 
 CACHE = Path.home() / ".cache" / "logitsieve-training"
 OUT = Path(__file__).parents[1] / "results" / "training"

@@ -40,14 +40,14 @@ from benchmarks.training.runs import (
     parser_of,
     write,
 )
+from logitsieve.api.results import Float32, Int32
 from logitsieve.evaluation import evaluate, us_per_row
 from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.training.trainer import LanguageModel
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.streams import windows
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32, Int32
+from logitsieve.utils.options import Progress
 
 HEADS = ("exact", "screen", "certified")
 TARGET = {"p1": 0.998}

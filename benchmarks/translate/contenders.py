@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from logitsieve.api.decoder import Target
+from logitsieve.api.results import Answer, BeamStepReply, Float32, TopKReply
 from logitsieve.heads import Softmax
-from logitsieve.types.decoder import Target
-from logitsieve.types.results import Answer, BeamStepReply, Float32, TopKReply
 
 BASELINES = ("numpy", "torch")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from logitsieve.types.results import Float32, Int32
+from logitsieve.api.results import Float32, Int32
 
 
 class Attention:

@@ -33,11 +33,11 @@ from benchmarks.rpc import running
 from benchmarks.translate.contenders import BASELINES, Clocked, NumpySoftmax, TorchSoftmax
 from benchmarks.translate.incremental import Translating
 from benchmarks.translate.table import markdown
+from logitsieve.api.decoder import Target
 from logitsieve.client import DecoderClient
 from logitsieve.client.beam_search import beam_search
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
-from logitsieve.types.decoder import Target
 
 OUT = Path(__file__).parents[1] / "results" / "translate.json"
 SEARCHES = (0, 1, 5)  # beams; 0 is greedy search

@@ -22,9 +22,9 @@ from benchmarks.training.quality import full_by_size
 from benchmarks.training.runs import Runs
 from benchmarks.training.stages import STAGES, Stages
 from benchmarks.training.steps import TorchCrossEntropy, make_weight
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES, FullSoftmax
 from logitsieve.training.trainer import Corpus, Vocabulary
-from logitsieve.types.errors import InvalidRequest
 
 
 def quiet(stage: str, done: int, total: int) -> None:

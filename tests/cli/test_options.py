@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.options import numbers, read_options, with_options
-from logitsieve.types.errors import InvalidRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.decoder import Target
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_hidden
-from logitsieve.types.results import (
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import (
     Answer,
     ArrayLike,
     BeamStepReply,
@@ -20,6 +19,7 @@ from logitsieve.types.results import (
     ScoreReply,
     TopKReply,
 )
+from logitsieve.utils.hidden import as_hidden
 
 
 class DenseDecoder:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest, ModelNotFound, Unavailable
 from logitsieve.client import AsyncDecoderClient, DecoderClient
 from logitsieve.client.channel import to_target
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server import create_server
-from logitsieve.types.errors import InvalidRequest, ModelNotFound, Unavailable
 from tests.server.running import WAIT_S, config_for, write_model
 from tests.synthetic import make_hidden
 

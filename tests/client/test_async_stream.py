@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream
-from logitsieve.types.errors import (
+from logitsieve.api.errors import (
     DeadlineExceeded,
     InvalidRequest,
     RequestTooLarge,
     Unavailable,
 )
+from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.client.test_stream import (
     ROW,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.beam_search import Found, beam_search
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import InvalidRequest
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder, log_softmax
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.client.channel import to_metadata
-from logitsieve.types.errors import InvalidRequest
 
 TOKEN = "a-token-of-readers"
 

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from logitsieve.api.decoder import Decoder
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
 from logitsieve.client.requests import to_tensor
-from logitsieve.types.decoder import Decoder
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_hidden, as_wire
+from logitsieve.utils.hidden import as_hidden, as_wire
 from logitsieve.v1 import decoder_pb2 as pb
 
 

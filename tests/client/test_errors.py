@@ -10,11 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from logitsieve.client import DecoderClient
-from logitsieve.client.errors import EXCEPTIONS
-from logitsieve.server.status import CODES
-from logitsieve.server.status import to_status as status_of
-from logitsieve.types.errors import (
+from logitsieve.api.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidKnob,
@@ -26,6 +22,10 @@ from logitsieve.types.errors import (
     RequestTooLarge,
     Unavailable,
 )
+from logitsieve.client import DecoderClient
+from logitsieve.client.errors import EXCEPTIONS
+from logitsieve.server.rpc.status import CODES
+from logitsieve.server.rpc.status import to_status as status_of
 from logitsieve.v1 import decoder_pb2 as pb
 
 ANSWER = pb.Model(name="demo", version="7").SerializeToString()

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from transformers import GPT2LMHeadModel, LogitsProcessor, LogitsProcessorList
 
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import TopKReply
 from logitsieve.client.huggingface import attach
 from logitsieve.client.huggingface_processor import KnownLogits
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import TopKReply
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder
 from tests.client.tiny_models import EOS, prompts

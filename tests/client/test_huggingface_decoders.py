@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from logitsieve.api.decoder import Decoder
 from logitsieve.client import DecoderClient
 from logitsieve.client.beam_search import beam_search
 from logitsieve.client.huggingface import attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, write_index
-from logitsieve.types.decoder import Decoder
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder
 from tests.client.tiny_models import DIM, EOS, prompts

@@ -12,10 +12,8 @@ import grpc
 import numpy as np
 import pytest
 
-from logitsieve.client import DecoderClient, DecodeStream
-from logitsieve.client.requests import to_tensor
-from logitsieve.types.decoder import Decoder
-from logitsieve.types.errors import (
+from logitsieve.api.decoder import Decoder
+from logitsieve.api.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidRequest,
@@ -23,6 +21,8 @@ from logitsieve.types.errors import (
     RequestTooLarge,
     Unavailable,
 )
+from logitsieve.client import DecoderClient, DecodeStream
+from logitsieve.client.requests import to_tensor
 from logitsieve.v1 import decoder_pb2 as pb
 
 WAIT_S = 60.0

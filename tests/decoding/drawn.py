@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from logitsieve.api.constraints import Constraints
 from logitsieve.heads import Head, Softmax
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.types.constraints import Constraints
 from tests.oracle import edited, logits64
 from tests.synthetic import certified_arrays, make_head, make_softmax, screen_arrays
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
+from logitsieve.api.results import Answer
 from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
 from logitsieve.evaluation import cpu_name
 from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest
-from logitsieve.types.results import Answer
 from tests.server.running import MEASURED, calibration, entries, write_model
 from tests.synthetic import make_hidden
 

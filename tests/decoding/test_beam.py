@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import BeamStepReply
 from logitsieve.decoding import LocalDecoder
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import BeamStepReply
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of
 from tests.oracle import Hypothesis, Pair, beam_pairs, log_sum_exp, logits64
 from tests.synthetic import make_hidden

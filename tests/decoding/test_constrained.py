@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.constrained import Best, best_edited, wanted_of
-from logitsieve.decoding.edits import edits_of
+from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.heads import Head, Softmax
 from logitsieve.index import open_index
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import InvalidRequest
 from tests.decoding.drawn import (
     SIZES,
     constraints_of,

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.decoding.edits import edits_of
+from logitsieve.api.results import Candidates
 from logitsieve.decoding.known import known
-from logitsieve.types.results import Candidates
+from logitsieve.decoding.logit_edits import edits_of
 from tests.decoding.drawn import constraints_of, softmax_of
 from tests.synthetic import make_hidden
 

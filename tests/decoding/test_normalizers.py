@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import NORMALIZER_CODES
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding import normalizers as methods
-from logitsieve.decoding.edits import edits_of
+from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import interval, low_rank_scores
 from logitsieve.index import HeadEntry, open_index, write_index
 from logitsieve.index_builder.fit_svd import preview_arrays
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.decoder import NORMALIZER_CODES
-from logitsieve.types.errors import InvalidRequest
 from tests.decoding.drawn import edited_logits
 from tests.oracle import best, log_sum_exp, logits64
 from tests.server.running import write_model, write_whole

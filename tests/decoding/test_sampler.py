@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import SampleReply
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import SampleReply
 from tests.decoding.drawn import edited_logits
 from tests.oracle import best, chi_square_p, log_sum_exp, logits64, softmax
 from tests.server.running import write_whole

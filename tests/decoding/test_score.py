@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.normalizers import default_normalizer
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import InvalidRequest
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
 from tests.oracle import log_sum_exp, logits64
 from tests.synthetic import make_hidden

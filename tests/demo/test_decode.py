@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from demo.decode import HEADS, NextWords, Writer, beam_search, greedy
+from logitsieve.api.decoder import Decoder
 from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.types.decoder import Decoder
 from tests.demo.tiny import WORDS, ExactDecoder, tiny_model
 
 END = 1

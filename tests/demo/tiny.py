@@ -10,10 +10,10 @@ import torch
 
 from demo.excerpt import write_paragraphs
 from demo.run import Options
+from logitsieve.api.decoder import NormalizerName
+from logitsieve.api.results import Answer, ArrayLike, TopKReply
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.vocabulary import END, UNKNOWN
-from logitsieve.types.decoder import NormalizerName
-from logitsieve.types.results import Answer, ArrayLike, TopKReply
 
 WORDS = (UNKNOWN, END, *(f"w{number}" for number in range(38)))
 

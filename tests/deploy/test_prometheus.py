@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
-from logitsieve.types.errors import InvalidRequest
 from tests.deploy.monitoring import ALERTS, PROMETHEUS, QUERIES, RECORDED, RULES_FILE
 from tests.server.domains import contexts, write_domains
 from tests.server.running import Loop, config_for, running

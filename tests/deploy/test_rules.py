@@ -9,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.devices import Devices
-from logitsieve.server.live import Live
 from logitsieve.server.metrics import Metrics
+from logitsieve.server.models.devices import Devices
+from logitsieve.server.precision.precision_metrics import Live
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.monitoring import (
     ALERTS,

@@ -5,9 +5,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.evaluation import Judge, evaluate, evaluate_all, precision
 from logitsieve.evaluation.precision import MASS_STRIDE, Answering, hits, log_mass
-from logitsieve.types.results import ArrayLike, Candidates, TopK
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 BLOCKS = [make_hidden(64), make_hidden(16, seed=5)]

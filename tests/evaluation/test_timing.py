@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from logitsieve.api.results import ArrayLike, TopK
 from logitsieve.evaluation import timing, us_per_row
 from logitsieve.evaluation.timing import LEAST_CALLS
-from logitsieve.types.results import ArrayLike, TopK
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.types.errors import InvalidRequest
 from tests.oracle import best, logits64
 from tests.synthetic import make_hidden, make_softmax
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.errors import InvalidKnob, InvalidRequest
+from logitsieve.gpu.heads import CARD_HEADS
 from logitsieve.heads import HEADS, Head, Softmax
-from logitsieve.heads.card import CARD_HEADS
-from logitsieve.types.errors import InvalidKnob, InvalidRequest
-from tests.heads.cards import make_card_head
+from tests.gpu.heads.opened import make_card_head
 from tests.oracle import best, logits64
 from tests.synthetic import make_head, make_hidden, make_softmax
 

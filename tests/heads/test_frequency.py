@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import ExactHead, FrequencyHead
-from logitsieve.types.errors import InvalidRequest
 from tests.oracle import best, logits64
 from tests.synthetic import frequency_arrays, make_hidden, make_softmax
 

@@ -9,12 +9,12 @@ import faiss
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest, MissingExtra
 from logitsieve.heads import ExactHead, GraphHead
 from logitsieve.heads import graph as graph_module
 from logitsieve.heads.graph import one_thread, queries, width
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_graph import REDUCTIONS, graph_arrays
-from logitsieve.types.errors import InvalidRequest, MissingExtra
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
@@ -100,7 +100,7 @@ def test_without_faiss_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) ->
     def without(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name == "faiss" else find(name, package)
 
-    monkeypatch.setattr("logitsieve.types.extras.find_spec", without)
+    monkeypatch.setattr("logitsieve.utils.extras.find_spec", without)
     graph_module._faiss.cache_clear()
     with pytest.raises(MissingExtra, match=r"logitsieve\[faiss\]"):
         make_graph(ARRAYS[0], 20)

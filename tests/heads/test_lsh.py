@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import HEADS, Head
+from logitsieve.heads._base.spec import check_structure, check_values
 from logitsieve.heads.lsh import LshHead
-from logitsieve.heads.part import check_structure, check_values
-from logitsieve.types.errors import InvalidRequest
 from tests.synthetic import lsh_arrays, make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import ExactHead, SvdHead
 from logitsieve.index_builder.fit_svd import preview_arrays
-from logitsieve.types.errors import InvalidRequest
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX = make_softmax()

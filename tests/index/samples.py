@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from logitsieve.api.errors import InvalidKnob
+from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.heads import ScreenHead
-from logitsieve.heads.base import Head, Knob, Softmax
-from logitsieve.heads.part import Part
+from logitsieve.heads._base.head import Head, Knob, Softmax
+from logitsieve.heads._base.spec import Part
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES
-from logitsieve.types.errors import InvalidKnob
-from logitsieve.types.floats import narrowed
-from logitsieve.types.results import ArrayLike, Candidates, TopK
+from logitsieve.utils.floats import narrowed
 
 Arrays = dict[str, np.ndarray]
 WORDS = ["the", "of", "and", "", "naïve", "日本", "a b"]

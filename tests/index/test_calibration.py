@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts, unpack_contexts
-from logitsieve.types.errors import IndexUnreadable
 
 
 def point(head: str = "exact") -> dict[str, Any]:

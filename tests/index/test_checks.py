@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.heads.part import CHUNK
+from logitsieve.api.errors import IndexUnreadable
+from logitsieve.heads._base.spec import CHUNK
 from logitsieve.index.checks import require_structure, require_values, softmax_sha256
-from logitsieve.types.errors import IndexUnreadable
 from tests.index.samples import Arrays, tiny_screen, tiny_softmax
 
 FILE = Path("part.safetensors")

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import FileEntry
 from logitsieve.index.contents import read_contents, read_vocabulary
 from logitsieve.index.manifest import canonical
 from logitsieve.index.tensorfile import pieces
 from logitsieve.index.verify import verify_contents
-from logitsieve.types.errors import IndexUnreadable
 from tests.index.samples import (
     WORDS,
     forge,

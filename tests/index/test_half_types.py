@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index import HeadEntry, link_index, open_index, verify_index, write_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index.memory import memory
 from logitsieve.index.verify import verify_contents
-from logitsieve.types.errors import IndexUnreadable
-from logitsieve.types.floats import CODES, STORED, narrowed, widened
+from logitsieve.utils.floats import CODES, STORED, narrowed, widened
 from tests.index.samples import (
     forge,
     half_softmax,

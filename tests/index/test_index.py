@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable, InvalidKnob, InvalidRequest
 from logitsieve.index import Index, open_index
-from logitsieve.types.errors import IndexUnreadable, InvalidKnob, InvalidRequest
 from tests.index.samples import WORDS, read_manifest, replace_file, tiny_softmax, write_tiny
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import FileEntry, HeadEntry, Manifest
 from logitsieve.index.manifest import canonical, is_name, is_version
-from logitsieve.types.errors import IndexUnreadable
 
 SHA = hashlib.sha256(b"").hexdigest()
 MANIFEST = Manifest(

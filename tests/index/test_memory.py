@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.heads.part import Tensor
+from logitsieve.heads._base.spec import Tensor
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import read_contents

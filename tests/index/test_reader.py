@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
-from logitsieve.heads.base import Head, Softmax
+from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.index import HeadEntry, open_index, verify_index
 from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import read_contents
 from logitsieve.index.reader import assemble
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 from tests.index.samples import (
     FAKES,
     WORDS,

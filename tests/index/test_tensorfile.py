@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.tensorfile import ALIGNMENT, DTYPES, MAX_HEADER, map_tensors, pieces
-from logitsieve.types.errors import IndexUnreadable
 from tests.index.samples import replace_file, tensor_bytes
 
 Entry = dict[str, Any]

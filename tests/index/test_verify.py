@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.contents import read_contents
 from logitsieve.index.verify import REMEMBERED, VerifiedMemory, fingerprint, verify_contents
-from logitsieve.types.errors import IndexUnreadable
 from tests.index.samples import forge, replace_file, spoil_tensor, tiny_softmax, write_tiny
 
 FILES = ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.heads.base import Softmax
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
+from logitsieve.heads._base.head import Softmax
 from logitsieve.index import HeadEntry, link_index
+from logitsieve.index.atomic import STALE_AFTER_S
 from logitsieve.index.contents import read_contents
-from logitsieve.index.durable import STALE_AFTER_S
 from logitsieve.index.verify import verify_contents
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 from tests.index.samples import WORDS, arguments, tiny_screen, tiny_softmax, write_tiny
 
 GOLDEN = Path(__file__).parent / "golden" / "1"

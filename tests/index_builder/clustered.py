@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from logitsieve.evaluation.bounds import lower_bound
+from logitsieve.evaluation.confidence import lower_bound
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.fit_screen import Plan, spend
-from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
 from tests.synthetic import make_softmax
 

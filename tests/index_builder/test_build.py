@@ -12,14 +12,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import BuildConfig, build, pipeline
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.types.errors import InvalidRequest, TargetNotReached
-from logitsieve.types.floats import narrowed, widened
-from logitsieve.types.options import no_progress
+from logitsieve.utils.floats import narrowed, widened
+from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import Index, open_index, verify_index
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.types.errors import IndexUnreadable
 from tests.index.samples import forge, replace_file
 from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax

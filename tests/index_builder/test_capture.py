@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from logitsieve.index_builder import spread
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder import even_sample
 from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.capture import CaptureConfig, capture
-from logitsieve.types.errors import InvalidRequest
 
 VOCABULARY, DIM, STEPS = 50, 8, 4
 
@@ -137,7 +137,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         reserve(file, array, start, stop)
 
-    monkeypatch.setattr(spread, "reserve", full)
+    monkeypatch.setattr(even_sample, "reserve", full)
     with pytest.raises(OSError, match="No space left"):
         capture(model(), batches(), tmp_path / "out")
     assert asked == [(0, 12), (12, 24), (24, 36)]

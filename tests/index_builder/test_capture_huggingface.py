@@ -14,9 +14,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from logitsieve.api.errors import InvalidRequest, MissingExtra
 from logitsieve.index_builder.capture import CaptureConfig, capture
 from logitsieve.index_builder.capture_huggingface import open_folder
-from logitsieve.types.errors import InvalidRequest, MissingExtra
 from tests.client.tiny_models import VOCABULARY, gpt2, marian, prompts
 
 WORDS = {"<unk>": 0, "<s>": 1} | {f"w{number}": number for number in range(2, VOCABULARY)}

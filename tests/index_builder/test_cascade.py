@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.evaluation.bounds import lower_bound
+from logitsieve.evaluation.confidence import lower_bound
 from logitsieve.heads import HEADS
 from logitsieve.index_builder.cascade import (
     PRECISE,
@@ -19,8 +19,8 @@ from logitsieve.index_builder.cascade import (
 )
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.fit_screen import plain_centroids
-from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
 from tests.index_builder.clustered import (
     escalated_hits,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.capture import CaptureConfig
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.types.errors import InvalidRequest
 
 
 def test_every_option_has_help_and_a_range() -> None:

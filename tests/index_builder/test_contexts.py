@@ -11,9 +11,9 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.contexts import Contexts, open_contexts
-from logitsieve.types.errors import InvalidRequest
 
 ROWS, DIM = 50, 6
 

@@ -8,7 +8,7 @@ import pytest
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import Widths, encode, fit_certified, rotation
-from logitsieve.types.options import no_progress
+from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_hidden, make_softmax
 

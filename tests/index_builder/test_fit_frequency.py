@@ -6,8 +6,8 @@ import pytest
 from logitsieve.index_builder import fit_frequency as module
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_frequency import fit_frequency
-from logitsieve.index_builder.fitted import TARGET, judges
-from logitsieve.types.options import no_progress
+from logitsieve.index_builder.fit_result import TARGET, judges
+from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_material
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_graph import REDUCTIONS, by_angle, fit_graph, graph_arrays
-from logitsieve.index_builder.fitted import TARGET, judges
-from logitsieve.types.options import no_progress
+from logitsieve.index_builder.fit_result import TARGET, judges
+from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_softmax
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import HEADS, Softmax
-from logitsieve.heads.clustering import cluster_arrays
+from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_ivf import cluster_ranks, fit_ivf
-from logitsieve.index_builder.fitted import TARGET, judges
-from logitsieve.types.options import no_progress
+from logitsieve.index_builder.fit_result import TARGET, judges
+from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_softmax
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Head, Softmax
-from logitsieve.heads.hashing import draw_planes, hash_vectors, of_queries
+from logitsieve.heads._base.hashing import draw_planes, hash_vectors, of_queries
+from logitsieve.heads._base.reduction import COSINE, MIPS, RANGED
 from logitsieve.heads.lsh import LshHead
-from logitsieve.heads.reduction import COSINE, MIPS, RANGED
 from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.fit_lsh import fit_lsh
-from logitsieve.index_builder.fitted import Made
-from logitsieve.index_builder.material import Material
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.index_builder.fit_result import Made
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_hidden
 

@@ -8,8 +8,8 @@ import pytest
 
 from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.fit_screen import FixedBudget, fit_screen, plain_centroids
-from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import route
 from tests.index_builder.clustered import make_exact, make_material
 

@@ -5,9 +5,9 @@ import pytest
 
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_result import TARGET, judges
 from logitsieve.index_builder.fit_svd import fit_svd, preview_arrays, preview_ranks, rotation
-from logitsieve.index_builder.fitted import TARGET, judges
-from logitsieve.types.options import no_progress
+from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_softmax
 

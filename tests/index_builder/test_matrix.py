@@ -11,9 +11,9 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.matrix import PIECE, matrix, vector
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.floats import LARGEST, STORED, narrowed, widened
+from logitsieve.utils.floats import LARGEST, STORED, narrowed, widened
 
 WIDE = np.random.default_rng(5).standard_normal((9, 4))
 FLOAT16 = WIDE.astype(np.float16)

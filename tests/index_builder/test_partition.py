@@ -10,8 +10,8 @@ from logitsieve.heads import HEADS
 from logitsieve.index_builder import partition as partition_module
 from logitsieve.index_builder.config import ScreenConfig
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.kmeans import spherical_kmeans
-from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import COUNTED_ROWS, Partition, route
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_softmax

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.evaluation.precision import hits
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index_builder.report import write_report
 from logitsieve.index_builder.report_cascade import trace
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 
 VOCABULARY, DIM = 20, 2
 VOID = {"meta", "path", "use", "line", "rect"}

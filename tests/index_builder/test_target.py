@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.index_builder.cascade import UNREACHED
 from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.fit_screen import Screen
-from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
 from logitsieve.index_builder.target import checked_target, depths, search_screen
-from logitsieve.types.errors import InvalidRequest, TargetNotReached
 from tests.index_builder.clustered import escalated_hits, lowest, make_material, scanned
 
 CONFIG = BuildConfig(clusters_tried=(4, 12), rounds=1, steps=20, batch_rows=128)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index.calibration import check_calibration, unpack_contexts
 from logitsieve.index_builder import TuneConfig, tune
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 from tests.synthetic import make_hidden, make_softmax, screen_arrays
 
 HIDDEN = make_hidden(300)

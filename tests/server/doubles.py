@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.heads import Head
 from logitsieve.index import Index
 from logitsieve.server import ServeConfig
-from logitsieve.server.repository import Progress, Repository, open_configured
-from logitsieve.types.results import ArrayLike, Candidates, TopK
+from logitsieve.server.models.repository import Progress, Repository, open_configured
 from tests.server.running import WAIT_S
 
 

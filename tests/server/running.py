@@ -18,7 +18,7 @@ from logitsieve.client import DecoderClient
 from logitsieve.evaluation import cpu_name
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.server import ServeConfig, Server, create_server
-from logitsieve.server.repository import Repository
+from logitsieve.server.models.repository import Repository
 from tests.synthetic import certified_arrays, make_softmax, screen_arrays, svd_arrays
 
 T = TypeVar("T")

@@ -13,10 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from logitsieve.client import DecoderClient
-from logitsieve.client.requests import to_tensor
-from logitsieve.server import ServeConfig, create_server
-from logitsieve.types.errors import (
+from logitsieve.api.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidRequest,
@@ -24,6 +21,9 @@ from logitsieve.types.errors import (
     Overloaded,
     Unavailable,
 )
+from logitsieve.client import DecoderClient
+from logitsieve.client.requests import to_tensor
+from logitsieve.server import ServeConfig, create_server
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.doubles import Gate, gated
 from tests.server.running import START_S, WAIT_S, Loop, Running, config_for, running, write_model

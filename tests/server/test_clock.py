@@ -17,8 +17,8 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from logitsieve.api.errors import Unauthenticated
 from logitsieve.client import DecoderClient, Tls
-from logitsieve.types.errors import Unauthenticated
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 from tests.server.asking import asked

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.server import ServeConfig
-from logitsieve.types.errors import InvalidRequest
 
 
 def test_every_option_has_its_help() -> None:

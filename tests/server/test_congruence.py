@@ -10,11 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from logitsieve.api.constraints import Constraints, IdSets
+from logitsieve.api.decoder import NORMALIZER_CODES, Decoder
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.types.constraints import Constraints, IdSets
-from logitsieve.types.decoder import NORMALIZER_CODES, Decoder
-from logitsieve.types.errors import InvalidRequest
 from tests.server.running import Running
 from tests.synthetic import make_hidden
 

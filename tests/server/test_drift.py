@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.types.results import Answer
+from logitsieve.api.results import Answer
 from tests.server.domains import contexts, write_domains
 from tests.server.running import Loop, Running, config_for, running
 from tests.server.test_app import value

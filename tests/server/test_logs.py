@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import open_index
 from logitsieve.server.logs import (
     FAILED,
@@ -21,10 +22,9 @@ from logitsieve.server.logs import (
     event,
     request_id,
 )
-from logitsieve.server.status import to_status
-from logitsieve.server.tokens import read_tokens
-from logitsieve.server.watched import Watched
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.server.rpc.status import to_status
+from logitsieve.server.security.reloading_file import Watched
+from logitsieve.server.security.tokens import read_tokens
 from tests.server.administered import administered, config_of, damage
 from tests.server.asking import GOOD, changed, error_of
 from tests.server.running import WAIT_S, Loop, Running, write_model

@@ -4,8 +4,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from logitsieve.api.results import Answer
 from logitsieve.server.metrics import BOUNDS_NS, SECONDS, Call, Metrics
-from logitsieve.types.results import Answer
 
 
 def finished(elapsed_ns: int, code: str = "OK", answer: Answer | None = None) -> Call:

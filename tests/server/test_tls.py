@@ -17,9 +17,9 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
+from logitsieve.api.errors import InvalidRequest, ServiceError, Unauthenticated, Unavailable
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.server import Server, create_server
-from logitsieve.types.errors import InvalidRequest, ServiceError, Unauthenticated, Unavailable
 from tests.server.certificates import Pair, authority, signed_by
 from tests.server.running import START_S, WAIT_S, Loop, config_for
 from tests.synthetic import make_hidden

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
-from logitsieve.training.seeded import SeededLoss
-from logitsieve.types.errors import InvalidRequest
-from tests.training.losses import SUB_LINEAR, doubles, make, rewind
+from logitsieve.training.autograd.seeded import SeededLoss
+from tests.training.loss_kit import SUB_LINEAR, doubles, make, rewind
 
 D, V, B = 8, 60, 6
 EVERY = pytest.mark.parametrize("name", LOSSES)

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from logitsieve.training import SoftmaxLoss
-from logitsieve.training.classes import Law
-from logitsieve.training.proposal import Ragged, Shared
-from logitsieve.training.ragged import _TorchLoss, ragged_losses
-from logitsieve.training.targets import Targets, read_batch
-from tests.training.losses import Told, doubles, full_cross_entropy
+from logitsieve.training.autograd.classes import Law
+from logitsieve.training.autograd.ragged import _TorchLoss, ragged_losses
+from logitsieve.training.losses.proposal import Ragged, Shared
+from logitsieve.training.losses.targets import Targets, read_batch
+from tests.training.loss_kit import Told, doubles, full_cross_entropy
 
 D, V = 6, 11
 ONE = torch.tensor([3, 0, -100, 10, 3])

@@ -12,8 +12,8 @@ from math import lgamma
 import numpy as np
 import pytest
 
-from logitsieve.training.features import QuadraticFeatures, RandomFourier
-from logitsieve.types.results import Float32, Float64
+from logitsieve.api.results import Float32, Float64
+from logitsieve.training.structures.features import QuadraticFeatures, RandomFourier
 
 SCALE, NU = 4.0, 2.0
 

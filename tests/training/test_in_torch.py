@@ -13,8 +13,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from logitsieve.training import LOSSES, FullSoftmax, SoftmaxLoss, UniformSoftmax
-from logitsieve.training.proposal import Ragged, Shared
-from tests.training.losses import Told, doubles, make
+from logitsieve.training.losses.proposal import Ragged, Shared
+from tests.training.loss_kit import Told, doubles, make
 
 D, V, B = 4, 30, 6
 TARGET = torch.tensor([1, 2, 3, 1, 29, 9])

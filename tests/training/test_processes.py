@@ -14,7 +14,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from logitsieve.training import LOSSES, SampledSoftmax
-from tests.training.losses import doubles
+from tests.training.loss_kit import doubles
 
 D, V, B = 8, 400, 6
 EVERY, STEPS, MIDDLE = 4, 24, 22  # MIDDLE: when rows have moved that are not indexed yet

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 LABELS = 10
 BATCH, LEARNING_RATE = 256, 1e-3

@@ -10,8 +10,8 @@ import torch
 from benchmarks.baselines import faiss_exact, numpy_exact, torch_exact
 from benchmarks.race.methods import Knobs, hold_threads
 from benchmarks.timing import Search
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 FLOAT32 = ("numpy", "torch", "faiss IndexFlatIP")
 MAKERS: dict[str, tuple[Callable[[Softmax], Search], int]] = {  # and which result holds the ids

@@ -12,8 +12,8 @@ import faiss
 import numpy as np
 
 from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 WIDTH = 64  # dimensions are padded to whole multiples, so that levels and vectors are even
 

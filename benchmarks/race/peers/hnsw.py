@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 EFS = (5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560)
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
 from benchmarks.race.peers.kernels import best_of, fast
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from logitsieve.kernels.pool import run_slices
-from logitsieve.types.results import Float32
 
 LEAF = 32  # rows in a leaf, about
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.types.results import Float32
 
 REORDER = (10, 30, 100, 300, 1000)
 SEARCHED = (0.02, 0.05, 0.1, 0.2, 0.4)  # of the leaves

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
 from logitsieve.cli.credentials import (
     Authorities,
@@ -18,7 +19,6 @@ from logitsieve.cli.credentials import (
     to_tls,
 )
 from logitsieve.client import AdminClient, ModelInfo
-from logitsieve.types.errors import InvalidRequest
 
 Action = Literal["load", "unload", "alias"]
 

@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.cli.console import shown
-from logitsieve.types.errors import InvalidRequest, LogitsieveError
-from logitsieve.types.extras import require
+from logitsieve.utils.extras import require
 
 COULD_NOT, BAD_INPUT = 1, 2
 

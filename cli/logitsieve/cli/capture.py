@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import bars, print_json
 from logitsieve.cli.options import with_options
 from logitsieve.index_builder.capture import CaptureConfig, capture
 from logitsieve.index_builder.capture_huggingface import WINDOW, open_folder
-from logitsieve.types.errors import InvalidRequest
 
 
 @with_options(CaptureConfig)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import Tls
-from logitsieve.types.errors import InvalidRequest
 
 # The options of every command that connects.
 ByTls = Annotated[bool, typer.Option("--tls", help="Connect by TLS.")]

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32
 from logitsieve.cli.console import bars, print_json, print_table
 from logitsieve.cli.options import numbers
 from logitsieve.evaluation import Evaluation, evaluate, us_per_row
-from logitsieve.heads.base import Head
+from logitsieve.heads._base.head import Head
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder.contexts import Contexts, open_contexts
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32
+from logitsieve.utils.options import Progress
 
 BLOCK_ROWS = 1024
 KS = (1, 5, 10)

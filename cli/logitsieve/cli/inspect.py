@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from logitsieve.api.decoder import asked_precision
 from logitsieve.cli.console import print_json, print_table, size
 from logitsieve.cli.points import choices, goal, print_choices, print_points, without_contexts
 from logitsieve.decoding import LocalDecoder
-from logitsieve.evaluation.operating import BEYOND, KS, k_class
-from logitsieve.heads.base import checked_k
+from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
+from logitsieve.heads._base.head import checked_k
 from logitsieve.index import Index, open_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index.memory import PartMemory, memory
-from logitsieve.types.decoder import asked_precision
 
 
 def command(

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.api.errors import InvalidRequest
 
 PANEL = "Options of the method"
 

@@ -9,7 +9,7 @@ from logitsieve.cli.console import print_table, shown
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Auto
 from logitsieve.evaluation import read_points
-from logitsieve.evaluation.operating import BEYOND, KS
+from logitsieve.evaluation.operating_points import BEYOND, KS
 from logitsieve.index import Index
 
 Choice = dict[str, Any]

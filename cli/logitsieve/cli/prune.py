@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
-from logitsieve.index.durable import TEMPORARY
+from logitsieve.index.atomic import TEMPORARY
 from logitsieve.index.manifest import is_name, is_version
-from logitsieve.server.aliases import locked, read_aliases
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.server.models.aliases import locked, read_aliases
 
 
 def command(

@@ -10,6 +10,9 @@ import numpy as np
 import typer
 from numpy.lib.format import read_array
 
+from logitsieve.api.decoder import NormalizerName, Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import SampleReply, TopKReply
 from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.credentials import (
     Authorities,
@@ -23,9 +26,6 @@ from logitsieve.cli.credentials import (
 from logitsieve.cli.options import numbers
 from logitsieve.cli.words import read_words
 from logitsieve.client import DecoderClient, ModelInfo
-from logitsieve.types.decoder import NormalizerName, Target
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import SampleReply, TopKReply
 
 
 def command(

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.options import is_typed, with_options
-from logitsieve.cli.to_serving import ToServing
-from logitsieve.cli.training_display import Display, display, perplexity_shown
+from logitsieve.cli.train_display import Display, display, perplexity_shown
+from logitsieve.cli.train_to_index import ToServing
 from logitsieve.training import LOSSES
 from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
 from logitsieve.training.trainer.heads import default_of, options_of, shown_type
-from logitsieve.types.errors import InvalidRequest
 
 
 def _show_losses(wanted: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.api.errors import InvalidRequest
 
 
 def read_words(path: Path) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.channel import Tls
 from logitsieve.client.connection import Connection
 from logitsieve.client.models import ModelInfo, model_info
-from logitsieve.types.errors import InvalidRequest
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import AdminStub
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from logitsieve.client.async_remote import AsyncRemoteDecoder
+from logitsieve.client.async_remote_decoder import AsyncRemoteDecoder
 from logitsieve.client.async_stream import AsyncDecodeStream
 from logitsieve.client.channel import Tls, open_channel, to_metadata, to_target
 from logitsieve.client.connection import seconds

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
-from logitsieve.client.async_remote import AsyncRemoteDecoder
-from logitsieve.client.letters import Letters, too_late
+from logitsieve.client.async_remote_decoder import AsyncRemoteDecoder
+from logitsieve.client.pending_replies import Letters, too_late
 from logitsieve.client.stream import OUTBOX
 from logitsieve.v1 import decoder_pb2 as pb
 

@@ -17,12 +17,12 @@ from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.decoder import Decoder, Target
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_hidden
-from logitsieve.types.requests import MOST_BEAMS, whole
-from logitsieve.types.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import Decoder, Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import MOST_BEAMS, whole
+from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
+from logitsieve.utils.hidden import as_hidden
 
 Step = Callable[[Int32, Int32], ArrayLike]
 """(parents [R], tokens [R]) -> hidden [R, D]: what the model makes of the tokens.

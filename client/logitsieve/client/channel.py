@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hosts import is_loopback
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.hosts import is_loopback
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import grpc
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.channel import Tls, open_channel, to_metadata
 from logitsieve.client.errors import to_exception
-from logitsieve.types.errors import InvalidRequest
 
 MAX_TIMEOUT_S = 3600.0
 

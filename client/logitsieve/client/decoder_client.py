@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.channel import Tls, to_target
 from logitsieve.client.connection import Connection, seconds
 from logitsieve.client.models import Listing, ModelInfo, model_info
-from logitsieve.client.remote import RemoteDecoder
+from logitsieve.client.remote_decoder import RemoteDecoder
 from logitsieve.client.stream import DecodeStream
-from logitsieve.types.errors import InvalidRequest
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
 

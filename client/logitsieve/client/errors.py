@@ -7,7 +7,7 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from logitsieve.types.errors import (
+from logitsieve.api.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidKnob,

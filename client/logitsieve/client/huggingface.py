@@ -11,10 +11,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
-from logitsieve.types.decoder import Decoder, Target
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.extras import require
-from logitsieve.types.requests import whole
+from logitsieve.api.decoder import Decoder, Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import whole
+from logitsieve.utils.extras import require
 
 require("huggingface", "torch", "transformers")
 

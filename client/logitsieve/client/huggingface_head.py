@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from logitsieve.types.constraints import Constraints, IdSets
-from logitsieve.types.decoder import Decoder, NormalizerName, Target
-from logitsieve.types.errors import InvalidRequest
+from logitsieve.api.constraints import Constraints, IdSets
+from logitsieve.api.decoder import Decoder, NormalizerName, Target
+from logitsieve.api.errors import InvalidRequest
 
 LISTED_AT_ONCE = 512  # ids of a row in one request
 

@@ -16,8 +16,8 @@ from torch import LongTensor, Tensor
 from transformers import LogitsProcessor
 from transformers.generation import logits_process as theirs
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.huggingface_head import Asked, DecoderHead
-from logitsieve.types.errors import InvalidRequest
 
 EDITORS: tuple[type[LogitsProcessor], ...] = (
     theirs.SequenceBiasLogitsProcessor,  # and bad words

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from logitsieve.types.decoder import NORMALIZER_CODES
-from logitsieve.types.results import Answer, BeamStepReply, SampleReply, ScoreReply, TopKReply
-from logitsieve.types.tensors import decode
+from logitsieve.api.decoder import NORMALIZER_CODES
+from logitsieve.api.results import Answer, BeamStepReply, SampleReply, ScoreReply, TopKReply
+from logitsieve.utils.wire_tensors import decode
 from logitsieve.v1 import decoder_pb2 as pb
 
 NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}

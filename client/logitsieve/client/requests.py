@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.decoder import NORMALIZER_CODES, Target, aim_of
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_wire
-from logitsieve.types.requests import beams, sampling, score_targets
-from logitsieve.types.results import ArrayLike
-from logitsieve.types.tensors import encode
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import NORMALIZER_CODES, Target, aim_of
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import beams, sampling, score_targets
+from logitsieve.api.results import ArrayLike
+from logitsieve.utils.hidden import as_wire
+from logitsieve.utils.wire_tensors import encode
 from logitsieve.v1 import decoder_pb2 as pb
 
 UINT32_MAX = (1 << 32) - 1

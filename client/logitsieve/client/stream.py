@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 
 from logitsieve.client.connection import Closing
-from logitsieve.client.letters import Letters, too_late
-from logitsieve.client.remote import RemoteDecoder
+from logitsieve.client.pending_replies import Letters, too_late
+from logitsieve.client.remote_decoder import RemoteDecoder
 from logitsieve.v1 import decoder_pb2 as pb
 
 # Requests that wait to be sent; a caller beyond that waits for its turn.

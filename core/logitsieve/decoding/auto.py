@@ -13,7 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 from time import perf_counter
 
-from logitsieve.decoding.point import Point
+from logitsieve.api.decoder import KnobValues
+from logitsieve.api.errors import InvalidKnob
+from logitsieve.decoding.engine import Point
 from logitsieve.evaluation import (
     Chooser,
     OperatingPoint,
@@ -22,16 +24,14 @@ from logitsieve.evaluation import (
     read_target,
     us_per_row,
 )
-from logitsieve.evaluation.operating import k_class
+from logitsieve.evaluation.operating_points import k_class
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
-from logitsieve.heads.base import Head, checked_k
+from logitsieve.gpu.open import card_name
+from logitsieve.heads._base.head import Head, checked_k
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
-from logitsieve.index.cards import card_name
 from logitsieve.index.files import refusal
 from logitsieve.index.manifest import CALIBRATION_FILE
-from logitsieve.types.decoder import KnobValues
-from logitsieve.types.errors import InvalidKnob
 
 # Choices kept: batch sizes times ks times the precisions that clients ask for.
 CHOICES_KEPT = 256

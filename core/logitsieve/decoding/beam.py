@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.requests import Beams
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.decoding.constrained import Best, best_edited, best_unedited
-from logitsieve.decoding.edits import LARGEST, check_ids, edits_of
+from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
 from logitsieve.decoding.normalizers import LogZ, find_normalizer
-from logitsieve.heads.base import Head, Softmax
+from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.index import Index
-from logitsieve.kernels.beams import HIGH, LOW, VALUE, best_pairs
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.requests import Beams
-from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.kernels.topk.beams import HIGH, LOW, VALUE, best_pairs
 
 
 class Step(NamedTuple):

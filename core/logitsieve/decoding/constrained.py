@@ -14,11 +14,11 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from logitsieve.decoding.edits import Edits, keys_of, offsets_of
-from logitsieve.heads.base import Head, Softmax
-from logitsieve.kernels.edits import merge_edited
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.decoding.logit_edits import Edits, keys_of, offsets_of
+from logitsieve.heads._base.head import Head, Softmax
+from logitsieve.kernels.topk.merge import merge_edited
 
 HEADROOM = 8  # ids that a head is asked for beyond k at first, where as many are edited
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.decoding.edits import Edits, keys_of
-from logitsieve.types.results import Candidates, Float64, Int32, Int64
+from logitsieve.api.results import Candidates, Float64, Int32, Int64
+from logitsieve.decoding.logit_edits import Edits, keys_of
 
 
 class Known(NamedTuple):

@@ -13,17 +13,17 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from logitsieve.decoding.edits import Edits
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Float64, Int32, Int64, UInt64
 from logitsieve.decoding.known import known
-from logitsieve.heads.base import Head
+from logitsieve.decoding.logit_edits import Edits
+from logitsieve.heads._base.head import Head
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
-from logitsieve.kernels.csr import csr_log_sum_exp
-from logitsieve.kernels.tail import sampled_log_z
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import Float32, Float64, Int32, Int64, UInt64
+from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
+from logitsieve.kernels.topk.csr import csr_log_sum_exp
 
 # Logits of all V at a time: 16 MiB of float32, whatever the number of rows asked for.
 LOGITS_AT_ONCE = 1 << 22

@@ -15,19 +15,19 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from logitsieve.decoding.edits import Edits
+from logitsieve.api.requests import Sampling
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.decoding.filters import shortlist
 from logitsieve.decoding.known import known
+from logitsieve.decoding.logit_edits import Edits
 from logitsieve.decoding.normalizers import LogZ, find_normalizer, interval
 from logitsieve.decoding.score import logits_of
-from logitsieve.decoding.shortlist import shortlist
-from logitsieve.heads.base import Head, refuse_first
+from logitsieve.heads._base.head import Head, refuse_first
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.index import Index
-from logitsieve.kernels.lazy_gumbel import lazy_sample
-from logitsieve.kernels.nucleus import list_sample
-from logitsieve.types.requests import Sampling
-from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
+from logitsieve.kernels.sampling.nucleus import list_sample
 
 TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.decoding.edits import Edits, check_ids, edits_of, keys_of
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.decoding.known import known
+from logitsieve.decoding.logit_edits import Edits, check_ids, edits_of, keys_of
 from logitsieve.decoding.normalizers import LogZ, find_normalizer, low_rank_scores
-from logitsieve.heads.base import Head
+from logitsieve.heads._base.head import Head
 from logitsieve.index import Index
-from logitsieve.types.constraints import Constraints
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
 
 
 class Scores(NamedTuple):

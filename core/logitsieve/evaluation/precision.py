@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from logitsieve.evaluation.bounds import PROVEN, Precision, summarize
-from logitsieve.evaluation.operating import KS
-from logitsieve.types.results import ArrayLike, Bool, Candidates, Float32, Float64, TopK
+from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, Float64, TopK
+from logitsieve.evaluation.confidence import PROVEN, Precision, summarize
+from logitsieve.evaluation.operating_points import KS
 
 MASS_STRIDE = 8  # mass kept needs all V logits of a row: one row in so many is enough
 MASS_LOGITS = 1 << 22  # logits held at once for that

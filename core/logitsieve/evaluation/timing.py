@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from logitsieve.types.results import ArrayLike, Float32, TopK
+from logitsieve.api.results import ArrayLike, Float32, TopK
 
 CALLS = 1200  # timed at most
 REPEATS = 3  # calls of one batch, if there is time

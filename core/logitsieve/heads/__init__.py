@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logitsieve.heads.base import Head, Softmax
+from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.frequency import FrequencyHead

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logitsieve.heads.base import Head, Softmax
-from logitsieve.heads.part import Arrays
+from logitsieve.heads._base.head import Head, Softmax
+from logitsieve.heads._base.spec import Arrays
 
 
 def make_heads(

@@ -16,7 +16,17 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from logitsieve.heads.base import (
+from logitsieve.api.results import (
+    ArrayLike,
+    Bounds,
+    Candidates,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    UInt64,
+)
+from logitsieve.heads._base.head import (
     Head,
     Softmax,
     checked_k,
@@ -27,24 +37,18 @@ from logitsieve.heads.base import (
     refuse_row,
     require_part,
 )
-from logitsieve.heads.part import Arrays, Part, Tensor, all_different
-from logitsieve.heads.proving import ProvingHead
-from logitsieve.kernels.certified import certified_bounds, certified_candidates, certified_topk
-from logitsieve.kernels.csr import csr_log_sum_exp
-from logitsieve.kernels.lanes import LANES
+from logitsieve.heads._base.kernel_head import ProvingHead
+from logitsieve.heads._base.spec import Arrays, Part, Tensor, all_different
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.rejection import envelope_sample
-from logitsieve.kernels.sketch import COARSE_EXTRA, sketch_record
-from logitsieve.types.results import (
-    ArrayLike,
-    Bounds,
-    Candidates,
-    Float32,
-    Float64,
-    Int32,
-    Int64,
-    UInt64,
+from logitsieve.kernels.sampling.rejection import envelope_sample
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.certified import (
+    certified_bounds,
+    certified_candidates,
+    certified_topk,
 )
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_record
+from logitsieve.kernels.topk.csr import csr_log_sum_exp
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
 SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by

@@ -12,22 +12,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from logitsieve.heads.base import (
-    Head,
-    Softmax,
-    checked_k,
-    checked_knobs,
-    no_edits,
-    ready_hidden,
-    refuse_first,
-)
-from logitsieve.heads.part import Arrays, Part
-from logitsieve.heads.proving import ProvingHead
-from logitsieve.kernels.dense import dense_topk
-from logitsieve.kernels.gumbel import gumbel_sample
-from logitsieve.kernels.log_z import dense_log_z
-from logitsieve.kernels.pool import run_slices
-from logitsieve.types.results import (
+from logitsieve.api.results import (
     ArrayLike,
     Candidates,
     Float32,
@@ -36,6 +21,21 @@ from logitsieve.types.results import (
     Int64,
     UInt64,
 )
+from logitsieve.heads._base.head import (
+    Head,
+    Softmax,
+    checked_k,
+    checked_knobs,
+    no_edits,
+    ready_hidden,
+    refuse_first,
+)
+from logitsieve.heads._base.kernel_head import ProvingHead
+from logitsieve.heads._base.spec import Arrays, Part
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.sampling.gumbel import gumbel_sample
+from logitsieve.kernels.sampling.log_z import dense_log_z
+from logitsieve.kernels.topk.dense import dense_topk
 
 
 class ExactHead(ProvingHead):

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Knob, Softmax
-from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Arrays, Part, Tensor, all_different
+from logitsieve.heads._base.clustered_head import ClusteredHead
+from logitsieve.heads._base.head import Knob, Softmax
+from logitsieve.heads._base.spec import Arrays, Part, Tensor, all_different
 
 
 class FrequencyHead(ClusteredHead):

@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Knob, Softmax
-from logitsieve.heads.part import Arrays, Part, Tensor
-from logitsieve.heads.selected import SelectedHead
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.extras import require
-from logitsieve.types.results import Float32, Int32, Int64
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.heads._base.head import Knob, Softmax
+from logitsieve.heads._base.selecting_head import SelectedHead
+from logitsieve.heads._base.spec import Arrays, Part, Tensor
+from logitsieve.utils.extras import require
 
 LANES = 16  # faiss's distances are vectorised for multiples of it
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from logitsieve.heads.base import Knob
-from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Arrays, Part, Tensor, all_different, no_empty_lists
+from logitsieve.heads._base.clustered_head import ClusteredHead
+from logitsieve.heads._base.head import Knob
+from logitsieve.heads._base.spec import Arrays, Part, Tensor, all_different, no_empty_lists
 
 
 def _is_partition(arrays: Arrays) -> None:

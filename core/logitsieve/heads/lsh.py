@@ -16,12 +16,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Knob, Softmax
-from logitsieve.heads.part import Arrays, Part, Tensor
-from logitsieve.heads.selected import SelectedHead
-from logitsieve.kernels.lsh import lsh_select
-from logitsieve.kernels.simhash import LARGEST_BITS, probe_order
-from logitsieve.types.results import Float32, Int32, Int64
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.heads._base.head import Knob, Softmax
+from logitsieve.heads._base.selecting_head import SelectedHead
+from logitsieve.heads._base.spec import Arrays, Part, Tensor
+from logitsieve.kernels.retrieval.lsh import lsh_select
+from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 
 LARGEST_TABLES = 4096  # of which a 16-bit count of collisions never overflows
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from logitsieve.heads.base import Knob, Softmax, require_part
+from logitsieve.api.results import Int64
+from logitsieve.heads._base.clustered_head import ClusteredHead
+from logitsieve.heads._base.head import Knob, Softmax, require_part
+from logitsieve.heads._base.spec import Arrays, Part, Tensor, lists_part
 from logitsieve.heads.certified import SKETCH
-from logitsieve.heads.clustered import ClusteredHead
-from logitsieve.heads.part import Arrays, Part, Tensor, lists_part
-from logitsieve.kernels.sketch import sketch_record
-from logitsieve.types.results import Int64
+from logitsieve.kernels.sketch.sketch import sketch_record
 
 
 class ScreenHead(ClusteredHead):

@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads.base import Knob, Softmax
-from logitsieve.heads.part import Arrays, Part, Tensor
-from logitsieve.heads.selected import SelectedHead
-from logitsieve.kernels.preview import preview_scores, preview_select
-from logitsieve.types.results import Float32, Int32, Int64
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.heads._base.head import Knob, Softmax
+from logitsieve.heads._base.selecting_head import SelectedHead
+from logitsieve.heads._base.spec import Arrays, Part, Tensor
+from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
 
 
 class SvdHead(SelectedHead):

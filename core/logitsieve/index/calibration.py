@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.types.results import Float32
+from logitsieve.api.results import Float32
 
 Check = Callable[[str, object], None]  # (where it stands, what stands there): ValueError
 

@@ -1,4 +1,4 @@
-"""What the arrays of each part must be, by part name: `Part` of heads/part.py, as a file's checks.
+"""What the arrays of each part must be, by part name: `Part` of _base/spec.py, as a file's checks.
 
 Two checks a part: `check_structure` (names, dtypes, shapes, and every number that a kernel uses as
 an address) runs at each open; `check_values` reads every number and runs at verifying.
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from logitsieve.api.errors import IndexUnreadable, InvalidKnob
 from logitsieve.heads import HEADS
-from logitsieve.heads.base import Head, checked_knobs
-from logitsieve.heads.part import SOFTMAX, Arrays, Part, check_structure, check_values
+from logitsieve.heads._base.head import Head, checked_knobs
+from logitsieve.heads._base.spec import SOFTMAX, Arrays, Part, check_structure, check_values
 from logitsieve.index.manifest import HeadEntry
-from logitsieve.types.errors import IndexUnreadable, InvalidKnob
-from logitsieve.types.floats import code_of
+from logitsieve.utils.floats import code_of
 
 Registry = Mapping[str, type[Head]]
 Report = Callable[[int], None]  # called with the bytes done since the last call

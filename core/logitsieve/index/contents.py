@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from logitsieve.heads.base import Softmax
-from logitsieve.heads.part import Arrays
+from logitsieve.api.errors import IndexUnreadable
+from logitsieve.heads._base.head import Softmax
+from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.checks import PARTS, private, require_structure
 from logitsieve.index.files import read_small, refusal, regular
 from logitsieve.index.manifest import (
@@ -24,7 +25,6 @@ from logitsieve.index.manifest import (
     is_version,
 )
 from logitsieve.index.tensorfile import TensorFile, map_tensors
-from logitsieve.types.errors import IndexUnreadable
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from logitsieve.types.errors import IndexUnreadable
+from logitsieve.api.errors import IndexUnreadable
 
 LEGIBLE = 300  # characters of a reason
 

@@ -12,14 +12,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from logitsieve.heads.base import Head, Softmax, ready_hidden
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32, Int32
+from logitsieve.heads._base.head import Head, Softmax, ready_hidden
 from logitsieve.index.calibration import check_calibration
 from logitsieve.index.contents import Contents, read_vocabulary
 from logitsieve.index.files import refusal
 from logitsieve.index.manifest import CALIBRATION_FILE, Manifest
 from logitsieve.index.verify import Progress
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.results import ArrayLike, Float32, Int32
 
 
 class Index:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import refusal
-from logitsieve.types.errors import IndexUnreadable
-from logitsieve.types.floats import CODES
+from logitsieve.utils.floats import CODES
 
 FORMAT_VERSION = 1
 READABLE = (1,)  # this format and the one before it, of which there is none
@@ -76,7 +76,7 @@ class Manifest:
     config: Mapping[str, Any] = field(default_factory=dict)
     seeds: Mapping[str, int] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
-    dtype: str = "F32"  # of the matrix as stored: one of CODES in types/floats.py
+    dtype: str = "F32"  # of the matrix as stored: one of CODES in utils/floats.py
 
     def to_json(self) -> bytes:
         """The canonical JSON whose sha256 is the digest."""

@@ -1,7 +1,7 @@
 """What each part of an index takes in memory, as a formula of its sizes.
 
 A matrix in a half type is there twice: mapped as stored, and widened in each process's own memory.
-V and D are the softmax's sizes; heads/part.py gives the other letters their meaning.
+V and D are the softmax's sizes; heads/_base/spec.py gives the other letters their meaning.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from logitsieve.heads.part import Tensor, check_structure
+from logitsieve.heads._base.spec import Tensor, check_structure
 from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import Contents
 

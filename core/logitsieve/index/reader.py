@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
+from logitsieve.gpu.open import card
 from logitsieve.heads import HEADS, Head
 from logitsieve.heads.assembly import make_heads
-from logitsieve.index.cards import card
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import refusal
@@ -23,7 +24,6 @@ from logitsieve.index.verify import (
     verify_foreign,
 )
 from logitsieve.kernels.compile import default_cache, use_cache
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest
 
 
 def open_index(
@@ -105,6 +105,6 @@ def assemble(contents: Contents, registry: Registry, threads: int, device: str =
 def _on_card(device: str) -> Callable[..., Mapping[str, Head]]:
     """`card_heads` for that device; raises as `card` does."""
     place = card(device)
-    from logitsieve.heads.card import card_heads
+    from logitsieve.gpu.heads import card_heads
 
     return cast("Callable[..., Mapping[str, Head]]", partial(card_heads, device=place))

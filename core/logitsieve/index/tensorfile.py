@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import refusal, refusing, regular
-from logitsieve.types.errors import IndexUnreadable
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 MAX_HEADER = 1 << 20  # bytes; ours take a few hundred

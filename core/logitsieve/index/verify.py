@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
+from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.checks import PARTS, Report, require_values, softmax_sha256
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import refusing, regular
 from logitsieve.index.manifest import FileEntry, canonical
 from logitsieve.index.tensorfile import TensorFile
-from logitsieve.types.errors import IndexUnreadable
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 

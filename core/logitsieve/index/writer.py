@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
-from logitsieve.heads.base import Softmax
+from logitsieve.heads._base.head import Softmax
+from logitsieve.index.atomic import link_or_copy, new_folder, write_file
 from logitsieve.index.checks import (
     PARTS,
     check_heads,
@@ -24,7 +26,6 @@ from logitsieve.index.checks import (
     require_values,
     softmax_sha256,
 )
-from logitsieve.index.durable import link_or_copy, new_folder, write_file
 from logitsieve.index.files import fsync_folder
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -38,8 +39,7 @@ from logitsieve.index.manifest import (
     is_version,
 )
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
-from logitsieve.types.errors import IndexUnreadable, InvalidRequest
-from logitsieve.types.floats import code_of
+from logitsieve.utils.floats import code_of
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 

@@ -103,6 +103,6 @@ def _sources_digest(home: Path) -> str:
     Kernels elsewhere may use those of this folder: their digest is a second one, below its.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(home.glob("*.py")):
+    for source in sorted(home.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -5,6 +5,6 @@ from logitsieve.index_builder.build import build
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.tune import TuneConfig, tune
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 __all__ = ["BuildConfig", "Contexts", "Progress", "TuneConfig", "build", "load_array", "tune"]

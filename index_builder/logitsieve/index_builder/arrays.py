@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.writing import naming
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.files import naming
 
 FORMS = (
     "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "

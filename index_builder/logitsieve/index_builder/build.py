@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitsieve.evaluation.bounds import BLOCKS
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike
+from logitsieve.evaluation.confidence import BLOCKS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.matrix import matrix, vector
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.extras import require
-from logitsieve.types.options import Progress, no_progress
-from logitsieve.types.results import ArrayLike
+from logitsieve.utils.extras import require
+from logitsieve.utils.options import Progress, no_progress
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
@@ -48,7 +48,7 @@ def build(
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
     from logitsieve.index import new_path
-    from logitsieve.index.durable import remove_stale
+    from logitsieve.index.atomic import remove_stale
     from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
 
     config = config or BuildConfig()

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from logitsieve.api.results import Float32
 from logitsieve.evaluation import Judge, cpu_name, us_per_row
-from logitsieve.evaluation.operating import KS
+from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.types.options import Progress, no_progress
-from logitsieve.types.results import Float32
+from logitsieve.utils.options import Progress, no_progress
 
 TIMED_ROWS = 2048
 JUDGED_ROWS = 256  # rows judged at once

@@ -21,11 +21,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
-from logitsieve.index_builder.spread import SpreadSample
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.options import Progress, check_range, no_progress, option
-from logitsieve.types.writing import naming
+from logitsieve.index_builder.even_sample import SpreadSample
+from logitsieve.utils.files import naming
+from logitsieve.utils.options import Progress, check_range, no_progress, option
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
 CHUNK = 8192  # rows of W multiplied at once

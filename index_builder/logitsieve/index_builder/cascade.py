@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.evaluation.bounds import lower_bound
+from logitsieve.api.results import Bool, Float64
+from logitsieve.evaluation.confidence import lower_bound
 from logitsieve.index_builder.fit_screen import Plan
 from logitsieve.index_builder.partition import MOST_PROBES, Partition
-from logitsieve.types.results import Bool, Float64
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 PRECISE = 0.25  # candidates a row to which a budget is found

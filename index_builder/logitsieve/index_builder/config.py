@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.floats import STORED
-from logitsieve.types.options import check_range, option
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.floats import STORED
+from logitsieve.utils.options import check_range, option
 
 GIVEN: Literal["given"] = "given"  # the type of W: that which it has, if it is one of STORED
 

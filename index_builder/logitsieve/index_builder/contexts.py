@@ -12,10 +12,10 @@ from typing import Self, TypeAlias
 
 import numpy as np
 
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32, Int64
 from logitsieve.index_builder.arrays import FORMS, map_arrays
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hidden import as_hidden
-from logitsieve.types.results import ArrayLike, Float32, Int64
+from logitsieve.utils.hidden import as_hidden
 
 BLOCK_ROWS = 8192
 HELD_OUT = 10  # one part in so many is held out

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import Made
-from logitsieve.index_builder.material import Material
-from logitsieve.kernels.lanes import LANES
-from logitsieve.kernels.sketch import COARSE_EXTRA, EXTRA
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32, Float64, Int32
+from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_result import Made
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
+from logitsieve.utils.options import Progress
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512)  # bytes of fine ones

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import DEPTH, Made, judges, least_reaching
-from logitsieve.index_builder.material import Material
-from logitsieve.types.options import Progress
+from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_result import DEPTH, Made, judges, least_reaching
+from logitsieve.utils.options import Progress
 
 BLOCK_ROWS = 1 << 16
 

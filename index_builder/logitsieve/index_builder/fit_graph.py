@@ -16,14 +16,14 @@ from typing import Any
 import faiss
 import numpy as np
 
+from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import HEADS, Softmax
+from logitsieve.heads._base.reduction import augmented
 from logitsieve.heads.graph import GraphHead, one_thread, width
-from logitsieve.heads.reduction import augmented
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import TARGET, Made, judges
-from logitsieve.index_builder.material import Material
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32, Int64
+from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_result import TARGET, Made, judges
+from logitsieve.utils.options import Progress
 
 TRIED = tuple(8 << step for step in range(10))  # values of ef
 

@@ -1,6 +1,6 @@
 """Inverted lists for `ivf`: the best of several starts of k-means, and what it has to probe.
 
-papers/004 (Auvolat et al. 2015), section 3; `heads/clustering.py` is the k-means.
+papers/004 (Auvolat et al. 2015), section 3; `heads/_base/clustering.py` is the k-means.
 
 Shape letters: C clusters, H held-out contexts judged, K labels.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.heads.clustering import cluster_arrays
+from logitsieve.api.results import Float32, Int64
+from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import Made, judges, least_reaching
-from logitsieve.index_builder.material import Material
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32, Int64
+from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_result import Made, judges, least_reaching
+from logitsieve.utils.options import Progress
 
 
 def fit_ivf(material: Material, config: BuildConfig, progress: Progress) -> Made:

@@ -14,9 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from logitsieve.evaluation.bounds import wilson
-from logitsieve.heads.hashing import draw_planes, hash_vectors, of_queries
-from logitsieve.heads.reduction import (
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Int64
+from logitsieve.evaluation.confidence import wilson
+from logitsieve.heads._base.hashing import draw_planes, hash_vectors, of_queries
+from logitsieve.heads._base.reduction import (
     COSINE,
     MIPS,
     RANGED,
@@ -25,13 +27,11 @@ from logitsieve.heads.reduction import (
     squared_norms,
 )
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import Made
-from logitsieve.index_builder.material import Material
-from logitsieve.kernels.lsh import bucket_tables, lsh_collisions
-from logitsieve.kernels.simhash import LARGEST_BITS, probe_order
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32, Int64
+from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_result import Made
+from logitsieve.kernels.retrieval.lsh import bucket_tables, lsh_collisions
+from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
+from logitsieve.utils.options import Progress
 
 JUDGES = 512  # held-out contexts of the search
 WORDS = 1 << 14  # of the vocabulary that the search hashes, and that are hashed at once

@@ -15,13 +15,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from logitsieve.api.results import Float32
 from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.gumbel import train_centroids
 from logitsieve.index_builder.kmeans import spherical_kmeans, trainable_scale
-from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32
+from logitsieve.utils.options import Progress
 
 
 class Plan(NamedTuple):

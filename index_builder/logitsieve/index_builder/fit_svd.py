@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitted import Made, judges, least_reaching
-from logitsieve.index_builder.material import Material
-from logitsieve.types.options import Progress
-from logitsieve.types.results import Float32, Int64
+from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_result import Made, judges, least_reaching
+from logitsieve.utils.options import Progress
 
 LANES = 16  # rows whose columns lie together
 BLOCK_ROWS = 8192

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logitsieve.api.results import Float32
 from logitsieve.index_builder.config import ScreenConfig
-from logitsieve.types.results import Float32
 
 AGREEMENT = 0.9  # share of Gumbel samples that should pick the nearest centroid
 SCALE_ROWS = 8192  # contexts on which the scale is set

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.types.results import Bool, Int32, Int64
+from logitsieve.api.results import Bool, Int32, Int64
 
 ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when multiplied back
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.config import GIVEN
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.floats import LARGEST, STORED, finite, narrowed, widened
-from logitsieve.types.hidden import as_rows
-from logitsieve.types.results import ArrayLike, Float32
+from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
+from logitsieve.utils.hidden import as_rows
 
 PIECE = 1 << 20  # numbers rounded at once
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.knapsack import Knapsack
-from logitsieve.index_builder.material import Material
-from logitsieve.types.results import Bool, Float32, Float64, Int32, Int64
 
 COUNTED_ROWS = 1 << 18  # contexts grouped by cluster at once
 LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster

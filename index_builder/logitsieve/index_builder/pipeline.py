@@ -16,6 +16,7 @@ import faiss
 import numpy as np
 import torch
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.evaluation import us_per_row
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import HEADS, Head, Softmax
@@ -28,14 +29,13 @@ from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit_certified import fit_certified
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fit_graph import fit_graph
+from logitsieve.index_builder.fit_inputs import Material, prepare
 from logitsieve.index_builder.fit_ivf import fit_ivf
 from logitsieve.index_builder.fit_lsh import fit_lsh
 from logitsieve.index_builder.fit_screen import fit_screen
 from logitsieve.index_builder.fit_svd import fit_svd
-from logitsieve.index_builder.material import Material, prepare
 from logitsieve.index_builder.target import checked_target, depths, search_screen
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.options import Progress
+from logitsieve.utils.options import Progress
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.evaluation.bounds import block_means, summarize
+from logitsieve.api.results import Bool, Float32, Float64, Int64
+from logitsieve.evaluation.confidence import block_means, summarize
 from logitsieve.index import Index
 from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import report_plots as plots
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.report_cascade import cascade
-from logitsieve.types.results import Bool, Float32, Float64, Int64
-from logitsieve.types.writing import naming
+from logitsieve.utils.files import naming
 
 SAMPLED = 4000  # contexts looked at, spread over all
 LABELS = 5  # K: the exact top-k that a cluster's list should hold

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logitsieve.api.results import Float32, Float64
 from logitsieve.evaluation.precision import hits
-from logitsieve.heads.part import Arrays
+from logitsieve.heads._base.spec import Arrays
 from logitsieve.index import Index
 from logitsieve.index_builder import report_plots as plots
-from logitsieve.types.results import Float32, Float64
 
 KS = (1, 5)
 POINTS = 100  # of a curve

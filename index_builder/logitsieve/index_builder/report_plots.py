@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator, PercentFormatter
 
-from logitsieve.types.results import Float64
+from logitsieve.api.results import Float64
 
 INK = "#010203"  # becomes the colour of the text around the plot
 COLOURS = ("#3d87c9", "#d9772b", "#3fa06a", "#a86bc4", "#c95666", "#8f8a3a")

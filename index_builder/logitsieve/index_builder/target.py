@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from logitsieve.api.errors import InvalidRequest, TargetNotReached
+from logitsieve.api.results import Float32
 from logitsieve.index_builder.cascade import TARGETS, UNREACHED, Costs, Target, Timer, measure
 from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit_inputs import Material
 from logitsieve.index_builder.fit_screen import Screen, plain_centroids, spend, train_screen
-from logitsieve.index_builder.material import Material
 from logitsieve.index_builder.partition import Partition
-from logitsieve.types.errors import InvalidRequest, TargetNotReached
-from logitsieve.types.options import Progress, no_progress
-from logitsieve.types.results import Float32
+from logitsieve.utils.options import Progress, no_progress
 
 DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than are asked for generalise better
 TRAINED = 4  # partitions trained at least, the fastest of the plain ones

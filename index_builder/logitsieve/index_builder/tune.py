@@ -11,12 +11,12 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from logitsieve.evaluation.bounds import BLOCKS
-from logitsieve.evaluation.operating import read_points, undominated
+from logitsieve.api.errors import InvalidKnob
+from logitsieve.evaluation.confidence import BLOCKS
+from logitsieve.evaluation.operating_points import read_points, undominated
 from logitsieve.index_builder.contexts import Source, open_contexts
-from logitsieve.types.errors import InvalidKnob
-from logitsieve.types.extras import require
-from logitsieve.types.options import Progress, check_range, no_progress, option
+from logitsieve.utils.extras import require
+from logitsieve.utils.options import Progress, check_range, no_progress, option
 
 if TYPE_CHECKING:
     from logitsieve.heads import Head

@@ -13,27 +13,27 @@ from functools import partial
 import grpc
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from logitsieve.api.errors import DeviceLost
 from logitsieve.decoding import LocalDecoder
-from logitsieve.index.cards import card_ns
-from logitsieve.server.admin_service import AdminService
-from logitsieve.server.again import Again
+from logitsieve.gpu.open import card_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
-from logitsieve.server.decoder_service import DecoderService
-from logitsieve.server.devices import Devices, answering
-from logitsieve.server.health import Health
 from logitsieve.server.http import HttpServer
-from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
-from logitsieve.server.live import Live
+from logitsieve.server.kserve.register import kserve_admin_handlers, kserve_handlers
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.models_service import ModelsService
-from logitsieve.server.ports import Ports, address, check_free, taken
-from logitsieve.server.repository import Progress, Repository, ignore
-from logitsieve.server.routes import Version
-from logitsieve.server.shadow import Shadow
-from logitsieve.server.tokens import ADMIN, READ
-from logitsieve.server.work import Work, no_card
-from logitsieve.types.errors import DeviceLost
+from logitsieve.server.models.devices import Devices, answering
+from logitsieve.server.models.repository import Progress, Repository, ignore
+from logitsieve.server.models.routes import Version
+from logitsieve.server.precision.precision_metrics import Live
+from logitsieve.server.precision.recalibrator import Again
+from logitsieve.server.precision.shadow import Shadow
+from logitsieve.server.rpc.admin_service import AdminService
+from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.health import Health
+from logitsieve.server.rpc.models_service import ModelsService
+from logitsieve.server.rpc.ports import Ports, address, check_free, taken
+from logitsieve.server.scheduling.executor import Work, no_card
+from logitsieve.server.security.tokens import ADMIN, READ
 
 log = logging.getLogger(__name__)
 

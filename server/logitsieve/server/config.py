@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from logitsieve.index.cards import DEVICES, is_device
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.gpu.open import DEVICES, is_device
 from logitsieve.index.manifest import is_name
-from logitsieve.types.errors import InvalidRequest
-from logitsieve.types.hosts import is_loopback
+from logitsieve.utils.hosts import is_loopback
 
 # What a request holds besides its arrays: names, knobs, framing.
 MESSAGE_OVERHEAD = 64 << 10

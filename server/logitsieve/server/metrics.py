@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from logitsieve.api.results import Answer
 from logitsieve.index import Index
-from logitsieve.types.results import Answer
 
 UNKNOWN = "unknown"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import Corpus
 from logitsieve.training.trainer.corpus import encode
-from logitsieve.types.errors import InvalidRequest
 
 
 def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import IO
 import pytest
 import torch
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import checkpoint
 from logitsieve.training.trainer.files import replace
-from logitsieve.types.errors import InvalidRequest
 
 
 def fail_halfway(stream: IO[bytes]) -> None:

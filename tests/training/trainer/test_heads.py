@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES
 from logitsieve.training.trainer.heads import default_of, make_head, options_of, read_options
-from logitsieve.types.errors import InvalidRequest
 
 COUNTS = np.array([0, 9, 5, 3, 1] * 12)
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import TrainConfig
 from logitsieve.training.trainer.config import ADAGRAD_LR
 from logitsieve.training.trainer.optimizers import head_optimizer, make, rate
-from logitsieve.types.errors import InvalidRequest
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])

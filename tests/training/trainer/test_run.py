@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import (
     LanguageModel,
     Settings,
@@ -23,7 +24,6 @@ from logitsieve.training.trainer import (
 )
 from logitsieve.training.trainer.logs import TRAINED, VALIDATED, read_log
 from logitsieve.training.trainer.run import perplexity_of
-from logitsieve.types.errors import InvalidRequest
 from tests.training.trainer import killed_training
 from tests.training.trainer.ring import settings
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer.text import CHARACTERS, LONGEST, read_words
-from logitsieve.types.errors import InvalidRequest
 
 
 def words(path: Path) -> list[str]:

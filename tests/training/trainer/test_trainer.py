@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from logitsieve.api.errors import InvalidRequest, TrainingFailed
 from logitsieve.training import LOSSES
-from logitsieve.training.classes import ClassWeights
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.trainer import Corpus, TrainConfig, Trainer, Vocabulary
 from logitsieve.training.trainer.streams import Streams
 from logitsieve.training.trainer.trainer import VALID_STREAMS
-from logitsieve.types.errors import InvalidRequest, TrainingFailed
 
 WORDS = ("<unk>", "<eos>", *(f"w{number}" for number in range(30)))
 

@@ -1,0 +1,1 @@
+"""The public contract: the Decoder protocol, requests, results, constraints and errors."""

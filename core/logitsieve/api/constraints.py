@@ -1,0 +1,208 @@
+"""What a request may say about ids: banned, allowed, biased, penalised for being repeated.
+
+The answer is exact over what remains. A logit x becomes, in this order, x / penalty if x > 0 else
+x * penalty (for `repeated`), then x + bias (for `biased`); `banned` ids are never answered, nor
+those outside `allowed` where that is given.
+
+Shape letters: B batch rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32, Int32, Int64
+
+ALLOWED = "ids for every row: a list of integers, or a list of such lists, one for each row"
+WIDEST_PENALTY = 1e6  # and its inverse; a penalty beyond it is a mistake
+
+
+class IdSets(NamedTuple):
+    """Ids of each row, as CSR: row r owns ids[offsets[r]:offsets[r+1]]."""
+
+    offsets: Int32  # [B+1]
+    ids: Int32
+
+
+IdLists = Sequence[Sequence[int]] | Sequence[int] | IdSets
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Constraints:
+    """Ids of each row that are treated specially; a flat list of ids is meant for every row."""
+
+    banned: IdLists | None = None
+    allowed: IdLists | None = None  # None: all
+    biased: IdLists | None = None  # distinct within a row
+    bias: Sequence[Sequence[float]] | Sequence[float] | Float32 | None = None  # one per biased id
+    repeated: IdLists | None = None
+    repetition_penalty: float = 1.0
+
+    def for_rows(self, rows: int) -> Constraints:
+        """The same with every list as IdSets for `rows` rows and `bias` as one float32 array.
+
+        InvalidRequest names the field that is not as said above; ids are not compared with V.
+        """
+        biased = _id_sets(self.biased, rows, "constraints.biased")
+        _require_distinct(biased, "constraints.biased")
+        return replace(
+            self,
+            banned=_id_sets(self.banned, rows, "constraints.banned"),
+            allowed=_id_sets(self.allowed, rows, "constraints.allowed"),
+            biased=biased,
+            bias=_bias(self.bias, self.biased, biased),
+            repeated=_id_sets(self.repeated, rows, "constraints.repeated"),
+            repetition_penalty=_penalty(self.repetition_penalty),
+        )
+
+    def take(self, rows: Int64) -> Constraints:
+        """Of what `for_rows` made, the given rows, in that order."""
+        bias = self.bias
+        if isinstance(self.biased, IdSets):
+            bias = np.asarray(bias, np.float32)[_places(self.biased, rows)[1]]
+        return replace(
+            self,
+            banned=_taken(self.banned, rows),
+            allowed=_taken(self.allowed, rows),
+            biased=_taken(self.biased, rows),
+            bias=bias,
+            repeated=_taken(self.repeated, rows),
+        )
+
+
+def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:
+    if sets is None:
+        return None
+    assert isinstance(sets, IdSets), "made by for_rows"
+    offsets, places = _places(sets, rows)
+    return IdSets(offsets, sets.ids[places])
+
+
+def _places(sets: IdSets, rows: Int64) -> tuple[Int32, Int64]:
+    """Offsets of the given rows by themselves, and where in `sets.ids` their ids are."""
+    lengths = np.diff(sets.offsets)[rows]
+    offsets = _offsets(lengths)
+    return offsets, np.arange(offsets[-1]) + np.repeat(sets.offsets[rows] - offsets[:-1], lengths)
+
+
+def _offsets(lengths: ArrayLike) -> Int32:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _id_sets(lists: IdLists | None, rows: int, field: str) -> IdSets | None:
+    if lists is None:
+        return None
+    if isinstance(lists, IdSets):
+        return _checked_sets(lists, rows, field)
+    each = _by_row(lists, rows, field, "iu", ALLOWED)
+    ids = np.concatenate([row.astype(np.int64) for row in each])
+    _check_range(ids, field)
+    return IdSets(_offsets([len(row) for row in each]), ids.astype(np.int32))
+
+
+def _by_row(
+    lists: Any, rows: int, field: str, kinds: str, allowed: str
+) -> list[np.ndarray[Any, Any]]:
+    """A vector of numbers of numpy's `kinds` for each row, of nested lists or of one for all."""
+    if hasattr(lists, "__array__"):
+        lists = np.asarray(lists)
+    try:
+        nested = [hasattr(row, "__len__") for row in lists]
+        if isinstance(lists, str | bytes) or any(nested) != all(nested) * bool(nested):
+            raise TypeError
+        if not any(nested):
+            return [_vector(lists, kinds)] * rows
+        if len(lists) != rows:
+            got = f"{len(lists)} lists"
+            raise InvalidRequest(field, got, f"{rows}, one for each row of hidden")
+        return [_vector(row, kinds) for row in lists]
+    except (TypeError, OverflowError) as error:
+        raise InvalidRequest(field, f"{lists!r:.80}", allowed) from error
+
+
+def _vector(values: Any, kinds: str) -> np.ndarray[Any, Any]:
+    """TypeError unless `values` are numbers of one of numpy's `kinds`, truth values aside."""
+    if isinstance(values, list | tuple) and bool in map(type, values):
+        raise TypeError
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise TypeError from error
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in kinds or array.ndim != 1:
+        raise TypeError
+    return array
+
+
+def _checked_sets(sets: IdSets, rows: int, field: str) -> IdSets:
+    offsets, ids = (np.asarray(array) for array in sets)
+    if offsets.dtype.kind not in "iu" or offsets.shape != (rows + 1,):
+        got = f"{offsets.dtype} {list(offsets.shape)}"
+        raise InvalidRequest(f"{field}.offsets", got, f"integers [{rows + 1}], rows of hidden + 1")
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        raise InvalidRequest(f"{field}.ids", f"{ids.dtype} {list(ids.shape)}", "integers [n]")
+    wide = offsets.astype(np.int64)
+    if wide[0] != 0 or wide[-1] != ids.size or (np.diff(wide) < 0).any():
+        allowed = f"from 0 to {ids.size}, the number of ids, never falling"
+        raise InvalidRequest(f"{field}.offsets", f"{wide[0]} .. {wide[-1]}", allowed)
+    _check_range(ids, f"{field}.ids")
+    return IdSets(
+        np.ascontiguousarray(offsets, np.int32), np.ascontiguousarray(ids.astype(np.int32))
+    )
+
+
+def _check_range(ids: np.ndarray, field: str) -> None:
+    if ids.size and (ids.min() < 0 or ids.max() > np.iinfo(np.int32).max):
+        raise InvalidRequest(field, f"{ids.min()} .. {ids.max()}", "ids of the vocabulary")
+
+
+def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | None:
+    """float32, one for each id of `biased`."""
+    field, allowed = "constraints.bias", "a finite number for each biased id; `banned` forbids"
+    if biased is None:
+        if bias is not None:
+            raise InvalidRequest(field, "values", "none without constraints.biased")
+        return None
+    if bias is None:
+        raise InvalidRequest(field, "nothing", allowed)
+    rows = 1 if isinstance(lists, IdSets) else len(biased.offsets) - 1
+    each = _by_row(bias, rows, field, "iuf", allowed)
+    with np.errstate(over="ignore"):  # what overflows becomes infinite, which is refused
+        values = np.concatenate(each).astype(np.float32)
+    lengths = [biased.ids.size] if isinstance(lists, IdSets) else np.diff(biased.offsets).tolist()
+    if [len(row) for row in each] != lengths:
+        raise InvalidRequest(field, f"{values.size} values", f"{biased.ids.size}, one for each id")
+    if not np.isfinite(values).all():
+        raise InvalidRequest(field, "NaN or infinity", allowed)
+    return values
+
+
+def _require_distinct(sets: IdSets | None, field: str) -> None:
+    """InvalidRequest if a row has an id twice: it would have two biases."""
+    if sets is None:
+        return
+    rows = np.repeat(np.arange(len(sets.offsets) - 1), np.diff(sets.offsets))
+    order = np.lexsort((sets.ids, rows))
+    ids, rows = sets.ids[order], rows[order]
+    twice = np.flatnonzero((np.diff(ids) == 0) & (np.diff(rows) == 0))
+    if twice.size:
+        got = f"{ids[twice[0]]} twice in row {rows[twice[0]]}"
+        raise InvalidRequest(field, got, "distinct ids in each row")
+
+
+def _penalty(penalty: Any) -> float:
+    number = isinstance(penalty, Real) and not isinstance(penalty, bool)
+    if not number or not isfinite(penalty) or not 1 / WIDEST_PENALTY <= penalty <= WIDEST_PENALTY:
+        allowed = f"a number from {1 / WIDEST_PENALTY:g} to {WIDEST_PENALTY:g}; 1 changes nothing"
+        raise InvalidRequest("constraints.repetition_penalty", repr(penalty), allowed)
+    return float(penalty)

@@ -1,0 +1,199 @@
+"""The one protocol that in-process and remote decoders share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Literal, NamedTuple, Protocol, TypedDict, Unpack
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import (
+    ArrayLike,
+    BeamStepReply,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+)
+
+AUTO = "AUTO"  # instead of a head's name: the cheapest operating point that is precise enough
+
+NormalizerName = Literal["candidates", "lowrank", "sampled", "certified", "exact"]
+KnobValues = tuple[tuple[str, float], ...]  # in order of their names
+
+# Codes of decoder.proto's Normalizer; a test compares them.
+NORMALIZER_CODES = {"candidates": 1, "lowrank": 2, "sampled": 3, "certified": 4, "exact": 5}
+
+
+class Target(TypedDict, total=False):
+    """Which index answers a request, and how: keywords of every method of a decoder.
+
+    `model` is "name", "name@version" or "name:alias" (empty: the only one there is).
+
+    `head` empty or "AUTO" is the cheapest measured operating point, for as many rows, whose
+    P@k meets `min_precision`, k being rounded up to 1, 5 or 10, or that proves its answers, if
+    `exact`; with neither, that meets the target that the index was built for, and without one
+    the index's default head. Beyond k = 10 only a proof meets a `min_precision`. A head by name
+    answers at its stored knobs, but for those in `knobs`; so does the default head, where
+    `knobs` come without a name. The answer names head and knobs.
+
+    `normalizer` says how log Z is found. None: `topk` finds none; `score`, `beam_step` and `sample`
+    take what fits the index and the head, and the answer names it.
+    """
+
+    model: str
+    head: str
+    knobs: Mapping[str, float] | None
+    min_precision: float | None
+    exact: bool
+    normalizer: NormalizerName | None
+
+
+class Aim(NamedTuple):
+    """What a target asks for: AUTO at a precision (None: the index's own target), or a point."""
+
+    automatic: bool
+    precision: float | None
+    head: str
+    knobs: KnobValues
+    normalizer: str  # "" for none
+
+
+class Decoder(Protocol):
+    """Answers requests about the next tokens; B rows of hidden size D over V ids.
+
+    Every method raises InvalidRequest naming the field at fault. Constraints say what may be
+    answered; the answer is exact over what remains.
+    """
+
+    def topk(
+        self,
+        hidden: ArrayLike,
+        k: int,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> TopKReply:
+        """The k best tokens of each row of `hidden` [B, D] or [D].
+
+        A log Z that is asked for is that of all V logits, or of what the constraints leave.
+        """
+        ...
+
+    def score(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> ScoreReply:
+        """Log-probabilities of `targets`, ids [B, T] or [B], under what the constraints leave."""
+        ...
+
+    def sample(
+        self,
+        hidden: ArrayLike,
+        samples: int = 1,
+        *,
+        seeds: ArrayLike | None = None,
+        step: int = 0,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> SampleReply:
+        """`samples` independent draws for each row, from softmax(logits / temperature).
+
+        After the temperature only the `top_k` best ids remain (0: all), of those the least set
+        with a probability of at least `top_p`, and those at least `min_p` as probable as the best.
+        Temperature 0 answers the best id.
+
+        A draw depends on the row's own seed (uint64 [B]; one number is meant for every row; None
+        draws fresh ones), on `step` and on its place among the row's draws: neither on the other
+        rows, nor on how many draws follow. Equal arguments, version, head and knobs draw equal ids.
+        """
+        ...
+
+    def beam_step(
+        self,
+        hidden: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        beams_in: int,
+        beams_out: int,
+        lengths: ArrayLike | None = None,
+        finished: ArrayLike | None = None,
+        eos_ids: Sequence[int] = (),
+        length_alpha: float = 0.0,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> BeamStepReply:
+        """One step of a beam search: the `beams_out` best continuations of each group.
+
+        `hidden` has G x `beams_in` rows, group by group, one a hypothesis, with its score so far
+        (None: 0), its length in tokens (None: 0) and whether it has finished (None: it has not).
+        A continuation's score is that of its hypothesis plus logit - log Z, log Z over all V ids
+        whatever the constraints say; where they leave fewer than `beams_out` ids, it continues
+        with those. A finished hypothesis continues as itself alone, with the first of `eos_ids`:
+        its log Z is NaN in the answer, and its row of `hidden` only has to be finite.
+
+        Ranked by score / ((5 + length) / 6)^length_alpha, equal ones by parent, then logit, then
+        id. Where a proven interval of log Z leaves an order open, the exact log Z settles it, and
+        is both its bounds in the answer.
+        """
+        ...
+
+
+def asked_precision(
+    head: str, knobs: Mapping[str, float] | None, min_precision: float | None, exact: bool
+) -> float | None:
+    """What AUTO is asked for: a precision, 1 for a proof, None for the index's own target.
+
+    InvalidRequest names the field that contradicts another, or holds no such value.
+    """
+    if type(exact) is not bool:
+        raise InvalidRequest("exact", repr(exact), "True or False")
+    if min_precision is not None:
+        number = type(min_precision) is float or (
+            isinstance(min_precision, Real) and not isinstance(min_precision, bool)
+        )
+        if not number or not 0 < min_precision <= 1:
+            raise InvalidRequest("min_precision", repr(min_precision), "a number in (0, 1]")
+        if exact:
+            raise InvalidRequest("min_precision", min_precision, "none beside exact")
+    if head not in ("", AUTO):
+        allowed = f"{AUTO!r}, or none, beside min_precision or exact"
+        raise InvalidRequest("head", repr(head), allowed)
+    if knobs:
+        raise InvalidRequest("knobs", f"{knobs!r:.80}", "none: AUTO chooses them")
+    if exact:
+        return 1.0
+    return None if min_precision is None else float(min_precision)
+
+
+UNAIMED = Aim(True, None, "", (), "")
+
+
+def aim_of(target: Target) -> Aim:
+    """What the keywords of a request ask for; InvalidRequest names the one at fault."""
+    if not target:
+        return UNAIMED
+    head, knobs = target.get("head", ""), target.get("knobs")
+    precision, exact = target.get("min_precision"), target.get("exact", False)
+    normalizer = target.get("normalizer") or ""
+    if precision is not None or exact is not False or head == AUTO:
+        return Aim(True, asked_precision(head, knobs, precision, exact), "", (), normalizer)
+    if head or knobs:
+        return Aim(False, None, head, knob_values(knobs), normalizer)
+    return Aim(True, None, "", (), normalizer)
+
+
+def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:
+    """Knobs in order of their names; InvalidRequest unless each is a number."""
+    try:
+        return tuple(sorted((str(name), float(value)) for name, value in (knobs or {}).items()))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidRequest("knobs", knobs, "a number for each knob's name") from error

@@ -1,0 +1,191 @@
+"""What `sample`, `score` and `beam_step` take beside hidden, checked in one place for all.
+
+In-process and remote decoders make these before anything is computed or sent.
+
+Shape letters: B batch rows, T targets, G groups of beams.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from math import isfinite
+from numbers import Real
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Bool, Float32, Int32, UInt64
+
+MOST_SAMPLES = 1 << 20  # draws of a row in one request
+MOST_BEAMS = 1 << 12
+MOST_STEPS = 1 << 64
+COLDEST, HOTTEST = 1e-5, 1e4  # temperatures beside 0
+STEEPEST = 10.0  # exponent of the length penalty
+
+
+class Sampling(NamedTuple):
+    """How to draw; see `Decoder.sample`."""
+
+    samples: int
+    seeds: UInt64  # [B]
+    step: int
+    temperature: float
+    top_k: int  # 0: all
+    top_p: float
+    min_p: float
+
+
+class Beams(NamedTuple):
+    """Hypotheses to be continued; see `Decoder.beam_step`."""
+
+    beams_in: int
+    beams_out: int
+    scores: Float32  # [B]
+    lengths: Int32  # [B]
+    finished: Bool  # [B]
+    eos_ids: tuple[int, ...]
+    length_alpha: float
+
+
+def sampling(
+    rows: int,
+    samples: int,
+    seeds: ArrayLike | None,
+    step: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+) -> Sampling:
+    """How to draw for that many rows of hidden; InvalidRequest names the field at fault."""
+    return Sampling(
+        whole("samples", samples, 1, MOST_SAMPLES),
+        _seeds(seeds, rows),
+        whole("step", step, 0, MOST_STEPS - 1),
+        _temperature(temperature),
+        whole("top_k", top_k, 0, np.iinfo(np.int32).max),
+        _number("top_p", top_p, np.nextafter(0.0, 1.0), 1.0),
+        _number("min_p", min_p, 0.0, 1.0),
+    )
+
+
+def beams(
+    rows: int,
+    scores: ArrayLike | None,
+    beams_in: int,
+    beams_out: int,
+    lengths: ArrayLike | None,
+    finished: ArrayLike | None,
+    eos_ids: Sequence[int],
+    length_alpha: float,
+) -> Beams:
+    """Hypotheses of that many rows of hidden; InvalidRequest names the field at fault."""
+    beams_in = whole("beams_in", beams_in, 1, MOST_BEAMS)
+    if rows % beams_in:
+        allowed = f"a divisor of the {rows} rows of hidden: one row a hypothesis"
+        raise InvalidRequest("beams_in", beams_in, allowed)
+    ready = Beams(
+        beams_in,
+        whole("beams_out", beams_out, 1, MOST_BEAMS),
+        _vector("scores", scores, rows, np.float32, "iuf"),
+        _vector("lengths", lengths, rows, np.int32, "iu"),
+        _vector("finished", finished, rows, np.bool_, "b"),
+        _eos(eos_ids),
+        _number("length_alpha", length_alpha, -STEEPEST, STEEPEST),
+    )
+    if not np.isfinite(ready.scores).all():
+        raise InvalidRequest("scores", "NaN or infinity", "finite numbers")
+    if (ready.lengths < 0).any():
+        raise InvalidRequest("lengths", int(ready.lengths.min()), "0 or more")
+    if ready.finished.any() and not ready.eos_ids:
+        raise InvalidRequest("eos_ids", "none", "at least one, where hypotheses have finished")
+    return ready
+
+
+def score_targets(targets: ArrayLike, rows: int) -> Int32:
+    """`targets` as int32 [B, T]; InvalidRequest if they are no integers of that many rows."""
+    allowed = f"integers [{rows}, T] or [{rows}], T >= 1"
+    try:
+        array = np.asarray(targets)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest("targets", "a ragged list", allowed) from error
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0 or len(array) != rows:
+        raise InvalidRequest("targets", f"{array.dtype} {list(array.shape)}", allowed)
+    if array.min() < 0 or array.max() > np.iinfo(np.int32).max:
+        raise InvalidRequest("targets", f"{array.min()} .. {array.max()}", "ids of the vocabulary")
+    return np.ascontiguousarray(array, np.int32)
+
+
+def whole(field: str, value: Any, low: int, high: int) -> int:
+    """`value` as an int between `low` and `high`; InvalidRequest otherwise."""
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        number = index(value)
+    except TypeError as error:
+        raise InvalidRequest(field, repr(value), f"a whole number, {low} to {high}") from error
+    if not low <= number <= high:
+        raise InvalidRequest(field, number, f"a whole number, {low} to {high}")
+    return number
+
+
+def _number(field: str, value: Any, low: float, high: float) -> float:
+    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if not number or not isfinite(value) or not low <= value <= high:
+        raise InvalidRequest(field, repr(value), f"a number, {low:g} to {high:g}")
+    return float(value)
+
+
+def _temperature(value: Any) -> float:
+    number = _number("temperature", value, 0.0, HOTTEST)
+    if 0 < number < COLDEST:
+        raise InvalidRequest("temperature", number, f"0, or {COLDEST:g} to {HOTTEST:g}")
+    return number
+
+
+def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
+    if seeds is None:
+        return np.frombuffer(secrets.token_bytes(8 * rows), np.uint64)
+    allowed = f"uint64 [{rows}], or one for all rows"
+    try:
+        # By way of objects: numpy makes floats of lists that mix small and large integers.
+        array: Any = seeds if isinstance(seeds, np.ndarray) else np.array(seeds, np.object_)
+        flat = [index(seed) for seed in array.ravel()]
+        ready = np.array(flat, np.uint64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest("seeds", f"{seeds!r:.80}", allowed) from error
+    if array.ndim == 0:
+        return np.full(rows, ready[0])
+    if array.size != rows:
+        raise InvalidRequest("seeds", f"{array.size} seeds", allowed)
+    return ready
+
+
+def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: str) -> Any:
+    """`values` as [B] of `dtype`, zeros for None, from numbers of one of numpy's `kinds`."""
+    if values is None:
+        return np.zeros(rows, dtype)
+    allowed = f"{np.dtype(dtype)} [{rows}], one for each row of hidden"
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(field, "a ragged list", allowed) from error
+    if array.dtype.kind not in kinds or array.size != rows:
+        raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
+    with np.errstate(over="ignore"):  # an infinity is for the caller to refuse
+        ready = np.ascontiguousarray(array.ravel(), dtype)
+    if array.dtype.kind in "iu" and (ready != array.ravel()).any() and dtype is np.int32:
+        raise InvalidRequest(field, f"{array.min()} .. {array.max()}", allowed)
+    return ready
+
+
+def _eos(eos_ids: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(whole("eos_ids", one, 0, np.iinfo(np.int32).max) for one in eos_ids)
+    except TypeError as error:
+        raise InvalidRequest("eos_ids", repr(eos_ids), "a list of ids") from error

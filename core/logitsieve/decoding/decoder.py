@@ -1,0 +1,211 @@
+"""The in-process decoder; the service answers through it too, so both agree bit for bit.
+
+Shape letters: B batch rows, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import isfinite
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import KnobValues, Target, aim_of
+from logitsieve.api.errors import InvalidKnob, ModelNotFound
+from logitsieve.api.requests import beams, sampling, score_targets
+from logitsieve.api.results import (
+    ArrayLike,
+    BeamStepReply,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+)
+from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
+from logitsieve.decoding.engine import Point
+from logitsieve.evaluation import OperatingPoint
+from logitsieve.gpu.tensors import is_tensor, rows_of, tensors_apart
+from logitsieve.heads._base.head import Head
+from logitsieve.index import Index
+
+if TYPE_CHECKING:
+    from logitsieve.gpu.decoding import CardDecoder
+
+# Operating points kept: clients use a handful, and a stream of fresh knobs must not grow memory.
+POINTS_KEPT = 64
+
+
+class LocalDecoder:
+    """Answers from one open index. Any number of threads may call it.
+
+    Raises IndexUnreadable if the index has a calibration.json that is not as a builder writes it.
+    """
+
+    def __init__(self, index: Index, *, name: str = "") -> None:
+        self.index = index
+        self.name = name or index.name
+        self.version = str(index.version)
+        self._names = ("", self.name, f"{self.name}@{self.version}")
+        self._head = lru_cache(maxsize=POINTS_KEPT)(self._make_head)
+        # (head or "", knobs in order of their names, normalizer or "") -> Point
+        self.point = lru_cache(maxsize=POINTS_KEPT)(self._make_point)
+        self.auto: Auto = read_auto(index, self._head, self._make_point)
+
+    @property
+    def takes_tensors(self) -> bool:
+        """Whether tensors on the index's card are answered in tensors (docs/gpu.md)."""
+        return self.index.device != "cpu"
+
+    @property
+    def _card(self) -> CardDecoder:
+        """What answers these; only where there is a card is PyTorch known to be installed."""
+        from logitsieve.gpu.decoding import CardDecoder
+
+        return CardDecoder(self)
+
+    @property
+    def points(self) -> tuple[OperatingPoint, ...]:
+        """The measured points that AUTO chooses among; none where the index was not calibrated."""
+        return self.auto.points
+
+    def topk(
+        self,
+        hidden: ArrayLike,
+        k: int,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> TopKReply:
+        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`.
+
+        Raises InvalidRequest naming the field, ModelNotFound unless `model` is this index.
+        """
+        if type(hidden) is not np.ndarray or hidden.ndim != 2:
+            hidden = rows_of(self.index, hidden)
+            if is_tensor(hidden):
+                return self._card.topk(hidden, k, constraints, target)
+        return self.point_at(target, len(hidden), k).topk(hidden, k, constraints)
+
+    def score(
+        self,
+        hidden: ArrayLike,
+        targets: ArrayLike,
+        *,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> ScoreReply:
+        """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
+        hidden = rows_of(self.index, hidden)
+        if is_tensor(hidden):
+            return self._card.score(hidden, targets, constraints, target)
+        ready = score_targets(targets, len(hidden))
+        return self.point_at(target, len(hidden), 1).score(hidden, ready, constraints)
+
+    def sample(
+        self,
+        hidden: ArrayLike,
+        samples: int = 1,
+        *,
+        seeds: ArrayLike | None = None,
+        step: int = 0,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> SampleReply:
+        """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
+        hidden = rows_of(self.index, hidden)
+        rows, (own, given) = len(hidden), tensors_apart(hidden, seeds=seeds)
+        ready = sampling(rows, samples, own["seeds"], step, temperature, top_k, top_p, min_p)
+        if is_tensor(hidden):
+            return self._card.sample(hidden, ready, given.get("seeds"), constraints, target)
+        return self.point_at(target, rows, 1).sample(hidden, ready, constraints)
+
+    def beam_step(
+        self,
+        hidden: ArrayLike,
+        scores: ArrayLike | None = None,
+        *,
+        beams_in: int,
+        beams_out: int,
+        lengths: ArrayLike | None = None,
+        finished: ArrayLike | None = None,
+        eos_ids: Sequence[int] = (),
+        length_alpha: float = 0.0,
+        constraints: Constraints | None = None,
+        **target: Unpack[Target],
+    ) -> BeamStepReply:
+        """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
+        hidden = rows_of(self.index, hidden)
+        rows, vectors = len(hidden), {"scores": scores, "lengths": lengths, "finished": finished}
+        own, given = tensors_apart(hidden, **vectors)
+        ready = beams(
+            rows, **own, beams_in=beams_in, beams_out=beams_out, eos_ids=eos_ids,
+            length_alpha=length_alpha,
+        )  # fmt: skip
+        if is_tensor(hidden):
+            return self._card.beam_step(hidden, ready, given, constraints, target)
+        k = min(beams_out, self.index.vocab_size)
+        return self.point_at(target, rows, k).beam_step(hidden, ready, constraints)
+
+    def point_at(self, target: Target, rows: int, k: int) -> Point:
+        """What answers a request for `k` ids of each of `rows` rows."""
+        if (model := target.get("model", "")) not in self._names:
+            raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
+        aim = aim_of(target)
+        if not aim.automatic:
+            return self.point(aim.head, aim.knobs, aim.normalizer)
+        auto = self.auto
+        return auto.point(auto.kind(rows, k, aim.precision), aim.precision, aim.normalizer)
+
+    def measure_again(self, pause: Pause = lambda seconds: False) -> bool:
+        """Time every operating point on this machine; AUTO chooses by that from then on.
+
+        On the contexts that the index keeps for it: False if it keeps none. `pause` is called after
+        each measurement with the seconds it took, and ends it all by True: then nothing changes.
+        The index itself is not written to. Precision does not depend on the machine.
+        """
+        points = measure_again(self.index, self.auto, self._head, pause)
+        if points is not None:
+            old, self.auto = self.auto, self.auto.over(points)
+            old.point.cache_clear()  # what it keeps would outlive `close`
+        return points is not None
+
+    def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Compile every kernel a request may need, so that none waits for a compiler."""
+        self.index.warm(progress)
+        zeros = np.zeros((1, self.index.dim), np.float32)
+        unbiased = Constraints(biased=[0], bias=[0.0])
+        self.topk(zeros, 1, constraints=unbiased, normalizer="sampled")
+        self.beam_step(zeros, beams_in=1, beams_out=1)
+        self.sample(zeros, top_p=0.5)
+        for head in self.index.heads:
+            self.sample(zeros, head=head)
+        if "svd" in self.index.heads:
+            self.topk(zeros, 1, normalizer="lowrank")
+        if self.takes_tensors:
+            self._card.warm()
+
+    def close(self) -> None:
+        """Let go of the index and of all that was made from it; nobody may be asking by then."""
+        self.auto.point.cache_clear()
+        self.point.cache_clear()
+        self._head.cache_clear()
+        self.index.close()
+
+    def _make_head(self, name: str, knobs: KnobValues) -> Head:
+        head = self.index.head(name)
+        for knob, value in knobs:
+            if knob not in head.knob_table:
+                known = ", ".join(head.knob_table) or "no knobs"
+                raise InvalidKnob(f"knobs.{knob}", value, known)
+            if not isfinite(value):
+                raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
+        return head.with_knobs(**dict(knobs))
+
+    def _make_point(self, head: str, knobs: KnobValues, normalizer: str) -> Point:
+        return Point(self.name, self.index, self._head(head, knobs), normalizer)

@@ -1,0 +1,145 @@
+"""The ids that top-k, top-p and min-p leave, by Hugging Face's definitions and in its order.
+
+Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p). Top-k keeps exactly k, ties by the lower
+id. A nucleus is decided by what log Z is proven to lie between, where that leaves it open by the
+exact one, in float64, and where that cannot say either by all logits: never guessed.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, L ids of all lists.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from logitsieve.api.requests import Sampling
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.decoding.constrained import Best, best_edited
+from logitsieve.decoding.logit_edits import Edits, offsets_of, unedited
+from logitsieve.decoding.normalizers import with_proof
+from logitsieve.heads._base.head import Head
+from logitsieve.heads.exact import ExactHead
+from logitsieve.index import Index
+from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists
+
+FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next
+
+
+class Lists(NamedTuple):
+    """Row r's ids are ids[offsets[r]:offsets[r+1]], best first."""
+
+    offsets: Int64  # [B+1]
+    ids: Int32  # [L]
+    logits: Float64  # [L]
+    exact: Bool  # [B] they are the full softmax's, proven
+    scanned: Int32  # [B] all V where the exact log Z decided
+    fallback: Bool  # [B] rows that the head handed to its fallback
+
+
+def shortlist(
+    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None
+) -> Lists:
+    """What remains of each row of hidden [B, D] after the filters; one id at temperature 0.
+
+    Lists grow until what remains is on them, each row's for itself, so that they do not depend on
+    the batch.
+    """
+    rows, size = len(hidden), index.vocab_size
+    edits = unedited(rows) if edits is None else edits
+    limits, wanted = _limits(how, edits.remaining(size), edits.only)
+    masses = _Masses(index, head, hidden, how, edits)
+    pieces, pending = [], np.arange(rows)
+    while pending.size:
+        part = edits.rows(pending)
+        best = best_edited(index.softmax, head, hidden[pending], wanted[pending], part)
+        masses.find(pending[wanted[pending] < limits[pending]])
+        others = limits[pending] - wanted[pending]
+        lengths = _cut(best, wanted[pending], others, how, masses.log_z[pending])
+        settled, open_, computed = lengths > 0, lengths == OPEN, masses.computed[pending]
+        pieces.append((pending[settled], best.rows(settled), lengths[settled]))
+        masses.compute(pending[open_ & ~computed])
+        short = pending[(lengths == SHORT) | (open_ & computed)]
+        wanted[short] = np.minimum(GROWTH * wanted[short], limits[short])
+        pending = pending[~settled]
+    return _joined(rows, pieces, np.where(masses.computed, size, 0))
+
+
+def _limits(how: Sampling, remaining: Int64, only: Bool) -> tuple[Int64, Int64]:
+    """[B] how many ids there are to choose from at most, and how many to look at first."""
+    if how.temperature == 0.0:
+        remaining = np.minimum(remaining, 1)
+    if how.top_k > 0:
+        remaining = np.minimum(remaining, how.top_k)
+    whole = only | (how.top_k > 0) | (how.top_p == 1.0 and how.min_p == 0.0)
+    return remaining, np.where(whole, remaining, np.minimum(remaining, FIRST))
+
+
+class _Masses:
+    """What the log Z of each row is known to lie between, where top-p asks for it."""
+
+    def __init__(
+        self, index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits
+    ) -> None:
+        self._asked = index, head, hidden, edits
+        self._how = how
+        self.log_z = np.full((len(hidden), 2), np.nan)
+        self.computed = np.zeros(len(hidden), np.bool_)  # exactly
+
+    def find(self, rows: Int64) -> None:
+        """By proven bounds, if the index has them, where nothing is known yet."""
+        rows = rows[np.isnan(self.log_z[rows, 0])]
+        index, head, hidden, edits = self._asked
+        if not rows.size or self._how.top_p == 1.0:
+            return
+        if "certified" not in index.heads:
+            self.compute(rows)
+            return
+        scale = 1.0 / self._how.temperature
+        found = with_proof(index, head, hidden[rows], 1, edits.rows(rows), scale)
+        self.log_z[rows, 0], self.log_z[rows, 1] = found.low, found.high
+
+    def compute(self, rows: Int64) -> None:
+        """Exactly; `rows` do not name all that may be answered."""
+        if not rows.size:
+            return
+        index, _, hidden, edits = self._asked
+        exact, seeds = cast(ExactHead, index.head("exact")), np.zeros(rows.size, np.uint64)
+        scale, edited = 1.0 / self._how.temperature, edits.rows(rows)[:3]
+        log_z = exact.draw(hidden[rows], 0, seeds, 0, scale, edited)[1]
+        self.log_z[rows], self.computed[rows] = log_z[:, None], True
+
+
+def _cut(best: Best, wanted: Int64, others: Int64, how: Sampling, log_z: Float64) -> Int64:
+    lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
+    offsets, logits = offsets_of(wanted), best.logits[_within(best, wanted)]
+    cut_lists(offsets, logits, others, scale, how.top_p, how.min_p, log_z, lengths)
+    return lengths
+
+
+def _within(best: Best, lengths: Int64) -> Bool:
+    """[B, K] the first lengths[r] places of each row."""
+    return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])
+
+
+def _joined(rows: int, pieces: list[tuple[Int64, Best, Int64]], computed: Int64) -> Lists:
+    """Settled rows in their order; `computed` logits were scanned beside the head's."""
+    owners = np.concatenate([np.repeat(owner, lengths) for owner, _, lengths in pieces])
+    order = np.argsort(owners, kind="stable")
+    kept = [_within(best, lengths) for _, best, lengths in pieces]
+    ids, logits = (
+        np.concatenate([best[field][mask] for (_, best, _), mask in zip(pieces, kept, strict=True)])
+        for field in range(2)
+    )
+    by_row = np.argsort(np.concatenate([owner for owner, _, _ in pieces]))
+    exact, scanned, fallback = (
+        np.concatenate([best[field] for _, best, _ in pieces])[by_row] for field in range(2, 5)
+    )
+    return Lists(
+        offsets_of(np.bincount(owners, minlength=rows)),
+        ids[order].astype(np.int32),
+        logits[order],
+        exact,
+        np.maximum(scanned, computed).astype(np.int32),
+        fallback,
+    )

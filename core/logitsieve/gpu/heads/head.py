@@ -1,0 +1,232 @@
+"""What every head on a card shares: batches in buckets, arrays or tensors, in and out.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from functools import cached_property, partial
+from threading import local
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, TopK
+from logitsieve.gpu.device import using
+from logitsieve.gpu.plans import Found, Plan, above, empty_found
+from logitsieve.gpu.plans.exact import fits
+from logitsieve.gpu.resident import Card
+from logitsieve.gpu.runner import Runner
+from logitsieve.heads._base.fallback_head import BackedHead
+from logitsieve.heads._base.head import Head, checked_k, checked_knobs, ready_request, refuse_row
+from logitsieve.heads._base.spec import Part
+
+LARGEST_BUCKET = 256  # rows at once; more are answered in turns
+RUNNERS_KEPT = 32  # of a head in a thread: buckets times ks
+WARM_K = (1, 5, 10)
+
+
+def nothing(plan: Any, part: slice) -> None:
+    """What most plans read besides hidden."""
+
+
+class Asked(NamedTuple):
+    """What is to be found for rows of hidden."""
+
+    name: tuple[object, ...]  # of plans that are alike but for their size
+    plan: Callable[[Tensor], Plan]
+    fill: Callable[[Any, slice], None] = nothing  # writes what else the plan reads for those rows
+    most: int = LARGEST_BUCKET  # rows at once
+
+    def filling(self, part: slice) -> Callable[[Any], None]:
+        """`fill` for those rows."""
+        return lambda plan: self.fill(plan, part)
+
+
+def turns(rows: int, most: int) -> Iterator[slice]:
+    """Buckets of at most so many rows, answered one after the other."""
+    for start in range(0, rows, most):
+        yield slice(start, min(rows, start + most))
+
+
+def refuse_unanswered(bad: Bool) -> None:
+    """InvalidRequest for the first row of hidden that `bad` [B] marks."""
+    if bad.any():
+        refuse_row(int(bad.argmax()))
+
+
+class CardHead(ABC):
+    """The head `kind` whose answers a card finds. Immutable; any number of threads may call it."""
+
+    borrows: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, kind: type[Head], card: Card, knobs: Mapping[str, float]) -> None:
+        self._kind, self._card = kind, card
+        self.name, self.knob_table, self.proves = kind.name, kind.knob_table, kind.proves
+        self.part: Part | None = kind.part
+        self._arrays = card.parts[kind.part.name] if kind.part else {}
+        self._local = local()
+        self.knobs = self._held(checked_knobs(self.knob_table, {}, knobs))
+
+    @abstractmethod
+    def plan(self, hidden: Tensor, k: int) -> Plan:
+        """What answers hidden [B, D] with k ids a row."""
+
+    def _held(self, knobs: Mapping[str, float]) -> Mapping[str, float]:
+        """The knobs within what the arrays have."""
+        if issubclass(self._kind, BackedHead):
+            return self._kind.held(knobs, self._arrays, self._card.softmax)
+        return dict(knobs)
+
+    def fits(self, k: int) -> bool:
+        """Whether a plan finds so many answers; else the head on the host does."""
+        return fits(self._vocab_size, k)
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
+        held = self._held(checked_knobs(self.knob_table, self.knobs, knobs))
+        if held == self.knobs:
+            return self  # with what it has captured
+        other = copy(self)
+        other._local = local()
+        other.__dict__.pop("plain", None)
+        other.knobs = held
+        return other
+
+    def topk(self, hidden: ArrayLike, k: int, *, check: bool = False) -> TopK:
+        """The k best tokens of each row of `hidden` [B, D] or [D].
+
+        A tensor on the card is answered in tensors there, and nothing is waited for: a row that
+        is not finite, or too large, has ids of -1, logits of NaN and exact False, or raises with
+        `check`, which does wait. Anything else is answered in arrays, and raises InvalidRequest for
+        such a row. More answers than a card's kernels find (64, or so many that the vocabulary has
+        no 16 ids for each two) come from the host.
+        """
+        if (there := self.rows_there(hidden)) is not None:
+            return self._tensors(there, k, check)
+        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        if not self.fits(k):
+            return self.plain.topk(hidden, k)
+        found = (
+            np.empty((rows, k), np.int32),
+            np.empty((rows, k), np.float32),
+            np.empty(rows, np.bool_),
+            np.empty(rows, np.int32),
+        )
+        self._find_arrays(Asked(("topk", k), partial(self.plan, k=k)), hidden, found)
+        refuse_unanswered(found[0][:, 0] < 0)
+        return TopK(*found)
+
+    def rows_there(self, hidden: ArrayLike) -> Tensor | None:
+        """[B, D] of a tensor on the card, and None for anything else.
+
+        InvalidRequest names what is wrong with it.
+        """
+        if isinstance(hidden, Tensor) and hidden.device == self.device:
+            return self._ready(hidden)
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        """The card."""
+        return self._card.device
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """What kernels for this head's card are launched within; raises as `using` does."""
+        with using(self.device), self._card.turn:
+            yield
+
+    def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
+        k, rows = checked_k(k, self._vocab_size), len(hidden)
+        if self.fits(k):
+            found = empty_found(rows, k, hidden.device)
+            self._find_tensors(Asked(("topk", k), partial(self.plan, k=k)), hidden, found)
+        else:
+            found = self._from_host(hidden, k)
+        if check:
+            refuse_unanswered((found.ids[:, 0] < 0).cpu().numpy())
+        return TopK(found.ids, found.logits, found.exact.bool(), found.scanned)  # type: ignore[arg-type]
+
+    def _from_host(self, hidden: Tensor, k: int) -> Found:
+        """The host's answers; rows that it would refuse are as the card has them."""
+        rows = hidden.float().cpu()
+        good = torch.isfinite(rows).all(1) & (rows.double().norm(dim=1) < 1e30)
+        found = empty_found(len(rows), k, torch.device("cpu"))
+        found.ids.fill_(-1), found.logits.fill_(torch.nan)
+        found.exact.zero_(), found.scanned.zero_()
+        if good.any():
+            top = self.plain.topk(rows[good].numpy(), k)
+            for mine, theirs in zip(found, top, strict=True):
+                mine[good] = torch.from_numpy(theirs).to(mine.dtype)
+        return Found(*(each.to(hidden.device) for each in found))
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """Every row of W that the head on the host would look at, with exact logits, in arrays."""
+        return self.plain.candidates(hidden, k)
+
+    @cached_property
+    def plain(self) -> Head:
+        """The same head on the host, over the same arrays; made when first asked for."""
+        return self._card.plain(self.name, self.knobs)
+
+    def warm(self) -> None:
+        """Compile and capture what batches up to the largest bucket need, for the usual ks."""
+        buckets = [1 << power for power in range(LARGEST_BUCKET.bit_length())]
+        for rows in buckets if self._card.graphs else [1]:
+            for k in WARM_K:
+                if self.fits(k):
+                    self._runner(Asked(("topk", k), partial(self.plan, k=k)), rows)
+
+    def _find_arrays(self, asked: Asked, hidden: Float32, found: Sequence[np.ndarray]) -> None:
+        """What `asked` makes of the rows of hidden [B, D], a bucket at a time."""
+        for part in turns(len(hidden), asked.most):
+            runner = self._runner(asked, part.stop - part.start)
+            answers = runner.answer_host(hidden[part], asked.filling(part))
+            for mine, theirs in zip(found, answers, strict=True):
+                mine[part] = theirs
+
+    def _find_tensors(self, asked: Asked, hidden: Tensor, found: Sequence[Tensor]) -> None:
+        """The same on the card; nothing is waited for."""
+        for part in turns(len(hidden), asked.most):
+            runner = self._runner(asked, part.stop - part.start)
+            own = [each[part] for each in found]
+            runner.answer(hidden[part], own, asked.filling(part))
+
+    def _runner(self, asked: Asked, rows: int) -> Runner:
+        """This thread's runner for so many rows, made when first asked for."""
+        runners: OrderedDict[tuple[object, ...], Runner] = self._local.__dict__.setdefault(
+            "runners", OrderedDict()
+        )
+        key = (*asked.name, above(rows))
+        runner = runners.pop(key, None) or Runner(self._card, asked.plan, above(rows))
+        runners[key] = runner
+        if len(runners) > RUNNERS_KEPT:
+            runners.popitem(last=False)
+        return runner
+
+    def _ready(self, hidden: Tensor) -> Tensor:
+        """[B, D] of a floating type; InvalidRequest names what is wrong."""
+        rows = hidden[None] if hidden.ndim == 1 else hidden
+        if rows.ndim != 2 or rows.shape[1] != self._dim or not len(rows):
+            got = f"shape {list(hidden.shape)}"
+            raise InvalidRequest("hidden", got, f"[B, {self._dim}] or [{self._dim}], B >= 1")
+        if not rows.is_floating_point():
+            raise InvalidRequest("hidden", f"dtype {rows.dtype}", "a floating type")
+        return rows.detach()
+
+    @property
+    def _dim(self) -> int:
+        return self._card.matrix.dim
+
+    @property
+    def _vocab_size(self) -> int:
+        return self._card.matrix.rows

@@ -1,0 +1,110 @@
+"""What a context is to the sketch: its fifteen-bit codes in two planes of bytes, and its factors.
+
+sketch/sketch.py's `describe` with the rounding of this card; docs/certified.md has the terms.
+
+Shape letters: B rows of hidden, D hidden size, M coordinates coded, T bytes of a row of codes.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from logitsieve.gpu.kernels.check_finite import LARGEST, admissible
+from logitsieve.gpu.kernels.rows import norm_of
+from logitsieve.gpu.kernels.status import PASSED_ON, REFUSED, WANTED
+
+# Of a row's factors, float64: upper = estimate + s ERROR + n REST, and the MARGIN of a threshold.
+SCALE, ERROR, REST, MARGIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+FACTORS = tl.constexpr(4)
+
+LARGEST_CODE = tl.constexpr(16256.0)  # kernels/simd/planes.py: 128 * 127
+LEAST, MOST = tl.constexpr(1e-30), tl.constexpr(1e30)  # between which a scale is a normal number
+NORMAL = tl.constexpr(1e-37)  # kernels/sketch/sketch.py: what float32 rounds by 2^-24 of itself
+ROUNDED = tl.constexpr(1.000001)
+
+
+@triton.jit
+def describe_kernel(
+    hidden, rotated, limits, terms, planes, factors, status, D, M,
+    WIDTH: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """planes [B, 2, T] int8, factors [B, FACTORS] and status [B].
+
+    A row is REFUSED if it is not finite or too large, and PASSED_ON where float32 could not hold
+    what a bound is summed from. AGAIN: as a fallback, for rows that were PASSED_ON.
+    """
+    row, passed = tl.program_id(0).to(tl.int64), True
+    if AGAIN:
+        passed = tl.load(status + row) == PASSED_ON
+    if passed:
+        norm = norm_of(hidden + row * D, D)
+        state = tl.full([], REFUSED, tl.int32)
+        if admissible(norm, limits):
+            state = tl.full([], PASSED_ON, tl.int32)
+            if norm * tl.load(terms + 5) <= LARGEST:
+                own, high = rotated + row * D, planes + row * 2 * WIDTH
+                summed = _describe(
+                    own, norm, limits, terms, high, high + WIDTH,
+                    factors + row * FACTORS, D, M, WIDTH, BLOCK,
+                )  # fmt: skip
+                state = tl.where(summed <= LARGEST, WANTED, PASSED_ON)
+        tl.store(status + row, state)
+
+
+@triton.jit
+def _describe(
+    rotated, norm, limits, terms, high, low, factors, D, M,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write a row's codes and factors; the largest of what is summed for a bound."""
+    kappa, most, left = tl.load(terms), tl.load(terms + 1), tl.load(terms + 2)
+    frobenius = tl.load(terms + 5)
+    off = tl.load(terms + 6) * frobenius * norm
+    # What underflows in D products, and in the parts that they are split into.
+    off += 2.0**-120 * D * (1.0 + frobenius + norm)
+    largest, far = _outline(rotated, D, M, BLOCK)
+    scale = tl.where((largest > LEAST) & (largest < MOST), largest / LARGEST_CODE, 0.0)
+    scale = scale.to(tl.float32).to(tl.float64)
+    squares, errors = _encode(rotated, scale, high, low, M, WIDTH, BLOCK)
+    length, rest = tl.sqrt(squares), tl.sqrt(far) * ROUNDED + off
+    error = kappa * length + most * (tl.sqrt(errors) * ROUNDED + off)
+    summed = tl.load(terms + 3) * ((kappa + most) * length + 2.0 * error)
+    summed += 2.0 * tl.load(terms + 4) * rest + tl.load(limits + 1)
+    exact = 1.01 * left * norm + 2.0**-52 * (D + 32) * (norm * tl.load(limits))
+    tl.store(factors + SCALE, scale)
+    tl.store(factors + ERROR, error + NORMAL)
+    tl.store(factors + REST, rest + NORMAL)
+    tl.store(factors + MARGIN, 2.0**-20 * summed + exact + 1e-30)
+    return summed
+
+
+@triton.jit
+def _outline(rotated, D, M, BLOCK: tl.constexpr):
+    """The largest magnitude of the coordinates coded, and the sum of the squares of the others."""
+    lane = tl.arange(0, BLOCK)
+    largest, squares = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+    for d in range(0, D, BLOCK):
+        c = tl.load(rotated + d + lane, mask=d + lane < D, other=0.0).to(tl.float64)
+        largest = tl.maximum(largest, tl.where(d + lane < M, tl.abs(c), 0.0))
+        squares += tl.where(d + lane < M, 0.0, c * c)
+    return tl.max(largest, 0), tl.sum(squares, 0)
+
+
+@triton.jit
+def _encode(rotated, scale, high, low, M, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Write codes r = 128 high + low; ||g||^2 and ||a - g||^2 of a and g = scale r."""
+    lane = tl.arange(0, BLOCK)
+    # A little less than 1 / scale, so that no code is above the largest.
+    factor = tl.where(scale > 0.0, (1.0 - 2.0**-20) / tl.where(scale > 0.0, scale, 1.0), 0.0)
+    squares, errors = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+    for d in range(0, WIDTH, BLOCK):
+        a = tl.load(rotated + d + lane, mask=d + lane < M, other=0.0).to(tl.float64)
+        r = tl.floor(a * factor + 0.5)
+        upper = tl.floor(r / 128.0 + 0.5)
+        tl.store(high + d + lane, upper.to(tl.int8), mask=d + lane < WIDTH)
+        tl.store(low + d + lane, (r - 128.0 * upper).to(tl.int8), mask=d + lane < WIDTH)
+        g = scale * r
+        squares += g * g
+        errors += (a - g) * (a - g)
+    return tl.sum(squares, 0), tl.sum(errors, 0)

@@ -1,0 +1,111 @@
+"""One pass over the sketch's codes: bounds of all logits with noise, and what they weigh.
+
+What perturb.py does with float32 logits, for draws without the rows of W: noise is added to the
+upper bound u of a logit, so that no perturbed logit is above its perturbed bound. Of each group and
+draw only the largest is kept.
+
+For log Z there are three sums over a group: of e^{scale u}, of e^{scale x'}, and of
+e^{scale (2 x' - u)}, x' being the estimate that lies in the middle between both bounds.
+
+Shape letters: B rows of hidden, V vocabulary, G groups of GROUP ids, N draws, T bytes of a row of
+codes.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from logitsieve.gpu.kernels.apply_edits import store_noisy_group
+from logitsieve.gpu.kernels.bounds import tile_bounds
+from logitsieve.gpu.kernels.edits import edits_of, first_of_group
+from logitsieve.gpu.kernels.scan_gumbel import group_sums, store_noisy
+from logitsieve.gpu.kernels.status import WANTED, any_of
+
+
+@triton.jit
+def envelope_kernel(
+    codes, scales, rests, bias, planes, factors, scale, seeds, step, maxima, sums, status,
+    B, V, G, draws,
+    WIDTH: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr,
+):  # fmt: skip
+    """maxima [B, N + 1, G]; sums [B, 3, G] relative to e^{scale times the largest of slot 0}.
+
+    Programs are (tiles of BLOCK_V ids, BLOCK_B rows). Blocks without a row WANTED are left out.
+    """
+    tile, block = tl.program_id(0), tl.program_id(1)
+    ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
+    if any_of(status, rows, B, WANTED):
+        estimates, uppers = tile_bounds(
+            codes, scales, rests, bias, planes, factors, ids, rows, B, V, WIDTH
+        )
+        count: tl.constexpr = BLOCK_V // GROUP
+        shape: tl.constexpr = [count, GROUP, BLOCK_B]
+        groups, wide = tile * count + tl.arange(0, count), rows.to(tl.int64)[None, :]
+        store_sums(
+            maxima + wide * (draws + 1) * G + groups[:, None],
+            sums + wide * 3 * G + groups[:, None],
+            tl.reshape(estimates, shape), tl.reshape(uppers, shape), tl.load(scale), G,
+            (groups < G)[:, None] & (rows < B)[None, :],
+        )  # fmt: skip
+        store_noisy(maxima, uppers, scale, seeds, step, tile, rows, B, G, draws, GROUP)
+
+
+@triton.jit
+def store_sums(maxima, sums, estimates, uppers, scale, G, real):
+    """The largest bound of groups [groups, ids, rows], and their three sums: all [groups, rows]."""
+    most, total = group_sums(uppers, scale)
+    least = tl.expand_dims(tl.where(most > float("-inf"), most, 0.0), 1)
+    some, factor = uppers > float("-inf"), scale.to(tl.float32)
+    # What is banned, or beyond V, has no bound from below either.
+    lowers = 2.0 * tl.where(some, estimates, 0.0) - tl.where(some, uppers, 0.0)
+    lowers = tl.where(some, lowers, float("-inf"))
+    tl.store(maxima, most, mask=real)
+    tl.store(sums, total, mask=real)
+    tl.store(sums + G, tl.sum(tl.exp((estimates - least) * factor), 1), mask=real)
+    tl.store(sums + 2 * G, tl.sum(tl.exp((lowers - least) * factor), 1), mask=real)
+
+
+@triton.jit
+def row_bounds(
+    codes, scales, rests, bias, planes, factors, offsets, edited, instead, row, ids, B, V,
+    WIDTH: tl.constexpr, EDITS: tl.constexpr,
+):  # fmt: skip
+    """float32 (estimates, uppers) [N] of ids [N] for one row: what edits name is its own bound."""
+    here = row.to(tl.int32) + tl.arange(0, 1)
+    near, above = tile_bounds(codes, scales, rests, bias, planes, factors, ids, here, B, V, WIDTH)
+    estimates, uppers = tl.reshape(near, [ids.shape[0]]), tl.reshape(above, [ids.shape[0]])
+    if EDITS:
+        named, value = edits_of(offsets, edited, instead, row, ids, ids < V)
+        estimates = tl.where(named, value.to(tl.float32), estimates)
+        uppers = tl.where(named, value.to(tl.float32), uppers)
+    return estimates, uppers
+
+
+@triton.jit
+def patch_envelope_kernel(
+    codes, scales, rests, bias, planes, factors, offsets, edited, instead, scale, seeds, step,
+    maxima, sums, status, B, V, G, draws,
+    WIDTH: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Groups of ids that edits change, once more; the programs of a row share its edits."""
+    row = tl.program_id(0).to(tl.int64)
+    start, end = tl.load(offsets + row), tl.load(offsets + row + 1)
+    end = tl.where(tl.load(status + row) == WANTED, end, start)
+    for place in range(start + tl.program_id(1), end, tl.num_programs(1)):
+        group, first = first_of_group(edited, place, start, GROUP)
+        if first:
+            ids = group * GROUP + tl.arange(0, GROUP)
+            estimates, uppers = row_bounds(
+                codes, scales, rests, bias, planes, factors, offsets, edited, instead, row, ids,
+                B, V, WIDTH, True,
+            )  # fmt: skip
+            alone, begin = tl.zeros([1, 1], tl.int64) + group, row * (draws + 1) * G
+            store_sums(
+                maxima + begin + alone, sums + row * 3 * G + alone,
+                tl.reshape(estimates, [1, GROUP, 1]), tl.reshape(uppers, [1, GROUP, 1]),
+                tl.load(scale), G, alone < G,
+            )  # fmt: skip
+            store_noisy_group(
+                maxima + begin + group, uppers, scale, seeds + row, step, group, G, draws, GROUP
+            )

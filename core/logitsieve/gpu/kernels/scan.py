@@ -1,0 +1,108 @@
+"""float32 logits of all rows of W, of which only the largest of each group of rows is kept.
+
+k groups have a logit of at least the k-th largest maximum, so that is a threshold for the k best
+ids; select.py takes the groups that may reach it. W is read once and V / GROUP numbers are written
+a row: there are no [B, V] logits in memory.
+
+Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of GROUP ids.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from logitsieve.gpu.kernels.rows import INTERPRETED, widened
+from logitsieve.gpu.kernels.status import PASSED_ON
+
+
+@triton.jit
+def scan_kernel(
+    weight, bias, hidden, status, maxima, B, V, D, G,
+    GROUP: tl.constexpr, AGAIN: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """maxima [B, G] of hidden [B, D]; programs are (tiles of BLOCK_V ids, BLOCK_B rows).
+
+    AGAIN: as a fallback. Blocks without a row that was PASSED_ON are left out.
+    """
+    tile, block = tl.program_id(0), tl.program_id(1)
+    ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
+    wanted = 1
+    if AGAIN:
+        states = tl.load(status + rows, mask=rows < B, other=0)
+        wanted = tl.sum((states == PASSED_ON).to(tl.int32), 0)
+    if wanted > 0:
+        logits = tile_logits(weight, bias, hidden, ids, rows, B, V, D, BLOCK_D)
+        store_maxima(maxima, logits, tile, rows, rows < B, G, GROUP)
+
+
+@triton.jit
+def tile_logits(weight, bias, hidden, ids, rows, B, V, D, BLOCK_D: tl.constexpr):
+    """float32 logits [ids, rows], -inf beyond V. One row is summed without the tensor cores."""
+    inside, real = ids < V, rows < B
+    starts, lane = weight + ids.to(tl.int64)[:, None] * D, tl.arange(0, BLOCK_D)
+    if rows.shape[0] == 1:
+        sums = tl.zeros([ids.shape[0], BLOCK_D], tl.float32)
+        row = hidden + tl.sum(rows, 0).to(tl.int64) * D
+        for d in range(0, D, BLOCK_D):
+            within = d + lane < D
+            mask = inside[:, None] & within[None, :]
+            w = widened(tl.load(starts + (d + lane)[None, :], mask=mask, other=0))
+            sums += w * tl.load(row + d + lane, mask=within, other=0.0)[None, :]
+        dots = tl.sum(sums, 1)[:, None]
+    else:
+        dots = tl.zeros([ids.shape[0], rows.shape[0]], tl.float32)
+        columns = hidden + rows.to(tl.int64)[None, :] * D
+        for d in range(0, D, BLOCK_D):
+            within = d + lane < D
+            mask = inside[:, None] & within[None, :]
+            w = tl.load(starts + (d + lane)[None, :], mask=mask, other=0)
+            h = tl.load(
+                columns + (d + lane)[:, None], mask=within[:, None] & real[None, :], other=0.0
+            )
+            dots = _add_dots(w, h, dots)
+    logits = dots + tl.load(bias + ids, mask=inside, other=0.0)[:, None]
+    return tl.where(inside[:, None], logits, float("-inf"))
+
+
+@triton.jit
+def _add_dots(w, h, dots):
+    """dots + w h on the tensor cores, whose factors have 11 bits (tf32) or 8 (bfloat16).
+
+    A weight of a half type is such a factor as it is, and h is the sum of two but for what
+    matrix.py calls DROPPED: so two products do, and bfloat16's take half the time of tf32's.
+    """
+    if w.dtype == tl.float32:
+        dots = tl.dot(w, h, dots, input_precision="tf32x3")
+    elif w.dtype == tl.float16:
+        high, wide = _cut(h, 0xFFFFE000), w.to(tl.float32)
+        dots = tl.dot(wide, high, dots, input_precision="tf32")
+        dots = tl.dot(wide, h - high, dots, input_precision="tf32")
+    else:
+        high = _cut(h, 0xFFFF0000)
+        low = _cut(h - high, 0xFFFF0000)
+        if INTERPRETED:
+            dots = tl.dot(widened(w), high, dots, input_precision="ieee")
+            dots = tl.dot(widened(w), low, dots, input_precision="ieee")
+        else:
+            factor = w.to(tl.bfloat16, bitcast=True)
+            dots = tl.dot(factor, high.to(tl.bfloat16), dots)
+            dots = tl.dot(factor, low.to(tl.bfloat16), dots)
+    return dots
+
+
+@triton.jit
+def _cut(values, bits: tl.constexpr):
+    """float32 without the bits that are not in `bits`: the next number towards zero."""
+    return (values.to(tl.uint32, bitcast=True) & bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def store_maxima(maxima, logits, tile, rows, real, G, GROUP: tl.constexpr):
+    """The largest of every GROUP ids of logits [ids, rows]."""
+    count: tl.constexpr = logits.shape[0] // GROUP
+    most = tl.max(tl.reshape(logits, [count, GROUP, logits.shape[1]]), 1)
+    groups = tile * count + tl.arange(0, count)
+    places = rows.to(tl.int64)[None, :] * G + groups[:, None]
+    tl.store(maxima + places, most, mask=(groups < G)[:, None] & real[None, :])

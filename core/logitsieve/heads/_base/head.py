@@ -1,0 +1,252 @@
+"""What every head is: the frozen softmax it answers for, and the methods it must have.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M ids a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+from operator import index
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidKnob, InvalidRequest
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, TopK
+from logitsieve.heads._base.spec import Arrays, Part, check_structure
+from logitsieve.kernels.topk.descriptor import matrix_record
+from logitsieve.kernels.topk.gather import csr_logits
+from logitsieve.utils.floats import STORED, widened
+from logitsieve.utils.hidden import as_hidden
+
+FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
+
+    `stored` is the matrix as it was given: float32, float16, or the bits of bfloat16 as uint16.
+    Whatever it is, logits are those of its values: float32 holds all of them.
+    """
+
+    stored: np.ndarray
+    bias: Float32
+
+    def __post_init__(self) -> None:
+        # Kernels read these arrays by address: what is not so would be read as if it were.
+        if self.stored.dtype not in STORED.values():
+            allowed = "float32, float16 or bfloat16 (as its uint16 view)"
+            raise InvalidRequest("weight", self.stored.dtype, allowed)
+        require_array("weight", self.stored, self.stored.dtype, (None, None))
+        require_array("bias", self.bias, FLOAT32, (len(self.stored),))
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return int(self.stored.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return int(self.stored.shape[1])
+
+    @cached_property
+    def weight(self) -> Float32:
+        """float32 [V, D], what the kernels read: `stored` itself, or its values, widened once."""
+        if self.stored.dtype == FLOAT32:
+            return self.stored
+        values = widened(self.stored)
+        values.flags.writeable = False
+        return values
+
+    @cached_property
+    def record(self) -> Int64:
+        """The matrix as the kernels take it, by the address of this array."""
+        return matrix_record(self.weight, self.bias)
+
+    def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
+        """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
+
+        InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
+        """
+        values = np.empty(ids.size, np.float64)
+        record = self.record
+        bad = csr_logits(record.ctypes.data, hidden, offsets, ids, values)
+        if bad >= 0:
+            refuse_row(bad)
+        return values
+
+    def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
+        """The same as answers have them: rounded to float32."""
+        return self.logits64(hidden, offsets, ids).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """A query-time setting: what it trades, the values it may take, and those worth trying."""
+
+    help: str
+    default: float
+    low: float
+    high: float
+    whole: bool = True  # whole numbers only
+    tried: tuple[float, ...] = ()  # by `tune` and the benchmarks
+
+
+class Head(Protocol):
+    """A way to find the largest logits. Immutable; any number of threads may call one head."""
+
+    name: ClassVar[str]
+    knob_table: ClassVar[Mapping[str, Knob]]
+    proves: ClassVar[bool]  # whether its own answers are proven exact
+    part: ClassVar[Part | None]  # the arrays it is made from
+    borrows: ClassVar[tuple[str, ...]]  # parts of other heads that it uses where the index has them
+
+    @property
+    def knobs(self) -> Mapping[str, float]:
+        """The operating point: every knob's present value."""
+        ...
+
+    @classmethod
+    def from_arrays(
+        cls,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head | None,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> Self:
+        """A head over its part's `arrays`; rows it cannot answer go to `fallback`.
+
+        Borrowed arrays are named "<part>.<array>".
+        """
+        ...
+
+    def with_knobs(self, **knobs: float) -> Self:
+        """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
+        ...
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
+        ...
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """Every row of W this head would look at to answer `topk`, with exact logits."""
+        ...
+
+    def warm(self) -> None:
+        """Compile (or load) every kernel this head uses, so that no request waits for it."""
+        ...
+
+
+def require_array(
+    field: str, array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int | None, ...]
+) -> None:
+    """InvalidRequest unless `array` is C-contiguous, of that dtype and shape (None: at least 1)."""
+    fits = array.ndim == len(shape) and all(
+        got == wanted if wanted is not None else got >= 1
+        for got, wanted in zip(array.shape, shape, strict=True)
+    )
+    if array.dtype != dtype or not array.flags.c_contiguous or not fits:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        got = f"{array.dtype} {list(array.shape)}"
+        raise InvalidRequest(field, got, f"{dtype} [{wanted}], C-contiguous")
+
+
+def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
+    """`hidden` as float32 [B, D], C-contiguous; not copied, nor looked at twice, if it is that."""
+    if type(hidden) is np.ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
+        shape = hidden.shape
+        if len(shape) == 2 and shape[1] == dim and shape[0]:
+            return hidden
+    return as_hidden(hidden, dim)
+
+
+def checked_k(k: Any, vocab_size: int) -> int:
+    """`k` as an int in 1 .. V; InvalidRequest otherwise."""
+    if type(k) is not int:
+        try:
+            if isinstance(k, bool | np.bool_):
+                raise TypeError
+            k = index(k)
+        except TypeError as error:
+            raise InvalidRequest("k", repr(k), f"a whole number, 1 to {vocab_size}") from error
+    if not 1 <= k <= vocab_size:
+        raise InvalidRequest("k", k, f"1 to {vocab_size}")
+    return int(k)
+
+
+def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
+    """`hidden` as `ready_hidden` makes it, its rows, and `k` as `checked_k` does."""
+    if (
+        type(hidden) is not np.ndarray
+        or hidden.dtype is not FLOAT32
+        or not hidden.flags.c_contiguous
+        or hidden.ndim != 2
+    ):
+        hidden = ready_hidden(hidden, dim)
+    rows, width = hidden.shape
+    if width != dim or not rows:
+        as_hidden(hidden, dim)  # says what is wrong
+    if type(k) is not int or not 0 < k <= vocab_size:
+        k = checked_k(k, vocab_size)
+    return hidden, rows, k
+
+
+def checked_knobs(
+    table: Mapping[str, Knob], current: Mapping[str, float], changed: Mapping[str, float]
+) -> dict[str, float]:
+    """The whole operating point after a change; InvalidKnob if unknown or out of range."""
+    point = {name: _number(knob, current.get(name, knob.default)) for name, knob in table.items()}
+    for name, value in changed.items():
+        if name not in table:
+            known = ", ".join(table) or "no knobs"
+            raise InvalidKnob(f"knobs.{name}", value, known)
+        knob = table[name]
+        number = isinstance(value, Real) and type(value) is not bool
+        fits = number and (float(value).is_integer() or not knob.whole)
+        if not fits or not knob.low <= value <= knob.high:
+            kind = "whole number" if knob.whole else "number"
+            allowed = f"a {kind}, {knob.low:g} to {knob.high:g}"
+            raise InvalidKnob(f"knobs.{name}", repr(value), allowed)
+        point[name] = _number(knob, value)
+    return point
+
+
+def _number(knob: Knob, value: float) -> float:
+    return int(value) if knob.whole else float(value)
+
+
+def require_part(part: Part | None, arrays: Arrays, softmax: Softmax) -> None:
+    """InvalidRequest unless the arrays are as `part` says, and laid out as kernels read them."""
+    assert part is not None, "a head with arrays names their part"
+    try:
+        check_structure(part, arrays, softmax.vocab_size, softmax.dim)
+    except ValueError as error:
+        raise InvalidRequest("arrays", str(error), f"the part {part.name!r}") from error
+    for name in part.held(arrays):
+        if not arrays[name].flags.c_contiguous:
+            raise InvalidRequest("arrays", f"{name} with strides", "C-contiguous arrays")
+
+
+def refuse_row(row: int) -> None:
+    """Raise InvalidRequest for a row of hidden that a kernel would not answer."""
+    allowed = "finite values, ||h|| max||w|| + max|b| <= 1e38"
+    raise InvalidRequest(f"hidden[{row}]", "NaN, infinity or a norm too large", allowed)
+
+
+def refuse_first(results: Sequence[int]) -> None:
+    """InvalidRequest for the first row of hidden that a slice of rows would not answer, if any."""
+    for bad in results:
+        if bad >= 0:
+            refuse_row(bad)
+
+
+def no_edits(rows: int) -> tuple[Int64, Int32, Float64]:
+    """CSR offsets, ids and logits of rows without any."""
+    return np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0)

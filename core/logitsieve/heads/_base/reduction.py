@@ -1,0 +1,127 @@
+"""From inner products with a bias to angles: the vectors that are hashed instead of W's rows.
+
+logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0. Neyshabur, Srebro
+2015, On Symmetric and Asymmetric LSHs for Inner Product Search: with sqrt(M^2 - ||w~||^2) appended
+to w~ and 0 to h~ all norms are M, so that angles order as inner products do. M may be that of a
+range of norms (Yan et al. 2018, Norm-Ranging LSH); without the number appended, angles ignore
+norms. A sign does not change with a vector's length: rows are scaled to length 1.
+
+What is fitted to a frozen softmax and what follows one that is trained share these.
+
+Shape letters: V vocabulary, D hidden size, X = D + 2, U rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.heads._base.head import Softmax
+
+COSINE = 0  # ranges of norms: none is told from another, ...
+MIPS = 1  # ... all are one, ...
+RANGED = 16  # ... or so many, of equally many rows
+HEADROOM = 1.2  # of the single M, so that rows may grow before all must be hashed anew
+BLOCK_ROWS = 8192
+STEPS = 100  # of a search that gains 0.618 in each
+
+
+def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
+    """The beta > 0 that minimises max ||w~|| sqrt(power + beta^2); `power` is E ||h||^2.
+
+    Its square is convex in beta^2: that of one row is (|w|^2 + b^2 / x) (power + x), least at
+    x = |b| sqrt(power) / |w|, so the least of their maximum lies between the least and the largest
+    of these.
+    """
+    curved = (bias_V != 0) & (squares_V > 0)
+    if power <= 0 or not curved.any():
+        return 1.0  # without a bias any will do
+    squares_V, bias_V = squares_V[curved], bias_V[curved]
+    centers = np.abs(bias_V) * np.sqrt(power) / np.sqrt(squares_V)
+
+    def badness(x: float) -> float:
+        return float((squares_V + bias_V**2 / x).max() * (power + x))
+
+    low, high = float(centers.min()), float(centers.max())
+    ratio = (np.sqrt(5) - 1) / 2
+    for _ in range(STEPS):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if badness(left) <= badness(right):
+            high = right
+        else:
+            low = left
+    return float(np.sqrt((low + high) / 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """How rows of W become vectors of one length; `largest` [V] is each row's M."""
+
+    softmax: Softmax
+    ranges: int
+    beta: float
+    norms: Float64  # [V], ||w~||
+    largest: Float64
+
+    @classmethod
+    def of(cls, softmax: Softmax, squares_V: Float64, ranges: int, beta: float) -> Reduction:
+        """`squares_V` are ||w||^2."""
+        norms = np.sqrt(squares_V + (softmax.bias.astype(np.float64) / beta) ** 2)
+        largest = norms.copy()
+        if ranges == MIPS:
+            largest[:] = HEADROOM * norms.max()
+        elif ranges > MIPS:
+            for rows in np.array_split(np.argsort(norms, kind="stable"), ranges):
+                largest[rows] = norms[rows].max(initial=0.0)
+        return cls(softmax, ranges, beta, norms, np.where(largest > 0, largest, 1.0))
+
+    def vectors(self, rows_U: Int64) -> Float32:
+        """float32 [U, X] of length 1: rows of W, their biases, and what the norm lacks of M."""
+        vectors = np.empty((len(rows_U), self.softmax.dim + 2), np.float32)
+        for start in range(0, len(rows_U), BLOCK_ROWS):
+            rows = rows_U[start : start + BLOCK_ROWS]
+            weight, bias = self.softmax.weight[rows], self.softmax.bias[rows]
+            lift(
+                weight,
+                bias / self.beta,
+                self.norms[rows],
+                self.largest[rows],
+                vectors[start : start + len(rows)],
+            )
+        return vectors
+
+
+def lift(
+    weight_UD: Float32, bias_U: Float32, norms_U: Float64, largest_U: Float64, out_UX: Float32
+) -> None:
+    """Fill out with [w; b; what the norm ||[w; b]|| lacks of M] / M, M the row's own `largest`."""
+    scale = 1 / largest_U
+    out_UX[:, :-2] = weight_UD * scale[:, None]
+    out_UX[:, -2] = bias_U * scale
+    out_UX[:, -1] = np.sqrt(np.maximum(1 - (norms_U / largest_U) ** 2, 0))
+
+
+def squared_norms(softmax: Softmax) -> Float64:
+    """||w||^2 [V], in float64."""
+    squares = np.empty(softmax.vocab_size)
+    for start in range(0, softmax.vocab_size, BLOCK_ROWS):
+        block = softmax.weight[start : start + BLOCK_ROWS].astype(np.float64)
+        squares[start : start + BLOCK_ROWS] = np.einsum("vd,vd->v", block, block)
+    return squares
+
+
+def augmented(softmax: Softmax) -> Float32:
+    """[V, D+2] unit rows [w; b; sqrt(M^2 - ||[w; b]||^2)] / M, M the largest norm of [w; b].
+
+    With the query [h; 1; 0] the largest logit is the smallest distance and the smallest angle.
+    """
+    rows = np.empty((softmax.vocab_size, softmax.dim + 2), np.float32)
+    squares_V = np.einsum("vd,vd->v", softmax.weight, softmax.weight, dtype=np.float64)
+    squares_V += softmax.bias.astype(np.float64) ** 2
+    largest = np.sqrt(squares_V.max()) or np.float64(1.0)  # float64: the norm may exceed float32
+    np.divide(softmax.weight, largest, out=rows[:, :-2], casting="same_kind")
+    np.divide(softmax.bias, largest, out=rows[:, -2], casting="same_kind")
+    rows[:, -1] = np.sqrt(np.maximum(0.0, 1.0 - squares_V / largest**2))
+    return rows

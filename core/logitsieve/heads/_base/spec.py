@@ -1,0 +1,195 @@
+"""What a part of an index holds: its tensors by name, their sizes in letters, what they may hold.
+
+V and D are the softmax's sizes; any other letter is bound by the first tensor that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from logitsieve.utils.floats import STORED, finite
+
+Arrays = Mapping[str, np.ndarray]
+Sizes = dict[str, int]  # a letter's size
+
+CHUNK = 1 << 18  # elements looked at together: they stay in the cache
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One array, which a part may lack if it is `optional`.
+
+    `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
+    addresses, so they are checked whenever a head is made; so are `factors`, which are finite and
+    above 0. Of `reals` it is checked that they are finite, when an index is verified; of `codes`
+    nothing.
+    """
+
+    dtype: str  # as numpy calls it, or "bfloat16"; several by " or "
+    shape: tuple[str | int, ...]  # letters, "C+1", "V/16" (rounded up), or fixed sizes
+    holds: Literal["reals", "codes", "ids", "offsets", "factors"] = "reals"
+    below: str = ""
+    optional: bool = False
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """Those that the array may have; bfloat16 is its bits, uint16."""
+        return [STORED.get(name) or np.dtype(name) for name in self.dtype.split(" or ")]
+
+    @property
+    def addresses(self) -> bool:
+        """Whether a kernel uses the numbers as addresses."""
+        return self.holds in ("ids", "offsets")
+
+
+def _nothing(arrays: Arrays) -> None:
+    """No further condition."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A head's arrays. `structure` and `values` raise ValueError for what the letters cannot say.
+
+    `structure` runs whenever a head is made, `values` may read every number and runs at verifying.
+    `foreign`: a library reads the bytes and trusts them, so they meet their digest at each open.
+    """
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    structure: Callable[[Arrays], None] = _nothing
+    values: Callable[[Arrays], None] = _nothing
+    foreign: bool = False
+
+    def held(self, arrays: Arrays) -> dict[str, Tensor]:
+        """The tensors that `arrays` hold; ValueError if one lacks that is not optional."""
+        for name, tensor in self.tensors.items():
+            if name not in arrays and not tensor.optional:
+                raise ValueError(f"holds no tensor {name!r}")
+        return {name: tensor for name, tensor in self.tensors.items() if name in arrays}
+
+
+SOFTMAX = Part(
+    "softmax",
+    {
+        "weight": Tensor("float32 or float16 or bfloat16", ("V", "D")),
+        "bias": Tensor("float32", ("V",)),
+    },
+)
+
+
+def check_structure(part: Part, arrays: Arrays, vocab_size: int, dim: int) -> Sizes:
+    """The size of every letter; ValueError unless a kernel can follow every offset and id."""
+    sizes = {"V": vocab_size, "D": dim}
+    held = part.held(arrays)
+    for name, tensor in held.items():
+        _bind(name, tensor, arrays[name], sizes)
+    for name, tensor in held.items():
+        if tensor.holds == "offsets":
+            _check_offsets(name, arrays[name], sizes[tensor.below])
+        elif tensor.holds == "ids":
+            _check_ids(name, arrays[name], sizes[tensor.below])
+        elif tensor.holds == "factors":
+            _check_factors(name, arrays[name])
+    part.structure(arrays)
+    return sizes
+
+
+def _bind(name: str, tensor: Tensor, array: np.ndarray, sizes: Sizes) -> None:
+    """Let the letters that are still free take the array's sizes; ValueError unless all fit."""
+    if array.ndim == len(tensor.shape):
+        for size, got in zip(tensor.shape, array.shape, strict=True):
+            if isinstance(size, str) and "/" not in size:
+                letter, _, more = size.partition("+")
+                sizes.setdefault(letter, max(1, got - int(more or 0)))
+    wanted = [_size(size, sizes) for size in tensor.shape]
+    if array.dtype not in tensor.dtypes or list(array.shape) != wanted:
+        got = f"{array.dtype} {list(array.shape)}"
+        raise ValueError(f"{name} is {got}, needed: {tensor.dtype} {wanted}")
+
+
+def _size(size: str | int, sizes: Sizes) -> int | str:
+    if isinstance(size, int):
+        return size
+    letter, _, parts = size.partition("/")
+    if parts:
+        return -(-sizes[letter] // int(parts)) if letter in sizes else size
+    letter, _, more = size.partition("+")
+    return sizes[letter] + int(more or 0) if letter in sizes else size
+
+
+def _check_offsets(name: str, offsets: np.ndarray, last: int) -> None:
+    if offsets[0] != 0 or offsets[-1] != last or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(f"{name} do not rise from 0 to {last}")
+
+
+def _check_ids(name: str, ids: np.ndarray, below: int) -> None:
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= below:
+        raise ValueError(f"{name} reach {low} .. {high}, allowed: 0 .. {below - 1}")
+
+
+def _check_factors(name: str, factors: np.ndarray) -> None:
+    if not (np.isfinite(factors) & (factors > 0)).all():
+        raise ValueError(f"{name} are not all finite and above 0")
+
+
+def check_values(part: Part, arrays: Arrays, report: Callable[[int], None]) -> None:
+    """ValueError for a number that may not stand where it does; `report` gets the bytes done."""
+    for name, tensor in part.held(arrays).items():
+        if tensor.holds == "reals":
+            _check_finite(name, arrays[name], report)
+        else:
+            report(arrays[name].nbytes)
+    part.values(arrays)
+
+
+def _check_finite(name: str, array: np.ndarray, report: Callable[[int], None]) -> None:
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        good = finite(flat[start : start + CHUNK])
+        if not good.all():
+            row = (start + int(good.argmin())) // (flat.size // len(array))
+            raise ValueError(f"{name} is not finite in row {row}")
+        report(good.size * flat.itemsize)
+
+
+def no_empty_lists(offsets: str, arrays: Arrays) -> None:
+    """ValueError if two neighbouring offsets are equal."""
+    if (np.diff(arrays[offsets]) == 0).any():
+        raise ValueError(f"{offsets} do not rise: a list would be empty")
+
+
+def all_different(ids: str, arrays: Arrays) -> None:
+    """ValueError if an id is there twice."""
+    counts = np.bincount(arrays[ids])
+    if counts.max() > 1:
+        raise ValueError(f"{ids}: {int(counts.argmax())} is there twice")
+
+
+def no_id_twice(offsets: str, ids: str, arrays: Arrays) -> None:
+    """ValueError if a list holds an id twice."""
+    starts, values = arrays[offsets], arrays[ids]
+    order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
+    same = (np.diff(values[order]) == 0) & (np.diff(np.searchsorted(starts, order, "right")) == 0)
+    if same.any():
+        place = int(np.searchsorted(starts, order[int(same.argmax())], "right")) - 1
+        raise ValueError(f"{ids}: list {place} holds an id twice")
+
+
+def lists_part(name: str, tensors: Mapping[str, Tensor]) -> Part:
+    """A part with lists `ids` cut by `offsets` [C+1]: none empty, no id twice in one."""
+    lists = {
+        "offsets": Tensor("int32", ("C+1",), "offsets", "S"),
+        "ids": Tensor("int32", ("S",), "ids", "V"),
+    }
+    return Part(
+        name,
+        {**tensors, **lists},
+        partial(no_empty_lists, "offsets"),
+        partial(no_id_twice, "offsets", "ids"),
+    )

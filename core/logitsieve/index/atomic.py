@@ -1,0 +1,89 @@
+"""Writing a folder whole or not at all: made durable under another name, then named by a rename."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index.files import fsync_folder
+from logitsieve.utils.files import naming
+
+STALE_AFTER_S = 24 * 3600.0
+TEMPORARY = ".tmp-"
+PIECE = 1 << 20  # bytes copied at once
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that gets its name when the block ends, and goes if it raises.
+
+    Missing parents are made. InvalidRequest if `out` exists by then.
+    """
+    _make_durably(out.parent)
+    remove_stale(out.parent)
+    path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+    path.mkdir()
+    try:
+        yield path
+        _name(path, out)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)  # gone already where it was given its name
+
+
+def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """A new file, durable; its size and its sha256 (hex). OSError names it."""
+    digest, size = hashlib.sha256(), 0
+    with naming(file), file.open("xb") as stream:
+        for piece in content:
+            stream.write(piece)
+            digest.update(piece)
+            size += len(piece)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return size, digest.hexdigest()
+
+
+def link_or_copy(source: Path, file: Path) -> str | None:
+    """`file` as a hard link of `source`, durable; where that cannot be, a copy and its sha256."""
+    source = source.resolve(strict=True)  # a link to a symbolic link would be one
+    try:
+        file.hardlink_to(source)
+    except OSError:  # another file system, or one without links, or a file of another user
+        with source.open("rb") as stream:
+            return write_file(file, iter(lambda: stream.read(PIECE), b""))[1]
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())  # whoever put it there may not have
+    return None
+
+
+def _make_durably(folder: Path) -> None:
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        fsync_folder(path.parent)
+
+
+def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
+    """What one that died left behind under such names; a younger one may still be at work."""
+    oldest = time.time() - STALE_AFTER_S
+    for path in folder.glob(f"{prefix}*"):
+        with suppress(FileNotFoundError):  # another swept it, or its own removed or named it
+            if path.lstat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _name(folder: Path, out: Path) -> None:
+    try:
+        folder.rename(out)
+    except OSError as error:
+        if not os.path.lexists(out):
+            raise
+        raise InvalidRequest("out", f"{out}, which exists by now", "a new version") from error
+    fsync_folder(out.parent)

@@ -1,0 +1,1 @@
+"""Hash tables and low-rank previews that select rows of W."""

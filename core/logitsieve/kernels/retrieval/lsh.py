@@ -1,0 +1,223 @@
+"""Looking up hash tables: the ids that share a bucket with each query, each once.
+
+Shape letters: B queries, D their size, V vocabulary, L tables, N bits a table, J = L N planes.
+
+Tables are CSR: bucket c of table l owns ids[offsets[l 2^N + c] : offsets[l 2^N + c + 1]], and each
+table holds every id once.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.retrieval.simhash import AT_ONCE, code_of, sides_of
+from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
+
+LARGEST_COUNT = (1 << 16) - 1
+GUESS = 1024  # ids a query that the first block of results has room for
+
+# Pointers to offsets and ids, and to scratch for one query: codes int64 [L], ranked int64 [J], and
+# found int32 [V + 1]. `used`: how many of the nearest planes are ever flipped. `most`: what counts
+# end at, so that no table that holds an id twice can make them overflow.
+Lookup = namedtuple("Lookup", "offsets ids bits order probes used most codes ranked found")
+
+
+def bucket_tables(codes: Int32, bits: int) -> tuple[Int32, Int32]:
+    """(offsets int32 [L 2^N + 1], ids int32 [L V]) of codes [V, L]; ids ascend in a bucket."""
+    vocab_size, tables = codes.shape
+    offsets = np.zeros(tables * (1 << bits) + 1, np.int32)
+    ids = np.empty(tables * vocab_size, np.int32)
+    for table in range(tables):
+        mine = codes[:, table]
+        ids[table * vocab_size : (table + 1) * vocab_size] = np.argsort(mine, kind="stable")
+        ends = table * vocab_size + np.cumsum(np.bincount(mine, minlength=1 << bits))
+        offsets[(table << bits) + 1 : ((table + 1) << bits) + 1] = ends
+    return offsets, ids
+
+
+@inline
+def _rank_planes(sides, bits, ranked, used):
+    """ranked[r] = which of a table's planes is the r-th nearest, for r < used."""
+    for n in range(bits):
+        distance, place = abs(sides[n]), min(n, used)
+        while place > 0 and distance < abs(sides[ranked[place - 1]]):
+            if place < used:
+                ranked[place] = ranked[place - 1]
+            place -= 1
+        if place < used:
+            ranked[place] = n
+
+
+@inline
+def _ranks_used(order):
+    """How many of the nearest planes are ever flipped."""
+    used = 0
+    for ranks in order:
+        while ranks >> used:
+            used += 1
+    return used
+
+
+@inline
+def _flips(ranks, ranked):
+    """The bits of a code that a set of ranks stands for."""
+    flips, r = 0, 0
+    while ranks:
+        if ranks & 1:
+            flips |= 1 << ranked[r]
+        ranks >>= 1
+        r += 1
+    return flips
+
+
+@inline
+def _collect(lookup, bucket, counts, size):
+    """Count the ids of a bucket, at most to `most`, and append those that are new to `found`."""
+    for i in range(lookup.offsets[bucket], lookup.offsets[bucket + 1]):
+        row = lookup.ids[i]
+        count = int(counts[row])
+        lookup.found[size] = row  # overwritten by the next one unless it is new
+        size += count == 0
+        counts[row] = min(count + 1, lookup.most)
+    return size
+
+
+@inline
+def _most_collided(found, size, counts, limit, tally, tables):
+    """Keep the `limit` ids that were counted most often; among equals, those found first."""
+    for count in range(tables + 1):
+        tally[count] = 0
+    for i in range(size):
+        tally[counts[found[i]]] += 1
+    least, above = tables, 0
+    while above + tally[least] < limit:
+        above += tally[least]
+        least -= 1
+    equals, kept = limit - above, 0
+    for i in range(size):
+        count = counts[found[i]]
+        counts[found[i]] = 0
+        take = count > least or (count == least and equals > 0)
+        equals -= count == least
+        found[kept] = found[i]
+        kept += take
+    return kept
+
+
+@inline
+def _look_up(lookup, sides, tables, counts):
+    """Count the ids in the probed buckets of one query; how many there are, first found first."""
+    bits, size = lookup.bits, 0
+    for table in range(tables):
+        first = table * bits
+        lookup.codes[table] = code_of(sides, table, bits)
+        _rank_planes(shift(sides, first), bits, shift(lookup.ranked, first), lookup.used)
+    for probe in range(lookup.probes):
+        for table in range(tables):
+            flips = _flips(lookup.order[probe], shift(lookup.ranked, table * bits))
+            bucket = (table << bits) + (lookup.codes[table] ^ flips)
+            size = _collect(lookup, bucket, counts, size)
+    return size
+
+
+@kernel(
+    "(float32[:,::1], float32[:,:,::1], float32[::1], int32[::1], int32[::1], int32[::1], int64,"
+    " int64, uint16[::1], int32[::1])"
+)
+def lsh_select(
+    hidden: Float32,
+    planes: Float32,
+    shifts: Float32,
+    offsets: Int32,
+    ids: Int32,
+    order: Int32,
+    tables: int,
+    limit: int,
+    counts: np.ndarray,
+    found: Int32,
+) -> tuple[Int64, Int32]:
+    """CSR (offsets int64 [B+1], distinct ids) of the buckets that each row of hidden [B, D] probes.
+
+    The first `tables` of planes [L, N, D] are looked up, in each the buckets that `order` names
+    (`probe_order`). Of a row's ids the `limit` that most tables found are kept, those of nearer
+    buckets first. Scratch: counts [V], zeros before and after, and found [V + 1].
+    """
+    rows, dim = hidden.shape
+    bits = planes.shape[1]
+    width = tables * bits
+    sides = np.empty(min(rows, AT_ONCE) * width, np.float32)
+    scratch = np.empty(tables + width + tables + 1, np.int64)
+    codes = pointer(scratch)
+    ranked, tally = shift(codes, tables), shift(codes, tables + width)
+    lookup = Lookup(
+        pointer(offsets), pointer(ids), bits, pointer(order), order.size, _ranks_used(order),
+        tables, codes, ranked, pointer(found),
+    )  # fmt: skip
+    starts, out = np.zeros(rows + 1, np.int64), np.empty(rows * min(GUESS, counts.size), np.int32)
+    for row in range(rows):
+        place = row % AT_ONCE
+        if place == 0:
+            here, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
+            sides_of(here, block, pointer(planes), pointer(shifts), width, dim, pointer(sides))
+        size = _look_up(lookup, row_of(pointer(sides), place, width), tables, pointer(counts))
+        if limit < size:
+            size = _most_collided(lookup.found, size, pointer(counts), limit, tally, tables)
+        else:
+            for i in range(size):
+                counts[found[i]] = 0
+        end = starts[row] + size
+        if end > out.size:
+            larger = np.empty(2 * end, np.int32)
+            larger[: starts[row]] = out[: starts[row]]
+            out = larger
+        out[starts[row] : end] = found[:size]
+        starts[row + 1] = end
+    keep_alive(sides)
+    keep_alive(scratch)
+    return starts, out[: starts[rows]]
+
+
+@kernel(
+    "(float32[:,::1], float32[:,:,::1], float32[::1], int32[::1], int32[::1], int32[::1], int64,"
+    " int64, uint16[:,::1])"
+)
+def lsh_collisions(
+    hidden: Float32,
+    planes: Float32,
+    shifts: Float32,
+    offsets: Int32,
+    ids: Int32,
+    order: Int32,
+    first: int,
+    last: int,
+    counts: np.ndarray,
+) -> None:
+    """Add to counts [B, V] how many of the tables first .. last-1 find each id for each query."""
+    rows, dim = hidden.shape
+    bits, tables = planes.shape[1], last - first
+    width = tables * bits
+    sides = np.empty(min(rows, AT_ONCE) * width, np.float32)
+    scratch = np.empty(tables + width, np.int64)
+    found = np.empty(counts.shape[1] + 1, np.int32)
+    lookup = Lookup(
+        shift(pointer(offsets), first << bits), pointer(ids), bits, pointer(order), order.size,
+        _ranks_used(order), LARGEST_COUNT, pointer(scratch), shift(pointer(scratch), tables),
+        pointer(found),
+    )  # fmt: skip
+    own_planes = shift(pointer(planes), first * bits * dim)
+    own_shifts = shift(pointer(shifts), first * bits)
+    for row in range(rows):
+        place = row % AT_ONCE
+        if place == 0:
+            here, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
+            sides_of(here, block, own_planes, own_shifts, width, dim, pointer(sides))
+        own = row_of(pointer(sides), place, width)
+        _look_up(lookup, own, tables, row_of(pointer(counts), row, counts.shape[1]))
+    keep_alive(sides)
+    keep_alive(scratch)
+    keep_alive(found)

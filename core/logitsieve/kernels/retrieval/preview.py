@@ -1,0 +1,262 @@
+"""A preview of all logits in few rotated dimensions, and the rows that are best by it.
+
+The columns of sixteen rows lie together, so that a vector holds one column of sixteen rows: no sum
+runs across lanes, and a smaller width reads the beginning of each group and skips the rest. A
+score is the bias, then one multiply_add a column, whoever shares the batch.
+
+The best are kept as int64 keys, the score's order above and the complement of the id below: one
+comparison decides, equal scores by the lower id. Keys that may be among the best are collected
+until there is no room; then the worst are dropped, and only scores above those are collected.
+
+Shape letters: Q queries, B batch rows, D hidden size, V vocabulary, R rank, W width (W <= R),
+G groups of 16 rows, N rows selected.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Int32
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.simd.dots import dots_1x4, outer, row_of
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    load_first,
+    multiply_add,
+    splat32,
+    store,
+)
+from logitsieve.kernels.simd.masks import first_lanes, lanes_not_below, lowest_bit
+from logitsieve.kernels.simd.pointers import as_int32, keep_alive, pointer, shift
+from logitsieve.kernels.topk.queries import at_once
+from logitsieve.kernels.topk.scan import TILE_BYTES
+
+MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 but for its sign
+
+# Pointers to columns float32 [G, R, 16] and bias float32 [V].
+Preview = namedtuple("Preview", "columns bias rows rank width")
+# Pointers to keys int64 [Q, capacity], and for each query how many it has and what they must reach.
+Best = namedtuple("Best", "keys sizes cuts count capacity")
+
+
+@inline
+def keep_largest(keys, size, count):
+    """Bring the `count` largest of `size` different keys to the front, 0 < count < size.
+
+    Quickselect; every key is swapped, so that no branch depends on what cannot be predicted.
+    """
+    low, high, border = 0, size, 0
+    while border != count:
+        a, b, c = keys[low], keys[(low + high) // 2], keys[high - 1]
+        # Of three or more neither the least nor the largest, of two the larger: both sides shrink.
+        pivot = max(min(a, b), min(max(a, b), c)) if high - low > 2 else max(a, c)
+        border = low
+        for i in range(low, high):
+            key = keys[i]
+            keys[i], keys[border] = keys[border], key
+            border += key >= pivot
+        if border < count:
+            low = border
+        else:
+            high = border
+
+
+@inline
+def _ordered(bits):
+    """Bits of float32 as an integer that rises with the number; its own inverse."""
+    return bits ^ ((bits >> 31) & MAGNITUDE)
+
+
+@inline
+def _shrink(best, q, keys, size):
+    """Drop all but the best keys of query q; what comes later must reach the worst of these."""
+    keep_largest(keys, size, best.count)
+    worst = keys[0]
+    for i in range(1, best.count):
+        worst = min(worst, keys[i])
+    as_int32(best.cuts)[q] = np.int32(_ordered(worst >> 32))
+
+
+@inline
+def _collect(best, q, scores, first, rows):
+    """Collect those of rows first .. first + 15 whose scores may be among the best of query q."""
+    mask = first_lanes(lanes_not_below(load(scores, 0), best.cuts[q]), rows - first)
+    size, bits = best.sizes[q], as_int32(scores)
+    keys = shift(best.keys, q * best.capacity)
+    while mask:
+        lane = lowest_bit(mask)
+        mask &= mask - 1
+        keys[size] = (_ordered(np.int64(bits[lane])) << 32) | (rows - 1 - first - lane)
+        size += 1
+    if size > best.capacity - LANES:
+        _shrink(best, q, keys, size)
+        size = best.count
+    best.sizes[q] = size
+
+
+@inline
+def _biases(preview, group):
+    first = group * LANES
+    if preview.rows - first >= LANES:
+        return load(preview.bias, first)
+    return load_first(preview.bias, first, preview.rows - first)
+
+
+@inline
+def _four_groups(preview, group, last):
+    """Groups group .. group + 3; the last one instead of those after it."""
+    return group, min(group + 1, last - 1), min(group + 2, last - 1), min(group + 3, last - 1)
+
+
+@inline
+def _score_one(preview, groups, turned, scores):
+    """Scores [4, 16] of four groups of rows for one query."""
+    columns, stride = preview.columns, preview.rank * LANES
+    i, j, k, m = groups[0] * stride, groups[1] * stride, groups[2] * stride, groups[3] * stride
+    a, b = _biases(preview, groups[0]), _biases(preview, groups[1])
+    c, e = _biases(preview, groups[2]), _biases(preview, groups[3])
+    for r in range(preview.width):
+        x, place = splat32(turned[r]), r * LANES
+        a = multiply_add(load(columns, i + place), x, a)
+        b = multiply_add(load(columns, j + place), x, b)
+        c = multiply_add(load(columns, k + place), x, c)
+        e = multiply_add(load(columns, m + place), x, e)
+    store(scores, 0, a)
+    store(scores, LANES, b)
+    store(scores, 2 * LANES, c)
+    store(scores, 3 * LANES, e)
+
+
+@inline
+def _store_four(scores, lanes):
+    """One group's scores for four queries, each query's 64 apart."""
+    store(scores, 0, lanes[0])
+    store(scores, 4 * LANES, lanes[1])
+    store(scores, 8 * LANES, lanes[2])
+    store(scores, 12 * LANES, lanes[3])
+
+
+@inline
+def _score_four(preview, groups, turned, scores):
+    """Scores [4 queries, 4, 16]: the queries share every load of a column."""
+    columns, stride, width = preview.columns, preview.rank * LANES, preview.width
+    i, j, k, m = groups[0] * stride, groups[1] * stride, groups[2] * stride, groups[3] * stride
+    a, b = _biases(preview, groups[0]), _biases(preview, groups[1])
+    c, e = _biases(preview, groups[2]), _biases(preview, groups[3])
+    a4, b4, c4, e4 = (a, a, a, a), (b, b, b, b), (c, c, c, c), (e, e, e, e)
+    for r in range(width):
+        x0, x1 = splat32(turned[r]), splat32(turned[width + r])
+        x2, x3 = splat32(turned[2 * width + r]), splat32(turned[3 * width + r])
+        place = r * LANES
+        a4 = outer(load(columns, i + place), x0, x1, x2, x3, a4)
+        b4 = outer(load(columns, j + place), x0, x1, x2, x3, b4)
+        c4 = outer(load(columns, k + place), x0, x1, x2, x3, c4)
+        e4 = outer(load(columns, m + place), x0, x1, x2, x3, e4)
+    _store_four(scores, a4)
+    _store_four(shift(scores, LANES), b4)
+    _store_four(shift(scores, 2 * LANES), c4)
+    _store_four(shift(scores, 3 * LANES), e4)
+
+
+@inline
+def _collect_groups(preview, best, q, scores, group, last):
+    for i in range(min(4, last - group)):
+        _collect(best, q, shift(scores, i * LANES), (group + i) * LANES, preview.rows)
+
+
+@inline
+def _turn(basis, hidden, width, dim, turned):
+    """turned [W] = the first W rows of the basis [R, D] times one row of hidden."""
+    for r in range(0, width, 4):
+        i, j, k = min(r + 1, width - 1), min(r + 2, width - 1), min(r + 3, width - 1)
+        dots = dots_1x4(basis, r * dim, i * dim, j * dim, k * dim, hidden, dim)
+        turned[r], turned[i], turned[j], turned[k] = dots[0], dots[1], dots[2], dots[3]
+
+
+@inline
+def _scan(preview, best, turned, scores, count):
+    """Score every row for every query, a tile of groups at a time."""
+    groups, width = (preview.rows + LANES - 1) // LANES, preview.width
+    shared = max(4, TILE_BYTES // (4 * LANES * width) // 4 * 4)
+    tile = groups if count < 8 else shared
+    fours = count // 4 * 4
+    for first in range(0, groups, tile):
+        last = min(groups, first + tile)
+        for q in range(0, fours, 4):
+            for group in range(first, last, 4):
+                four = _four_groups(preview, group, last)
+                _score_four(preview, four, row_of(turned, q, width), scores)
+                for i in range(4):
+                    own = shift(scores, 4 * LANES * i)
+                    _collect_groups(preview, best, q + i, own, group, last)
+        for q in range(fours, count):
+            for group in range(first, last, 4):
+                four = _four_groups(preview, group, last)
+                _score_one(preview, four, row_of(turned, q, width), scores)
+                _collect_groups(preview, best, q, scores, group, last)
+
+
+@kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, int32[:,::1])")
+def preview_select(
+    hidden: Float32, basis: Float32, columns: Float32, bias: Float32, width: int, selected: Int32
+) -> None:
+    """Fill selected [B, N] with the rows that score best for each row of hidden [B, D], N <= V.
+
+    Scores are columns [G, :width, 16] . (basis [:width, D] . hidden) + bias [V].
+    """
+    rows, dim = hidden.shape
+    count, vocab_size = selected.shape[1], bias.size
+    capacity = min(2 * count, vocab_size) + 2 * LANES
+    block = at_once(rows, width, capacity)
+    turned, scores = np.empty(block * width, np.float32), np.empty(16 * LANES, np.float32)
+    keys, sizes = np.empty(block * capacity, np.int64), np.empty(block, np.int64)
+    cuts = np.empty(block, np.float32)
+    preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
+    best = Best(pointer(keys), pointer(sizes), pointer(cuts), count, capacity)
+    for first in range(0, rows, block):
+        queries = min(block, rows - first)
+        for q in range(queries):
+            own = row_of(pointer(turned), q, width)
+            _turn(pointer(basis), row_of(pointer(hidden), first + q, dim), width, dim, own)
+            sizes[q], cuts[q] = 0, -np.inf
+        _scan(preview, best, pointer(turned), pointer(scores), queries)
+        for q in range(queries):
+            own_keys = shift(best.keys, q * capacity)
+            if sizes[q] > count:
+                keep_largest(own_keys, sizes[q], count)
+            for i in range(count):
+                selected[first + q, i] = vocab_size - 1 - (own_keys[i] & 0xFFFFFFFF)
+    keep_alive(turned)
+    keep_alive(scores)
+    keep_alive(keys)
+    keep_alive(sizes)
+    keep_alive(cuts)
+
+
+@kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, float32[:,::1])")
+def preview_scores(
+    hidden: Float32, basis: Float32, columns: Float32, bias: Float32, width: int, scores: Float32
+) -> None:
+    """Fill scores [B, V] as `preview_select` has them, for every row of hidden [B, D]."""
+    (rows, dim), vocab_size = hidden.shape, bias.size
+    turned, four = np.empty(width, np.float32), np.empty(4 * LANES, np.float32)
+    preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
+    groups = (vocab_size + LANES - 1) // LANES
+    for row in range(rows):
+        own, found = row_of(pointer(hidden), row, dim), row_of(pointer(scores), row, vocab_size)
+        _turn(pointer(basis), own, width, dim, pointer(turned))
+        for group in range(0, groups, 4):
+            places = _four_groups(preview, group, groups)
+            _score_one(preview, places, pointer(turned), pointer(four))
+            first = group * LANES
+            if vocab_size - first >= 4 * LANES:
+                for i in range(0, 4 * LANES, LANES):
+                    store(found, first + i, load(pointer(four), i))
+            else:
+                for i in range(vocab_size - first):
+                    found[first + i] = four[i]
+    keep_alive(turned)
+    keep_alive(four)

@@ -1,0 +1,119 @@
+"""Draws by Gumbel's trick with most of the noise never looked at.
+
+Levy, Chan, Ermon 2018, LSH Softmax, Theorem 5, after Mussmann, Levy, Ermon 2017: with M the best
+perturbed logit among the candidates, an id outside whose logit is at most `floor` wins only if its
+noise is above t = M - floor. So each id outside is looked at with the probability that its noise
+is, 1 - e^{-e^{-t}}, and its noise is then drawn from above t. The theorem as printed fixes t before
+anything is drawn, by l / C, and fails where M falls below floor + t: for k candidates in
+(1 - l / C)^k <= e^{-k l / C} of all draws, so k l >= C log 1/delta is needed where it prints
+k = l >= sqrt(log 1/delta), and m ~ Binomial(C - k, l / C) where it prints C. Here nothing fails but
+for logits outside that exceed `floor`.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, N draws, S named ids of all rows.
+"""
+
+from __future__ import annotations
+
+from math import exp, expm1, log, log1p
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int32, Int64
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.sampling.gumbel import gumbel, noise_of
+from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits, uniform
+from logitsieve.kernels.simd.dots import padded, row_of, widen_row
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.descriptor import admissible, matrix_at
+from logitsieve.kernels.topk.gather import sum_of
+
+
+@kernel(
+    "(int64, float32[:,::1], uint64[::1], uint64, float64, int64[::1], int32[::1], float64[::1],"
+    " float64[::1], int32[:,::1], int32[::1])"
+)
+def lazy_sample(
+    address: int,
+    hidden: Float32,
+    seeds: np.ndarray,
+    step: int,
+    inverse: float,
+    offsets: Int64,
+    named: Int32,
+    values: Float64,
+    floors: Float64,
+    ids: Int32,
+    scanned: Int32,
+) -> int:
+    """Fill ids [B, N] for rows of hidden [B, D], computing few logits beside those that are known.
+
+    Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf for what must not
+    be drawn; all other logits are taken to be at most floors[r]. scanned [B] counts computed
+    logits. `address` is W's record's. Returns -1, or the first row that is not finite or too large.
+    """
+    record = int64_pointer(address)
+    matrix, (rows, dim) = matrix_at(record, 0), hidden.shape
+    scratch = np.empty(padded(dim) + matrix.rows, np.float64)
+    wide, known = pointer(scratch), shift(pointer(scratch), padded(dim))
+    owners = np.full(matrix.rows, -1, np.int32)
+    bad = -1
+    for row in range(rows):
+        norm = np.sqrt(widen_row(row_of(pointer(hidden), row, dim), wide, dim))
+        if not admissible(record, 0, norm):
+            bad = row
+            break
+        for i in range(matrix.rows):
+            known[i] = np.nan
+        base = floors[row]  # so that noise is not lost in large logits
+        for i in range(offsets[row], offsets[row + 1]):
+            owners[named[i]] = row
+            base = max(base, values[i])
+        found, floor = 0, (floors[row] - base) * inverse
+        for draw in range(ids.shape[1]):
+            key = np.uint64(draw)
+            place, most = -1, -np.inf
+            for i in range(offsets[row], offsets[row + 1]):
+                noise = gumbel(noise_of(seeds[row], step, key, np.int64(named[i])))
+                value = (values[i] - base) * inverse + noise
+                if value > most or (value == most and named[i] < place):
+                    place, most = int(named[i]), value
+            outside = _outside(
+                matrix, wide, known, pointer(owners), row, seeds[row], step, key, inverse, base,
+                floor, place, most,
+            )  # fmt: skip
+            ids[row, draw] = outside[0]
+            found += outside[1]
+        scanned[row] = found
+    keep_alive(scratch)
+    keep_alive(owners)
+    return bad
+
+
+@inline
+def _outside(
+    matrix, wide, known, owners, row, seed, step, draw, inverse, base, floor, place, most
+):  # fmt: skip
+    """(The id that wins after all, logits computed); `most` is the best perturbed logit so far.
+
+    Logits are (x - base) inverse here; those outside are at most `floor`.
+    Ids are passed over by gaps of the geometric distribution. `known` keeps what was computed.
+    """
+    found, at, trial = 0, -1, np.uint64(0)
+    rate = -expm1(-exp(floor - most))
+    while rate > 0:  # it is 0 where `most` is that much larger
+        gap, noise = random_bits(seed, step, draw | OUTSIDE, trial)
+        trial += np.uint64(1)
+        skipped = 0.0 if rate >= 1 else log(uniform(gap)) / log1p(-rate)
+        if not at + 1 + skipped < matrix.rows:
+            break
+        at += 1 + int(skipped)
+        if owners[at] == row:
+            continue
+        if known[at] != known[at]:
+            known[at] = sum_of(matrix, wide, at)
+            found += 1
+        # Uniform above 1 - rate, so that the noise is above t.
+        value = (known[at] - base) * inverse - log(-log1p(-rate * uniform(noise)))
+        if value > most or (value == most and at < place):
+            place, most = at, value
+    return place, found

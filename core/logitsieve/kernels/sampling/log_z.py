@@ -1,0 +1,130 @@
+"""log Z over all rows of W: the logarithm of the sum of all exponentials.
+
+Float32 dots, a chunk of rows at a time, relative to the largest logit so far; never all in memory.
+A row that may weigh more than e^-LIGHT of the sum so far is evaluated by `dot64` instead. What is
+left errs by its rounding, far within `slack` a row, times its share of all weight; and where slack
+would let a float32 dot say anything, all rows are `dot64`'s. Who shares the pass changes no bit.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, Q queries answered together.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import numpy as np
+
+from logitsieve.api.results import Float32
+from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.simd.dots import dot64, dots_1x4, dots_4x4, padded, row_of, widen_row
+from logitsieve.kernels.simd.exponential import sum_of_exponentials
+from logitsieve.kernels.simd.lanes import LANES, load
+from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.descriptor import admissible, matrix_at, slack_at
+from logitsieve.kernels.topk.queries import CHUNK, at_once
+from logitsieve.kernels.topk.scan import TILE_BYTES, four_from, largest_of, store_four
+
+MOST, TOTAL, CLOSE, STATE = range(4)
+LIGHT = 7.0  # nats: under a thousandth
+LOOSE = 2.0**-6  # nats of slack from which on nothing is left to float32 dots
+
+
+@kernel("(int64, float32[:,::1], float64, float32[::1], int64, int64)")
+def dense_log_z(
+    address: int, hidden: Float32, scale: float, log_z: Float32, start: int, stop: int
+) -> int:
+    """Fill log_z [B] for rows start .. stop-1 of hidden [B, D]: log of the sum of e^{scale x}.
+
+    `address` is that of W's record. Returns -1, or the first row that is not finite or too large.
+    """
+    record = int64_pointer(address)
+    matrix, dim = matrix_at(record, 0), hidden.shape[1]
+    block = at_once(stop - start, dim, CHUNK)
+    scratch = np.empty(block * (padded(dim) + STATE), np.float64)
+    logits = np.empty(block * CHUNK, np.float32)
+    wide = pointer(scratch)
+    sums = shift(wide, block * padded(dim))
+    bad = -1
+    for first in range(start, stop, block):
+        count, rows = min(block, stop - first), row_of(pointer(hidden), first, dim)
+        for q in range(count):
+            norm = np.sqrt(widen_row(row_of(rows, q, dim), row_of(wide, q, padded(dim)), dim))
+            if not admissible(record, 0, norm) and bad < 0:
+                bad = first + q
+            slack, sum_ = slack_at(record, 0, norm) * scale, row_of(sums, q, STATE)
+            sum_[MOST], sum_[TOTAL] = -np.inf, 0.0
+            sum_[CLOSE] = LIGHT + 2.0 * slack if slack < LOOSE else np.inf
+        if bad >= 0:
+            break
+        _scan(matrix, rows, wide, sums, pointer(logits), scale, count)
+        for q in range(count):
+            sum_ = row_of(sums, q, STATE)
+            log_z[first + q] = np.float32(sum_[MOST] + log(sum_[TOTAL]))
+    keep_alive(scratch)
+    keep_alive(logits)
+    return bad
+
+
+@splice
+def _scan(matrix, hidden, wide, sums, logits, scale, count):
+    """Add every row of the matrix to every query's sum, a chunk at a time."""
+    tile = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
+    for first in range(0, matrix.rows, CHUNK):
+        last = min(first + CHUNK, matrix.rows)
+        for start in range(first, last, tile):
+            _fill(matrix, hidden, count, start, min(start + tile, last), start - first, logits)
+        for q in range(count):
+            own = row_of(wide, q, padded(matrix.dim))
+            _add(matrix, own, row_of(sums, q, STATE), row_of(logits, q, CHUNK), first, last, scale)
+
+
+@inline
+def _fill(matrix, hidden, count, first, last, place, logits):
+    """Float32 logits of rows first .. last-1 for all queries, from `place` of each one's chunk."""
+    dim, bias, fours = matrix.dim, matrix.bias, count // 4 * 4
+    for q in range(0, fours, 4):
+        h, own = q * dim, shift(logits, q * CHUNK + place - first)
+        for i in range(first, last, 4):
+            a, b, c, e = four_from(i, last)
+            dots = dots_4x4(
+                matrix.weight, a * dim, b * dim, c * dim, e * dim,
+                hidden, h, h + dim, h + 2 * dim, h + 3 * dim, dim,
+            )  # fmt: skip
+            store_four(own, a, dots[0], bias[a])
+            store_four(own, b, dots[1], bias[b])
+            store_four(own, c, dots[2], bias[c])
+            store_four(own, e, dots[3], bias[e])
+    for q in range(fours, count):
+        own, h = shift(logits, q * CHUNK + place - first), row_of(hidden, q, dim)
+        for i in range(first, last, 4):
+            a, b, c, e = four_from(i, last)
+            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, h, dim)
+            own[a], own[b] = dots[0] + bias[a], dots[1] + bias[b]
+            own[c], own[e] = dots[2] + bias[c], dots[3] + bias[e]
+
+
+@inline
+def _add(matrix, wide, sum_, logits, first, last, scale):
+    """Add a chunk's exponentials to a running sum, relative to the largest so far."""
+    count = last - first
+    for i in range(count, padded(count)):
+        logits[i] = -np.inf
+    if scale != 1.0:
+        for i in range(count):
+            logits[i] = np.float32(logits[i] * scale)
+    known = sum_[MOST] + log(sum_[TOTAL]) if sum_[TOTAL] > 0 else -np.inf
+    cut = np.float32(max(known, float(largest_of(logits, count))) - sum_[CLOSE])
+    for i in range(0, count, LANES):
+        mask = lanes_not_below(load(logits, i), cut)
+        while mask != 0:
+            place = i + lowest_bit(mask)
+            mask &= mask - 1
+            if place < count:
+                row = first + place
+                dot = dot64(row_of(matrix.weight, row, matrix.dim), wide, matrix.dim)
+                logits[place] = np.float32(np.float32(dot + matrix.bias[row]) * scale)
+    most = max(sum_[MOST], float(largest_of(logits, count)))
+    kept = sum_[TOTAL] * exp(sum_[MOST] - most) if sum_[TOTAL] > 0 else 0.0
+    sum_[TOTAL] = kept + sum_of_exponentials(logits, count, np.float32(most))
+    sum_[MOST] = most

@@ -1,0 +1,114 @@
+"""Lists of logits, best first: where top-p and min-p cut them, and draws from what remains.
+
+Shape letters: B batch rows, N draws; lists are CSR, row r's at offsets[r] .. offsets[r+1]-1.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int32, Int64
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.sampling.philox import TRIALS, random_bits, uniform
+
+SHORT, OPEN = 0, -1  # instead of a length: a longer list is needed; a closer log Z is needed
+
+
+@kernel(
+    "(int64[::1], float64[::1], int64[::1], float64, float64, float64, float64[:,::1], int64[::1])"
+)
+def cut_lists(
+    offsets: Int64,
+    logits: Float64,
+    others: Int64,
+    inverse: float,
+    top_p: float,
+    min_p: float,
+    log_z: Float64,
+    lengths: Int64,
+) -> None:
+    """Fill lengths [B]: how much of each list remains after top-p and min-p, or SHORT or OPEN.
+
+    The logarithm of the sum of all e^{x inverse} lies between the two of log_z [B, 2]; and
+    others[r] ids, none better than the last of a list, are not on it. In logits so large that log Z
+    says nothing, only that is known.
+    """
+    for row in range(lengths.size):
+        first, low, high = offsets[row], np.inf, np.inf
+        count = offsets[row + 1] - first
+        if top_p < 1.0:
+            low, high = _whole_mass(logits, first, count, inverse, others[row], log_z[row])
+            low, high = low * top_p, high * top_p
+        whole = others[row] == 0
+        lengths[row] = _length(logits, first, count, inverse, min_p, low, high, whole)
+
+
+@inline
+def _whole_mass(logits, first, count, inverse, others, log_z):
+    """What the sum of all e^{x inverse} lies between, that of the best being 1."""
+    most, inside = logits[first] * inverse, 0.0
+    for i in range(count):
+        inside += exp(logits[first + i] * inverse - most)
+    if others == 0:
+        return inside, inside
+    outside = others * exp(logits[first + count - 1] * inverse - most)
+    off = 2.0**-50 * abs(most)
+    low, high = exp(log_z[0] - most - off), exp(log_z[1] - most + off)
+    return max(inside, low), min(inside + outside, high)
+
+
+@inline
+def _length(logits, first, count, inverse, min_p, low, high, whole):
+    """As `cut_lists` has it, for one list; top-p is met at a mass between `low` and `high`."""
+    most, mass, reached = logits[first] * inverse, 0.0, 0  # reached: how many have a mass of `low`
+    for i in range(count):
+        weight = exp(logits[first + i] * inverse - most)
+        if weight < min_p:
+            return i if reached in (0, i) else OPEN
+        mass += weight
+        if mass >= high:
+            return i + 1 if reached == 0 else OPEN
+        if mass >= low and reached == 0:
+            reached = i + 1
+    if whole:
+        return count
+    return OPEN if reached else SHORT
+
+
+@kernel(
+    "(int64[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1], float32[:,::1],"
+    " float32[::1])"
+)
+def list_sample(
+    offsets: Int64,
+    logits: Float64,
+    seeds: np.ndarray,
+    step: int,
+    inverse: float,
+    places: Int32,
+    log_probs: Float32,
+    log_z: Float32,
+) -> None:
+    """Fill places [B, N] within the lists, their log-probabilities, and log Z [B] of the lists.
+
+    At a temperature of 1 / inverse. Logits are finite.
+    """
+    most = 0
+    for row in range(places.shape[0]):
+        most = max(most, offsets[row + 1] - offsets[row])
+    sums = np.empty(most, np.float64)
+    for row in range(places.shape[0]):
+        begin, count = offsets[row], offsets[row + 1] - offsets[row]
+        best, total = logits[begin] * inverse, 0.0
+        for i in range(count):
+            total += exp(logits[begin + i] * inverse - best)
+            sums[i] = total
+        log_z[row] = np.float32(best + log(total))
+        for draw in range(places.shape[1]):
+            bits = random_bits(seeds[row], step, np.uint64(draw) | TRIALS, np.uint64(0))
+            place = np.searchsorted(sums[:count], uniform(bits[0]) * total, side="right")
+            place = min(place, count - 1)
+            places[row, draw] = place
+            log_probs[row, draw] = np.float32(logits[begin + place] * inverse - best - log(total))

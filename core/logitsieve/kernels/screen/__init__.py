@@ -1,0 +1,1 @@
+"""Routing to clusters and scanning their candidate lists."""

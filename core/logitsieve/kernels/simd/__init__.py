@@ -1,0 +1,1 @@
+"""Vector lanes and the dot products that are made of them."""

@@ -1,0 +1,171 @@
+"""Dot products of rows: float32 ones to choose by, and `dot64`, which every answer is made of.
+
+Shape letters: D hidden size. W is float32 rows of D, H float32 rows of D, H64 the same rows in
+float64, each padded with zeros to a multiple of 16.
+"""
+
+from __future__ import annotations
+
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    load_first,
+    multiply_add,
+    pair_sum,
+    pair_sums_of_four,
+    store,
+    sums_of_four,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.simd.pointers import shift
+
+
+@inline
+def padded(dim):
+    """D rounded up to whole lanes."""
+    return (dim + LANES - 1) // LANES * LANES
+
+
+@inline
+def dot64(W, H64, dim):
+    """One row of W (float32) times one of H64, in the order that defines an exact logit.
+
+    Sixteen float64 sums, element d in sum d mod 16, then adjacent sums added in pairs. A product of
+    two float32 is exact in float64, so the result does not depend on fused multiply-add.
+    """
+    total = zeros64()
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        total = multiply_add(widen(load(W, d)), load(H64, d), total)
+    if whole < dim:
+        total = multiply_add(widen(load_first(W, whole, dim - whole)), load(H64, whole), total)
+    return pair_sum(total)
+
+
+@inline
+def dots64_1x4(W, H64, i, j, k, m, dim):
+    """One row of W times the rows of H64 at offsets i, j, k, m: four times `dot64`, bit for bit."""
+    a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        w = widen(load(W, d))
+        a = multiply_add(w, load(H64, i + d), a)
+        b = multiply_add(w, load(H64, j + d), b)
+        c = multiply_add(w, load(H64, k + d), c)
+        e = multiply_add(w, load(H64, m + d), e)
+    if whole < dim:
+        w = widen(load_first(W, whole, dim - whole))
+        a = multiply_add(w, load(H64, i + whole), a)
+        b = multiply_add(w, load(H64, j + whole), b)
+        c = multiply_add(w, load(H64, k + whole), c)
+        e = multiply_add(w, load(H64, m + whole), e)
+    return pair_sums_of_four(a, b, c, e)
+
+
+@inline
+def dots64_4x1(W, i, j, k, m, H64, dim):
+    """The rows of W at offsets i, j, k, m times one row of H64: four times `dot64`, bit for bit."""
+    a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        h = load(H64, d)
+        a = multiply_add(widen(load(W, i + d)), h, a)
+        b = multiply_add(widen(load(W, j + d)), h, b)
+        c = multiply_add(widen(load(W, k + d)), h, c)
+        e = multiply_add(widen(load(W, m + d)), h, e)
+    if whole < dim:
+        n, h = dim - whole, load(H64, whole)
+        a = multiply_add(widen(load_first(W, i + whole, n)), h, a)
+        b = multiply_add(widen(load_first(W, j + whole, n)), h, b)
+        c = multiply_add(widen(load_first(W, k + whole, n)), h, c)
+        e = multiply_add(widen(load_first(W, m + whole, n)), h, e)
+    return pair_sums_of_four(a, b, c, e)
+
+
+@inline
+def dots_1x4(W, i, j, k, m, h, dim):
+    """float32 dots of one row h with the four rows of W that start at offsets i, j, k, m."""
+    a, b, c, e = zeros32(), zeros32(), zeros32(), zeros32()
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        x = load(h, d)
+        a = multiply_add(load(W, i + d), x, a)
+        b = multiply_add(load(W, j + d), x, b)
+        c = multiply_add(load(W, k + d), x, c)
+        e = multiply_add(load(W, m + d), x, e)
+    if whole < dim:
+        n = dim - whole
+        x = load_first(h, whole, n)
+        a = multiply_add(load_first(W, i + whole, n), x, a)
+        b = multiply_add(load_first(W, j + whole, n), x, b)
+        c = multiply_add(load_first(W, k + whole, n), x, c)
+        e = multiply_add(load_first(W, m + whole, n), x, e)
+    return sums_of_four(a, b, c, e)
+
+
+@inline
+def outer(w, x0, x1, x2, x3, totals):
+    """Four sums, each with one more product: lanes w with those of four rows."""
+    return (
+        multiply_add(w, x0, totals[0]),
+        multiply_add(w, x1, totals[1]),
+        multiply_add(w, x2, totals[2]),
+        multiply_add(w, x3, totals[3]),
+    )
+
+
+@inline
+def dots_4x4(W, i, j, k, m, H, r0, r1, r2, r3, dim):
+    """float32 dots of the rows of H at offsets r0 .. r3 with the rows of W at i, j, k, m.
+
+    Four tuples, one for each row of W, of the four rows of H: sixteen sums in registers, so that
+    each value loaded is used four times.
+    """
+    a = (zeros32(), zeros32(), zeros32(), zeros32())
+    b, c, e = a, a, a
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        x0, x1, x2, x3 = load(H, r0 + d), load(H, r1 + d), load(H, r2 + d), load(H, r3 + d)
+        a = outer(load(W, i + d), x0, x1, x2, x3, a)
+        b = outer(load(W, j + d), x0, x1, x2, x3, b)
+        c = outer(load(W, k + d), x0, x1, x2, x3, c)
+        e = outer(load(W, m + d), x0, x1, x2, x3, e)
+    if whole < dim:
+        n = dim - whole
+        x0, x1 = load_first(H, r0 + whole, n), load_first(H, r1 + whole, n)
+        x2, x3 = load_first(H, r2 + whole, n), load_first(H, r3 + whole, n)
+        a = outer(load_first(W, i + whole, n), x0, x1, x2, x3, a)
+        b = outer(load_first(W, j + whole, n), x0, x1, x2, x3, b)
+        c = outer(load_first(W, k + whole, n), x0, x1, x2, x3, c)
+        e = outer(load_first(W, m + whole, n), x0, x1, x2, x3, e)
+    return (
+        sums_of_four(a[0], a[1], a[2], a[3]),
+        sums_of_four(b[0], b[1], b[2], b[3]),
+        sums_of_four(c[0], c[1], c[2], c[3]),
+        sums_of_four(e[0], e[1], e[2], e[3]),
+    )
+
+
+@inline
+def widen_row(h, h64, dim):
+    """Copy one row to float64, padded with zeros; return its squared norm (NaN or inf if h is)."""
+    total = zeros64()
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        x = widen(load(h, d))
+        total = multiply_add(x, x, total)
+        store(h64, d, x)
+    if whole < dim:
+        x = widen(load_first(h, whole, dim - whole))
+        total = multiply_add(x, x, total)
+        store(h64, whole, x)
+    return pair_sum(total)
+
+
+@inline
+def row_of(start, row, dim):
+    """The pointer to a row of a matrix."""
+    return shift(start, row * dim)

@@ -1,0 +1,114 @@
+"""Masks: which of sixteen lanes reach a limit, as bits of an integer, and what is done with them.
+
+A float32 vector is compared at once; then only the lanes that count are gone through, or their
+numbers appended to a list without a branch for each.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.simd.lanes import AVX512, LANES, spread, vector_of
+
+_INT32 = ir.IntType(32)
+
+
+@intrinsic
+def lanes_below(typing_context, lanes, limit):
+    """The lanes that are below `limit`, and -inf for the others."""
+    vector = vector_of(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        below = builder.fcmp_ordered("<", arguments[0], spread(builder, arguments[1], vector))
+        return builder.select(below, arguments[0], ir.Constant(vector, [float("-inf")] * LANES))
+
+    return lanes(lanes, lanes.dtype), codegen
+
+
+@intrinsic
+def lanes_not_below(typing_context, lanes, limit):
+    """A bit for each lane that is not below `limit`; NaN is not."""
+    vector = vector_of(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        limits = spread(builder, arguments[1], vector)
+        mask = builder.fcmp_unordered(">=", arguments[0], limits)
+        return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(lanes, lanes.dtype), codegen
+
+
+@inline
+def first_lanes(mask, count):
+    """The bits of the first `count` lanes, 0 < count."""
+    return mask & ((1 << count) - 1) if count < LANES else mask
+
+
+@intrinsic
+def lowest_bit(typing_context, mask):
+    """The place of the lowest bit that is set in `mask`, which is not zero."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(mask), codegen
+
+
+@intrinsic
+def count_bits(typing_context, mask):
+    """How many bits are set in `mask`."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.int64(mask), codegen
+
+
+def _compress_avx512(builder, places, bits):
+    vector = places.type
+    function = builder.module.declare_intrinsic(
+        "llvm.x86.avx512.mask.compress.v16i32",
+        fnty=ir.FunctionType(vector, [vector, vector, bits.type]),
+    )
+    return builder.call(function, [places, ir.Constant(vector, None), bits])
+
+
+def _append_lanes(compress):
+    @intrinsic
+    def append(typing_context, start, offset, mask, first):
+        integers = ir.VectorType(_INT32, LANES)
+
+        def codegen(context, builder, signature, arguments):
+            start, offset, mask, first = arguments
+            bits = builder.trunc(mask, ir.IntType(LANES))
+            lanes = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+            places = builder.add(
+                spread(builder, builder.trunc(first, _INT32), integers),
+                ir.Constant(integers, list(range(LANES))),
+            )
+            address = builder.bitcast(builder.gep(start, [offset]), integers.as_pointer())
+            if compress is None:
+                function = builder.module.declare_intrinsic(
+                    "llvm.masked.compressstore.v16i32",
+                    fnty=ir.FunctionType(
+                        ir.VoidType(), [integers, _INT32.as_pointer(), lanes.type]
+                    ),
+                )
+                address = builder.bitcast(address, _INT32.as_pointer())
+                builder.call(function, [places, address, lanes])
+            else:
+                builder.store(compress(builder, places, lanes), address, align=4)
+            return builder.add(offset, builder.ctpop(mask))
+
+        return types.intp(start, types.intp, types.int64, types.intp), codegen
+
+    return append
+
+
+# (start, offset, mask, first): write first + lane for each lane whose bit is set to start[offset:],
+# of which sixteen elements may change; the offset after them.
+append_lanes_generic = _append_lanes(None)
+append_lanes = _append_lanes(_compress_avx512) if AVX512 else append_lanes_generic

@@ -1,0 +1,1 @@
+"""Bounds of all logits from a compressed W, and exact answers from bounds."""

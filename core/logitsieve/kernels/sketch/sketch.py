@@ -1,0 +1,301 @@
+"""The sketch of a matrix: for every row an upper bound of its logit, from a few bytes of it.
+
+docs/certified.md proves the bound. A context h has coordinates c = B h, B [D, D], and a row w those
+w' for which w.h = w'.c. They are coded twice, the first F in `coarse`, the first M in `fine`:
+codes q, a scale s, and the norm n of the coordinates left out. A query has codes r with g = s_h r
+near the first coordinates of c, and the norm rho of those left out. For either coding,
+
+    |w.h - s s_h q.r| <= s K + n rho,      K = kappa ||g|| + Q ||c - g||,
+
+where kappa >= e / s and Q >= p / s over all rows, e being a row's coding error and p the norm of
+the coordinates that are coded.
+
+Coarse codes lie in an order of their own, rows that are often among the best first: they give a
+threshold that few of the others reach.
+
+Shape letters: V vocabulary, D hidden size, M coordinates, F of them in `coarse`, G groups of 16
+rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and biases as
+float32; T bytes of a row in `fine`: its coordinates, then its s and n.
+
+A sketch's record is that of W, then addresses, sizes, and float64 bits, in the order below.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Mapping
+
+import numpy as np
+
+from logitsieve.api.results import Int64
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.simd.byte_lanes import (
+    join_planes,
+    multiply_bytes,
+    multiply_row,
+    scale_sums,
+    total_of_sums,
+    zero_sums,
+)
+from logitsieve.kernels.simd.dots import dots_1x4, padded
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    load_first,
+    multiply_add,
+    pair_sum,
+    splat32,
+    store,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.simd.planes import encode_planes, plane_scale
+from logitsieve.kernels.simd.pointers import (
+    as_float32,
+    float32_pointer,
+    float64_of_bits,
+    int32_pointer,
+    shift,
+    uint8_pointer,
+)
+from logitsieve.kernels.topk.descriptor import (
+    BIAS,
+    DIM,
+    LARGEST_BIAS,
+    LARGEST_LOGIT,
+    LARGEST_NORM,
+    RECORD,
+    ROWS,
+)
+from logitsieve.kernels.topk.queries import CHUNK
+
+(
+    BASIS, COARSE, FINE, ORDER, COARSE_WIDTH, FINE_WIDTH,
+    KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, FROBENIUS, MOST_SCALE, MOST_REST,
+) = range(RECORD, RECORD + 14)  # fmt: skip
+
+EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
+COARSE_EXTRA = 12  # and in `coarse`: its bias too
+FOUR = 4  # groups at once
+
+# What a query is to the sketch: float64 values, its factors.
+SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN = range(8)
+FACTORS = 8
+NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
+
+AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that are refined at once
+REFINED_ROOM = 2 * AT_MOST
+
+Spread = namedtuple("Spread", "sum scale error rest")
+# float32 [AT_MOST] each; rests and biases are the work of `refine`.
+Refined = namedtuple("Refined", "estimates uppers rests biases")
+Sketch = namedtuple("Sketch", "rows groups coarse_width fine_width bias coarse fine order")
+
+
+def sketch_record(softmax_record: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
+    """The record of a sketch whose `arrays` are those of the part, which the caller keeps alive."""
+    basis, coarse, fine, order = (arrays[name] for name in ("basis", "coarse", "fine", "order"))
+    addresses = [array.ctypes.data for array in (basis, coarse, fine, order)]
+    sizes = [coarse.shape[1] // LANES - COARSE_EXTRA, fine.shape[1]]
+    frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
+    # Scales, then rests, of sixteen rows; those of one row.
+    extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32).reshape(-1, 3, LANES)
+    fine_extras = fine[:, -EXTRA:].copy().view(np.float32)
+    most = np.maximum(extras.max(axis=(0, 2))[:2], fine_extras.max(axis=0))
+    reals = np.array([*arrays["limits"], frobenius, *most], np.float64)
+    return np.concatenate([softmax_record, np.array(addresses + sizes), reals.view(np.int64)])
+
+
+@inline
+def sketch_at(record):
+    """The sketch that a record describes."""
+    return Sketch(
+        record[ROWS],
+        (record[ROWS] + LANES - 1) // LANES,
+        record[COARSE_WIDTH],
+        record[FINE_WIDTH],
+        float32_pointer(record[BIAS]),
+        uint8_pointer(record[COARSE]),
+        uint8_pointer(record[FINE]),
+        int32_pointer(record[ORDER]),
+    )
+
+
+@inline
+def query_room(record):
+    """float64 values of scratch for the codes of a query: two planes as wide as `fine`."""
+    return record[FINE_WIDTH] // 4
+
+
+@inline
+def rotated_room(record):
+    """float64 values of scratch for the coordinates of a query."""
+    return (max(padded(record[DIM]), record[FINE_WIDTH]) + LANES) // 2
+
+
+@inline
+def describe(record, h, norm, rotated, planes, factors):
+    """Rotate a row of hidden of that norm, write its codes and its factors."""
+    dim, coarse, fine = record[DIM], record[COARSE_WIDTH], record[FINE_WIDTH]
+    _rotate(record, h, rotated)
+    # In float32: each coordinate is a sum of D / 16 terms a lane, then of sixteen lanes.
+    off = (dim / 16 + 6) * 1.01 * 2.0**-24 * float64_of_bits(record[FROBENIUS]) * norm
+    off += dim * 2.0**-140
+    coded = min(dim, fine - EXTRA)
+    far = _squares(rotated, coded, dim)
+    near = _squares(rotated, min(coarse, coded), coded)
+    for place in range(coded, fine):
+        rotated[place] = np.float32(0)
+    low, scale = shift(planes, fine), plane_scale(rotated, fine)
+    first = encode_planes(rotated, scale, 0, coarse, planes, low)
+    others = encode_planes(rotated, scale, coarse, fine, planes, low)
+    both = (first[0] + others[0], first[1] + others[1], first[2] + others[2])
+    rest, fine_rest = np.sqrt(near + far) * 1.000001 + off, np.sqrt(far) * 1.000001 + off
+    error, terms = _error(record, KAPPA, off, first)
+    fine_error, fine_terms = _error(record, FINE_KAPPA, off, both)
+    factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, 128 * first[0], 128 * both[0]
+    factors[ERROR], factors[REST] = error + NORMAL, rest + NORMAL
+    factors[FINE_ERROR], factors[FINE_REST] = fine_error + NORMAL, fine_rest + NORMAL
+    # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
+    terms = max(terms, fine_terms) + 2.0 * float64_of_bits(record[MOST_REST]) * rest
+    terms += float64_of_bits(record[LARGEST_BIAS])
+    # What w' c is beside w h, and dot64 beside the real number.
+    exact = 1.01 * float64_of_bits(record[LEFT]) * norm
+    exact += (dim + 32) * 2.0**-52 * norm * float64_of_bits(record[LARGEST_NORM])
+    factors[MARGIN] = 2.0**-20 * terms + exact + 1e-30
+    if not terms <= LARGEST_LOGIT:
+        _say_nothing(factors)
+
+
+@inline
+def _say_nothing(factors):
+    """Factors by which every bound is infinite: where float32 could not hold what is added up."""
+    for place in range(FACTORS):
+        factors[place] = np.inf
+    factors[SCALE], factors[SUM], factors[FINE_SUM] = 0.0, 0.0, 0.0
+
+
+@inline
+def _error(record, place, off, codes):
+    """(K, the largest of what is scaled by s) for codes whose kappa and Q are at `place`."""
+    _, squares, errors = codes
+    kappa, most = float64_of_bits(record[place]), float64_of_bits(record[place + 1])
+    length = np.sqrt(squares)
+    error = kappa * length + most * (np.sqrt(errors) * 1.000001 + off)
+    return error, float64_of_bits(record[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
+
+
+@inline
+def _squares(values, first, last):
+    """The sum of the squares of values[first:last]."""
+    total, whole = zeros64(), first + (last - first) // LANES * LANES
+    for place in range(first, whole, LANES):
+        x = widen(load(values, place))
+        total = multiply_add(x, x, total)
+    x = widen(load_first(values, whole, last - whole))
+    return pair_sum(multiply_add(x, x, total))
+
+
+@inline
+def _rotate(record, h, rotated):
+    """B h in float32; what is written after D coordinates means nothing."""
+    dim, last = record[DIM], record[DIM] - 1
+    basis = float32_pointer(record[BASIS])
+    for row in range(0, dim, 4):
+        dots = dots_1x4(
+            basis, row * dim, min(row + 1, last) * dim, min(row + 2, last) * dim,
+            min(row + 3, last) * dim, h, dim,
+        )  # fmt: skip
+        rotated[row], rotated[row + 1] = dots[0], dots[1]
+        rotated[row + 2], rotated[row + 3] = dots[2], dots[3]
+
+
+@inline
+def spread_factors(factors):
+    """The factors of coarse bounds in every lane: they would be read anew after each store."""
+    return Spread(
+        int(factors[SUM]),
+        splat32(np.float32(factors[SCALE])),
+        splat32(np.float32(factors[ERROR])),
+        splat32(np.float32(factors[REST])),
+    )
+
+
+@inline
+def bound_four(sketch, planes, query, group, end):
+    """(estimates, bounds) of four groups, which share what is loaded of the query.
+
+    Groups from `end` on are the last before it again. Rows beyond V have bounds of -inf.
+    """
+    size, low = LANES * (sketch.coarse_width + COARSE_EXTRA), shift(planes, sketch.fine_width)
+    second, third, fourth = (
+        min(group + 1, end - 1),
+        min(group + 2, end - 1),
+        min(group + 3, end - 1),
+    )
+    a_rows, b_rows = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
+    c_rows, e_rows = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
+    a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+    a_low, b_low, c_low, e_low = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+    for quad in range(sketch.coarse_width // 4):
+        a, a_low = _multiply_planes(a, a_low, a_rows, planes, low, quad)
+        b, b_low = _multiply_planes(b, b_low, b_rows, planes, low, quad)
+        c, c_low = _multiply_planes(c, c_low, c_rows, planes, low, quad)
+        e, e_low = _multiply_planes(e, e_low, e_rows, planes, low, quad)
+    codes = LANES * sketch.coarse_width
+    return (
+        _bound_group(shift(a_rows, codes), query, join_planes(a, a_low)),
+        _bound_group(shift(b_rows, codes), query, join_planes(b, b_low)),
+        _bound_group(shift(c_rows, codes), query, join_planes(c, c_low)),
+        _bound_group(shift(e_rows, codes), query, join_planes(e, e_low)),
+    )
+
+
+@inline
+def _multiply_planes(high_sums, low_sums, rows, high, low, quad):
+    return multiply_bytes(high_sums, rows, high, quad), multiply_bytes(low_sums, rows, low, quad)
+
+
+@inline
+def _bound_group(rows, query, sums):
+    extras = as_float32(rows)
+    scales, rests, bias = load(extras, 0), load(extras, LANES), load(extras, 2 * LANES)
+    estimates = multiply_add(scales, scale_sums(sums, query.sum, query.scale), bias)
+    upper = multiply_add(rests, query.rest, estimates)
+    return estimates, multiply_add(scales, query.error, upper)
+
+
+@inline
+def refined_at(scratch):
+    """Room for what `refine` finds, in REFINED_ROOM float64 values of scratch."""
+    first = as_float32(scratch)
+    return Refined(
+        first, shift(first, AT_MOST), shift(first, 2 * AT_MOST), shift(first, 3 * AT_MOST)
+    )
+
+
+@inline
+def refine(sketch, planes, factors, ids, count, refined):
+    """Estimates and bounds of the logits of the rows ids[:count], by their fine codes."""
+    width, low = sketch.fine_width, shift(planes, sketch.fine_width)
+    query_sum = int(factors[FINE_SUM])
+    for i in range(count):
+        row = int(ids[i])
+        codes = shift(sketch.fine, row * width)
+        a, b = zero_sums(), zero_sums()
+        for piece in range(width // (4 * LANES)):
+            a = multiply_row(a, codes, planes, piece)
+            b = multiply_row(b, codes, low, piece)
+        own = as_float32(shift(codes, width - EXTRA))
+        refined.estimates[i] = np.float32(total_of_sums(join_planes(a, b)) - query_sum)
+        refined.uppers[i], refined.rests[i], refined.biases[i] = own[0], own[1], sketch.bias[row]
+    scale, error = splat32(np.float32(factors[SCALE])), splat32(np.float32(factors[FINE_ERROR]))
+    rest = splat32(np.float32(factors[FINE_REST]))
+    for i in range(0, count, LANES):
+        scales = load(refined.uppers, i)
+        dots = multiply_add(load(refined.estimates, i), scale, zeros32())
+        estimates = multiply_add(scales, dots, load(refined.biases, i))
+        upper = multiply_add(load(refined.rests, i), rest, estimates)
+        store(refined.estimates, i, estimates)
+        store(refined.uppers, i, multiply_add(scales, error, upper))

@@ -1,0 +1,79 @@
+"""Cuts: values that few of many reach, what a bound must reach to matter, and who is best."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.simd.dots import padded
+from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.simd.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
+from logitsieve.kernels.topk.queries import SIZE
+
+SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
+LOWEST = np.float32(-3.4028234e38)
+
+
+@inline
+def cut_of(queries, q, state, margin):
+    """What the bound of a row must reach that may still be among the best.
+
+    More than -inf, which stands for rows that were computed, and for those beyond V.
+    """
+    if int(state[SIZE]) < queries.limit:
+        return LOWEST
+    worst = queries.values[q * queries.limit]
+    cut = np.float32(worst - margin - 2.0**-22 * abs(worst))
+    return cut if cut > LOWEST else LOWEST  # also where the margin is not a number
+
+
+@splice
+def cut_between(values, size, wanted, most):
+    """A value that between `wanted` and `most` of the values reach, found by bisection."""
+    best = splat32(np.float32(-np.inf))
+    for i in range(0, size, LANES):
+        best = larger(best, load(values, i))
+    high = float(largest_lane(best))
+    low, step = high - 1.0, 1.0
+    while _count(values, size, np.float32(low)) < wanted and step < 1e38:
+        high, step = low, 2.0 * step
+        low = high - step
+    for _ in range(24):
+        if _count(values, size, np.float32(low)) <= most:
+            break
+        middle = (low + high) / 2
+        if _count(values, size, np.float32(middle)) < wanted:
+            high = middle
+        else:
+            low = middle
+    return np.float32(low)
+
+
+@inline
+def _count(values, size, cut):
+    total = 0
+    for i in range(0, size, LANES):
+        total += count_bits(lanes_not_below(load(values, i), cut))
+    return total
+
+
+@inline
+def take_best(estimates, uppers, ids, count, limit, chosen):
+    """List the ids of a few rows with the best of `count` estimates, at least `limit` if so many.
+
+    Their bounds become -inf, for they need none any more. Returns how many they are; estimates up
+    to whole lanes are overwritten.
+    """
+    most, whole = 2 * SEEDS * limit, padded(count)
+    for i in range(count, whole):
+        estimates[i] = -np.inf
+    cut, size = cut_between(estimates, whole, min(SEEDS * limit, count), most), 0
+    for first in range(0, whole, LANES):
+        mask = first_lanes(lanes_not_below(load(estimates, first), cut), count - first)
+        while mask and size < most:
+            place = first + lowest_bit(mask)
+            mask &= mask - 1
+            chosen[size] = ids[place]
+            uppers[place] = -np.inf
+            size += 1
+    return size

@@ -1,0 +1,1 @@
+"""Exact logits of rows of W, and the best of them."""

@@ -1,0 +1,180 @@
+"""Top k of rows of a matrix: float32 dots choose, `dot64` decides.
+
+A float32 dot of D terms, summed in any order, is within `slack` of the exact logit. So a row whose
+float32 logit is more than slack below the worst of k exact logits, or more than twice slack below
+the k-th best of float32 ones, cannot be among the k best. All others are evaluated by `dot64` and
+offered to the heap: the answer is that of `dot64` over all rows scanned, in whatever order they
+come and however queries are grouped.
+
+Rows are taken a chunk at a time, first all float32 dots, then the few decisions: a decision in
+between would stall the dots behind it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.simd.dots import dot64, dots_1x4, dots_4x4, padded, row_of
+from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
+from logitsieve.kernels.simd.pointers import shift
+from logitsieve.kernels.topk.heap import better, contains, offer
+from logitsieve.kernels.topk.queries import CHUNK, CUT, SIZE, SLACK, STATE
+
+# Whether rows are named by ids. Numba compiles another function for each literal True or 0, but not
+# for a numpy scalar. It is worth that for `scan_one` of all rows: there it saves a twentieth.
+LISTED, UNLISTED = np.bool_(True), np.bool_(False)
+
+TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
+# Of a logit when its bias is added; rounding keeps order, so comparisons need no more than this.
+ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
+RANKED = 64  # the most answers whose k-th best float32 logit is looked for
+
+
+@inline
+def decide(matrix, queries, q, row):
+    """Evaluate one row by `dot64` for query q and offer it to its heap."""
+    wide = row_of(queries.wide, q, padded(matrix.dim))
+    value = dot64(row_of(matrix.weight, row, matrix.dim), wide, matrix.dim) + matrix.bias[row]
+    state, limit = shift(queries.states, STATE * q), queries.limit
+    values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
+    size = int(state[SIZE])
+    if size == limit and not better(value, row, values[0], kept[0]):
+        return
+    if queries.distinct and contains(kept, size, row):
+        return
+    size = offer(values, kept, size, limit, value, row)
+    state[SIZE] = size
+    if size == limit:
+        state[CUT] = values[0] - state[SLACK] - ROUNDING64 * abs(values[0])
+
+
+@inline
+def decide_above(matrix, listed, ids, first, count, logits, queries, q):
+    """Offer to query q every row whose float32 logit does not rule it out.
+
+    `logits` holds those of rows first, first + 1, ... (of ids[first], ... if `listed`), and -inf up
+    to whole lanes. It does not matter which rows are offered besides those that must be.
+    """
+    state = shift(queries.states, STATE * q)
+    floor = -np.inf
+    if int(state[SIZE]) == 0 and queries.limit <= min(count, RANKED):
+        ranked = float(_ranked(logits, count, queries.limit))
+        if ranked > -np.inf and state[SLACK] < np.inf:
+            floor = ranked - 2.0 * state[SLACK] - ROUNDING32 * abs(ranked)
+    for i in range(0, count, LANES):
+        mask = lanes_not_below(load(logits, i), np.float32(max(floor, state[CUT])))
+        while mask:
+            place = first + i + lowest_bit(mask)
+            mask &= mask - 1
+            if place < first + count:
+                decide(matrix, queries, q, int(ids[place]) if listed else place)
+
+
+@inline
+def _ranked(logits, count, rank):
+    """The rank-th largest of different values, so at most the rank-th largest; or -inf."""
+    value = np.float32(np.inf)
+    for _ in range(rank):
+        best = splat32(np.float32(-np.inf))
+        for i in range(0, count, LANES):
+            best = larger(best, lanes_below(load(logits, i), value))
+        value = largest_lane(best)
+    return value
+
+
+@inline
+def largest_of(values, count):
+    """The largest of values[:count], which are whole lanes."""
+    most = splat32(np.float32(-np.inf))
+    for i in range(0, count, LANES):
+        most = larger(most, load(values, i))
+    return largest_lane(most)
+
+
+@inline
+def four_from(i, last):
+    """Places i .. i + 3; from `last` on the one before it again."""
+    return i, min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
+
+
+@inline
+def _four_rows(listed, ids, i, last):
+    """Those places, or the ids there."""
+    i, j, k, m = four_from(i, last)
+    if listed:
+        return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])
+    return i, j, k, m
+
+
+@inline
+def _fill_lanes(logits, count):
+    """-inf after `count` logits, up to whole lanes."""
+    for i in range(count, padded(count)):
+        logits[i] = -np.inf
+
+
+@inline
+def scan_one(matrix, listed, ids, first, last, queries, q):
+    """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to query q."""
+    dim, logits = matrix.dim, queries.logits
+    hidden = row_of(queries.hidden, q, dim)
+    for start in range(first, last, CHUNK):
+        stop = min(start + CHUNK, last)
+        for i in range(start, stop, 4):
+            a, b, c, e = _four_rows(listed, ids, i, stop)
+            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
+            logits[i - start] = dots[0] + matrix.bias[a]
+            logits[i - start + 1] = dots[1] + matrix.bias[b]
+            logits[i - start + 2] = dots[2] + matrix.bias[c]
+            logits[i - start + 3] = dots[3] + matrix.bias[e]
+        _fill_lanes(logits, stop - start)
+        named = np.bool_(listed)
+        decide_above(matrix, named, ids, start, stop - start, logits, queries, q)
+
+
+@inline
+def store_four(logits, place, dots, bias):
+    """The logits of one row for four queries."""
+    logits[place] = dots[0] + bias
+    logits[CHUNK + place] = dots[1] + bias
+    logits[2 * CHUNK + place] = dots[2] + bias
+    logits[3 * CHUNK + place] = dots[3] + bias
+
+
+@inline
+def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
+    """As `scan_one` for four queries, which share every load of a row."""
+    dim, H, logits = matrix.dim, queries.hidden, queries.logits
+    for start in range(first, last, CHUNK):
+        stop = min(start + CHUNK, last)
+        for i in range(start, stop, 4):
+            a, b, c, e = _four_rows(listed, ids, i, stop)
+            dots = dots_4x4(
+                matrix.weight, a * dim, b * dim, c * dim, e * dim,
+                H, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
+            )  # fmt: skip
+            store_four(logits, i - start, dots[0], matrix.bias[a])
+            store_four(logits, i - start + 1, dots[1], matrix.bias[b])
+            store_four(logits, i - start + 2, dots[2], matrix.bias[c])
+            store_four(logits, i - start + 3, dots[3], matrix.bias[e])
+        for j in range(4):
+            q = (q0, q1, q2, q3)[j]
+            own = shift(logits, j * CHUNK)
+            _fill_lanes(own, stop - start)
+            decide_above(matrix, listed, ids, start, stop - start, own, queries, q)
+
+
+@inline
+def scan_all(matrix, queries, count):
+    """Offer every row of the matrix to every query, a tile of rows at a time."""
+    shared = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
+    tile = CHUNK if count == 1 else min(CHUNK, shared)
+    fours = count // 4 * 4
+    for first in range(0, matrix.rows, tile):
+        last = min(matrix.rows, first + tile)
+        for q in range(0, fours, 4):
+            scan_four(matrix, UNLISTED, queries.kept, first, last, queries, q, q + 1, q + 2, q + 3)
+        for q in range(fours, count):
+            scan_one(matrix, False, queries.kept, first, last, queries, q)

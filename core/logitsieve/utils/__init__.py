@@ -1,0 +1,1 @@
+"""Arrays, options and files as every package handles them."""

@@ -1,0 +1,89 @@
+"""Context vectors from outside: one conversion, used in process and by the client.
+
+float32 C-contiguous arrays are not copied; float16, float64, bfloat16 (ml_dtypes, or as a uint16
+view), lists, strided arrays and CPU torch tensors are converted once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32
+from logitsieve.utils.floats import widened
+
+ALLOWED = "[B, D] or [D] of float32, float16, float64, bfloat16 (or its uint16 view), B >= 1"
+ACCEPTED = tuple(map(np.dtype, (np.float32, np.float16, np.float64, np.uint16)))
+
+
+def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
+    """Any accepted form -> float32 [B, D], C-contiguous. InvalidRequest names what is wrong.
+
+    Finiteness is not checked here: the kernels do that while they read the values.
+    """
+    array = as_rows(hidden)
+    if dim is not None and array.shape[1] != dim:
+        raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
+    return np.ascontiguousarray(_to_float32(array))
+
+
+def as_wire(hidden: ArrayLike) -> np.ndarray:
+    """Any accepted form -> [B, D] of float32, float16 or bfloat16 (as uint16) to be sent.
+
+    The half-sized types keep their own; everything else becomes float32, as `as_hidden` has it.
+    """
+    array = as_rows(hidden)
+    return array if array.dtype in (np.float16, np.uint16) else _to_float32(array)
+
+
+def as_rows(hidden: ArrayLike) -> np.ndarray:
+    """Any accepted form -> [B, D] in the type it came in, bfloat16 as uint16."""
+    array = _to_numpy(hidden)
+    if array.ndim == 1:
+        array = array[None]
+    if array.ndim != 2 or array.size == 0:
+        raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", ALLOWED)
+    if array.dtype.name == "bfloat16":
+        return array.view(np.uint16)
+    if array.dtype not in ACCEPTED:
+        raise InvalidRequest("hidden", f"dtype {array.dtype}", ALLOWED)
+    return array
+
+
+def _to_numpy(hidden: ArrayLike) -> np.ndarray:
+    if isinstance(hidden, np.ndarray):
+        return hidden
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden).__mro__):
+        if hidden.device.type != "cpu":
+            raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
+        if not hidden.dtype.is_floating_point or hidden.layout != sys.modules["torch"].strided:
+            raise InvalidRequest("hidden", f"dtype {hidden.dtype}, {hidden.layout}", ALLOWED)
+        return _from_torch(hidden.detach())
+    try:
+        array = np.asarray(hidden)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest("hidden", f"a ragged {type(hidden).__name__}", ALLOWED) from error
+    if array.dtype == np.int64 and isinstance(hidden, (list, tuple)):
+        return array.astype(np.float32)
+    return array
+
+
+def _from_torch(tensor: Any) -> np.ndarray:
+    name = str(tensor.dtype)
+    if name == "torch.bfloat16":  # a type that numpy lacks: its bits, in the order they stand
+        torch = sys.modules["torch"]
+        return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(np.uint16)
+    known = name in ("torch.float16", "torch.float64")
+    return np.asarray((tensor if known else tensor.float()).numpy())
+
+
+def _to_float32(array: np.ndarray) -> Float32:
+    if array.dtype == np.float32:
+        return array
+    if array.dtype == np.float64:
+        with np.errstate(over="ignore"):  # what overflows becomes inf, which the kernels refuse
+            return array.astype(np.float32)
+    return widened(array)

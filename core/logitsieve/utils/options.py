@@ -1,0 +1,35 @@
+"""What every frozen dataclass of options is made of: fields with help and ranges, and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, TypeAlias
+
+from logitsieve.api.errors import InvalidRequest
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (stage, done, total); total is 0 where it is not known."""
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """The callback of who does not care."""
+
+
+def option(default: Any, help: str, low: float, high: float) -> Any:
+    """A field with its help and the inclusive range of its values."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high})
+
+
+def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
+    """InvalidRequest naming the option unless `value` is of its kind and in its range."""
+    low, high = metadata["low"], metadata["high"]
+    if value is None and "None" in str(kind):
+        return
+    integral = str(kind).startswith("int")  # or "int | None"
+    right_kind = isinstance(value, int if integral else (int, float)) and not isinstance(
+        value, bool
+    )
+    if not (right_kind and low <= value <= high):
+        bounds = f"from {low:g} to {high:g}"
+        raise InvalidRequest(name, value, f"{'an integer' if integral else 'a number'} {bounds}")

@@ -1,0 +1,64 @@
+"""The wire form of arrays: little-endian, row-major bytes with a dtype code, rows and cols.
+
+The codes are those of `DType` in decoder.proto; a test compares them. This module knows numpy
+only, so that client and server share it without generated code.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+
+
+class DType(IntEnum):
+    """Codes of decoder.proto's DType."""
+
+    FLOAT32 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT32 = 4
+    UINT64 = 5
+    BOOL = 6
+
+
+# bfloat16 has no numpy type of its own: its bits travel as uint16.
+NUMPY_TYPES: dict[DType, np.dtype[Any]] = {
+    DType.FLOAT32: np.dtype("<f4"),
+    DType.FLOAT16: np.dtype("<f2"),
+    DType.BFLOAT16: np.dtype("<u2"),
+    DType.INT32: np.dtype("<i4"),
+    DType.UINT64: np.dtype("<u8"),
+    DType.BOOL: np.dtype("?"),
+}
+TYPES: dict[int, np.dtype[Any]] = {int(code): dtype for code, dtype in NUMPY_TYPES.items()}
+CODES = {dtype: int(code) for code, dtype in NUMPY_TYPES.items()}
+
+
+def encode(array: np.ndarray) -> tuple[int, int, int, bytes]:
+    """An array [rows, cols], or [rows] (cols = 1) -> (dtype code, rows, cols, bytes)."""
+    if array.dtype not in CODES:
+        array = array.astype(array.dtype.newbyteorder("<"))
+    rows, cols = array.shape if array.ndim == 2 else (array.size, 1)
+    return CODES[array.dtype], rows, cols, array.tobytes()
+
+
+def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarray:
+    """The read-only array [rows, cols] over `data`; bfloat16 as its uint16 view.
+
+    InvalidRequest names `field` where the code is unknown or the size does not fit.
+    """
+    dtype = TYPES.get(code)
+    if dtype is None:
+        allowed = ", ".join(f"{known.value} ({known.name})" for known in DType)
+        raise InvalidRequest(f"{field}.dtype", code, allowed)
+    if len(data) != rows * cols * dtype.itemsize:
+        raise InvalidRequest(
+            f"{field}.data",
+            f"{len(data)} bytes",
+            f"rows x cols x {dtype.itemsize} = {rows * cols * dtype.itemsize} bytes",
+        )
+    return np.ndarray((rows, cols), dtype, data)

@@ -1,0 +1,71 @@
+"""The cards that models answer on: looked for before anything loads, and watched afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.decoding import LocalDecoder
+from logitsieve.gpu.open import card, card_memory
+from logitsieve.heads import Head
+from logitsieve.server.config import ServeConfig
+
+if TYPE_CHECKING:
+    from logitsieve.gpu.device import Memory
+
+MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
+
+
+class Devices(Collector):
+    """The cards that a configuration names; their memory, for Prometheus."""
+
+    def __init__(
+        self, config: ServeConfig, registry: CollectorRegistry, memory_of: MemoryOf = card_memory
+    ) -> None:
+        self._config, self._memory_of = config, memory_of
+        named = [config.device, *config.own_devices.values()]
+        self.cards = sorted({name for name in named if name != "cpu"})
+        registry.register(self)
+
+    def check(self, models: Collection[str]) -> None:
+        """InvalidRequest names a card that is not there, or a model that is not among `models`."""
+        if self._config.device != "cpu":
+            card(self._config.device)
+        for model, device in self._config.own_devices.items():
+            got = f"{model}={device}"
+            if model not in models:
+                known = ", ".join(sorted(models))
+                raise InvalidRequest("model_devices", got, f"one of the models: {known}")
+            try:
+                if device != "cpu":
+                    card(device)
+            except InvalidRequest as error:
+                raise InvalidRequest("model_devices", got, error.allowed) from error
+
+    def collect(self) -> Iterator[Metric]:
+        """The series of every card that tells."""
+        used = GaugeMetricFamily(
+            "logitsieve_device_memory_used_bytes", "Memory of a card in use", labels=("device",)
+        )
+        total = GaugeMetricFamily(
+            "logitsieve_device_memory_bytes", "Memory of a card", labels=("device",)
+        )
+        # By their own names: "cuda" and "cuda:0" are one card.
+        for device, memory in dict(map(self._memory_of, self.cards)).items():
+            if memory is not None:
+                used.add_metric((device,), memory.used)
+                total.add_metric((device,), memory.total)
+        yield from (used, total)
+
+
+def answering(decoder: LocalDecoder) -> list[Head]:
+    """The heads that requests are known to meet: the stored ones, and those that AUTO chooses."""
+    stored = [(name, ()) for name in decoder.index.heads]
+    measured = [(point.head, tuple(sorted(point.knobs.items()))) for point in decoder.points]
+    heads = [decoder.point(*at, "").answering for at in [*stored, *measured]]
+    return list({id(head): head for head in heads}.values())

@@ -1,0 +1,1 @@
+"""Precision of live answers, and what AUTO does about it."""

@@ -1,0 +1,87 @@
+"""What live answers say about operating points, and when AUTO must leave one or may return.
+
+A point is refuted at an asked precision when it surely misses more than that allows: when, at two
+looks in a row, the lower 95 % confidence bound of its misses is above what may be missed. Looks are
+few, after 50, 100, 200, 400 and 800 rows, because each is a chance to be wrong. It is accepted
+again when a whole window of 800 rows has the asked precision: so it does not swing on a doubt.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.decoding.engine import Point
+from logitsieve.evaluation import OperatingPoint
+from logitsieve.evaluation.confidence import lower_bound
+
+FIRST = 50  # rows; the bounds of evaluation/confidence.py look at blocks from so many on
+WINDOW = 800
+
+Key = tuple[str, frozenset[tuple[str, float]]]
+# Points that AUTO has left, and the one that it is at; None is the exact head, or the default one.
+Rungs = tuple[OperatingPoint | None, ...]
+
+
+class Move(NamedTuple):
+    """AUTO answers a kind of request at another point than before."""
+
+    safer: bool  # or back
+    source: str  # the points, as people read them
+    destination: str
+
+
+class Evidence:
+    """What the rows of one point showed at one k: `ceiling`, a precision it does not exceed."""
+
+    def __init__(self) -> None:
+        self.ceiling = 1.0
+        self._shares: list[float] = []
+        self._look = FIRST
+        self._limit = 1.0  # at the last look
+
+    def add(self, share: float) -> bool:
+        """One more row, `share` of its true top-k found; whether `ceiling` may have changed."""
+        self._shares.append(share)
+        if len(self._shares) < self._look:
+            return False
+        shares = np.array(self._shares)
+        limit = 1.0 - lower_bound(1.0 - shares)
+        self.ceiling = min(self.ceiling, max(limit, self._limit))
+        self._limit = limit
+        if len(shares) < WINDOW:
+            self._look *= 2
+        else:
+            self.ceiling = max(self.ceiling, float(shares.mean()))
+            self._shares.clear()
+            self._look = FIRST
+        return True
+
+
+class Guard:
+    """The evidence about the points of one version. Used by the event loop alone."""
+
+    def __init__(self) -> None:
+        self._evidence: defaultdict[tuple[Key, int], Evidence] = defaultdict(Evidence)
+
+    def add(self, point: Point, shares: Mapping[int, float]) -> bool:
+        """A row's share of the true top-k by class of k; whether a ceiling may have changed."""
+        key = point.head, frozenset(point.knobs.items())
+        changed = [self._evidence[key, k].add(share) for k, share in shares.items()]
+        return any(changed)
+
+    def ceiling(self, point: OperatingPoint, k: int) -> float:
+        """The precision that live rows leave possible at class `k`; 1 where nothing is known."""
+        evidence = self._evidence.get(((point.head, frozenset(point.knobs.items())), k))
+        return 1.0 if evidence is None else evidence.ceiling
+
+
+def move_between(before: Rungs, after: Rungs) -> Move:
+    """The move of a request whose rungs have changed."""
+    source, destination = (
+        "exact" if rungs[-1] is None else rungs[-1].label for rungs in (before, after)
+    )
+    return Move(len(after) > len(before), source, destination)

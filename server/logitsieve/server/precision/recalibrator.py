@@ -1,0 +1,99 @@
+"""Measuring operating points again where an index was calibrated on another processor or card.
+
+In the background, one point at a time, on a small share of one core: no request waits for it.
+Until it is done AUTO goes by the times of the other machine. The index is not written to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from threading import Event, Thread, get_native_id
+from time import monotonic
+
+from logitsieve.decoding import answers_on, measured_elsewhere
+from logitsieve.server.models.routes import Version
+from logitsieve.server.models.served import Served
+
+log = logging.getLogger(__name__)
+
+SHARE = 0.1  # of one core, at most
+# Not the lowest priority: this thread holds the interpreter's lock for moments, and must come to
+# let go of it on a machine that is busy with other work.
+NICE = 10
+JOIN_S = 5.0
+
+
+def step_back() -> None:
+    """Give the calling thread a lower priority, so that requests come first."""
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
+
+
+class Again:
+    """Measures the versions that need it, one after the other, in a thread of its own."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._rest = 1 / share - 1  # seconds of rest for a second of work
+        self._stopping = Event()
+        self._thread: Thread | None = None
+
+    def start(self, versions: Sequence[Version]) -> None:
+        """Begin with the versions that were not calibrated on what they answer on, if any.
+
+        What has begun before comes first.
+        """
+        due = [
+            (version.label, version.served, there)
+            for version in versions
+            if version.served is not None
+            and (there := measured_elsewhere(version.served.decoder.index))
+        ]
+        if due:
+            self._thread = Thread(
+                target=self._run, args=(due, self._thread), name="logitsieve-again", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the measurement under way, whose results are dropped."""
+        self._stopping.set()
+        self.join(JOIN_S)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until everything is measured."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self, due: Sequence[tuple[str, Served, str]], before: Thread | None) -> None:
+        if before is not None:
+            before.join()
+        step_back()
+        for label, served, there in due:
+            if self._stopping.is_set():
+                return
+            try:
+                self._measure(label, served, there)
+            except Exception:  # requests go on by the times there are
+                log.exception("%s: its operating points were not measured again", label)
+
+    def _measure(self, label: str, served: Served, there: str) -> None:
+        # Warnings: these are shown where nobody set up logging.
+        points, started = len(served.decoder.points), monotonic()
+        here = answers_on(served.decoder.index)
+        if "contexts" not in (served.decoder.index.measured or {}):
+            log.warning(
+                "%s: calibrated on %s, without contexts to measure on %s", label, there, here
+            )
+            return
+        log.warning(
+            "%s: calibrated on %s, measuring %d points again on %s", label, there, points, here
+        )
+        if served.measure_again(self._pause):
+            took = monotonic() - started
+            log.warning("%s: %d points measured on %s in %.1f s", label, points, here, took)
+
+    def _pause(self, seconds: float) -> bool:
+        return self._stopping.wait(seconds * self._rest)

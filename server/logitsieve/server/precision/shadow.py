@@ -1,0 +1,192 @@
+"""Live precision: a share of the answered TopK rows, answered again by the exact head.
+
+Rows are chosen before anything is known of them, each by itself and with the same chance. Chosen
+rows that are proven need no second answer, but they take the same place in the same queue: were
+they counted at once, a full queue would drop only rows that may be wrong, and precision would look
+better than it is. So what is counted is an unbiased sample of what each head answered.
+
+Rows under constraints are no part of it. The second answer never delays a request: it is found in
+one thread of lower priority that rests in proportion to the processor time that it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from math import inf, log, log1p
+from queue import SimpleQueue
+from random import Random
+from threading import Event, Thread
+from time import thread_time
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import Unavailable
+from logitsieve.api.results import TopK, TopKReply
+from logitsieve.decoding.engine import Point
+from logitsieve.evaluation.operating_points import KS
+from logitsieve.evaluation.precision import hits
+from logitsieve.server.models.served import Priced, Served
+from logitsieve.server.precision.recalibrator import step_back
+
+logger = logging.getLogger(__name__)
+
+QUEUE = 256  # rows that wait at most
+JOIN_S = 5.0
+
+
+class Sample(NamedTuple):
+    """An answered row, and the points that are judged on it."""
+
+    served: Served
+    priced: Priced
+    hidden: np.ndarray  # [1, D] as it came
+    answer: TopK  # of this row
+
+
+class Judgement(NamedTuple):
+    """How much of the true answer was found; the mappings are from k, up to the one asked for."""
+
+    sample: Sample
+    hits: Mapping[int, float]
+    dropped: tuple[tuple[Point, Mapping[int, float]], ...]  # hits of points that AUTO has left
+    missed_mass: float  # probability of the true top-k that was not answered
+
+
+def judge(sample: Sample) -> Judgement:
+    """Compare the answer with the exact head's, which a proven answer is."""
+    decoder, hidden, answer = sample.served.decoder, sample.hidden, sample.answer
+    k = answer.ids.shape[1]
+    truth = answer
+    if not answer.exact[0]:
+        truth = _top(decoder.point("exact", (), "").topk(hidden, k))
+    found = _hits(answer, truth)
+    missed = 0.0
+    if found[k] < k:
+        log_z = decoder.point("exact", (), "exact").topk(hidden, 1).answer.log_z
+        assert log_z is not None, "a normalizer was named"
+        lost = truth.logits[0][~np.isin(truth.ids[0], answer.ids[0])]
+        missed = float(np.exp(lost - float(log_z[0])).sum())
+    dropped = tuple(
+        (point, _hits(_top(point.topk(hidden, k)), truth)) for point in sample.priced.dropped
+    )
+    return Judgement(sample, found, dropped, missed)
+
+
+def _top(reply: TopKReply) -> TopK:
+    return TopK(reply.ids, reply.logits, reply.answer.exact, reply.answer.scanned)
+
+
+def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
+    """k -> how many of the first k answers are among the true ones, for measured ks and the last.
+
+    Answers are ordered by their exact logits, so the first k are what k alone would have got.
+    """
+    asked = answer.ids.shape[1]
+    return {k: _hits_at(k, answer, truth) for k in (*(k for k in KS if k < asked), asked)}
+
+
+def _hits_at(k: int, answer: TopK, truth: TopK) -> float:
+    first = answer._replace(ids=answer.ids[:, :k], logits=answer.logits[:, :k])
+    return float(hits(first, truth, k)[0])
+
+
+class Shadow:
+    """Chooses rows on the event loop, judges them in a thread, reports on the loop again.
+
+    `share` of the rows, for at most `cpu` of one core; 0 of either turns it off.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        cpu: float,
+        *,
+        judged: Callable[[Judgement], None],
+        lost: Callable[[str, str], None],
+        seed: int | None = None,
+        clock: Callable[[], float] = thread_time,
+        stopping: Event | None = None,
+    ) -> None:
+        """`lost(model, reason)` hears of chosen rows that are not judged. Both run on the loop."""
+        self._on = share > 0 and cpu > 0
+        self._share = share
+        self._rest = 1 / cpu - 1 if self._on else inf  # seconds of rest for a second of work
+        self._judged, self._lost = judged, lost
+        self._random = Random(seed)
+        self._queue: SimpleQueue[Sample | None] = SimpleQueue()
+        self._clock, self._stopping = clock, stopping or Event()
+        self._thread: Thread | None = None
+        self._gap = self._draw()
+
+    def start(self) -> None:
+        """Begin to judge; called on the event loop."""
+        if self._on:
+            loop = asyncio.get_running_loop()
+            self._thread = Thread(
+                target=self._run, args=(loop,), name="logitsieve-shadow", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the row under way; what waits is forgotten."""
+        self._stopping.set()
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def offer(self, served: Served, priced: Priced, hidden: np.ndarray, reply: TopKReply) -> None:
+        """An answered request: `hidden` [B, D] and its reply, of which chosen rows are copied."""
+        rows = len(hidden)
+        if self._gap >= rows:
+            self._gap -= rows
+            return
+        row = int(self._gap)
+        while row < rows:
+            self._take(served, priced, hidden, reply, row)
+            row += 1 + int(self._draw())
+        self._gap = row - rows
+
+    def _take(
+        self, served: Served, priced: Priced, hidden: np.ndarray, reply: TopKReply, row: int
+    ) -> None:
+        if self._queue.qsize() >= QUEUE:
+            self._lost(reply.answer.model, "queue_full")
+            return
+        here, how = slice(row, row + 1), reply.answer
+        answer = TopK(
+            reply.ids[here].copy(),
+            reply.logits[here].copy(),
+            how.exact[here].copy(),
+            how.scanned[here].copy(),
+        )
+        self._queue.put(Sample(served, priced, hidden[here].copy(), answer))
+
+    def _draw(self) -> float:
+        """Rows to pass over before the next one: geometric, so that each has the same chance."""
+        if not self._on:
+            return inf
+        return 0 if self._share == 1 else log(1 - self._random.random()) // log1p(-self._share)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        step_back()
+        while (sample := self._queue.get()) is not None and not self._stopping.is_set():
+            began = self._clock()
+            report = self._report(sample)
+            if self._stopping.wait((self._clock() - began) * self._rest):
+                return
+            loop.call_soon_threadsafe(report)
+            del sample, report  # kept until the next one, an index that is unloaded stays mapped
+
+    def _report(self, sample: Sample) -> Callable[[], None]:
+        try:
+            with sample.served.leases:
+                judgement = judge(sample)
+        except Unavailable:
+            return lambda: self._lost(sample.priced.point.model, "unloaded")
+        except Exception:  # requests are answered all the same
+            logger.exception("a row of %s was not judged", sample.priced.point.model)
+            return lambda: self._lost(sample.priced.point.model, "failed")
+        return lambda: self._judged(judgement)

@@ -1,0 +1,101 @@
+"""From a method over bytes to a gRPC handler: errors, metrics and cancellation in one place.
+
+gRPC's own deserializers answer UNKNOWN to garbage, so handlers take the raw bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
+from logitsieve.server.logs import REQUEST_ID, failed, new_request_id, request_id
+from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.rpc.status import Status, to_status
+
+log = logging.getLogger(__name__)
+
+Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply types of bytes
+Behaviour = Callable[[bytes, Context, Call], Awaitable[bytes]]
+M = TypeVar("M", bound=Message)
+
+SHED = {
+    Overloaded: "in_flight",
+    DeadlineExceeded: "deadline",
+    DeviceExhausted: "device_memory",
+}
+
+
+def parse(kind: type[M], message: bytes) -> M:
+    """The message in these bytes; InvalidRequest if there is none."""
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        name = kind.DESCRIPTOR.name
+        raise InvalidRequest(
+            "request", f"{len(message)} bytes that are none", f"a serialized {name}"
+        ) from error
+
+
+def unary(rpc: str, behaviour: Behaviour, metrics: Metrics) -> grpc.RpcMethodHandler:
+    """`behaviour` as a unary handler: every failure becomes a status with our trailer."""
+
+    async def handler(message: bytes, context: Context) -> bytes:
+        call = Call(rpc)
+        call.request_id = request_id(context.invocation_metadata())
+        outcome = await settle(behaviour(message, context, call), call, metrics)
+        if isinstance(outcome, Status):
+            await abort(outcome, context, call.request_id)
+        if call.request_id:
+            context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
+        return outcome
+
+    return grpc.unary_unary_rpc_method_handler(handler)
+
+
+async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | Status:
+    """What a call ends in, and is counted as: its reply, or the Status of its failure."""
+    try:
+        found = await reply
+    except asyncio.CancelledError:
+        call.finish("CANCELLED")
+        metrics.record(call)
+        raise
+    except Exception as error:  # the boundary: whatever it is, the client must hear of it
+        if reason := SHED.get(type(error)):
+            metrics.shed(reason)
+        status = to_status(error)
+        call.finish(status.code.name)
+        metrics.record(call)
+        _log_failure(call, status)
+        return status
+    call.finish("OK")
+    metrics.record(call)
+    return found
+
+
+async def abort(status: Status, context: Context, request_id: str = "") -> NoReturn:
+    """End the call by this status."""
+    own = ((REQUEST_ID, request_id),) if request_id else ()
+    await context.abort(status.code, status.error.message, status.trailer + own)
+    raise AssertionError("abort raises")
+
+
+def _log_failure(call: Call, status: Status) -> None:
+    """One line, without the message: what clients send may be quoted there."""
+    call.request_id = call.request_id or new_request_id()
+    failed(
+        log,
+        call.rpc,
+        call.model,
+        status.code.name,
+        request_id=call.request_id,
+        field=status.error.field,
+        incident=status.error.incident,
+        id=call.id,
+    )

@@ -1,0 +1,109 @@
+"""gRPC ports: their limits, their TLS, who may call them, and where they listen."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable
+
+import grpc
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.metrics import Metrics
+from logitsieve.server.rpc.reflection import add_reflection
+from logitsieve.server.security.access import Access
+from logitsieve.server.security.credentials import certificates
+from logitsieve.server.security.tokens import Tokens
+from logitsieve.utils.hosts import is_loopback
+
+log = logging.getLogger(__name__)
+
+# A call names its method and brings a token, a deadline and perhaps a trace: a few hundred bytes.
+# Between the two gRPC refuses ever more of the calls.
+METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
+HANDSHAKE_MS = 10_000  # gRPC's own patience is two minutes
+PINGS_MS = 5_000  # gRPC's own is five minutes: then a stream that is asked every 30 s is closed
+HEALTH = "grpc.health.v1.Health"
+
+
+class Ports:
+    """Makes the gRPC servers of one process, all alike but for the scope that they ask for.
+
+    InvalidRequest names the option whose file is not good.
+    """
+
+    def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
+        self._config, self._metrics = config, metrics
+        self._certificates = certificates(config)
+        self._tokens = None if config.tokens is None else Tokens(config.tokens)
+
+    def server(
+        self, scope: str, handlers: Iterable[grpc.GenericRpcHandler], max_message_bytes: int
+    ) -> grpc.aio.Server:
+        """One that is not bound yet; with tokens, calls need one of this scope."""
+        tokens, metrics = self._tokens, self._metrics
+        server = grpc.aio.server(
+            interceptors=() if tokens is None else (Access(tokens, scope, metrics),),
+            options=[
+                ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
+                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+                # Clients may ask as often as this whether anybody is there.
+                ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
+                ("grpc.max_metadata_size", METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                *ages(self._config),
+            ],
+        )
+        handlers = tuple(handlers)
+        server.add_generic_rpc_handlers(handlers)
+        if self._config.reflection:
+            add_reflection(server, (*(handler.service_name() for handler in handlers), HEALTH))
+        return server
+
+    def bind(self, server: grpc.aio.Server, field: str, host: str, port: int) -> int:
+        """Bind and return the port; InvalidRequest names `field` if it cannot be bound."""
+        where = address(host, port)
+        try:
+            if self._certificates is not None:
+                return int(server.add_secure_port(where, self._certificates.credentials()))
+            bound = int(server.add_insecure_port(where))
+        except RuntimeError as error:
+            raise taken(field, host, port) from error
+        if not is_loopback(host):
+            log.warning("%s: no TLS and no tokens: whoever reaches it may call", where)
+        return bound
+
+
+def ages(config: ServeConfig) -> list[tuple[str, int]]:
+    """How old connections become, give or take a tenth: gRPC spreads their ends."""
+    if not config.connection_age_s:
+        return []
+    return [
+        ("grpc.max_connection_age_ms", max(1, round(config.connection_age_s * 1000))),
+        ("grpc.max_connection_age_grace_ms", round(config.connection_grace_s * 1000)),
+    ]
+
+
+def address(host: str, port: int) -> str:
+    """As gRPC and URLs write it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_free(field: str, host: str, port: int) -> None:
+    """InvalidRequest names `field` if the port cannot be bound.
+
+    Asked before models load, and without the lines that gRPC writes to stderr when it fails.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise taken(field, host, port) from error
+
+
+def taken(field: str, host: str, port: int) -> InvalidRequest:
+    """What is wrong with a port that cannot be bound."""
+    return InvalidRequest(field, address(host, port), "an address that is free and can be bound")

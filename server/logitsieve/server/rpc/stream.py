@@ -1,0 +1,150 @@
+"""Decode: requests and replies of all four methods on one stream, matched by id.
+
+Each stream has a fixed number of workers. A worker takes the next message, answers it and waits
+until the reply is written before it takes another: so a message is answered as soon as it is
+ready, and a client that does not read its replies is not read from either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+
+import grpc
+
+from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.server.logs import REQUEST_ID, request_id
+from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.rpc.handlers import Context, abort, parse, settle
+from logitsieve.server.rpc.methods import METHODS, Method
+from logitsieve.server.rpc.replies import to_decode_response
+from logitsieve.server.rpc.status import Status, to_status
+from logitsieve.v1 import decoder_pb2 as pb
+
+# Enough that threads compute while messages travel; as many of the largest messages is what one
+# stream can make the server hold.
+IN_FLIGHT = 16
+
+# (method, its request, the call, seconds left or None) -> the serialized response
+Answer = Callable[[Method, object, Call, float | None], Awaitable[bytes]]
+
+
+class Streams:
+    """The Decode RPC over whatever answers single requests."""
+
+    def __init__(self, answer: Answer, metrics: Metrics) -> None:
+        self._answer, self._metrics = answer, metrics
+        self._open: set[_Stream] = set()
+        self._draining = False
+
+    def handler(self) -> grpc.RpcMethodHandler:
+        """The stream handler, over raw bytes."""
+        return grpc.stream_stream_rpc_method_handler(self._decode)
+
+    def drain(self) -> None:
+        """Take no more messages. A stream ends when what it has taken is answered."""
+        self._draining = True
+        for stream in self._open:
+            stream.end()
+
+    async def _decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        of_stream = request_id(context.invocation_metadata())
+        if of_stream:
+            context.set_trailing_metadata(((REQUEST_ID, of_stream),))
+        stream = _Stream(context, partial(self._reply, of_stream))
+        self._open.add(stream)
+        try:
+            if not self._draining:
+                await stream.run()
+        finally:
+            self._open.discard(stream)
+        if self._draining:
+            await abort(to_status(Unavailable("the server is stopping")), context, of_stream)
+
+    async def _reply(self, of_stream: str, message: bytes, context: Context) -> bytes:
+        """DecodeRequest -> DecodeResponse; whatever fails is an Error to the message's own id."""
+        call = Call("Decode")
+        call.request_id = of_stream
+        outcome = await settle(self._respond(message, context, call), call, self._metrics)
+        if isinstance(outcome, Status):
+            return pb.DecodeResponse(id=call.id, error=outcome.error).SerializeToString()
+        return outcome
+
+    async def _respond(self, message: bytes, context: Context, call: Call) -> bytes:
+        request = parse(pb.DecodeRequest, message)
+        call.id = request.id
+        field = request.WhichOneof("request")
+        if field is None:
+            raise InvalidRequest("request", "nothing", ", ".join(METHODS))
+        method = METHODS[field]
+        call.rpc = method.rpc
+        left = _time_left_s(request.timeout_ms, context.time_remaining())
+        response = await self._answer(method, getattr(request, field), call, left)
+        return to_decode_response(call.id, field, response)
+
+
+class _Stream:
+    """One client's stream and its workers."""
+
+    def __init__(self, context: Context, reply: Callable[[bytes, Context], Awaitable[bytes]]):
+        self._context, self._reply = context, reply
+        self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None  # who waits for the next message
+        self._handler: asyncio.Task[None] | None = None
+        self._ended = False
+
+    async def run(self) -> None:
+        """Return when the client has sent its last message and has all replies.
+
+        CancelledError if the client goes away before.
+        """
+        self._handler = asyncio.current_task()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(IN_FLIGHT):
+                workers.create_task(self._work())
+
+    def end(self) -> None:
+        """Take no more messages."""
+        self._ended = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _work(self) -> None:
+        while (message := await self._next()) is not None:
+            reply = await self._reply(message, self._context)
+            try:
+                async with self._writing:
+                    await self._context.write(reply)
+            except grpc.aio.BaseError:  # nobody is there to be told
+                if self._handler is not None:
+                    self._handler.cancel()
+                return
+
+    async def _next(self) -> bytes | None:
+        """The next message; None when there is none to come, or none to be taken."""
+        async with self._reading:
+            if self._ended:
+                return None
+            self._reader = reader = asyncio.current_task()
+            try:
+                message = await self._context.read()
+            except asyncio.CancelledError:
+                if not self._ended or reader is None:
+                    raise
+                reader.uncancel()  # by `end`: what other workers compute is finished
+                return None
+            finally:
+                self._reader = None
+            if message is grpc.aio.EOF:
+                self._ended = True
+                return None
+            return bytes(message)
+
+
+def _time_left_s(timeout_ms: int, of_stream_s: float | None) -> float | None:
+    """Of a message that has just been read; 0 ms is no timeout of its own."""
+    if not timeout_ms:
+        return of_stream_s
+    own_s = timeout_ms / 1000
+    return own_s if of_stream_s is None else min(own_s, of_stream_s)

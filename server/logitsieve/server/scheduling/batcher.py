@@ -1,0 +1,317 @@
+"""The queue before the pool, counted in rows: who is next, with whom, and who is refused.
+
+Rows take turns, not requests. A worker takes the oldest request and, if its rows are independent of
+each other (TopK without constraints), others at the same operating point and k that fit into the
+batch, in the order of their arrival. A request longer than a batch is computed a batch at a time
+and goes to the end of the queue after each, so that small ones wait for a batch of it, not for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection
+from threading import Condition
+from time import monotonic, perf_counter_ns
+from typing import NamedTuple
+
+from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
+from logitsieve.api.results import TopKReply
+from logitsieve.decoding.engine import Point
+from logitsieve.server.rpc.methods import Asked
+from logitsieve.server.rpc.replies import Reply
+
+# What heads gain by a batch they have gained by this size, the largest that is calibrated; cheap
+# rows make larger batches, up to what a request behind them can well wait.
+BATCH_ROWS = 64
+BATCH_US = 2000.0
+
+# What a card answers at once costs it little more than one row does: whatever is estimated, a batch
+# for a card is as large as its largest bucket.
+BUCKET_ROWS = 256
+
+# The least that a refused client is told to wait: long enough for a queue of ordinary batches to
+# move, short against the client's 5 s timeout.
+LEAST_RETRY_S = 0.05
+
+TOO_LATE = "the deadline passed before computing"
+
+# How much of the time that a request has left it may spend in the queue. The rest is for computing
+# it, for the way back, and for what estimates miss: where requests are let in that would be next
+# just before their deadline, a queue under overload computes answers that come too late.
+PATIENCE = 0.5
+
+# How much of the pace is the last batch's.
+FRESH = 0.2
+
+
+class Computed(NamedTuple):
+    """A reply, how long its request waited, and how long a card worked for it."""
+
+    reply: Reply
+    queue_ns: int
+    device_ns: int  # that of the batches that the request shared; 0 without a card
+
+
+class Waiting:
+    """A request on its way through the queue. Deadlines are of `monotonic`, in seconds."""
+
+    __slots__ = (
+        "arrived_ns",
+        "asked",
+        "deadline",
+        "device_ns",
+        "future",
+        "key",
+        "on_card",
+        "parts",
+        "point",
+        "queue_ns",
+        "ready_at",
+        "start",
+        "us_per_row",
+    )
+
+    def __init__(
+        self,
+        point: Point,
+        asked: Asked,
+        estimate_us: float,
+        arrived_ns: int,
+        deadline: float | None,
+        future: asyncio.Future[Computed],
+        on_card: bool = False,
+    ) -> None:
+        self.point, self.asked, self.on_card = point, asked, on_card
+        self.us_per_row = estimate_us / asked.rows
+        self.arrived_ns, self.deadline, self.future = arrived_ns, deadline, future
+        hidden = asked.independent
+        # Requests with equal keys may share a batch.
+        self.key = None if hidden is None else (point, asked.k, hidden.shape[1])
+        self.start = 0  # rows before it have been computed
+        self.parts: list[TopKReply] = []  # of these rows
+        self.queue_ns = self.device_ns = 0
+        self.ready_at = 0.0  # from when on it is computed also if nobody shares its batch
+
+    @property
+    def left(self) -> int:
+        """Rows that are not computed yet."""
+        return self.asked.rows - self.start
+
+    @property
+    def batch_rows(self) -> int:
+        """Most rows of a batch of such rows."""
+        if self.key is None:
+            return self.asked.rows
+        if self.on_card:
+            return BUCKET_ROWS
+        return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
+
+
+class Piece(NamedTuple):
+    """Rows of a request that are computed at once."""
+
+    waiting: Waiting
+    start: int
+    stop: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether that is all of the request."""
+        return self.stop - self.start == self.waiting.asked.rows
+
+    @property
+    def last(self) -> bool:
+        """Whether the request is answered then."""
+        return self.stop == self.waiting.asked.rows
+
+
+class Batch(NamedTuple):
+    """What a worker computes next, and requests whose time was up before."""
+
+    pieces: list[Piece]
+    late: list[Waiting]
+
+    @property
+    def rows(self) -> int:
+        """Of all pieces."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+    @property
+    def estimate_us(self) -> float:
+        """What the pieces would take one by one."""
+        return sum((piece.stop - piece.start) * piece.waiting.us_per_row for piece in self.pieces)
+
+
+class Batcher:
+    """A bounded queue that many workers take batches from. Safe to call from any thread.
+
+    `max_rows` bounds the rows that wait, except that one request always may. `delay_s` is the
+    longest that a request which is less than a batch waits for others to join it; it does not wait
+    if it came when nothing was computing.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        max_in_flight: int,
+        max_rows: int,
+        delay_s: float,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._clock = clock
+        self._workers, self._max_in_flight = workers, max_in_flight
+        self._max_rows, self._delay_s = max_rows, delay_s
+        self._changed = Condition()
+        self._queue: deque[Waiting] = deque()
+        self._closed = False
+        self._pace = 0.0  # time taken / estimated; 0 until known: nobody is refused by a guess
+        self.in_flight = 0  # requests that wait or are computed
+        self.rows = 0  # that wait
+        self._us = 0.0  # what all in flight were estimated to take yet
+
+    @property
+    def wait_s(self) -> float:
+        """About when a request that comes now will be computed."""
+        return self._us * self._pace / self._workers * 1e-6
+
+    def admit(self, time_left_s: float | None) -> None:
+        """Refuse what need not be looked at any more: by time or number, whatever it asks.
+
+        DeadlineExceeded if its time is up; Overloaded where too much is in flight, or so much that
+        it would spend more than PATIENCE of its time in the queue.
+        """
+        if time_left_s is not None:
+            if time_left_s <= 0:
+                raise DeadlineExceeded(TOO_LATE)
+            if self.wait_s > PATIENCE * time_left_s:
+                raise self._overloaded(f"the queue takes too much of the {time_left_s:.3g} s left")
+        if self.in_flight >= self._max_in_flight:
+            raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
+
+    def put(self, waiting: Waiting) -> None:
+        """Enter at the end; raises what `admit` does, and Overloaded where too many rows wait."""
+        with self._changed:
+            self._enter(waiting)
+            alone = self.in_flight < self._workers
+            waiting.ready_at = 0.0 if alone else self._clock() + self._delay_s
+            self.in_flight += 1
+            self._us += waiting.left * waiting.us_per_row
+            self._append(waiting)
+
+    def discard(self, waiting: Waiting) -> None:
+        """Forget one that was cancelled, if it still waits."""
+        with self._changed:
+            if waiting in self._queue:
+                self._queue.remove(waiting)
+                self.rows -= waiting.left
+                self._leave(waiting)
+
+    def take(self, errands: Collection[object] = ()) -> Batch | None:
+        """The next batch, once there is one; None when the queue is closed.
+
+        `done` is to be called with it. Where there are `errands`, which `wake` tells of, it is
+        empty: they come first.
+        """
+        with self._changed:
+            while not self._closed:
+                if errands:
+                    return Batch([], [])
+                if not self._queue:
+                    self._changed.wait()
+                elif (pause_s := self._pause_s(self._queue[0])) > 0:
+                    self._changed.wait(pause_s)
+                else:
+                    return self._next()
+            return None
+
+    def wake(self) -> bool:
+        """Let workers look at their errands; whether there are workers still."""
+        with self._changed:
+            self._changed.notify_all()
+            return not self._closed
+
+    def done(self, batch: Batch, took_us: float, answered: Collection[Waiting]) -> None:
+        """A batch has been computed: what is not answered by it waits for its next turn."""
+        with self._changed:
+            if batch.pieces:
+                ratio = took_us / max(batch.estimate_us, 1e-3)
+                self._pace += (FRESH if self._pace else 1.0) * (ratio - self._pace)
+            self._us -= batch.estimate_us
+            for waiting, _, stop in batch.pieces:
+                waiting.start = stop
+                if waiting in answered or waiting.future.done():
+                    self._leave(waiting)
+                else:
+                    self._append(waiting)
+
+    def close(self) -> list[Waiting]:
+        """Take nothing any more and wake all workers to leave; what still waited."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            rest, self._queue = list(self._queue), deque()
+            self.rows = 0
+            return rest
+
+    def _enter(self, waiting: Waiting) -> None:
+        if self._closed:
+            raise Unavailable("the server is stopping")
+        self.admit(None if waiting.deadline is None else waiting.deadline - self._clock())
+        if self._queue and self.rows + waiting.left > self._max_rows:
+            raise self._overloaded(f"{self.rows} rows wait, {self._max_rows} are the most allowed")
+
+    def _overloaded(self, reason: str) -> Overloaded:
+        return Overloaded(reason, max(LEAST_RETRY_S, self.wait_s))
+
+    def _append(self, waiting: Waiting) -> None:
+        self._queue.append(waiting)
+        self.rows += waiting.left
+        self._changed.notify()
+
+    def _leave(self, waiting: Waiting) -> None:
+        self.in_flight -= 1
+        self._us -= waiting.left * waiting.us_per_row
+
+    def _pause_s(self, first: Waiting) -> float:
+        if first.key is None or first.left >= first.batch_rows:
+            return 0.0
+        return first.ready_at - self._clock()
+
+    def _next(self) -> Batch:
+        late: list[Waiting] = []
+        first = self._pop_in_time(late)
+        if first is None:
+            return Batch([], late)
+        room = first.batch_rows
+        pieces = [self._piece(first, room)]
+        if first.key is not None:
+            room -= first.left
+            for other in list(self._queue):
+                if other.key == first.key and other.left <= room and self._in_time(other):
+                    self._queue.remove(other)
+                    pieces.append(self._piece(other, room))
+                    room -= other.left
+        return Batch(pieces, late)
+
+    def _pop_in_time(self, late: list[Waiting]) -> Waiting | None:
+        while self._queue:
+            waiting = self._queue.popleft()
+            if self._in_time(waiting):
+                return waiting
+            self.rows -= waiting.left
+            self._leave(waiting)
+            late.append(waiting)
+        return None
+
+    def _in_time(self, waiting: Waiting) -> bool:
+        if waiting.future.done():
+            return False
+        return waiting.deadline is None or self._clock() < waiting.deadline
+
+    def _piece(self, waiting: Waiting, most: int) -> Piece:
+        self.rows -= waiting.left
+        if not waiting.start:
+            waiting.queue_ns = perf_counter_ns() - waiting.arrived_ns
+        return Piece(waiting, waiting.start, min(waiting.asked.rows, waiting.start + most))

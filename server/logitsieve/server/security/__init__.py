@@ -1,0 +1,1 @@
+"""Tokens, certificates and the access checks."""

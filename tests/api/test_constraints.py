@@ -1,0 +1,194 @@
+"""Constraints from outside: every form that is taken, and a name for every one that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.constraints import Constraints, IdSets
+from logitsieve.api.errors import InvalidRequest
+
+LISTS = ("banned", "allowed", "biased", "repeated")
+EVERY_LIST = pytest.mark.parametrize("field", LISTS)
+
+
+def made(field: str, lists: Any, rows: int) -> IdSets:
+    """One list as `for_rows` has it; biased ids all by 0."""
+    options: dict[str, Any] = {field: lists}
+    if field == "biased":
+        count = len(lists.ids) if isinstance(lists, IdSets) else None
+        flat = [0.0] * (count if count is not None else len(lists))
+        nested = count is None and len(lists) and hasattr(lists[0], "__len__")
+        options["bias"] = [[0.0] * len(row) for row in lists] if nested else flat
+    found = getattr(Constraints(**options).for_rows(rows), field)
+    assert isinstance(found, IdSets)
+    return found
+
+
+@EVERY_LIST
+@pytest.mark.parametrize(
+    ("lists", "offsets", "ids"),
+    [
+        ([3, 5], [0, 2, 4], [3, 5, 3, 5]),
+        ((), [0, 0, 0], []),
+        ([[3], []], [0, 1, 1], [3]),
+        ([[], []], [0, 0, 0], []),
+        ([(3, 4), np.array([5])], [0, 2, 3], [3, 4, 5]),
+        (np.array([[3, 4], [5, 6]], np.uint16), [0, 2, 4], [3, 4, 5, 6]),
+        (np.array([7]), [0, 1, 2], [7, 7]),
+        (range(2), [0, 2, 4], [0, 1, 0, 1]),
+        (IdSets(np.array([0, 1, 2], np.int32), np.array([8, 9], np.int32)), [0, 1, 2], [8, 9]),
+    ],
+)
+def test_every_form(field: str, lists: Any, offsets: list[int], ids: list[int]) -> None:
+    found = made(field, lists, 2)
+    assert found.offsets.tolist() == offsets
+    assert found.ids.tolist() == ids
+    assert found.offsets.dtype == found.ids.dtype == np.int32
+
+
+def test_a_tensor_of_ids() -> None:
+    torch = pytest.importorskip("torch")
+    found = made("repeated", torch.tensor([[1, 2], [3, 3]]), 2)
+    assert found.ids.tolist() == [1, 2, 3, 3]
+
+
+@EVERY_LIST
+@pytest.mark.parametrize(
+    "lists",
+    [
+        5,
+        "12",
+        b"12",
+        ["1", "2"],
+        [1.0],
+        [True],
+        [None],
+        [[1], 2],
+        [[1], None],
+        [[1], [2], [3]],
+        [[[1]], [[2]]],
+        [[1, [2]], [3]],
+        [[1.5], [2]],
+        [-1],
+        [2**31],
+        [2**70],
+        np.array(3),
+        np.array([0.5]),
+        np.array([True]),
+        {"a": 1},
+    ],
+)
+def test_what_is_no_list_of_ids_is_refused(field: str, lists: Any) -> None:
+    bias: Any = {"bias": [0.0]} if field == "biased" else {}
+    with pytest.raises(InvalidRequest) as refused:
+        Constraints(**{field: lists}, **bias).for_rows(2)
+    assert refused.value.field == f"constraints.{field}"
+
+
+@EVERY_LIST
+@pytest.mark.parametrize(
+    ("offsets", "ids", "part"),
+    [
+        ([0, 1], [1], ".offsets"),
+        ([0, 1, 3], [1, 2], ".offsets"),
+        ([1, 1, 2], [1, 2], ".offsets"),
+        ([0, 2, 1], [1], ".offsets"),
+        ([0.0, 1.0, 1.0], [1], ".offsets"),
+        ([0, 1, 2], [1.0, 2.0], ".ids"),
+        ([0, 1, 1], [[1]], ".ids"),
+        ([0, 1, 2], [1, -2], ".ids"),
+        ([0, 1, 2], [1, 1 << 31], ".ids"),
+    ],
+)
+def test_sets_that_are_not_as_they_say(field: str, offsets: Any, ids: Any, part: str) -> None:
+    lists: Any = IdSets(np.array(offsets), np.array(ids))
+    bias: Any = {"bias": [0.0, 0.0]} if field == "biased" else {}
+    with pytest.raises(InvalidRequest) as refused:
+        Constraints(**{field: lists}, **bias).for_rows(2)
+    assert refused.value.field == f"constraints.{field}{part}"
+
+
+@pytest.mark.parametrize(
+    ("biased", "bias", "values"),
+    [
+        ([3, 5], [0.5, -1], [0.5, -1, 0.5, -1]),
+        ([3, 5], np.array([0.5, -1]), [0.5, -1, 0.5, -1]),
+        ([3, 5], [[0.5, -1], [2, 3]], [0.5, -1, 2, 3]),
+        ([[3], [4, 5]], [[0.5], [1, 2]], [0.5, 1, 2]),
+        ([[3, 1], [4, 5]], [0.5, 2], [0.5, 2, 0.5, 2]),
+        (IdSets(np.array([0, 1, 3]), np.array([3, 4, 5])), [0.5, 1, 2], [0.5, 1, 2]),
+        ([], [], []),
+    ],
+)
+def test_biases(biased: Any, bias: Any, values: list[float]) -> None:
+    found = Constraints(biased=biased, bias=bias).for_rows(2).bias
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float32
+    assert found.tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("biased", "bias"),
+    [
+        (None, [1.0]),
+        ([3], None),
+        ([3], [1.0, 2.0]),
+        ([3], [np.nan]),
+        ([3], [np.inf]),
+        ([3], [1e300]),
+        ([3], ["1"]),
+        ([3], [None]),
+        ([3], 1.0),
+        ([[3], [4, 5]], [[1.0, 2.0], [3.0]]),
+        ([[3], [4]], [[1.0]]),
+        (IdSets(np.array([0, 1, 2]), np.array([3, 4])), [1.0]),
+        (IdSets(np.array([0, 1, 2]), np.array([3, 4])), [[1.0], [2.0]]),
+    ],
+)
+def test_wrong_biases(biased: Any, bias: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Constraints(biased=biased, bias=bias).for_rows(2)
+    assert refused.value.field == "constraints.bias"
+
+
+def test_two_biases_of_one_id() -> None:
+    Constraints(biased=[[3, 4], [4, 3]], bias=[1.0, 2.0]).for_rows(2)
+    with pytest.raises(InvalidRequest, match="got 3 twice in row 1") as refused:
+        Constraints(biased=[[3, 4], [3, 4, 3]], bias=[[1, 2], [1, 2, 3]]).for_rows(2)
+    assert refused.value.field == "constraints.biased"
+
+
+@pytest.mark.parametrize("penalty", [0, -1, np.nan, np.inf, 1e7, 1e-7, "2", None, True])
+def test_wrong_penalties(penalty: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Constraints(repeated=[1], repetition_penalty=penalty).for_rows(1)
+    assert refused.value.field == "constraints.repetition_penalty"
+
+
+def test_what_was_made_for_rows_is_made_again_alike() -> None:
+    lists: Any = [[1, 2], [], [3]]
+    once = Constraints(
+        banned=lists, biased=lists, bias=[[1.0, 2.0], [], [3.0]], repetition_penalty=2
+    ).for_rows(3)
+    again = once.for_rows(3)
+    assert once.repetition_penalty == again.repetition_penalty == 2.0
+    for name in ("banned", "biased"):
+        for one, other in zip(getattr(once, name), getattr(again, name), strict=True):
+            np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(np.asarray(once.bias), np.asarray(again.bias))
+    assert (once.allowed, once.repeated) == (None, None)
+
+
+def test_some_rows_in_another_order() -> None:
+    lists: Any = [[1, 2], [], [3]]
+    made = Constraints(banned=lists, biased=lists, bias=[[1.0, 2.0], [], [3.0]]).for_rows(3)
+    taken = made.take(np.array([2, 0, 1, 2]))
+    for name in ("banned", "biased"):
+        sets = getattr(taken, name)
+        assert sets.offsets.tolist() == [0, 1, 3, 3, 4]
+        assert sets.ids.tolist() == [3, 1, 2, 3]
+    assert np.asarray(taken.bias).tolist() == [3, 1, 2, 3]
+    assert taken.allowed is None

@@ -1,0 +1,43 @@
+"""The error tree: one root, messages that name the field, and the drawing in the docstring."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from logitsieve.api import errors
+from logitsieve.api.errors import InvalidRequest, LogitsieveError, MissingExtra, TargetNotReached
+from logitsieve.utils.extras import require
+
+TREE = {
+    name: found
+    for name, found in vars(errors).items()
+    if inspect.isclass(found) and issubclass(found, LogitsieveError)
+}
+
+
+def test_the_docstring_draws_the_tree() -> None:
+    drawn: list[tuple[int, str]] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"([\s│├└─]*)([A-Z]\w+)", line)
+        if match and match[2] in TREE:
+            drawn.append((len(match[1]) // 4, match[2]))
+    assert {name for _, name in drawn} == set(TREE)
+    for place, (depth, name) in enumerate(drawn[1:], start=1):
+        parent = next(other for level, other in reversed(drawn[:place]) if level < depth)
+        assert TREE[name].__bases__[0].__name__ == parent
+
+
+def test_messages_name_the_field_what_was_got_and_what_is_allowed() -> None:
+    assert str(InvalidRequest("k", 0, "1 to 9")) == "k: got 0, allowed: 1 to 9"
+    error = TargetNotReached({"p1": 0.99}, {"p1": 0.5, "candidates": 12.0})
+    assert "p1=0.99" in str(error)
+    assert "p1=0.5, candidates=12" in str(error)
+
+
+def test_a_missing_extra_says_what_to_install() -> None:
+    require("server", "json")
+    with pytest.raises(MissingExtra, match=re.escape("pip install 'logitsieve[server]'")):
+        require("server", "json", "no_such_module")

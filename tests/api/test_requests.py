@@ -1,0 +1,147 @@
+"""What requests take beside hidden: the forms that are taken, and a name for every refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import Beams, Sampling, beams, sampling, score_targets
+
+
+def sampled(rows: int = 2, **changes: Any) -> Sampling:
+    options: dict[str, Any] = {
+        "samples": 1,
+        "seeds": [1, 2],
+        "step": 0,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        **changes,
+    }
+    return sampling(rows, **options)
+
+
+def stepped(rows: int = 4, **changes: Any) -> Beams:
+    options: dict[str, Any] = {
+        "scores": None,
+        "beams_in": 2,
+        "beams_out": 3,
+        "lengths": None,
+        "finished": None,
+        "eos_ids": (),
+        "length_alpha": 0.0,
+        **changes,
+    }
+    return beams(rows, **options)
+
+
+def test_how_to_draw() -> None:
+    ready = sampled(samples=np.int64(3), step=2**64 - 1, temperature=0, top_k=5, top_p=0.9)
+    assert ready[0] == 3
+    assert ready[2:] == (2**64 - 1, 0.0, 5, 0.9, 0.0)
+
+
+@pytest.mark.parametrize(
+    "seeds", [[1, 2**64 - 1], np.array([1, 2**64 - 1], np.uint64), [[1], [2**64 - 1]]]
+)
+def test_seeds_keep_every_bit(seeds: Any) -> None:
+    found = sampled(seeds=seeds).seeds
+    assert found.dtype == np.uint64
+    assert found.tolist() == [1, 2**64 - 1]
+
+
+def test_one_seed_is_for_every_row_and_none_are_fresh() -> None:
+    assert sampled(3, seeds=7).seeds.tolist() == [7, 7, 7]
+    one, other = (sampled(8, seeds=None).seeds for _ in range(2))
+    assert one.shape == (8,)
+    assert len({*one.tolist(), *other.tolist()}) == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("samples", value) for value in (0, -1, 1.0, True, None, "1", 1 << 21)],
+        *[
+            ("seeds", value)
+            for value in ([1], [1, 2, 3], [1.0, 2.0], [-1, 1], [1, 2**64], ["1", 2])
+        ],
+        *[("step", value) for value in (-1, 2**64, 0.0, True)],
+        *[("temperature", value) for value in (-1, np.nan, np.inf, 1e5, "1", None, True)],
+        *[("top_k", value) for value in (-1, 1.5, 2**31, False)],
+        *[("top_p", value) for value in (0, -0.5, 1.1, np.nan, "1")],
+        *[("min_p", value) for value in (-0.1, 1.1, np.nan, None)],
+    ],
+)
+def test_wrong_ways_to_draw(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        sampled(**{field: value})
+    assert refused.value.field == field
+
+
+def test_hypotheses() -> None:
+    ready = stepped(
+        scores=[[-1, -2], [-3, -4.5]],
+        lengths=np.arange(4),
+        finished=np.array([True, False, False, True]),
+        eos_ids=np.array([2, 5]),
+        length_alpha=1,
+    )
+    assert ready.scores.tolist() == [-1, -2, -3, -4.5]
+    assert ready.lengths.tolist() == [0, 1, 2, 3]
+    assert ready.finished.tolist() == [True, False, False, True]
+    assert (ready.eos_ids, ready.length_alpha) == ((2, 5), 1.0)
+    assert ready.scores.dtype == np.float32
+    assert ready.lengths.dtype == np.int32
+    assert ready.finished.dtype == np.bool_
+    first = stepped()
+    assert not np.concatenate([first.scores, first.lengths, first.finished]).any()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("beams_in", value) for value in (0, 3, 8, 1.0, True, None)],
+        *[("beams_out", value) for value in (0, 5000, "2")],
+        *[("scores", value) for value in ([0.0] * 3, ["0"] * 4, [np.nan] * 4, [[0], [0, 0]])],
+        *[("scores", value) for value in ([-1e300] * 4, [-np.inf] * 4, [True] * 4)],
+        *[("lengths", value) for value in ([0] * 5, [-1] * 4, [0.5] * 4, [2**31] * 4, [2**63] * 4)],
+        *[("finished", value) for value in ([0] * 4, [True] * 3, [1.0] * 4)],
+        *[("eos_ids", value) for value in ([-1], [2**31], [1.5], 3, ["1"], [True], None)],
+        *[("length_alpha", value) for value in (np.nan, 11, -11, "1", None)],
+    ],
+)
+def test_wrong_hypotheses(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        stepped(**{field: value})
+    assert refused.value.field == field
+
+
+def test_what_has_finished_needs_an_end() -> None:
+    with pytest.raises(InvalidRequest, match="at least one, where hypotheses have") as refused:
+        stepped(finished=[True, False, False, False])
+    assert refused.value.field == "eos_ids"
+
+
+@pytest.mark.parametrize("form", [[[1], [2]], [1, 2], np.array([1, 2], np.uint8), ((1,), (2,))])
+def test_targets(form: Any) -> None:
+    ready = score_targets(form, 2)
+    assert ready.tolist() == [[1], [2]]
+    assert ready.dtype == np.int32
+    assert ready.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *([1], [1, 2, 3], [[1], [2, 3]], [[], []], [[[1]], [[2]]], 3, None),
+        *([1.0, 2.0], [True, False], ["1", "2"], [-1, 2], [1, 2**31]),
+    ],
+)
+def test_wrong_targets(form: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        score_targets(form, 2)
+    assert refused.value.field == "targets"

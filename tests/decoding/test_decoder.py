@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import Decoder
+from logitsieve.api.errors import InvalidKnob, InvalidRequest, ModelNotFound
+from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.heads import HEADS
+from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.kernels.compile import Kernel
+from tests.server.running import write_model
+from tests.synthetic import ARRAYS, make_hidden, make_softmax
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    folder = tmp_path_factory.mktemp("models")
+    index = open_index(write_model(folder, "demo", 2), kernel_cache=folder / "kernels")
+    decoder = LocalDecoder(index)
+    decoder.warm()
+    return decoder
+
+
+def test_it_is_a_decoder(decoder: LocalDecoder) -> None:
+    as_protocol: Decoder = decoder
+    assert as_protocol.topk(make_hidden(1), 1).ids.shape == (1, 1)
+
+
+def test_the_answer_is_the_default_heads(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(5)
+    reply = decoder.topk(hidden, 4)
+    top = decoder.index.head("screen").topk(hidden, 4)
+    np.testing.assert_array_equal(reply.ids, top.ids)
+    np.testing.assert_array_equal(reply.logits, top.logits)
+    np.testing.assert_array_equal(reply.answer.scanned, top.scanned)
+    answer = reply.answer
+    assert (answer.model, answer.version, answer.head) == ("demo", "2", "screen")
+    assert (answer.digest, answer.knobs["probes"]) == (decoder.index.digest, 1)
+    assert (answer.normalizer, answer.log_z, answer.queue_ns) == ("", None, 0)
+    assert answer.compute_ns > 0
+
+
+def test_knobs_move_the_operating_point_and_heads_are_kept(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(5)
+    one, two = (decoder.topk(hidden, 4, knobs={"probes": n}) for n in (1, 2))
+    assert (one.answer.scanned < two.answer.scanned).all()
+    assert two.answer.knobs["probes"] == 2
+    assert decoder.topk(hidden, 4, head="screen", knobs={"probes": 2}).ids.tolist() == (
+        two.ids.tolist()
+    )
+    assert decoder._head("screen", (("probes", 2.0),)) is decoder._head(
+        "screen", (("probes", 2.0),)
+    )
+
+
+def test_fallback_marks_the_rows_that_another_head_proved(decoder: LocalDecoder) -> None:
+    hidden = make_hidden(5)
+    exact = decoder.topk(hidden, 100, head="exact").answer
+    assert exact.exact.all()
+    assert not exact.fallback.any()
+    too_few = decoder.topk(hidden, 100).answer
+    assert too_few.exact.all()
+    assert too_few.fallback.all()
+    assert not decoder.topk(hidden, 5).answer.fallback.any()
+
+
+@pytest.mark.parametrize("model", ["", "demo", "demo@2"])
+def test_its_own_names(decoder: LocalDecoder, model: str) -> None:
+    assert decoder.topk(make_hidden(1), 1, model=model).answer.model == "demo"
+
+
+@pytest.mark.parametrize("model", ["other", "demo@1", "demo:stable"])
+def test_other_names(decoder: LocalDecoder, model: str) -> None:
+    with pytest.raises(ModelNotFound, match="demo@2"):
+        decoder.topk(make_hidden(1), 1, model=model)
+
+
+@pytest.mark.parametrize("k", [0, -1, 301, True, 2.0, "3", None])
+def test_k(decoder: LocalDecoder, k: Any) -> None:
+    with pytest.raises(InvalidRequest, match="k: got") as caught:
+        decoder.topk(make_hidden(1), k)
+    assert caught.value.field == "k"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "field"),
+    [
+        ({"probes": 0}, "knobs.probes"),
+        ({"probes": 1.5}, "knobs.probes"),
+        ({"probes": float("nan")}, "knobs.probes"),
+        ({"probes": float("inf")}, "knobs.probes"),
+        ({"speed": 1}, "knobs.speed"),
+        ({"self": 1}, "knobs.self"),
+        ({"name": 1}, "knobs.name"),
+        ({"probes": "many"}, "knobs"),
+        ({"probes": None}, "knobs"),
+    ],
+)
+def test_wrong_knobs(decoder: LocalDecoder, knobs: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decoder.topk(make_hidden(1), 1, knobs=knobs)
+    assert caught.value.field == field
+    assert isinstance(caught.value, InvalidKnob) == field.startswith("knobs.")
+
+
+def test_unknown_head(decoder: LocalDecoder) -> None:
+    with pytest.raises(InvalidRequest, match="exact, screen"):
+        decoder.topk(make_hidden(1), 1, head="svd")
+
+
+def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path) -> None:
+    softmax, hidden = make_softmax(), make_hidden(2)
+    heads = {name: HeadEntry() for name in HEADS}
+    parts = {}
+    for name, arrays in ARRAYS.items():
+        part = HEADS[name].part
+        assert part is not None
+        parts[part.name], heads[name] = arrays(softmax), HeadEntry(part.name)
+    path = tmp_path / "demo" / "1"
+    write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="screen")
+    decoder = LocalDecoder(open_index(path, kernel_cache=tmp_path / "kernels"))
+    decoder.warm()
+    warm = compiled()
+    constraints = [None, Constraints(banned=[1]), Constraints(allowed=[1, 2, 3])]
+    for head, normalizer, limits in product(HEADS, NORMALIZERS, constraints):
+        options: Any = {"head": head, "normalizer": normalizer, "constraints": limits}
+        decoder.topk(hidden, 3, **options)
+        decoder.score(hidden, [[1, 2]] * 2, **options)
+        decoder.beam_step(hidden, beams_in=2, beams_out=3, **options)
+        for filters in ({}, {"top_k": 5}, {"top_p": 0.5, "min_p": 0.1}, {"temperature": 0}):
+            decoder.sample(hidden, 3, **filters, **options)
+    assert compiled() == warm
+
+
+def compiled() -> set[str]:
+    """Entry kernels that are ready to be called."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("logitsieve.")]
+    found = [one for module in modules for one in vars(module).items()]
+    kernels = {name: one for name, one in found if isinstance(one, Kernel)}
+    return {name for name, one in kernels.items() if one.entry.cache_info().currsize}

@@ -1,0 +1,194 @@
+"""Filters in Hugging Face's order, against plain numpy and its own warpers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.requests import sampling
+from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.filters import Lists, shortlist
+from logitsieve.decoding.logit_edits import edits_of
+from logitsieve.index import open_index
+from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
+from tests.oracle import filtered, logits64
+from tests.server.running import write_model
+from tests.synthetic import make_hidden, make_softmax
+
+Whole = Callable[[int, bool], LocalDecoder]
+Filters = tuple[float, int, float, float]  # temperature, top-k, top-p, min-p
+FILTERS: list[Filters] = [
+    (1.0, 7, 1.0, 0.0),
+    (1.0, 0, 0.9, 0.0),
+    (0.7, 0, 1.0, 0.05),
+    (1.5, 0, 0.999, 0.0),
+    (1.3, 50, 0.8, 0.02),
+    (0.8, 3, 0.99, 0.3),
+    (2.0, 0, 0.95, 0.2),
+    (1e4, 0, 0.9, 0.0),
+    (1e4, 0, 1.0, 0.999),
+    (1e-5, 20, 0.5, 0.0),
+    (1.0, 300, 1.0, 0.0),
+    (1.0, 0, 5e-324, 0.0),
+    (1.0, 0, float(np.nextafter(1.0, 0.0)), 0.0),
+    (1.0, 0, 1.0, 1.0),
+]
+
+
+def listed(
+    decoder: LocalDecoder,
+    head: str,
+    hidden: np.ndarray,
+    filters: Filters,
+    constraints: Constraints | None = None,
+) -> Lists:
+    index, edits = decoder.index, None
+    temperature, top_k, top_p, min_p = filters
+    how = sampling(len(hidden), 1, 0, 0, temperature, top_k, top_p, min_p)
+    if constraints is not None:
+        edits = edits_of(index.softmax, constraints, hidden)
+    return shortlist(index, index.head(head), hidden, how, edits)
+
+
+def rows_of(lists: Lists) -> list[list[int]]:
+    return [row.tolist() for row in np.split(lists.ids, lists.offsets[1:-1])]
+
+
+def warped(logits: np.ndarray, filters: Filters) -> set[int]:
+    """What Hugging Face's warpers leave, in float64."""
+    temperature, top_k, top_p, min_p = filters
+    warpers: list[Any] = [TemperatureLogitsWarper(temperature)]
+    warpers += [TopKLogitsWarper(top_k)] if top_k else []
+    warpers += [TopPLogitsWarper(top_p)] if top_p < 1 else []
+    warpers += [MinPLogitsWarper(min_p)] if min_p else []
+    scores = torch.tensor(logits[None])
+    for warper in warpers:
+        scores = warper(torch.zeros((1, 1), dtype=torch.long), scores)
+    return set(np.flatnonzero(torch.isfinite(scores[0]).numpy()).tolist())
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("head", ["certified", "exact"])
+def test_what_remains_is_what_hugging_face_leaves(
+    whole: Whole, head: str, filters: Filters
+) -> None:
+    decoder, hidden = whole(300, False), make_hidden(6, 8, scale=0.5)
+    lists = listed(decoder, head, hidden, filters)
+    softmax = softmax_of(300, False)
+    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
+        ids = rows_of(lists)[row]
+        assert (np.diff(logits[ids]) <= 0).all()
+        assert lists.logits[lists.offsets[row]] == logits[ids[0]]
+        if filters[2] < 1 - 1e-12:  # nearer to 1, rounding decides
+            assert set(ids) == warped(logits, filters)
+            assert ids == filtered(logits, *filters)
+    assert lists.exact.all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.data(),
+    size=st.sampled_from(SIZES),
+    tied=st.booleans(),
+    rows=st.integers(1, 4),
+    head=st.sampled_from(["certified", "exact", "screen"]),
+    temperature=st.sampled_from([0.0, 1e-5, 0.3, 1.0, 3.0, 1e4]),
+    top_k=st.sampled_from([0, 0, 1, 3, 40, 1000]),
+    top_p=st.sampled_from([1.0, 0.99, 0.83, 0.31, 1e-9]),
+    min_p=st.sampled_from([0.0, 0.0, 0.003, 0.37, 1.0]),
+)
+def test_what_remains_under_constraints(
+    whole: Whole,
+    data: st.DataObject,
+    size: int,
+    tied: bool,
+    rows: int,
+    head: str,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+) -> None:
+    if (temperature, top_k, top_p, min_p) == (temperature, 0, 1.0, 0.0):
+        top_k = 5
+    softmax, hidden, decoder = softmax_of(size, tied), make_hidden(rows, 8), whole(size, tied)
+    constraints = data.draw(constraints_of(size, rows))
+    logits = edited_logits(softmax, hidden, constraints)
+    if not np.isfinite(logits).any(axis=1).all():
+        return
+    filters = temperature, top_k, top_p, min_p
+    lists = listed(decoder, head, hidden, filters, constraints)
+    for row, ids in enumerate(rows_of(lists)):
+        assert len(ids) >= 1
+        if not lists.exact[row]:
+            assert np.isfinite(logits[row, ids]).all()
+            continue
+        if temperature == 0:
+            assert ids == filtered(logits[row], 1.0, 1, 1.0, 0.0)
+            continue
+        # Where the mass, or the ratio to the best, is at the border but for rounding: either.
+        nearby = [
+            filtered(logits[row], temperature, top_k, min(top_p * (1 + p), 1.0), min_p * (1 + m))
+            for p in (-1e-12, 0, 1e-12)
+            for m in (-1e-12, 0, 1e-12)
+        ]
+        kept = [i for i in ids if np.exp((logits[row, i] - logits[row].max()) / temperature) > 0]
+        assert kept in nearby
+
+
+def test_rows_do_not_depend_on_their_batch(whole: Whole) -> None:
+    decoder, hidden = whole(300, False), make_hidden(9, 8)
+    for head in ("certified", "exact", "screen"):
+        for filters in FILTERS:
+            together = listed(decoder, head, hidden, filters)
+            for row in range(9):
+                alone = listed(decoder, head, hidden[row : row + 1], filters)
+                assert rows_of(alone)[0] == rows_of(together)[row]
+                assert alone.exact[0] == together.exact[row]
+                assert alone.scanned[0] == together.scanned[row]
+
+
+def test_a_nucleus_that_the_interval_leaves_open_takes_the_exact_log_z(whole: Whole) -> None:
+    """Top-p at, and about, the very mass of the first ids."""
+    decoder, hidden, softmax = whole(300, False), make_hidden(3, 8), softmax_of(300, False)
+    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
+        ordered = np.sort(logits)[::-1]
+        masses = np.cumsum(np.exp(ordered - np.logaddexp.reduce(logits)))
+        for count in (3, 20):
+            below = listed(decoder, "certified", hidden, (1.0, 0, masses[count - 1] - 1e-11, 0.0))
+            above = listed(decoder, "certified", hidden, (1.0, 0, masses[count - 1] + 1e-11, 0.0))
+            assert len(rows_of(below)[row]) == count
+            assert len(rows_of(above)[row]) == count + 1
+            assert below.scanned[row] == above.scanned[row] == 300
+
+
+def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
+    """Their log Z is that of one, in float64."""
+    forced = Constraints(biased=[3, 8], bias=[3e38, 3e38])
+    for head in ("certified", "exact", "screen"):
+        filters = 1.0, 0, 0.99, 0.0
+        lists = listed(whole(300, False), head, make_hidden(2, 8), filters, forced.for_rows(2))
+        assert rows_of(lists) == [[3, 8]] * 2
+
+
+def test_without_a_sketch_nuclei_are_decided_all_the_same(tmp_path: Any, whole: Whole) -> None:
+    softmax = make_softmax(seed=1)
+    decoder = LocalDecoder(open_index(write_model(tmp_path)))
+    hidden = make_hidden(4, scale=0.2)
+    lists = listed(decoder, "exact", hidden, (1.0, 0, 0.9, 0.0))
+    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
+        assert rows_of(lists)[row] == filtered(logits, 1.0, 0, 0.9, 0.0)
+    assert (lists.scanned == 300).all()

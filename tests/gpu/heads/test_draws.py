@@ -1,0 +1,123 @@
+"""Draws of `exact` and `certified` on a card are those of `exact` on the host, asked any way."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.gpu.heads import card_heads, device_named, draws
+from logitsieve.gpu.heads.draws import CardDraws, cut
+from logitsieve.heads import HEADS, ExactHead
+from tests.synthetic import ARRAYS, make_hidden, make_softmax
+
+SOFTMAX = make_softmax(300, 12)
+HOST = ExactHead(SOFTMAX)
+DRAWING = pytest.mark.parametrize("name", ["exact", "certified"])
+SEEDS = np.array([3, (1 << 64) - 5, 7], np.uint64)
+SCALE, STEP = 1.4, (1 << 64) - 1
+EDITS = (
+    np.array([0, 0, 2, 3]),
+    np.array([4, 299, 17], np.int32),
+    np.array([-np.inf, 4.0, -np.inf]),
+)
+
+
+@pytest.fixture(scope="module")
+def heads() -> dict[str, CardDraws]:
+    """Both on one card."""
+    parts = {"sketch": ARRAYS["certified"](SOFTMAX)}
+    knobs: dict[str, dict[str, float]] = {"exact": {}, "certified": {}}
+    found = card_heads(HEADS, SOFTMAX, parts, knobs, 1, device_named("cuda"))
+    return cast(dict[str, CardDraws], found)
+
+
+def assert_log_z(found: np.ndarray, log_z: np.ndarray) -> None:
+    """Near it, or an interval around it."""
+    if found.ndim == 1:
+        np.testing.assert_allclose(found, log_z, rtol=3e-7)
+    else:
+        value, low, high = found.T
+        assert ((low <= log_z + 1e-12) & (log_z <= high + 1e-12)).all()
+        assert ((low <= value) & (value <= high)).all()
+
+
+@DRAWING
+@pytest.mark.parametrize("samples", [0, 1, 4])
+@pytest.mark.parametrize("edited", [False, True])
+def test_arrays(heads: dict[str, CardDraws], name: str, samples: int, edited: bool) -> None:
+    hidden, edits = make_hidden(3, 12), EDITS if edited else None
+    ids, log_z, scanned = heads[name].draw(hidden, samples, SEEDS, STEP, SCALE, edits)
+    expected = HOST.draw(hidden, samples, SEEDS, STEP, SCALE, edits)
+    np.testing.assert_array_equal(ids, expected[0])
+    assert_log_z(log_z, expected[1])
+    assert (scanned <= 300).all()
+    assert [each.dtype for each in (ids, log_z, scanned)] == [np.int32, np.float64, np.int32]
+
+
+@DRAWING
+@pytest.mark.parametrize("edited", [False, True])
+def test_more_draws_than_a_plan_holds_come_from_several(
+    heads: dict[str, CardDraws], name: str, edited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draws, "SLOTS_AT_ONCE", 4)  # so that 7 are 3 + 3 + 1, for a row at once
+    hidden, edits = make_hidden(3, 12), EDITS if edited else None
+    ids, log_z, scanned = heads[name].draw(hidden, 7, SEEDS, STEP, SCALE, edits)
+    expected = HOST.draw(hidden, 7, SEEDS, STEP, SCALE, edits)
+    np.testing.assert_array_equal(ids, expected[0])
+    assert_log_z(log_z, expected[1])
+    assert (scanned <= 300).all()
+    there = torch.from_numpy(hidden).to(device_named("cuda"))
+    if not edited:
+        seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
+        found = heads[name].draw(there, 7, seeds, STEP, SCALE, None)
+        np.testing.assert_array_equal(found[0].cpu().numpy(), expected[0])
+
+
+@pytest.mark.parametrize("samples", [0, 1, 15, 16, 4094, 4095, 5000, 1 << 20])
+def test_a_plan_holds_so_much_and_no_more(samples: int) -> None:
+    found = list(draws.portions(samples))
+    assert sum(some for _, some in found) == samples
+    assert [first for first, _ in found] == [4095 * n for n in range(len(found))]
+    most = max(some for _, some in found)
+    assert (most + 1) * draws.rows_at_once(most) <= 4096
+
+
+@DRAWING
+@pytest.mark.parametrize("samples", [0, 3])
+def test_tensors(heads: dict[str, CardDraws], name: str, samples: int) -> None:
+    hidden = make_hidden(3, 12)
+    there = torch.from_numpy(hidden).to(device_named("cuda"), torch.float64)
+    seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
+    found = heads[name].draw(there, samples, seeds, STEP, SCALE, None)
+    same = heads[name].draw(hidden, samples, SEEDS, STEP, SCALE, None)
+    for mine, theirs in zip(found, same, strict=True):
+        assert mine.device == there.device
+        np.testing.assert_array_equal(mine.cpu().numpy(), theirs)
+
+
+@DRAWING
+def test_a_bad_row_raises_or_is_told_from_the_others(
+    heads: dict[str, CardDraws], name: str
+) -> None:
+    hidden = make_hidden(3, 12)
+    hidden[1, 2] = np.nan
+    for edits in (None, EDITS):
+        with pytest.raises(InvalidRequest, match=r"hidden\[1\]"):
+            heads[name].draw(hidden, 1, SEEDS, STEP, SCALE, edits)
+    there = torch.from_numpy(hidden).to(device_named("cuda"))
+    seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
+    ids, log_z, _ = heads[name].draw(there, 2, seeds, STEP, SCALE, None)
+    assert (ids < 0).any(1).tolist() == [False, True, False]
+    assert log_z.reshape(3, -1).isnan().any(1).tolist() == [False, True, False]
+
+
+def test_edits_of_some_rows() -> None:
+    offsets, ids, values = cut(EDITS, slice(1, 3))
+    assert offsets.tolist() == [0, 2, 3]
+    np.testing.assert_array_equal(ids, EDITS[1])
+    np.testing.assert_array_equal(values, EDITS[2])
+    assert [each.tolist() for each in cut(EDITS, slice(2, 3))] == [[0, 1], [17], [-np.inf]]

@@ -1,0 +1,262 @@
+"""certified's draws on a card are the exact head's, id by id, and log Z is within its interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.gpu.kernels.encode_query import MARGIN
+from logitsieve.gpu.kernels.noise import NOISE_ERROR
+from logitsieve.gpu.kernels.status import PASSED_ON
+from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
+from logitsieve.gpu.plans.log_z import Edits
+from logitsieve.gpu.sketch import sketch_on
+from logitsieve.heads import CertifiedHead, ExactHead, Softmax
+from logitsieve.index_builder.fit_certified import Widths
+from tests.gpu.plans.test_certified import sketched
+from tests.gpu.plans.test_certified_bounds import with_codes
+from tests.gpu.plans.test_draws import Edited, csr, seeds_of, twins_within_twice_the_slack
+from tests.gpu.plans.test_draws import plan_of as exact_plan
+from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.heads.test_certified import BIASES, MATRICES, attacks, certified, decaying
+from tests.oracle import logits64
+from tests.synthetic import make_hidden, make_softmax
+
+STEP = 7
+
+
+def plan_of(
+    softmax: Softmax,
+    hidden: np.ndarray,
+    draws: int,
+    scale: float,
+    edited: Edited | None = None,
+    dtype: str = "float32",
+    head: CertifiedHead | None = None,
+) -> tuple[CertifiedDrawPlan, Softmax]:
+    """A plan by the codes of `head`, or of a sketch turned towards `hidden`."""
+    if head is None:
+        stored, matrix, sketch = sketched(softmax, np.nan_to_num(hidden), dtype)
+    else:
+        stored, matrix = on_card(softmax, dtype)
+        sketch = sketch_on(matrix.weight.device, head._arrays)
+    noise = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([STEP, 0]))
+    edits = Edits(*map(tensor, csr(edited))) if edited else None
+    scales = tensor(np.array([scale]))
+    plan = CertifiedDrawPlan(matrix, sketch, tensor(hidden), draws, *noise, scales, edits)
+    return plan, stored
+
+
+def assert_same(
+    softmax: Softmax,
+    hidden: np.ndarray,
+    draws: int,
+    scale: float,
+    edited: Edited | None = None,
+    dtype: str = "float32",
+    head: CertifiedHead | None = None,
+) -> CertifiedDrawPlan:
+    plan, stored = plan_of(softmax, hidden, draws, scale, edited, dtype, head)
+    plan.run()
+    assert_drawn(plan, stored, hidden, draws, scale, edited)
+    return plan
+
+
+def assert_drawn(
+    plan: CertifiedDrawPlan,
+    stored: Softmax,
+    hidden: np.ndarray,
+    draws: int,
+    scale: float,
+    edited: Edited | None = None,
+) -> None:
+    asked = draws, seeds_of(len(hidden)), STEP, scale, csr(edited) if edited else None
+    ids, log_z, _ = ExactHead(stored).draw(hidden, *asked)
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+    value, low, high = plan.log_z.cpu().numpy().T
+    off = 1e-12 * np.abs(log_z)  # the judge's own float64 sum
+    assert (low <= log_z + off).all()
+    assert (log_z - off <= high).all()
+    assert (low <= value).all()
+    assert (value <= high).all()
+
+
+def passed_on(plan: CertifiedDrawPlan) -> list[bool]:
+    return [state == int(PASSED_ON) for state in plan.coded.status.tolist()]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 0.3, 1.0, 3.0, 1e5])
+def test_draws_are_the_exact_heads_at_every_scale(scale: float) -> None:
+    plan = assert_same(make_softmax(233, 17), make_hidden(3, 17), 9, scale)
+    assert passed_on(plan) == [False] * 3
+
+
+@pytest.mark.parametrize("dtype", TYPES[1:])
+def test_half_types(dtype: str) -> None:
+    assert_same(make_softmax(233, 17), make_hidden(3, 17), 4, 1.4, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocab_size", "dim", "draws"),
+    [(1, 1, 1, 2), (1, 2, 3, 0), (1, 1999, 33, 3), (2, 17, 70, 9), (9, 130, 8, 0), (17, 33, 5, 1)],
+)
+def test_shapes(rows: int, vocab_size: int, dim: int, draws: int) -> None:
+    assert_same(make_softmax(vocab_size, dim), make_hidden(rows, dim), draws, 1.4)
+
+
+def test_what_is_written_between_runs() -> None:
+    softmax, first, second = make_softmax(400, 9), make_hidden(2, 9), make_hidden(2, 9, seed=5)
+    first[1] = np.nan
+    plan, stored = plan_of(softmax, first, 4, 1.0)
+    plan.run()
+    plan.hidden.copy_(tensor(second))
+    plan.scale.fill_(2.0)
+    plan.run()
+    assert_drawn(plan, stored, second, 4, 2.0)
+
+
+def test_few_rows_are_computed_where_the_spectrum_decays() -> None:
+    softmax, hidden = decaying(4000, 96)
+    plan = assert_same(softmax, hidden[:4], 3, 1.0)
+    assert passed_on(plan) == [False] * 4
+    assert plan.scanned.max() < 600  # of three draws and log Z
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_sketch_of_few_coordinates_of_many(rows: int) -> None:
+    random = np.random.default_rng(4)
+    head = with_codes(0.1 * random.standard_normal((150, 300)), np.eye(300), Widths(16, 64))
+    assert_same(head._softmax, make_hidden(rows, 300), 1, 1.0, head=head)
+
+
+def test_groups_of_more_than_sixteen() -> None:
+    softmax, hidden = make_softmax(1500, 14), make_hidden(2, 14)
+    plan, stored = plan_of(softmax, hidden, 2, 1.0)
+    plan.group, plan.groups = 32, 47  # as they are where V is above 2^18
+    plan.maxima, plan.sums = torch.empty((2, 2, 3, 47), device=plan.hidden.device)
+    plan.run()
+    assert_drawn(plan, stored, hidden, 2, 1.0)
+    assert passed_on(plan) == [False] * 2
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+def test_near_ties(scale: float) -> None:
+    assert_same(twins_within_twice_the_slack(), make_hidden(4, 17), 2, scale)
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 1e5])
+def test_equal_logits_are_too_many_to_list(scale: float) -> None:
+    softmax, hidden = make_softmax(1100, 12), make_hidden(3, 12)
+    hidden[1] = 0
+    flat = Softmax(softmax.weight, np.zeros(1100, np.float32))
+    plan = assert_same(flat, hidden, 3, scale)
+    assert passed_on(plan) == [False, True, False]
+    assert plan.scanned.tolist()[1] == 1100
+    assert plan.fallback.crowded[:, 0].tolist() == [0, 1, 0]
+
+
+def test_bounds_that_say_little_leave_it_to_float32() -> None:
+    random = np.random.default_rng(6)
+    head = with_codes(2 * random.standard_normal((1500, 100)), np.eye(100), Widths(16, 64))
+    edited: Edited = [([], []), ([7], [-np.inf])]
+    plan = assert_same(head._softmax, make_hidden(2, 100), 1, 1.0, edited, head=head)
+    assert passed_on(plan) == [True, True]
+    assert plan.fallback.crowded.sum() == 0
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+def test_edits(scale: float) -> None:
+    softmax, hidden = make_softmax(333, 17), make_hidden(4, 17)
+    best = np.argsort(-(hidden @ softmax.weight.T + softmax.bias))
+    minus = -np.inf
+    edited: Edited = [
+        ([], []),
+        (sorted(best[1, :5].tolist()), [minus, 1.5, minus, 2.5, 20.0]),
+        ([0, 1, 15, 16, 331, 332], [3.0, minus, 30.0, 30.0, minus, 29.0]),
+        ([i for i in range(333) if i % 3], [minus] * 222),
+    ]
+    assert_same(softmax, hidden, 2, scale, edited)
+
+
+@pytest.mark.parametrize("value", [-3.4e38, -123456.789, 3.4e38])
+def test_edits_far_beyond_any_logit(value: float) -> None:
+    others = [i for i in range(70) if i not in (3, 40, 41)]
+    edited: Edited = [
+        ([3, 40, 41], [value, value, -np.inf]),
+        (others, [-np.inf] * 67),
+        (list(range(70)), [value if i in (3, 40) else -np.inf for i in range(70)]),
+        (list(range(70)), [value * (1 - 1e-9 * i) for i in range(70)]),
+    ]
+    assert_same(make_softmax(70, 5), make_hidden(4, 5), 1, 1.0, edited)
+
+
+@pytest.mark.parametrize("value", [np.nan, 3e38])
+def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
+    softmax, hidden = make_softmax(200, 9), make_hidden(3, 9)
+    head = certified(softmax)
+    plain, _ = plan_of(softmax, hidden, 4, 1.0, head=head)
+    plain.run()
+    hidden[1, 5] = value
+    plan, _ = plan_of(softmax, hidden, 4, 1.0, head=head)
+    plan.run()
+    assert plan.ids[1].tolist() == [-1] * 4
+    assert plan.log_z[1].isnan().all()
+    assert plan.scanned.tolist()[1] == 0
+    for mine, theirs in zip(plan.found, plain.found, strict=True):
+        assert mine[::2].tolist() == theirs[::2].tolist()
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize(
+    ("vocab_size", "dim", "exponent", "bias", "scale"),
+    [
+        (129, 47, 0, "small", 1.0),
+        (100, 66, 0, "+-1e4", 3.0),
+        (99, 60, 22, "one huge", 1.0),
+    ],
+)
+def test_no_attack_draws_another_id_or_leaves_the_interval(
+    matrix: str, vocab_size: int, dim: int, exponent: int, bias: str, scale: float
+) -> None:
+    random = np.random.default_rng(vocab_size)
+    weight = MATRICES[matrix](random, vocab_size, dim).astype(np.float32)
+    softmax = Softmax(weight, BIASES[bias](random, vocab_size).astype(np.float32))
+    head = certified(softmax)
+    hidden = (attacks(softmax, head, random) * 10.0**exponent).astype(np.float32)
+    largest = np.linalg.norm(weight.astype(np.float64), axis=1).max()
+    norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
+    hidden = hidden[(norms * largest < 5e37) & np.isfinite(hidden).all(axis=1)][::2].copy()
+    assert_same(softmax, hidden, 1, scale, head=head)
+
+
+def test_one_id_with_nearly_all_the_weight_leaves_log_z_no_room() -> None:
+    softmax, hidden = make_softmax(400, 17), make_hidden(3, 17)
+    softmax.bias[77] = 60.0
+    plan = assert_same(softmax, hidden, 1, 1.0)
+    _, low, high = plan.log_z.cpu().numpy().T
+    assert (high - low < 1e-9).all()
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
+    """Maxima that are below the logits by MARGIN and what noise may be off; a loser's above all."""
+    softmax, hidden, draws = twins_within_twice_the_slack(), make_hidden(4, 17), 2
+    plan, stored = plan_of(softmax, hidden, draws, scale)
+    plan.coded.run()
+    plan._bound()
+    exact = exact_plan(softmax, hidden, draws, 1 / scale, step=STEP)[0]
+    exact._scan()
+    margin = plan.coded.factors[:, int(MARGIN), None] * min(1.0, scale)
+    off = torch.cat([margin, *[margin + NOISE_ERROR.value * min(1.0, 1 / scale)] * draws], dim=1)
+    plan.maxima.copy_(exact.maxima - off[:, :, None])
+    misleading = exact.maxima.topk(2).indices[:, :, 1:]
+    plan.maxima.scatter_(2, misleading, plan.maxima.amax(2, keepdim=True) + 10)
+    plan._find()
+    plan._choose()
+    assert passed_on(plan) == [False] * 4
+    ids, _, _ = ExactHead(stored).draw(hidden, draws, seeds_of(4), STEP, scale, None)
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+    best = logits64(stored.weight, stored.bias, hidden).argmax(axis=1)
+    for row, size in enumerate(plan.sizes[:, 0].tolist()):
+        assert best[row] in plan.named[row, 0, :size].tolist()

@@ -1,0 +1,202 @@
+"""Draws on a card are the exact head's, id by id, and so is log Z."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.gpu.kernels.noise import NOISE_ERROR
+from logitsieve.gpu.plans.draws import DrawPlan
+from logitsieve.gpu.plans.log_z import Edits
+from logitsieve.heads import ExactHead, Softmax
+from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.synthetic import make_hidden, make_softmax
+
+Edited = list[tuple[list[int], list[float]]]
+TEMPERATURES = (1e-5, 1e-2, 0.3, 1.0, 1e4)
+
+
+def seeds_of(rows: int) -> np.ndarray:
+    return np.random.default_rng(rows).integers(0, 1 << 64, rows, np.uint64, endpoint=False)
+
+
+def csr(edited: Edited) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    offsets = np.cumsum([0, *(len(ids) for ids, _ in edited)])
+    ids = np.array([i for ids, _ in edited for i in ids], np.int32)
+    return offsets, ids, np.array([value for _, values in edited for value in values])
+
+
+def plan_of(
+    softmax: Softmax,
+    hidden: np.ndarray,
+    draws: int,
+    temperature: float,
+    edited: Edited | None = None,
+    dtype: str = "float32",
+    step: int = 7,
+) -> tuple[DrawPlan, Softmax]:
+    stored, matrix = on_card(softmax, dtype)
+    seeds, scale = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([1 / temperature]))
+    edits = Edits(*map(tensor, csr(edited))) if edited else None
+    plan = DrawPlan(matrix, tensor(hidden), draws, seeds, tensor(np.array([step, 0])), scale, edits)
+    return plan, stored
+
+
+def assert_same(
+    softmax: Softmax,
+    hidden: np.ndarray,
+    draws: int,
+    temperature: float,
+    edited: Edited | None = None,
+    dtype: str = "float32",
+    step: int = 7,
+) -> DrawPlan:
+    plan, stored = plan_of(softmax, hidden, draws, temperature, edited, dtype, step)
+    plan.run()
+    edits = csr(edited) if edited else None
+    asked = draws, seeds_of(len(hidden)), step, 1 / temperature, edits
+    ids, log_z, _ = ExactHead(stored).draw(hidden, *asked)
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+    np.testing.assert_allclose(plan.log_z.cpu().numpy(), log_z, rtol=3e-7, atol=1e-6)
+    return plan
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_draws_are_the_exact_heads_at_every_temperature(temperature: float) -> None:
+    assert_same(make_softmax(233, 17), make_hidden(3, 17), 16, temperature)
+
+
+@pytest.mark.parametrize("dtype", TYPES[1:])
+def test_half_types(dtype: str) -> None:
+    assert_same(make_softmax(233, 17), make_hidden(3, 17), 4, 0.7, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocab_size", "dim", "draws"),
+    [(1, 1, 1, 2), (1, 2, 3, 2), (1, 1999, 33, 3), (2, 17, 70, 9), (9, 130, 8, 4), (17, 33, 5, 1)],
+)
+def test_shapes(rows: int, vocab_size: int, dim: int, draws: int) -> None:
+    assert_same(make_softmax(vocab_size, dim), make_hidden(rows, dim), draws, 0.7)
+
+
+@pytest.mark.parametrize("step", [0, (1 << 40) + 3])
+def test_steps_and_what_is_written_between_runs(step: int) -> None:
+    softmax = make_softmax(200, 9)
+    plan = assert_same(softmax, make_hidden(2, 9), 4, 0.7, step=step)
+    hidden, seeds = make_hidden(2, 9, seed=5), np.array([1 << 63, 12], np.uint64)
+    plan.hidden.copy_(tensor(hidden))
+    plan.seeds.copy_(tensor(seeds.view(np.int64)))
+    plan.step[0].fill_(step + 1)
+    plan.scale.fill_(2.0)
+    plan.run()
+    ids, _, _ = ExactHead(softmax).draw(hidden, 4, seeds, step + 1, 2.0, None)
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+
+
+@pytest.mark.parametrize("scale", [2.0**-60, 2.0**40])
+def test_scales_of_logits(scale: float) -> None:
+    assert_same(make_softmax(300, 9, scale=scale), make_hidden(2, 9, scale=scale), 4, 1.0)
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1.0, 1e4])
+def test_biases_far_above_the_logits(temperature: float) -> None:
+    softmax = make_softmax(400, 9)
+    bias = np.random.default_rng(0).choice(np.array([-1e4, 1e4], np.float32), 400)
+    assert_same(Softmax(softmax.weight, bias), make_hidden(2, 9), 4, temperature)
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1.0, 1e4])
+def test_equal_logits_are_too_many_to_list(temperature: float) -> None:
+    softmax, hidden = make_softmax(1100, 12), make_hidden(2, 12)
+    hidden[1] = 0
+    flat = Softmax(softmax.weight, np.zeros(1100, np.float32))
+    plan = assert_same(flat, hidden, 3, temperature)
+    assert plan.crowded[:, 0].tolist() == [0, 1]
+    assert plan.log_z[1].item() == pytest.approx(np.log(1100), abs=1e-12)
+
+
+def test_logits_too_near_each_other_for_float32_where_it_is_cold() -> None:
+    random = np.random.default_rng(4)
+    weight = np.ones((1100, 40)) + 1e-6 * random.standard_normal((1100, 40))
+    softmax = Softmax(weight.astype(np.float32), np.zeros(1100, np.float32))
+    edited: Edited = [([3], [-np.inf]), ([], [])]
+    plan = assert_same(softmax, 1 + 0.1 * make_hidden(2, 40), 2, 1e-5, edited)
+    assert plan.crowded.all()
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1.0, 1e4])
+def test_edits(temperature: float) -> None:
+    softmax, hidden = make_softmax(333, 17), make_hidden(6, 17)
+    best = np.argsort(-(hidden @ softmax.weight.T + softmax.bias))
+    minus = -np.inf
+    edited: Edited = [
+        ([], []),
+        ([int(best[1, 0])], [minus]),
+        (sorted(best[2, :5].tolist()), [minus, 1.5, minus, 2.5, 20.0]),
+        (list(range(16, 64)), [minus] * 48),
+        ([0, 1, 15, 16, 331, 332], [3.0, minus, 30.0, 30.0, minus, 29.0]),
+        ([i for i in range(333) if i % 3], [minus] * 222),
+    ]
+    assert_same(softmax, hidden, 3, temperature, edited)
+
+
+@pytest.mark.parametrize("value", [-3.4e38, 1e10, 3.4e38])
+def test_edits_far_beyond_any_logit(value: float) -> None:
+    others = [i for i in range(70) if i not in (3, 40, 41)]
+    edited: Edited = [
+        ([3, 40, 41], [value, value, -np.inf]),
+        (others, [-np.inf] * 67),
+        (list(range(70)), [value if i in (3, 40) else -np.inf for i in range(70)]),
+    ]
+    assert_same(make_softmax(70, 5), make_hidden(3, 5), 3, 1.0, edited)
+
+
+def test_edits_of_rows_with_crowded_slots() -> None:
+    softmax, hidden = make_softmax(1500, 12), np.zeros((2, 12), np.float32)
+    flat = Softmax(softmax.weight, np.zeros(1500, np.float32))
+    edited: Edited = [(list(range(200)), [-np.inf] * 200), ([5, 1499], [-np.inf, 2.0])]
+    plan = assert_same(flat, hidden, 1, 1.0, edited)
+    assert plan.crowded[:, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
+    softmax, hidden = make_softmax(200, 9), make_hidden(3, 9)
+    plain, _ = plan_of(softmax, hidden, 4, 1.0)
+    plain.run()
+    hidden[1, 5] = value
+    plan, _ = plan_of(softmax, hidden, 4, 1.0)
+    plan.run()
+    assert plan.ids[1].tolist() == [-1] * 4
+    assert np.isnan(plan.log_z.cpu().numpy()).tolist() == [False, True, False]
+    assert plan.ids[::2].tolist() == plain.ids[::2].tolist()
+    assert plan.log_z[::2].tolist() == plain.log_z[::2].tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1.0])
+def test_maxima_may_be_off_by_all_that_is_allowed(temperature: float) -> None:
+    """A card's products are worse than the interpreter's: winners lowered, all others raised."""
+    softmax, hidden = twins_within_twice_the_slack(), make_hidden(8, 17)
+    plan, stored = plan_of(softmax, hidden, 2, temperature)
+    ids, _, _ = ExactHead(stored).draw(hidden, 2, seeds_of(8), 7, 1 / temperature, None)
+    plan._scan()
+    limits, norms = plan.matrix.limits.cpu().numpy(), np.linalg.norm(hidden.astype(float), axis=1)
+    slack = (norms * limits[2] + limits[3])[:, None]
+    noisy = slack * min(1.0, 1 / temperature) + NOISE_ERROR.value * min(1.0, temperature)
+    errors = np.concatenate([slack, noisy, noisy], axis=1)[:, :, None]
+    off = np.repeat(errors, plan.groups, axis=2)
+    plain = np.argmax(plan.maxima[:, :1].cpu().numpy(), axis=-1)
+    winners = np.concatenate([plain, ids // plan.group], axis=1)
+    np.put_along_axis(off, winners[:, :, None], -errors, axis=2)
+    plan.maxima += torch.from_numpy(off.astype(np.float32)).to(plan.maxima.device)
+    plan._finish()
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+
+
+def twins_within_twice_the_slack() -> Softmax:
+    """Of 400 ids 200 are near others, in other groups, with logits nearly as large."""
+    softmax = make_softmax(200, 17, scale=3.0)
+    off = 1 + 1.5e-5 * np.random.default_rng(2).standard_normal((200, 1))
+    weight = np.concatenate([softmax.weight, softmax.weight * off]).astype(np.float32)
+    return Softmax(weight, np.tile(softmax.bias, 2))

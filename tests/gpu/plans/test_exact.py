@@ -1,0 +1,100 @@
+"""The exact plan's answers are the exact head's, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.gpu.plans.exact import ExactPlan, fits
+from logitsieve.heads import ExactHead, Softmax
+from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.synthetic import make_hidden, make_softmax
+
+
+def assert_same(softmax: Softmax, hidden: np.ndarray, k: int, dtype: str = "float32") -> ExactPlan:
+    stored, matrix = on_card(softmax, dtype)
+    assert fits(matrix.rows, k)
+    plan = ExactPlan(matrix, tensor(hidden), k)
+    plan.run()
+    top = ExactHead(stored).topk(hidden, k)
+    np.testing.assert_array_equal(plan.found.ids.cpu().numpy(), top.ids)
+    np.testing.assert_array_equal(plan.found.logits.cpu().numpy(), top.logits)
+    np.testing.assert_array_equal(plan.found.scanned.cpu().numpy(), top.scanned)
+    assert plan.found.exact.all()
+    return plan
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("rows", "vocab_size", "dim", "k"),
+    [(1, 700, 33, 1), (1, 2049, 70, 64), (2, 1000, 16, 5), (7, 999, 17, 3), (65, 333, 8, 10)],
+)
+def test_answers_are_the_exact_heads(
+    dtype: str, rows: int, vocab_size: int, dim: int, k: int
+) -> None:
+    assert_same(make_softmax(vocab_size, dim), make_hidden(rows, dim), k, dtype)
+
+
+@pytest.mark.parametrize("scale", [2.0**-60, 2.0**40])
+def test_scales(scale: float) -> None:
+    assert_same(make_softmax(600, 9, scale=scale), make_hidden(2, 9, scale=scale), 4)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_the_tensor_cores_drop_is_within_the_slack(dtype: str) -> None:
+    rng, dim = np.random.default_rng(3), 40
+    bits = rng.integers(1, 2**23, (17, dim), np.int64).astype(np.uint32) | 0x3F807FFF
+    hidden = bits.view(np.float32) * rng.choice(np.array([-1, 1], np.float32), (17, dim))
+    stored, matrix = on_card(make_softmax(600, dim), dtype)
+    plan = ExactPlan(matrix, tensor(hidden), 3)
+    plan.run()
+    maxima = plan.maxima.cpu().numpy()
+    logits = hidden.astype(np.float64) @ stored.weight.T.astype(np.float64) + stored.bias
+    true = np.maximum.reduceat(logits, np.arange(0, 600, plan.group), axis=1)
+    slack = np.linalg.norm(hidden.astype(np.float64), axis=1) * float(matrix.limits[2])
+    assert (np.abs(maxima - true) <= slack[:, None]).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_dropped_may_decide(dtype: str) -> None:
+    """Rows that differ by the last bits of h alone: w_i h = 1 + (i mod 31) 2^-23."""
+    h = np.zeros((2, 40), np.float32)
+    h[:, 0] = 1
+    h[:, 1:32] = 1 + np.arange(31, dtype=np.float32) * np.float32(2**-23)
+    weight = np.zeros((400, 40), np.float32)
+    weight[np.arange(400), 1 + np.random.default_rng(4).permutation(400) % 31] = 1
+    assert_same(Softmax(weight, np.zeros(400, np.float32)), h, 5, dtype)
+
+
+def test_groups_of_more_than_sixteen() -> None:
+    weight = np.random.default_rng(1).standard_normal((300_000, 4), np.float32)
+    assert_same(Softmax(weight, np.zeros(len(weight), np.float32)), make_hidden(2, 4), 5)
+
+
+def test_equal_logits_come_by_the_lower_id() -> None:
+    softmax = make_softmax(900, 12)
+    twins = Softmax(np.repeat(softmax.weight[:300], 3, axis=0), np.zeros(900, np.float32))
+    assert_same(twins, make_hidden(3, 12), 7)
+
+
+def test_a_row_of_zeros_ties_everything() -> None:
+    softmax = make_softmax(1500, 12)
+    hidden = make_hidden(3, 12)
+    hidden[1] = 0
+    plan = assert_same(Softmax(softmax.weight, np.zeros(1500, np.float32)), hidden, 5)
+    assert plan.found.ids[1].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
+    softmax, hidden = make_softmax(700, 9), make_hidden(3, 9)
+    _, matrix = on_card(softmax)
+    plain = ExactPlan(matrix, tensor(hidden), 4)
+    plain.run()
+    hidden[1, 5] = value
+    plan = ExactPlan(matrix, tensor(hidden), 4)
+    plan.run()
+    assert plan.found.ids[1].tolist() == [-1] * 4
+    assert plan.found.exact.tolist() == [1, 0, 1]
+    assert plan.found.ids[0].tolist() == plain.found.ids[0].tolist()
+    assert plan.found.ids[2].tolist() == plain.found.ids[2].tolist()

@@ -1,0 +1,111 @@
+"""log Z on a card against float64, also where float32 logits mislead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.gpu.plans.log_z import Edits, LogZPlan
+from logitsieve.heads import ExactHead, Softmax
+from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.kernels.sampling.test_log_z import Make, biased, cancelling, flat, gaussian, peaked, tiny
+from tests.oracle import log_sum_exp, logits64
+from tests.synthetic import make_hidden, make_softmax
+
+UNIT = 1.2e-7  # twice what rounding to float32 may be off by, of the value
+
+
+def plan_of(softmax: Softmax, hidden: np.ndarray, scale: float = 1.0) -> LogZPlan:
+    _, matrix = on_card(softmax)
+    return LogZPlan(matrix, tensor(hidden), tensor(np.array([scale])))
+
+
+def allowed(plan: LogZPlan, logits: np.ndarray, scale: float) -> np.ndarray:
+    """[B] what log_z.py says that log Z may be off by."""
+    limits = plan.matrix.limits.cpu().numpy()
+    norms = np.linalg.norm(plan.hidden.cpu().numpy().astype(float), axis=1)
+    slack, log_z = norms * limits[2] + limits[3], np.logaddexp.reduce(logits * scale, axis=1)
+    weights = np.exp(logits * scale - log_z[:, None])
+    # What a group's maximum says of all its ids: none of an unlisted group reaches the cut.
+    cuts = plan.cuts.cpu().numpy().astype(float) + slack
+    light = np.where(logits <= cuts[:, None], weights, 0.0).sum(axis=1)
+    light[plan.crowded[:, 0].cpu().numpy() > 0] = 0.0
+    off = light * np.expm1(np.minimum(scale * slack, 700.0)) + UNIT * np.abs(log_z) + 2e-7
+    return np.asarray(off)
+
+
+@pytest.mark.parametrize(("V", "D", "scale"), [(1, 1, 1.0), (257, 40, 3.0), (1700, 21, 0.5)])
+@pytest.mark.parametrize("make", [gaussian, flat, peaked, biased, cancelling, tiny])
+def test_it_is_that_of_float64(make: Make, V: int, D: int, scale: float) -> None:
+    random = np.random.default_rng(V)
+    weight, bias, hidden = (part.astype(np.float32) for part in make(random, V, D))
+    hidden = hidden[:3].copy()
+    softmax = Softmax(weight, bias)
+    plan = plan_of(softmax, hidden, scale)
+    plan.run()
+    logits, found = logits64(weight, bias, hidden), plan.log_z.cpu().numpy()
+    off = np.abs(found - np.logaddexp.reduce(logits * scale, axis=1))
+    assert (off <= allowed(plan, logits, scale)).all()
+    np.testing.assert_allclose(found, ExactHead(softmax).log_z(hidden, scale), rtol=4e-7, atol=6e-7)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows"), [*((dtype, 2) for dtype in TYPES), ("float32", 1), ("float32", 17)]
+)
+def test_types_and_rows(dtype: str, rows: int) -> None:
+    softmax, hidden = make_softmax(2100, 13), make_hidden(rows, 13)
+    stored, matrix = on_card(softmax, dtype)
+    plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)))
+    plan.run()
+    log_z = ExactHead(stored).log_z(hidden, 1.0)
+    np.testing.assert_allclose(plan.log_z.cpu().numpy(), log_z, rtol=4e-7)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_maxima_may_be_off_by_all_that_is_allowed(sign: float) -> None:
+    """What is listed does not come from float32: only the share of the rest is off."""
+    softmax, hidden = make_softmax(2100, 40, scale=0.3), make_hidden(3, 40)
+    plan = plan_of(softmax, hidden)
+    plan._scan()
+    limits, norms = plan.matrix.limits.cpu().numpy(), np.linalg.norm(hidden.astype(float), axis=1)
+    slack = torch.from_numpy((norms * limits[2] + limits[3]).astype(np.float32))
+    plan.maxima += sign * slack.to(plan.maxima.device)[:, None, None]
+    plan._finish()
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    off = np.abs(plan.log_z.cpu().numpy() - np.logaddexp.reduce(logits, axis=1))
+    assert (off <= allowed(plan, logits, 1.0)).all()
+    assert off.max() > 5e-7  # or nothing was left to float32 here
+
+
+def test_edits_are_weighed_instead() -> None:
+    softmax, hidden = make_softmax(2100, 13), make_hidden(3, 13)
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    banned = np.sort(np.argsort(-logits[0])[:50]).astype(np.int32)
+    ids = np.concatenate([banned, np.arange(5, 1000, dtype=np.int32)])
+    values = np.concatenate([np.full(50, -np.inf), np.full(995, -1.25)])
+    edits = Edits(tensor(np.array([0, 50, 50, 1045])), tensor(ids), tensor(values))
+    _, matrix = on_card(softmax)
+    plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)), edits)
+    plan.run()
+    logits[0, banned], logits[2, 5:1000] = -np.inf, -1.25
+    expected = [log_sum_exp(row) for row in logits]
+    np.testing.assert_allclose(plan.log_z.cpu().numpy(), expected, rtol=4e-7)
+
+
+def test_groups_of_more_than_sixteen() -> None:
+    weight = np.random.default_rng(1).standard_normal((263_000, 4), np.float32)
+    softmax, hidden = Softmax(weight, np.zeros(len(weight), np.float32)), make_hidden(2, 4)
+    plan = plan_of(softmax, hidden)
+    plan.run()
+    assert plan.group == 32
+    log_z = ExactHead(softmax).log_z(hidden, 1.0)
+    np.testing.assert_allclose(plan.log_z.cpu().numpy(), log_z, rtol=4e-7)
+
+
+def test_rows_that_cannot_be_answered_have_none() -> None:
+    hidden = make_hidden(3, 9)
+    hidden[1, 2] = np.nan
+    plan = plan_of(make_softmax(200, 9), hidden)
+    plan.run()
+    assert np.isnan(plan.log_z.cpu().numpy()).tolist() == [False, True, False]

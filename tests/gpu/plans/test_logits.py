@@ -1,0 +1,39 @@
+"""Logits on a card are the host's, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.gpu.plans.logits import LogitsPlan
+from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.oracle import logits64
+from tests.synthetic import make_hidden, make_softmax
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("rows", "vocab_size", "dim"), [(1, 1, 1), (3, 100, 33), (9, 47, 16)])
+def test_logits_of_named_ids_and_of_all(dtype: str, rows: int, vocab_size: int, dim: int) -> None:
+    stored, matrix = on_card(make_softmax(vocab_size, dim), dtype)
+    hidden = make_hidden(rows, dim)
+    expected = logits64(stored.weight, stored.bias, hidden)
+    plan = LogitsPlan(matrix, tensor(hidden))
+    plan.run()
+    np.testing.assert_array_equal(plan.logits.cpu().numpy(), expected)
+    ids = np.random.default_rng(0).integers(-1, vocab_size, (rows, 21)).astype(np.int32)
+    named = LogitsPlan(matrix, tensor(hidden), tensor(ids))
+    named.run()
+    found = np.where(ids < 0, -np.inf, np.take_along_axis(expected, np.maximum(ids, 0), axis=1))
+    np.testing.assert_array_equal(named.logits.cpu().numpy(), found)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_rows_that_cannot_be_answered_have_none(value: float) -> None:
+    softmax, hidden = make_softmax(50, 9), make_hidden(3, 9)
+    hidden[1, 3] = value
+    _, matrix = on_card(softmax)
+    plan = LogitsPlan(matrix, tensor(hidden))
+    plan.run()
+    expected = logits64(softmax.weight, softmax.bias, hidden[::2])
+    np.testing.assert_array_equal(plan.logits.cpu().numpy()[::2], expected)
+    assert np.isnan(plan.logits[1].cpu().numpy()).all()

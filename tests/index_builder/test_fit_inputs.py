@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, TopK
+from logitsieve.index_builder.config import BuildConfig, ScreenConfig
+from logitsieve.index_builder.contexts import Contexts, open_contexts
+from logitsieve.index_builder.fit_inputs import exact_labels, prepare, sample_rows
+from logitsieve.index_builder.kmeans import spherical_kmeans
+from logitsieve.index_builder.partition import Partition
+from tests.index_builder.clustered import make_contexts, make_exact
+from tests.synthetic import make_softmax
+
+ROWS, DIM = 300_000, 64
+
+
+def resident_anonymous() -> int:
+    """Bytes of this process that no file backs."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) << 10
+    pytest.skip("the system does not tell anonymous memory apart")
+
+
+def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
+    softmax = make_softmax(vocab_size=90, dim=16)
+    hidden, exact = make_contexts(300), make_exact(softmax)
+    train, heldout = Contexts([hidden]).split()
+    seen: list[tuple[str, int, int]] = []
+    material = prepare(
+        exact,
+        softmax,
+        train,
+        heldout,
+        5,
+        BuildConfig(),
+        tmp_path,
+        lambda *step: seen.append(step),
+    )
+    np.testing.assert_array_equal(material.labels, exact.topk(hidden[:270], 5).ids)
+    np.testing.assert_array_equal(material.heldout_labels, exact.topk(hidden[270:], 10).ids)
+    np.testing.assert_array_equal(material.sample, hidden[:270])
+    assert seen[-1] == ("label held-out", 30, 30)
+
+
+def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None:
+    """A full disk is then an OSError; a write to a hole in a mapped file would be a SIGBUS."""
+    exact, file = make_exact(make_softmax(vocab_size=90, dim=16)), tmp_path / "labels.npy"
+    held: list[bool] = []
+
+    class Watching:
+        def topk(self, hidden: ArrayLike, k: int) -> TopK:
+            held.append(file.stat().st_blocks * 512 >= file.stat().st_size)
+            return exact.topk(hidden, k)
+
+    contexts = Contexts([make_contexts(5000)])
+    exact_labels(Watching(), contexts, 90, 20, file, "label", lambda *step: None)
+    assert held[0]
+
+
+@pytest.mark.parametrize("row", [3, 1030, 2650])
+def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row: int) -> None:
+    """Also one that is held out."""
+    softmax = make_softmax(vocab_size=90, dim=16)
+    exact, hidden = make_exact(softmax), make_contexts(2700)
+    hidden[row] = 1e38
+    train, heldout = Contexts([hidden[:1000], hidden[1000:]]).split()
+    with pytest.raises(InvalidRequest) as caught:
+        prepare(
+            exact,
+            softmax,
+            train,
+            heldout.spread(200, 20),
+            5,
+            BuildConfig(),
+            tmp_path,
+            lambda *step: None,
+        )
+    assert caught.value.field == f"contexts[{row}]"
+
+
+def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:
+    train, heldout = Contexts([make_contexts(40)]).split()
+    softmax = make_softmax(vocab_size=3, dim=16)
+    material = prepare(
+        make_exact(softmax),
+        softmax,
+        train,
+        heldout,
+        5,
+        BuildConfig(),
+        tmp_path,
+        lambda *step: None,
+    )
+    assert material.labels.shape == (36, 3)
+    assert material.heldout_labels.shape == (4, 3)
+
+
+def test_the_sample_is_spread_and_drawn() -> None:
+    rows = sample_rows(1000, 90, seed=4)
+    assert len(set(rows)) == 90
+    assert (np.diff(rows) > 0).all()
+    assert np.bincount(rows // 100).tolist() == pytest.approx([9] * 10, abs=1)
+    assert len(set(np.diff(rows))) > 2
+    np.testing.assert_array_equal(rows, sample_rows(1000, 90, seed=4))
+    np.testing.assert_array_equal(sample_rows(5, 90, seed=4), np.arange(5))
+
+
+def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
+    """Contexts of 73 MiB as float32, fitted in less than half of that."""
+    random = np.random.default_rng(1)
+    for number in range(10):
+        shard = random.standard_normal((ROWS // 10, DIM), np.float32)
+        np.save(tmp_path / f"{number:05}.npy", shard.astype(np.float16))
+    del shard
+    config = BuildConfig(sample_mib=4)
+    softmax = make_softmax(vocab_size=80, dim=DIM)
+    exact = make_exact(softmax)
+    exact.warm()
+    spherical_kmeans(make_contexts(100, dim=DIM), 4, config, seed=1)
+    before, resident = resident_anonymous(), []
+    tracemalloc.start()
+    train, heldout = open_contexts(tmp_path, DIM, tmp_path).split()
+    material = prepare(
+        exact,
+        softmax,
+        train,
+        heldout,
+        5,
+        config,
+        tmp_path,
+        lambda *step: resident.append(resident_anonymous()),
+    )
+    centroids = spherical_kmeans(material.sample, 16, ScreenConfig(), seed=1)
+    partition = Partition(material, centroids, 5, 3e-4)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert partition.pairs.rows.sum() == train.rows
+    as_float32 = ROWS * DIM * 4
+    assert peak < as_float32 / 2
+    assert max(resident) - before < as_float32 / 2

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import Softmax
+from logitsieve.heads._base.reduction import augmented
+from logitsieve.index_builder import fit_result
+from logitsieve.index_builder.fit_result import judges, least_reaching
+from tests.index_builder.clustered import make_material
+from tests.synthetic import make_hidden, make_softmax
+
+
+def test_the_least_setting_finds_the_share_asked_for() -> None:
+    needed = np.arange(1, 101)[:, None]
+    assert least_reaching(needed, 0.99) == 99
+    assert least_reaching(needed, 0.985) == 99
+    assert least_reaching(needed, 1.0) == 100
+    assert least_reaching(np.full((7, 3), 4), 0.5) == 4
+
+
+def test_the_best_label_counts_alone_and_among_all() -> None:
+    first, others = np.full((100, 1), 50), np.full((100, 4), 2)
+    assert least_reaching(np.hstack([first, others]), 0.5) == 50
+    assert least_reaching(np.hstack([others, first]), 0.9) == 50
+
+
+def test_judges_are_spread_and_carry_their_own_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, material = make_material(heldout=90)
+    monkeypatch.setattr(fit_result, "JUDGED", 30)
+    hidden, labels = judges(material)
+    rows = np.arange(30) * 3
+    np.testing.assert_array_equal(hidden, material.heldout.take(rows))
+    np.testing.assert_array_equal(labels, material.heldout_labels[rows, :5])
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18, 1e36])
+def test_augmented_rows_turn_logits_into_angles(scale: float) -> None:
+    small, hidden = make_softmax(), make_hidden(20)
+    softmax = Softmax(small.weight * np.float32(scale), small.bias * np.float32(scale))
+    rows = augmented(softmax).astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
+    queries = np.hstack([hidden, np.ones((20, 1)), np.zeros((20, 1))])
+    logits = hidden.astype(np.float64) @ small.weight.T.astype(np.float64) + small.bias
+    ratio = (queries @ rows.T) / logits
+    np.testing.assert_allclose(ratio, np.median(ratio), rtol=1e-2)
+
+
+def test_rows_of_zeros_are_augmented() -> None:
+    zeros = Softmax(np.zeros((4, 3), np.float32), np.zeros(4, np.float32))
+    np.testing.assert_array_equal(augmented(zeros), np.eye(1, 5, 4).repeat(4, axis=0))

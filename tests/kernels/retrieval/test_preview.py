@@ -1,0 +1,114 @@
+"""The preview's choice: the best by (score, lower id), and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.retrieval.preview import keep_largest, preview_select
+from logitsieve.kernels.simd.pointers import keep_alive, pointer
+from tests.synthetic import make_hidden, make_softmax
+
+
+@kernel("(int64[::1], int64)")
+def keep(keys, count):
+    keep_largest(pointer(keys), keys.size, count)
+    keep_alive(keys)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    size=st.integers(2, 300),
+    order=st.sampled_from(["random", "rising", "falling", "extremes"]),
+    data=st.data(),
+)
+def test_the_largest_keys_come_first(size: int, order: str, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, size - 1))
+    keys = np.random.default_rng(size).permutation(size) * 7 - 3 * size
+    if order != "random":
+        keys = np.sort(keys)[:: -1 if order == "falling" else 1].copy()
+    if order == "extremes":
+        keys[0], keys[-1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    expected = np.sort(keys)[-count:]
+    keep(keys, count)
+    np.testing.assert_array_equal(np.sort(keys[:count]), expected)
+
+
+def select(
+    hidden: np.ndarray, arrays: dict[str, np.ndarray], bias: np.ndarray, width: int, count: int
+) -> np.ndarray:
+    selected = np.full((len(hidden), count), -1, np.int32)
+    preview_select(hidden, arrays["basis"], arrays["preview"], bias, width, selected)
+    return np.sort(selected, axis=1)
+
+
+def scores(
+    hidden: np.ndarray, arrays: dict[str, np.ndarray], bias: np.ndarray, width: int
+) -> np.ndarray:
+    columns = np.concatenate(list(arrays["preview"][:, :width].astype(np.float64)), axis=1)
+    turned = hidden.astype(np.float64) @ arrays["basis"][:width].T.astype(np.float64)
+    return np.asarray(turned @ columns[:, : len(bias)] + bias)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    vocab_size=st.integers(1, 400),
+    dim=st.integers(1, 40),
+    rows=st.integers(1, 9),
+    data=st.data(),
+)
+def test_the_best_scores_are_selected(
+    vocab_size: int, dim: int, rows: int, data: st.DataObject
+) -> None:
+    softmax, hidden = make_softmax(vocab_size, dim), make_hidden(rows, dim)
+    arrays = preview_arrays(softmax, dim)
+    width = data.draw(st.integers(1, dim))
+    count = data.draw(st.integers(1, vocab_size))
+    found = select(hidden, arrays, softmax.bias, width, count)
+    assert (np.diff(found, axis=1) > 0).all()
+    assert found.min() >= 0
+    assert found.max() < vocab_size
+    true = scores(hidden, arrays, softmax.bias, width)
+    worst = np.take_along_axis(true, found.astype(np.int64), 1).min(axis=1)
+    for row in range(rows):
+        left = np.delete(true[row], found[row])
+        assert left.size == 0 or left.max() <= worst[row] + 1e-4
+
+
+@pytest.mark.parametrize("count", [1, 37, 500])
+def test_equal_scores_go_to_the_lower_id(count: int) -> None:
+    softmax, hidden = make_softmax(900, 8), make_hidden(5, 8)
+    arrays = preview_arrays(softmax, 8)
+    arrays["preview"][:] = 0
+    bias = np.array([2, -1, 3], np.float32).repeat(300)
+    order = np.argsort(-bias, kind="stable")[:count]
+    found = select(hidden, arrays, bias, 8, count)
+    np.testing.assert_array_equal(found, np.tile(np.sort(order), (5, 1)))
+
+
+@pytest.mark.parametrize("batch", [2, 4, 7, 64, 130])
+def test_a_row_does_not_depend_on_its_batch(batch: int) -> None:
+    softmax, hidden = make_softmax(700, 24), make_hidden(batch, 24)
+    arrays = preview_arrays(softmax, 20)
+    together = select(hidden, arrays, softmax.bias, 13, 40)
+    for row in range(batch):
+        alone = select(hidden[row : row + 1], arrays, softmax.bias, 13, 40)
+        np.testing.assert_array_equal(together[row], alone[0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_scores_that_are_no_numbers_select_different_rows_of_w(value: float) -> None:
+    softmax, hidden = make_softmax(300, 24), make_hidden(6, 24)
+    hidden[2] = value
+    arrays = preview_arrays(softmax, 24)
+    found = select(hidden, arrays, softmax.bias, 24, 50)
+    assert (np.diff(found, axis=1) > 0).all()
+    assert found.min() >= 0
+    assert found.max() < 300
+    np.testing.assert_array_equal(
+        found[3:], select(hidden[3:], arrays, softmax.bias, 24, 50), "neighbours of such a row"
+    )

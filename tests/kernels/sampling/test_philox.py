@@ -1,0 +1,57 @@
+"""Random numbers by counter: the generator's published answers, and uniforms between 0 and 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.sampling.philox import random_bits, uniform
+from tests.kernels.sampling.random123 import KNOWN_ANSWERS
+
+
+@kernel("(uint64, uint64, uint64, uint64[::1], uint64[:,::1])")
+def fill_bits(seed, step, draw, places, bits):
+    for i in range(places.size):
+        bits[i, 0], bits[i, 1] = random_bits(seed, step, draw, places[i])
+
+
+@kernel("(uint64[::1], float64[::1])")
+def fill_uniforms(bits, values):
+    for i in range(bits.size):
+        values[i] = uniform(bits[i])
+
+
+def words_of(seed: int, step: int, draw: int, place: int) -> str:
+    bits = np.empty((1, 2), np.uint64)
+    seed, step, draw = np.uint64(seed), np.uint64(step), np.uint64(draw)
+    fill_bits(seed, step, draw, np.array([place], np.uint64), bits)
+    return " ".join(f"{word:08x}" for word in bits.view("<u4")[0])
+
+
+@pytest.mark.parametrize(("counter_and_key", "answer"), KNOWN_ANSWERS)
+def test_known_answers_of_philox4x32_10(counter_and_key: str, answer: str) -> None:
+    words = [int(word, 16) for word in counter_and_key.split()]
+    place, draw, low, high, key_low, key_high = words
+    assert words_of(key_low | key_high << 32, low | high << 32, draw, place) == answer
+
+
+def test_uniforms_are_never_0_nor_1_and_rise_with_the_bits() -> None:
+    bits = np.array([0, 1 << 12, 1 << 63, (1 << 64) - 1], np.uint64)
+    values = np.empty(4)
+    fill_uniforms(bits, values)
+    assert values.tolist() == [2.0**-53, 3 * 2.0**-53, 0.5 + 2.0**-53, 1 - 2.0**-53]
+
+
+def test_uniforms_of_consecutive_places_fill_the_interval_evenly() -> None:
+    count = 1 << 18
+    bits, values = np.empty((count, 2), np.uint64), np.empty(2 * count)
+    places = np.arange(count, dtype=np.uint64)
+    fill_bits(np.uint64(5), np.uint64(7), np.uint64(3), places, bits)
+    fill_uniforms(bits.ravel(), values)
+    found = np.bincount((values * 64).astype(int), minlength=64)
+    off = ((found - 2 * count / 64) ** 2 / (2 * count / 64)).sum()
+    assert abs(off - 63) < 4 * np.sqrt(2 * 63)
+    pairs = values.reshape(-1, 2) - 0.5
+    assert abs(12 * pairs.prod(axis=1).mean()) < 4 / np.sqrt(count)
+    assert abs(12 * (values[:-1] - 0.5).dot(values[1:] - 0.5) / len(values)) < 4 / np.sqrt(count)

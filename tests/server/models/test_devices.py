@@ -1,0 +1,273 @@
+"""A server on a card: it answers as on the host, tells of a full one, leaves with a lost one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from prometheus_client import CollectorRegistry, generate_latest
+
+from logitsieve.api.errors import (
+    DeviceExhausted,
+    DeviceLost,
+    InvalidRequest,
+    Overloaded,
+    Unavailable,
+)
+from logitsieve.client import AdminClient, DecoderClient
+from logitsieve.decoding import LocalDecoder
+from logitsieve.gpu.device import Memory
+from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.server import ServeConfig, create_server
+from logitsieve.server.models.devices import Devices, answering
+from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.deploy.dockerfile import REPOSITORY
+from tests.server.asking import TARGET
+from tests.server.doubles import Gate, gated
+from tests.server.rpc.test_stream import LARGE_REQUEST
+from tests.server.running import (
+    START_S,
+    WAIT_S,
+    Loop,
+    Running,
+    calibration,
+    config_for,
+    entries,
+    running,
+)
+from tests.server.test_app import LARGE, get, value
+from tests.synthetic import make_hidden, make_softmax
+
+LOST = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def write_exact(models: Path, name: str, **more: Any) -> Path:
+    return write_index(
+        models / name / "1",
+        softmax=make_softmax(),
+        parts={},
+        heads={"exact": HeadEntry()},
+        default_head="exact",
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_exact(folder, "demo")
+    write_exact(folder, "host")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_card(loop: Loop, folder: Path, kernel_cache: Path) -> Iterator[Running]:
+    config = config_for(
+        folder, kernel_cache=kernel_cache, device="cuda", model_devices=("host=cpu",), threads=2
+    )
+    with running(loop, config) as run:
+        yield run
+
+
+def test_a_server_answers_on_a_card_as_on_the_host(on_card: Running) -> None:
+    hidden, batches = make_hidden(3), value(on_card, "logitsieve_batch_rows_count")
+    host = on_card.client.topk(hidden, 5, model="host")
+    top = on_card.client.topk(hidden, 5, model="demo")
+    np.testing.assert_array_equal(top.ids, host.ids)
+    np.testing.assert_array_equal(top.logits, host.logits)
+    assert get(on_card, "/readyz")[0] == 200
+    # However small it is: the loop does not wait for a card.
+    assert value(on_card, "logitsieve_batch_rows_count") == batches + 1
+
+
+def test_each_model_tells_where_it_answers(on_card: Running) -> None:
+    info = re.findall(r'index_info{device="(.+?)".*model="(.+?)"', get(on_card, "/metrics")[1])
+    assert sorted(info) == [("cpu", "host"), ("cuda", "demo")]
+
+
+def test_every_thread_is_ready_before_the_version_is(folder: Path, kernel_cache: Path) -> None:
+    ready: list[list[str]] = []
+    repository = Repository(config_for(folder, kernel_cache=kernel_cache))
+
+    def prepare(decoder: LocalDecoder) -> None:
+        ready.append([version.label for version in repository.versions() if version.served])
+
+    repository.prepare = prepare
+    repository.load("demo", 1, lambda stage, done, total: None)
+    assert ready == [[]]
+    assert repository.served("demo").decoder.name == "demo"
+
+
+def test_what_is_warmed_is_what_answers(tmp_path: Path) -> None:
+    path = write_exact(tmp_path, "demo", calibration=calibration(entries("exact", (1, 1, 1), 1.0)))
+    decoder = LocalDecoder(open_index(path, device="cuda"))
+    [head] = answering(decoder)
+    assert head is decoder.point("", (), "").answering is decoder.index.head("exact")
+    assert head is decoder.auto.point((1, 0), 1.0, "").answering
+
+
+def devices(*pairs: str, device: str = "cpu", **more: Any) -> Devices:
+    config = ServeConfig(device=device, model_devices=pairs)
+    return Devices(config, CollectorRegistry(), **more)
+
+
+def test_a_card_that_is_not_there_is_said_before_anything_loads(
+    loop: Loop, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    config = config_for(folder, device="cuda:99")
+    with pytest.raises(InvalidRequest, match=r"device: got 'cuda:99', allowed: cpu") as caught:
+        loop.run(create_server(config).start(), START_S)
+    assert caught.value.field == "device"
+    with pytest.raises(InvalidRequest, match=r"model_devices: got demo=cuda:99, allowed: cpu"):
+        devices("demo=cuda:99").check({"demo"})
+
+
+def test_a_model_that_is_not_there_is_said() -> None:
+    with pytest.raises(InvalidRequest, match=r"model_devices: got ml=cpu, allowed: .* demo, host"):
+        devices("ml=cpu").check({"demo", "host"})
+    devices("demo=cpu").check({"demo", "host"})
+
+
+def test_the_memory_of_each_card_once() -> None:
+    registry = CollectorRegistry()
+    config = ServeConfig(device="cuda", model_devices=("a=cuda:0", "b=cuda:1", "c=cpu"))
+    told = {"cuda": ("cuda:0", Memory(3, 8)), "cuda:0": ("cuda:0", Memory(3, 8))}
+    Devices(config, registry, lambda name: told.get(name, (name, None)))
+    lines = generate_latest(registry).decode().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        'logitsieve_device_memory_used_bytes{device="cuda:0"} 3.0',
+        'logitsieve_device_memory_bytes{device="cuda:0"} 8.0',
+    ]
+
+
+@pytest.fixture
+def doubled(loop: Loop, folder: Path, kernel_cache: Path, gate: Gate) -> Iterator[Running]:
+    """A gate before each computation, which can fail as a card does."""
+    config = config_for(folder, kernel_cache=kernel_cache, drain_s=WAIT_S)
+    with running(loop, config, gated(config, gate)) as run:
+        yield run
+
+
+def test_a_full_card_is_an_overload_and_the_server_lives(doubled: Running, gate: Gate) -> None:
+    gate.failure = DeviceExhausted("cuda:0")
+    request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=5)
+    with pytest.raises(grpc.RpcError) as caught:
+        doubled.raw("Decoder/TopK", request.SerializeToString())
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (PUSHBACK, str(EXHAUSTED_RETRY_MS)) in caught.value.trailing_metadata()
+    with pytest.raises(Overloaded):
+        doubled.client.topk(LARGE, 5, model="demo")
+    gate.failure = None
+    assert doubled.client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
+    assert value(doubled, 'logitsieve_shed_total{reason="device_memory"}') >= 2
+    assert get(doubled, "/readyz")[0] == 200
+
+
+def test_with_a_lost_card_nothing_is_served(doubled: Running, gate: Gate) -> None:
+    gate.failure = LOST
+    request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=5)
+    with pytest.raises(grpc.RpcError) as caught:
+        doubled.raw("Decoder/TopK", request.SerializeToString())
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    doubled.loop.run(doubled.server.until_lost())
+    assert doubled.server.lost is LOST
+    assert get(doubled, "/readyz")[0] == 503
+    watch = HealthStub(doubled.channel).Watch(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
+    next(watch)
+    doubled.loop.run(doubled.server.stop())
+    assert [reply.status for reply in watch] == [NOT_SERVING]
+
+
+def failing(path: Path, config: ServeConfig, progress: Any) -> Index:
+    raise LOST
+
+
+def test_a_card_lost_while_loading_is_no_fault_of_the_version(
+    loop: Loop, folder: Path, kernel_cache: Path
+) -> None:
+    config = config_for(folder, kernel_cache=kernel_cache)
+    server = create_server(config, repository=Repository(config, failing))
+    with pytest.raises(DeviceLost):
+        loop.run(server.start(), START_S)
+    loop.run(server.stop())
+
+
+def test_a_card_lost_by_a_load_ends_a_server_that_serves(
+    loop: Loop, folder: Path, kernel_cache: Path
+) -> None:
+    first = True
+
+    def opener(path: Path, config: ServeConfig, progress: Any) -> Index:
+        return (open_configured if first else failing)(path, config, progress)
+
+    config = config_for(folder, kernel_cache=kernel_cache)
+    with running(loop, config, Repository(config, opener)) as run:
+        first = False
+        with (
+            AdminClient(f"127.0.0.1:{run.server.admin_port}", timeout_s=WAIT_S) as admin,
+            pytest.raises(Unavailable),
+        ):
+            admin.load("demo", 1)
+        loop.run(run.server.until_lost())
+        assert run.server.lost is LOST
+
+
+LOSING = """
+import sys
+from pathlib import Path
+from threading import Thread
+from logitsieve.server import ServeConfig, serve
+from logitsieve.api.errors import DeviceLost
+from tests.server.doubles import Gate, gated
+
+def lose():
+    sys.stdin.readline()
+    gate.failure = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
+
+gate = Gate()
+Thread(target=lose, daemon=True).start()
+config = ServeConfig(
+    models=Path(sys.argv[1]), kernel_cache=Path(sys.argv[2]), port=0, metrics_port=0, admin=False
+)
+serve(config, repository=gated(config, gate))
+"""
+
+
+def keep_asking(client: DecoderClient) -> None:
+    while True:
+        client.topk(LARGE, 5, model="demo")
+
+
+@pytest.mark.system
+def test_the_process_leaves_with_a_lost_card(folder: Path, kernel_cache: Path) -> None:
+    command = [sys.executable, "-c", LOSING, str(folder), str(kernel_cache)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as server:
+        assert server.stderr is not None
+        found = next(filter(None, (re.match(r"gRPC at (\S+),", line) for line in server.stderr)))
+        with DecoderClient(found[1], timeout_s=WAIT_S) as client:
+            assert client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
+            assert server.stdin is not None
+            server.stdin.write("\n")
+            server.stdin.flush()
+            with pytest.raises(Unavailable):
+                keep_asking(client)
+        said = server.communicate(timeout=WAIT_S)[1]
+    assert server.returncode == 1
+    assert said.startswith("cuda:0: CUDA error: unspecified launch failure\n")
+    assert "\nstopped\n" in said
+    assert said.splitlines()[-1].startswith("logitsieve.api.errors.DeviceLost")

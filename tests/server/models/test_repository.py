@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logitsieve.api.errors import InvalidRequest, ModelNotFound
+from logitsieve.server.models.repository import Repository, ignore, open_configured
+from tests.server.running import config_for, write_model
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def loaded(folder: Path, cache: Path, **options: Any) -> Repository:
+    repository = Repository(config_for(folder, kernel_cache=cache), **options)
+    for name, number in repository.find():
+        repository.load(name, number, ignore)
+    return repository
+
+
+def test_names_versions_and_aliases(tmp_path: Path, cache: Path) -> None:
+    for version in (1, 2, 10):
+        write_model(tmp_path, "demo", version)
+    aliases = tmp_path / "demo" / "aliases.json"
+    assert loaded(tmp_path, cache).served("demo").decoder.version == "10"
+    aliases.write_text(json.dumps({"stable": 2, "canary": 10}))
+    repository = loaded(tmp_path, cache)
+    for model, number in {
+        "": "2",
+        "demo": "2",
+        "demo@1": "1",
+        "demo:stable": "2",
+        "demo:canary": "10",
+    }.items():
+        assert repository.served(model).decoder.version == number
+    assert [version.label for version in repository.versions()] == ["demo@1", "demo@2", "demo@10"]
+    assert repository.aliases(repository.get("demo@10")) == ["canary"]
+
+
+def test_an_empty_name_must_mean_one_model(tmp_path: Path, cache: Path) -> None:
+    write_model(tmp_path, "a")
+    write_model(tmp_path, "b")
+    with pytest.raises(InvalidRequest, match="a, b"):
+        loaded(tmp_path, cache).served("")
+
+
+def test_a_broken_version_keeps_its_error_and_the_others_serve(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path, "demo", 1)
+    (tmp_path / "demo" / "2").mkdir()
+    with caplog.at_level(logging.ERROR):
+        repository = loaded(tmp_path, cache)
+    assert "demo@2" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert repository.served("demo").decoder.version == "1"
+    assert "manifest.json" in repository.get("demo@2").error
+    with pytest.raises(ModelNotFound, match=r"manifest\.json"):
+        repository.served("demo@2")
+
+
+def test_an_alias_never_means_another_version(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path, "demo", 1)
+    (tmp_path / "demo" / "2").mkdir()
+    (tmp_path / "demo" / "aliases.json").write_text('{"stable": 2, "old": 7}')
+    repository = loaded(tmp_path, cache)
+    for model in ("demo", "demo:stable", "demo:old"):
+        with pytest.raises(ModelNotFound):
+            repository.served(model)
+    assert repository.served("demo@1").decoder.version == "1"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"stable": "1"}', '{"stable": true}', '{"UP": 1}'])
+def test_a_spoiled_aliases_file_fails_its_model_only(
+    tmp_path: Path, cache: Path, text: str
+) -> None:
+    write_model(tmp_path, "demo")
+    write_model(tmp_path, "other")
+    (tmp_path / "demo" / "aliases.json").write_text(text)
+    repository = loaded(tmp_path, cache)
+    assert "aliases.json" in repository.get("demo").error
+    assert repository.served("other").decoder.name == "other"
+
+
+def test_a_defect_in_one_version_is_logged_whole(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path, "a")
+    write_model(tmp_path, "b")
+
+    def opener(path: Path, *rest: Any) -> Any:
+        if path.parent.name == "a":
+            raise KeyError("defect")
+        return open_configured(path, *rest)
+
+    repository = loaded(tmp_path, cache, opener=opener)
+    assert "KeyError" in repository.get("a").error
+    assert repository.served("b").decoder.name == "b"
+    assert "Traceback" in caplog.text
+
+
+def test_what_is_no_index_folder_is_left_alone(tmp_path: Path) -> None:
+    for folder in (".tmp-1/1", "UPPER/1", "demo/0", "demo/01", "demo/.tmp-2", "demo/7"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "README").write_text("")
+    assert Repository(config_for(tmp_path)).find() == [("demo", 7)]
+
+
+@pytest.mark.parametrize("folder", [".", "missing"])
+def test_no_index_at_all(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Repository(config_for(tmp_path / folder)).find()
+    assert caught.value.field == "models"

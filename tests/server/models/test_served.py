@@ -1,0 +1,104 @@
+"""AUTO over the wire: what a target chooses, and what clients see of the points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from logitsieve.client.requests import to_tensor
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
+from logitsieve.index.calibration import pack_contexts
+from logitsieve.server.models.served import Served
+from logitsieve.server.rpc.arguments import to_aim
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.running import (
+    MEASURED,
+    Running,
+    write_model,
+)
+from tests.synthetic import make_hidden
+
+ELSEWHERE = "another processor"
+
+
+def asked(measured: Running, rows: int, k: int, **target: object) -> tuple[str, dict[str, float]]:
+    """Head and probes of the answer to a target as any client may send it."""
+    request = pb.TopKRequest(
+        target=pb.Target(model="demo@2", **target),  # type: ignore[arg-type]
+        hidden=to_tensor(make_hidden(rows)),
+        k=k,
+    )
+    reply = pb.TopKResponse.FromString(measured.raw("Decoder/TopK", request.SerializeToString()))
+    head = reply.answer.head
+    return head.name, {name: head.knobs[name] for name in head.knobs if name == "probes"}
+
+
+ONE, THREE = ("screen", {"probes": 1.0}), ("screen", {"probes": 3.0})
+EXACT: tuple[str, dict[str, float]] = ("exact", {})
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "target", "expected"),
+    [
+        (1, 1, {}, THREE),
+        (64, 1, {}, EXACT),
+        (1, 64, {}, THREE),
+        (1, 1, {"head": pb.Head()}, THREE),
+        (1, 1, {"head": pb.Head(name="AUTO")}, THREE),
+        (1, 1, {"exact": False}, THREE),
+        (1, 1, {"exact": True}, EXACT),
+        (1, 1, {"min_precision": 0.9}, ONE),
+        (1, 7, {"min_precision": 0.91}, THREE),
+        (1, 7, {"min_precision": 0.991}, EXACT),
+        (1, 11, {"min_precision": 0.1}, EXACT),
+        (1, 1, {"head": pb.Head(name="screen")}, ONE),
+        (1, 1, {"head": pb.Head(knobs={"probes": 3})}, THREE),
+    ],
+    ids=str,
+)
+def test_what_a_target_chooses(
+    measured: Running,
+    rows: int,
+    k: int,
+    target: dict[str, object],
+    expected: tuple[str, dict[str, float]],
+) -> None:
+    assert asked(measured, rows, k, **target) == expected
+
+
+def test_points_as_clients_see_them(measured: Running) -> None:
+    points = measured.client.model("demo@1").points
+    assert [(point.head, point.rows, point.us_per_row) for point in points[:4]] == [
+        ("exact", 1, 9.0),
+        ("exact", 8, 8.0),
+        ("exact", 64, 3.0),
+        ("screen", 1, 1.0),
+    ]
+    assert (points[0].proven, points[3].proven) == (True, False)
+    assert points[3].knobs["probes"] == 1
+    assert points[3].precision_at == {1: 0.9, 5: 0.9, 10: 0.9}
+
+
+@pytest.fixture
+def served(tmp_path: Path, kernel_cache: Path) -> Served:
+    contexts = pack_contexts(make_hidden(4))
+    measured = {**MEASURED, "machine": {"cpu": ELSEWHERE}, "contexts": contexts}
+    folder = write_model(tmp_path, calibration=measured)
+    return Served(LocalDecoder(open_index(folder, kernel_cache=kernel_cache)))
+
+
+def test_prices_follow_the_measurements(served: Served) -> None:
+    aim = to_aim(pb.Target(exact=True))
+    assert served.at(aim, 64, 1).us_per_row == 3.0
+    assert served.measure_again(lambda seconds: False)
+    assert served.at(aim, 64, 1).us_per_row != 3.0
+    assert {point.us_per_row for point in served.points}.isdisjoint({9.0, 8.0, 3.0})
+    assert [point.precision_at[1] for point in served.points[::3]] == [1.0, 0.9, 0.99]
+
+
+def test_stopped_measurements_change_nothing(served: Served) -> None:
+    before = served.points
+    assert not served.measure_again(lambda seconds: True)
+    assert served.points == before

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from logitsieve.api.errors import InvalidRequest, ModelNotFound
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.running import Running
+
+
+def test_every_version_is_listed(server: Running) -> None:
+    one, two, broken, other = server.client.models()
+    assert [(m.name, m.version, m.state) for m in (one, two, broken, other)] == [
+        ("demo", "1", "available"),
+        ("demo", "2", "available"),
+        ("demo", "3", "failed"),
+        ("other", "1", "available"),
+    ]
+    assert (one.aliases, two.aliases, broken.aliases) == (("stable",), ("canary",), ())
+    assert "manifest.json" in broken.error
+    assert (one.vocab_size, one.dim, one.heads) == (300, 24, ("exact", "screen"))
+    assert one.limits.max_rows == 256
+    assert one.limits.max_k == 128
+    assert (one.limits.max_samples, one.limits.max_constraint_ids) == (64, 1000)
+    row = 24 * 4 + 128 * 4 + 32
+    assert one.limits.max_request_bytes == 256 * row + 8 * 1000 + 65536
+    assert len(one.digest) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("demo", "1"), ("demo:canary", "2"), ("demo@2", "2"), ("demo@3", "3")]
+)
+def test_get(server: Running, name: str, version: str) -> None:
+    assert server.client.model(name).version == version
+
+
+def test_get_nothing(server: Running) -> None:
+    with pytest.raises(ModelNotFound, match="demo, other"):
+        server.client.model("nothing")
+    with pytest.raises(InvalidRequest) as caught:
+        server.client.model("")
+    assert caught.value.field == "model"
+
+
+def page(server: Running, **fields: object) -> pb.ListModelsResponse:
+    request = pb.ListModelsRequest(**fields)  # type: ignore[arg-type]
+    return pb.ListModelsResponse.FromString(server.raw("Models/List", request.SerializeToString()))
+
+
+def test_pages(server: Running) -> None:
+    first = page(server, page_size=3)
+    assert len(first.models) == 3
+    second = page(server, page_size=3, page_token=first.next_page_token)
+    assert [model.name for model in second.models] == ["other"]
+    assert second.next_page_token == ""
+    assert len(page(server, page_size=(1 << 32) - 1).models) == 4
+
+
+def test_a_wrong_page_token(server: Running) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        page(server, page_token="made up")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "page_token" in str(caught.value.details())

@@ -1,0 +1,50 @@
+"""Connections that are ended because of their age, over real ports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+
+import grpc
+import pytest
+
+from logitsieve.server import ServeConfig
+from logitsieve.server.rpc.ports import ages
+from tests.server.asking import Code, RawStream, assert_alive
+from tests.server.running import WAIT_S, Loop, config_for, running
+
+READY, IDLE = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
+
+
+def test_connections_live_for_ever_unless_something_else_is_said() -> None:
+    assert ages(ServeConfig()) == []
+    config = ServeConfig(connection_age_s=0.0001, connection_grace_s=0)
+    assert [value for _, value in ages(config)] == [1, 0]
+
+
+def test_an_old_connection_is_ended_and_the_next_call_makes_another(
+    loop: Loop, models: Path, kernel_cache: Path
+) -> None:
+    config = config_for(models, kernel_cache=kernel_cache, connection_age_s=0.1)
+    with running(loop, config) as run:
+        states: SimpleQueue[grpc.ChannelConnectivity] = SimpleQueue()
+        run.channel.subscribe(states.put, try_to_connect=True)
+        for _ in range(3):
+            while states.get(timeout=WAIT_S) is not READY:
+                pass
+            while states.get(timeout=WAIT_S) is not IDLE:
+                pass
+            assert_alive(run)
+
+
+def test_a_stream_on_it_has_the_grace_to_finish(
+    loop: Loop, models: Path, kernel_cache: Path
+) -> None:
+    options = {"connection_age_s": 0.1, "connection_grace_s": 0.5}
+    with running(loop, config_for(models, kernel_cache=kernel_cache, **options)) as run:
+        stream = RawStream(run)
+        with pytest.raises(grpc.RpcError) as caught:
+            stream.receive()
+        assert caught.value.code() is Code.UNAVAILABLE
+        stream.half_close()
+        assert run.client.models()

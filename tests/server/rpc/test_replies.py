@@ -1,0 +1,64 @@
+"""Every reply that a server writes is what a client reads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from logitsieve.api.results import Answer, BeamStepReply, SampleReply, ScoreReply, TopKReply
+from logitsieve.client.replies import to_reply
+from logitsieve.decoding.engine import Point
+from logitsieve.server.rpc.methods import METHODS
+from logitsieve.server.rpc.replies import to_decode_response, to_origin, to_response
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.test_congruence import assert_same
+
+POINT = SimpleNamespace(model="demo", version="7", digest="d", head="lsh", knobs={"tables": 3.0})
+ROWS = np.arange(4, dtype=np.float32)
+ANSWER = Answer(
+    "demo",
+    "7",
+    "d",
+    "lsh",
+    np.array([True, False, True, True]),
+    np.arange(4, dtype=np.int32),
+    np.array([False, True, False, False]),
+    {"tables": 3.0},
+    "sampled",
+    ROWS,
+    ROWS - 1,
+    ROWS + 1,
+    ROWS + 9,
+)
+FLAGS = np.array([[True, False, False], [False, False, True]])
+IDS = np.arange(6, dtype=np.int32).reshape(2, 3)
+VALUES = IDS.astype(np.float32) + np.float32(0.1)
+REPLIES: dict[str, Any] = {
+    "top_k": TopKReply(IDS, VALUES, ANSWER),
+    "beam_step": BeamStepReply(IDS, IDS + 1, VALUES, VALUES[::-1], FLAGS, ANSWER),
+    "sample": SampleReply(IDS, VALUES, ANSWER),
+    "score": ScoreReply(VALUES, ANSWER._replace(normalizer="", log_z=None)),
+}
+
+
+@pytest.mark.parametrize("field", METHODS)
+@pytest.mark.parametrize("request_id", [0, 1, 300, (1 << 64) - 1])
+def test_there_and_back(field: str, request_id: int) -> None:
+    reply = REPLIES[field]
+    origin = to_origin(cast("Point", POINT))
+    response = origin + to_response(METHODS[field].response, reply, 5)
+    message = pb.DecodeResponse.FromString(to_decode_response(request_id, field, response))
+    assert (message.id, message.WhichOneof("reply")) == (request_id, field)
+    read = to_reply(type(reply), getattr(message, field))
+    assert read.answer.queue_ns == 5
+    if field == "score":
+        reply = reply._replace(answer=without_log_z(reply.answer))
+    assert_same(read, reply)
+
+
+def without_log_z(answer: Answer) -> Answer:
+    """Nothing is said of a log Z that no normalizer found."""
+    return answer._replace(log_z_low=None, log_z_high=None, log_z_error=None)

@@ -1,0 +1,315 @@
+"""The Decode stream: replies by id, errors by message, bounds, deadlines and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.client.requests import to_tensor
+from logitsieve.server.metrics import Metrics
+from logitsieve.server.rpc.stream import IN_FLIGHT, Streams
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.asking import (
+    DOCUMENTED,
+    FIELDS,
+    GOOD,
+    RESPONSES,
+    TARGET,
+    Code,
+    RawStream,
+    asked,
+    changed,
+    error_of,
+)
+from tests.server.doubles import Gate, gated
+from tests.server.running import WAIT_S, Loop, Running, config_for, running
+from tests.server.test_app import LARGE, value
+from tests.synthetic import make_hidden
+
+LARGE_REQUEST = pb.TopKRequest(target=TARGET, hidden=to_tensor(LARGE), k=3)
+CODES = {code.value[0] for code in DOCUMENTED}
+
+
+def timeless(response: Any) -> Any:
+    response.answer.ClearField("queue_ns")
+    response.answer.ClearField("compute_ns")
+    return response
+
+
+def test_many_messages_of_every_kind_are_matched_by_id(server: Running) -> None:
+    expected = {
+        rpc: timeless(kind.FromString(server.raw(f"Decoder/{rpc}", GOOD[rpc].SerializeToString())))
+        for rpc, kind in RESPONSES.items()
+    }
+    ids = {(1 << 64) - number: rpc for number in range(1, 101) for rpc in [list(GOOD)[number % 4]]}
+    stream = RawStream(server)
+    stream.send(*(asked(rpc, request_id) for request_id, rpc in ids.items()))
+    stream.half_close()
+    replies = {reply.id: reply for reply in stream.rest()}
+    assert replies.keys() == ids.keys()
+    for request_id, rpc in ids.items():
+        assert timeless(getattr(replies[request_id], FIELDS[rpc])) == expected[rpc]
+    assert stream.call.code() is Code.OK
+
+
+@pytest.mark.parametrize(
+    ("message", "request_id", "field"),
+    [
+        (b"\xff\xff\xff", 0, "request"),
+        (b"", 0, "request"),
+        (pb.DecodeRequest(id=9), 9, "request"),
+        (b"\x08\x09\x7a\x00", 9, "request"),  # a kind of request that is not known
+        (asked("TopK", 9, pb.TopKRequest()), 9, "model"),
+        (asked("TopK", 9, changed("TopK", k=0)), 9, "k"),
+        (asked("Sample", 9, changed("Sample", seeds=None)), 9, "seeds"),
+        (asked("Score", 9, changed("Score", targets=None)), 9, "targets"),
+        (asked("BeamStep", 9, changed("BeamStep", beams_out=0)), 9, "beams_out"),
+    ],
+)
+def test_a_bad_message_answers_its_own_id_and_the_stream_lives_on(
+    server: Running, message: Any, request_id: int, field: str
+) -> None:
+    stream = RawStream(server)
+    stream.send(asked("TopK", 1), message, asked("TopK", 2))
+    stream.half_close()
+    replies = {reply.id: reply for reply in stream.rest()}
+    assert replies.keys() == {1, request_id, 2}
+    error = replies[request_id].error
+    assert (error.code, error.field) == (Code.INVALID_ARGUMENT.value[0], field)
+    assert replies[1].WhichOneof("reply") == replies[2].WhichOneof("reply") == "top_k"
+
+
+def test_a_model_that_is_not_served(server: Running) -> None:
+    request = changed("TopK", target=pb.Target(model="nothing"))
+    error = RawStream(server).ask(asked("TopK", 5, request)).error
+    assert (error.code, error.field) == (Code.NOT_FOUND.value[0], "model")
+
+
+def test_an_empty_stream(server: Running) -> None:
+    stream = RawStream(server)
+    stream.half_close()
+    assert stream.rest() == []
+
+
+def test_replies_come_as_they_are_ready(tight: Running, gate: Gate) -> None:
+    stream = RawStream(tight)
+    gate.shut()
+    stream.send(asked("TopK", 1, LARGE_REQUEST), pb.DecodeRequest(id=2), pb.DecodeRequest(id=3))
+    gate.wait_entered()
+    assert {stream.receive().id, stream.receive().id} == {2, 3}
+    gate.open()
+    assert stream.receive().id == 1
+
+
+def test_a_message_whose_time_is_up_before_it_starts_is_never_computed(
+    tight: Running, gate: Gate
+) -> None:
+    stream = RawStream(tight)
+    gate.shut()
+    stream.send(asked("TopK", 1, LARGE_REQUEST, timeout_ms=60_000))
+    gate.wait_entered()
+    stream.send(asked("TopK", 2, LARGE_REQUEST, timeout_ms=1))
+    assert stream.ask(pb.DecodeRequest(id=3)).id == 3  # so 2 has been taken
+    with pytest.raises(grpc.RpcError) as caught:
+        RawStream(tight, timeout=0.05).receive()  # which takes longer than that 1 ms
+    assert caught.value.code() is Code.DEADLINE_EXCEEDED
+    gate.open()
+    replies = {reply.id: reply for reply in (stream.receive(), stream.receive())}
+    assert replies[1].WhichOneof("reply") == "top_k"
+    assert replies[2].error.code == Code.DEADLINE_EXCEEDED.value[0]
+    assert gate.computed == 1
+
+
+def test_overload_is_an_error_of_one_message(tight: Running, gate: Gate) -> None:
+    stream = RawStream(tight)
+    gate.shut()
+    stream.send(*(asked("TopK", number, LARGE_REQUEST) for number in (1, 2, 3)))
+    refused = stream.receive()
+    assert refused.error.code == Code.RESOURCE_EXHAUSTED.value[0]
+    assert refused.error.retry_after_ms == 50
+    gate.open()
+    replies = {stream.receive().id, stream.receive().id}
+    assert replies == {1, 2, 3} - {refused.id}
+
+
+def test_a_stream_has_a_bounded_number_of_messages_in_flight(
+    loop: Loop, models: Path, kernel_cache: Path, gate: Gate
+) -> None:
+    config = config_for(models, max_in_flight=IN_FLIGHT, kernel_cache=kernel_cache)
+    with running(loop, config, gated(config, gate)) as run:
+        gate.shut()
+        stream = RawStream(run)
+        stream.send(*(asked("TopK", number, LARGE_REQUEST) for number in range(5 * IN_FLIGHT)))
+        gate.wait_entered()
+        gate.open()
+        stream.half_close()
+        # One more in flight would have been refused: Overloaded.
+        assert {reply.WhichOneof("reply") for reply in stream.rest()} == {"top_k"}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Ask again until it holds; the test's time limit ends it."""
+    while not condition():
+        pass
+
+
+def test_a_client_that_vanishes_takes_its_waiting_messages_along(
+    tight: Running, gate: Gate
+) -> None:
+    cancelled = 'logitsieve_requests_total{code="CANCELLED",model="demo",rpc="TopK"}'
+    gate.shut()
+    stream = RawStream(tight)
+    stream.send(asked("TopK", 1, LARGE_REQUEST))
+    gate.wait_entered()
+    stream.send(asked("TopK", 2, LARGE_REQUEST), pb.DecodeRequest(id=3))
+    assert stream.receive().id == 3
+    stream.call.cancel()
+    stream.half_close()
+    until(lambda: value(tight, cancelled) == 2)
+    gate.open()
+    assert tight.client.topk(LARGE, 3, model="demo").ids.shape == (64, 3)
+    assert gate.computed == 2  # the one under way, and the last
+
+
+def test_stopping_answers_what_was_taken_and_ends_the_streams(
+    loop: Loop, models: Path, kernel_cache: Path, gate: Gate
+) -> None:
+    config = config_for(models, kernel_cache=kernel_cache, drain_s=WAIT_S)
+    with running(loop, config, gated(config, gate)) as run:
+        idle, busy = RawStream(run), RawStream(run)
+        assert idle.ask(pb.DecodeRequest(id=1)).id == 1
+        gate.shut()
+        busy.send(asked("TopK", 1, LARGE_REQUEST))
+        gate.wait_entered()
+        stopping = loop.start(run.server.stop())
+        assert_stopped(idle)
+        assert not stopping.done()
+        gate.open()
+        assert busy.receive().top_k.ids.rows == len(LARGE)
+        assert_stopped(busy)
+        stopping.result(WAIT_S)
+
+
+def assert_stopped(stream: RawStream) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        stream.receive()
+    assert caught.value.code() is Code.UNAVAILABLE
+    assert "stopping" in error_of(caught.value).message
+    stream.half_close()
+
+
+def test_messages_are_counted_as_calls_are(server: Running) -> None:
+    def counts() -> list[float]:
+        return [
+            value(server, f'logitsieve_requests_total{{code="{code}",model="{model}",rpc="{rpc}"}}')
+            for code, model, rpc in (
+                ("OK", "demo", "Score"),
+                ("INVALID_ARGUMENT", "demo", "Score"),
+                ("INVALID_ARGUMENT", "unknown", "Decode"),
+            )
+        ]
+
+    before = counts()
+    stream = RawStream(server)
+    stream.send(asked("Score", 1), asked("Score", 2, changed("Score", targets=None)), b"\xff")
+    stream.half_close()
+    assert len(stream.rest()) == 3
+    assert [b - a for a, b in zip(before, counts(), strict=True)] == [1, 1, 1]
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(messages=st.lists(st.binary(max_size=60), min_size=1, max_size=40))
+def test_any_bytes_get_one_reply_each(server: Running, messages: list[bytes]) -> None:
+    stream = RawStream(server)
+    stream.send(*messages)
+    stream.half_close()
+    replies = stream.rest()
+    assert len(replies) == len(messages)
+    assert all(reply.error.code in CODES and reply.error.message for reply in replies)
+
+
+class StuckContext:
+    """A client that sends without end and reads nothing."""
+
+    def __init__(self) -> None:
+        self.taken = self.written = 0
+        self.reads = asyncio.Event()
+
+    def time_remaining(self) -> float | None:
+        return None
+
+    def invocation_metadata(self) -> None:
+        return None
+
+    async def read(self) -> bytes:
+        self.taken += 1
+        return b"\xff"
+
+    async def write(self, message: bytes) -> None:
+        await self.reads.wait()
+        self.written += 1
+
+
+async def never(*arguments: Any) -> bytes:
+    raise AssertionError("no message here can be computed")
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    async def scene() -> None:
+        context = StuckContext()
+        handler: Any = Streams(never, Metrics()).handler()
+        stream = asyncio.create_task(handler.stream_stream(None, context))
+        for _ in range(10 * IN_FLIGHT):  # more turns of the loop than it could use
+            await asyncio.sleep(0)
+        assert (context.taken, context.written) == (IN_FLIGHT, 0)
+        context.reads.set()
+        await asyncio.sleep(0)
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+
+    asyncio.run(scene())
+
+
+def test_a_reply_that_cannot_be_written_ends_the_stream() -> None:
+    class GoneContext(StuckContext):
+        async def write(self, message: bytes) -> None:
+            raise grpc.aio.InternalError("the connection is closed")
+
+    async def scene() -> None:
+        handler: Any = Streams(never, Metrics()).handler()
+        stream = asyncio.create_task(handler.stream_stream(None, GoneContext()))
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+
+    asyncio.run(scene())
+
+
+def test_streams_at_once(server: Running) -> None:
+    streams = [RawStream(server) for _ in range(5)]
+    for stream in streams:
+        stream.send(*(asked("TopK", number) for number in range(1, 40)))
+        stream.half_close()
+    for stream in streams:
+        assert {reply.id for reply in stream.rest()} == set(range(1, 40))
+
+
+def test_defects_are_incidents_and_the_stream_lives_on(
+    tight: Running, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.failure = ZeroDivisionError("a secret of the server")
+    stream = RawStream(tight)
+    error = stream.ask(asked("TopK", 1, LARGE_REQUEST)).error
+    assert error.code == Code.INTERNAL.value[0]
+    assert error.incident in caplog.text
+    assert "secret" not in error.message
+    gate.failure = None
+    small = changed("TopK", hidden=to_tensor(make_hidden(1)))
+    assert stream.ask(asked("TopK", 2, small)).top_k.ids.rows == 1

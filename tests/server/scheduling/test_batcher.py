@@ -1,0 +1,322 @@
+"""Who shares a batch, who is cut, who is refused; and that no answer depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from time import monotonic
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from logitsieve.api.results import TopKReply
+from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.engine import Point
+from logitsieve.gpu.heads.head import LARGEST_BUCKET
+from logitsieve.index import open_index
+from logitsieve.server.rpc.methods import Asked
+from logitsieve.server.scheduling.batch_slices import compute, joined
+from logitsieve.server.scheduling.batcher import BATCH_ROWS, BUCKET_ROWS, Batch, Batcher, Waiting
+from tests.server.running import write_whole
+from tests.synthetic import make_hidden
+
+US = 1000.0  # a row: batches have BATCH_ROWS rows
+NO_POINT = cast(Point, "a point")
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    return LocalDecoder(open_index(write_whole(tmp_path_factory.mktemp("models"), "demo")))
+
+
+def batcher(**options: Any) -> Batcher:
+    return Batcher(**{"workers": 1, "max_in_flight": 100, "max_rows": 1000, "delay_s": 0} | options)
+
+
+def waiting(
+    rows: int | np.ndarray,
+    k: int = 3,
+    point: Point = NO_POINT,
+    *,
+    independent: bool = True,
+    deadline: float | None = None,
+    us: float = US,
+    on_card: bool = False,
+) -> Waiting:
+    """A request, by its rows or how many they are."""
+    hidden = make_hidden(rows) if isinstance(rows, int) else rows
+    asked = Asked(
+        len(hidden), k, 0, 0, lambda point: point.topk(hidden, k), hidden if independent else None
+    )
+    future = asyncio.get_running_loop().create_future()
+    return Waiting(point, asked, us * len(hidden), 0, deadline, future, on_card)
+
+
+def scene(work: Coroutine[Any, Any, None]) -> None:
+    """Futures need a loop to belong to."""
+    asyncio.run(work)
+
+
+def taken(queue: Batcher) -> list[tuple[Waiting, int, int]]:
+    """The pieces of the next batch, computed in no time."""
+    batch = queue.take()
+    assert batch is not None
+    finish(queue, batch)
+    return [(piece.waiting, piece.start, piece.stop) for piece in batch.pieces]
+
+
+def finish(queue: Batcher, batch: Batch, took_us: float = US) -> None:
+    queue.done(batch, took_us, [piece.waiting for piece in batch.pieces if piece.last])
+
+
+def test_requests_alike_share_a_batch_in_the_order_of_arrival() -> None:
+    async def play() -> None:
+        queue = batcher()
+        one, two, other_k, alone, three = (
+            waiting(1),
+            waiting(2),
+            waiting(1, k=4),
+            waiting(1, independent=False),
+            waiting(3),
+        )
+        for each in (one, two, other_k, alone, three):
+            queue.put(each)
+        assert (queue.rows, queue.in_flight) == (8, 5)
+        assert taken(queue) == [(one, 0, 1), (two, 0, 2), (three, 0, 3)]
+        assert taken(queue) == [(other_k, 0, 1)]
+        assert taken(queue) == [(alone, 0, 1)]
+        assert (queue.rows, queue.in_flight) == (0, 0)
+
+    scene(play())
+
+
+def test_a_batch_has_a_bounded_number_of_rows() -> None:
+    async def play() -> None:
+        queue = batcher()
+        first, full, small = waiting(BATCH_ROWS - 2), waiting(3), waiting(2)
+        for each in (first, full, small):
+            queue.put(each)
+        assert [piece[0] for piece in taken(queue)] == [first, small]
+        assert [piece[0] for piece in taken(queue)] == [full]
+
+    scene(play())
+
+
+def test_a_large_request_goes_to_the_end_after_each_batch_of_it() -> None:
+    async def play() -> None:
+        queue = batcher()
+        large, small = waiting(2 * BATCH_ROWS + 5), waiting(1, k=4)
+        queue.put(large)
+        batch = queue.take()
+        queue.put(small)
+        assert batch is not None
+        finish(queue, batch)
+        assert taken(queue) == [(small, 0, 1)]
+        assert queue.rows == BATCH_ROWS + 5
+        late = waiting(2)  # fills up the last batch of the large one
+        queue.put(late)
+        assert taken(queue) == [(large, BATCH_ROWS, 2 * BATCH_ROWS)]
+        assert taken(queue) == [(late, 0, 2), (large, 2 * BATCH_ROWS, 2 * BATCH_ROWS + 5)]
+        assert (queue.rows, queue.in_flight) == (0, 0)
+
+    scene(play())
+
+
+def test_cheap_rows_make_larger_batches() -> None:
+    async def play() -> None:
+        queue = batcher()
+        cheap = waiting(BATCH_ROWS * 2, us=1.0)
+        queue.put(cheap)
+        assert taken(queue) == [(cheap, 0, BATCH_ROWS * 2)]
+
+    scene(play())
+
+
+def test_rows_beyond_the_bound_are_refused_but_one_request_always_may_wait() -> None:
+    async def play() -> None:
+        queue = batcher(max_rows=10)
+        queue.put(waiting(20))
+        with pytest.raises(Overloaded, match="20 rows wait, 10"):
+            queue.put(waiting(1))
+        taken(queue)
+        queue.put(waiting(1))
+
+    scene(play())
+
+
+def test_a_refused_client_is_told_the_time_that_the_queue_takes() -> None:
+    async def play() -> None:
+        queue = batcher(max_in_flight=2)
+        queue.put(waiting(10))
+        batch = queue.take()
+        assert batch is not None
+        finish(queue, batch, took_us=2 * 10 * US)  # twice as slow as estimated
+        queue.put(waiting(50))
+        queue.put(waiting(50))
+        with pytest.raises(Overloaded) as caught:
+            queue.put(waiting(1))
+        assert caught.value.retry_after_s == pytest.approx(2 * 100 * US * 1e-6)
+
+    scene(play())
+
+
+def test_who_cannot_be_answered_in_time_is_refused_at_once_or_never_computed() -> None:
+    async def play() -> None:
+        queue = batcher()
+        queue.put(waiting(1))
+        taken(queue)  # now the pace is known
+        queue.put(waiting(60))
+        for left_s in (0.01, 0.1):  # the queue takes 0.06 s
+            with pytest.raises(Overloaded, match="left"):
+                queue.put(waiting(1, deadline=monotonic() + left_s))
+            with pytest.raises(Overloaded, match="left"):
+                queue.admit(left_s)
+        queue.admit(0.2)
+        with pytest.raises(DeadlineExceeded):
+            queue.admit(0.0)
+        with pytest.raises(DeadlineExceeded):
+            queue.put(waiting(1, deadline=monotonic()))
+        patient = waiting(1, k=4, deadline=monotonic() + 100)
+        queue.put(patient)
+        patient.deadline = monotonic()
+        taken(queue)
+        batch = queue.take()
+        assert batch == Batch([], [patient])
+        assert (queue.rows, queue.in_flight) == (0, 0)
+
+    scene(play())
+
+
+@pytest.mark.parametrize("missed", [1.0, 1.3])
+def test_at_twice_the_load_what_is_computed_is_in_time(missed: float) -> None:
+    """A second's patience, 5 ms each, and `missed` times that, which nobody measures."""
+
+    async def play() -> None:
+        now, each_s, patience_s = 0.0, 0.005, 1.0
+        queue = batcher(max_in_flight=1000, max_rows=10**6, clock=lambda: now)
+        due, in_time, late, refused = 0.0, 0, 0, 0
+        while now < 20:
+            while due <= now:
+                try:
+                    queue.put(waiting(BATCH_ROWS, deadline=due + patience_s))
+                except (Overloaded, DeadlineExceeded):
+                    refused += 1
+                due += each_s * missed / 2
+            if not queue.rows:
+                now = due
+                continue
+            batch = queue.take()
+            assert batch is not None
+            if batch.pieces:
+                now += each_s * missed
+                finish(queue, batch, took_us=each_s * 1e6)
+                deadlines = [piece.waiting.deadline or 0 for piece in batch.pieces]
+                in_time += sum(now <= deadline for deadline in deadlines)
+                late += sum(now > deadline for deadline in deadlines)
+        assert in_time >= 0.98 * 20 / (each_s * missed)
+        assert refused > 0.9 * in_time
+        assert late == 0
+
+    scene(play())
+
+
+def test_the_cancelled_leaves_the_queue_and_a_large_one_is_computed_no_further() -> None:
+    async def play() -> None:
+        queue = batcher()
+        large, small = waiting(3 * BATCH_ROWS), waiting(1, k=4)
+        queue.put(large)
+        queue.put(small)
+        queue.discard(small)
+        assert queue.in_flight == 1
+        batch = queue.take()
+        large.future.cancel()
+        queue.discard(large)
+        assert batch is not None
+        finish(queue, batch)
+        assert (queue.rows, queue.in_flight) == (0, 0)
+
+    scene(play())
+
+
+def test_only_who_meets_others_waits_for_more() -> None:
+    async def play() -> None:
+        queue = batcher(delay_s=1e-4)
+        first, second = waiting(1), waiting(1)
+        queue.put(first)
+        assert first.ready_at == 0
+        queue.put(second)
+        assert second.ready_at > 0
+        assert len(taken(queue)) == 2
+        queue.put(waiting(1))
+        queue.put(waiting(1, k=4))
+        assert [len(taken(queue)) for _ in range(2)] == [1, 1]  # the second after its delay
+
+    scene(play())
+
+
+@pytest.mark.parametrize("head", ["exact", "screen", "certified", "svd"])
+@pytest.mark.parametrize("normalizer", ["", "candidates", "sampled", "certified", "exact"])
+def test_answers_are_those_of_requests_alone(
+    decoder: LocalDecoder, head: str, normalizer: str
+) -> None:
+    point = decoder.point(head, (), normalizer)
+    hidden = make_hidden(2 * BATCH_ROWS + 9, seed=3)
+    parts = [hidden[:1], hidden[1:8].astype(np.float16), hidden[8:]]
+
+    async def play() -> None:
+        queue = batcher()
+        for part in parts:
+            queue.put(waiting(part, 5, point))
+        found: dict[int, list[Any]] = {}
+        while queue.in_flight:
+            batch = queue.take()
+            assert batch is not None
+            for piece, reply in zip(batch.pieces, compute(batch.pieces), strict=True):
+                found.setdefault(piece.waiting.asked.rows, []).append(reply)
+            finish(queue, batch)
+        for part in parts:
+            assert_same(joined(found[len(part)]), point.topk(part, 5))
+
+    scene(play())
+
+
+def test_a_bad_request_spoils_no_other(decoder: LocalDecoder) -> None:
+    point = decoder.point("exact", (), "")
+    good, bad = make_hidden(2), np.full((3, 24), np.nan, np.float32)
+
+    async def play() -> None:
+        queue = batcher()
+        for part in (good, bad):
+            queue.put(waiting(part, 5, point))
+        batch = queue.take()
+        assert batch is not None
+        fine, wrong = compute(batch.pieces)
+        assert_same(cast(TopKReply, fine), point.topk(good, 5))
+        assert isinstance(wrong, InvalidRequest)
+        assert wrong.field == "hidden[0]"  # its own row, not that of the batch
+
+    scene(play())
+
+
+def assert_same(one: TopKReply, other: TopKReply) -> None:
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.logits, other.logits)
+    for name in ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error"):
+        np.testing.assert_array_equal(getattr(one.answer, name), getattr(other.answer, name))
+
+
+@pytest.mark.parametrize("us", [0.5, US, 1e6])
+def test_a_batch_for_a_card_is_its_largest_bucket_whatever_rows_cost(us: float) -> None:
+    assert BUCKET_ROWS == LARGEST_BUCKET
+
+    async def play() -> None:
+        queue = batcher()
+        long, short = waiting(300, us=us, on_card=True), waiting(3, us=us, on_card=True)
+        queue.put(long)
+        queue.put(short)
+        assert taken(queue) == [(long, 0, 256)]
+        assert taken(queue) == [(short, 0, 3), (long, 256, 300)]
+
+    scene(play())

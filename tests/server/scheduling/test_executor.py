@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any, cast
+
+import pytest
+
+from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
+from logitsieve.decoding.engine import Point
+from logitsieve.server.rpc.methods import Asked
+from logitsieve.server.scheduling.executor import INLINE_US, Work
+from tests.server.running import WAIT_S
+
+NO_POINT = cast(Point, None)
+SMALL, LARGE = INLINE_US / 2, INLINE_US * 2
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    work = Work(threads=1, max_in_flight=2, max_queue_rows=100)
+    yield work
+    work.close()
+
+
+async def run(
+    work: Work,
+    compute: Callable[[], Any],
+    estimate_us: float,
+    time_left_s: float | None = None,
+    *,
+    on_card: bool = False,
+) -> tuple[Any, int, int]:
+    return await work.run(
+        NO_POINT,
+        Asked(1, 1, 0, 0, lambda point: compute()),
+        estimate_us=estimate_us,
+        arrived_ns=perf_counter_ns(),
+        time_left_s=time_left_s,
+        on_card=on_card,
+    )
+
+
+def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Work) -> None:
+    here = threading.get_ident()
+    assert asyncio.run(run(work, threading.get_ident, SMALL))[0] == here
+    assert asyncio.run(run(work, threading.get_ident, LARGE))[0] != here
+
+
+def test_what_waits_for_a_card_never_stays_on_the_loop(work: Work) -> None:
+    here = threading.get_ident()
+    assert asyncio.run(run(work, threading.get_ident, SMALL, on_card=True))[0] != here
+
+
+@pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
+def test_an_expired_deadline_is_seen_before_computing(work: Work, estimate_us: float) -> None:
+    with pytest.raises(DeadlineExceeded):
+        asyncio.run(run(work, pytest.fail, estimate_us, time_left_s=0.0))
+
+
+@pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
+def test_errors_come_back(work: Work, estimate_us: float) -> None:
+    def fail() -> None:
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        asyncio.run(run(work, fail, estimate_us))
+
+
+def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Work) -> None:
+    async def scene() -> None:
+        started, release = threading.Event(), threading.Event()
+
+        def block() -> str:
+            started.set()
+            assert release.wait(WAIT_S)
+            return "first"
+
+        first = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        waiting = asyncio.create_task(run(work, pytest.fail, LARGE))
+        await asyncio.sleep(0)  # it enters the queue
+        assert work.queue_rows == 1
+        with pytest.raises(Overloaded) as caught:
+            await run(work, pytest.fail, LARGE)
+        assert caught.value.retry_after_s > 0
+        with pytest.raises(Overloaded):
+            work.admit(None)
+        with pytest.raises(Overloaded):  # small work does not pass those who wait
+            await run(work, pytest.fail, SMALL)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert work.queue_rows == 0  # its place is free at once
+        release.set()
+        assert (await first)[0] == "first"
+        assert (await run(work, lambda: "next", LARGE))[0] == "next"
+        work.admit(None)
+
+    asyncio.run(scene())
+
+
+def test_closing_finishes_what_is_computing_and_cancels_what_waits() -> None:
+    work = Work(threads=1, max_in_flight=9, max_queue_rows=9)
+
+    async def scene() -> None:
+        started, release = threading.Event(), threading.Event()
+
+        def block() -> str:
+            started.set()
+            assert release.wait(WAIT_S)
+            return "first"
+
+        first = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        waiting = asyncio.create_task(run(work, pytest.fail, LARGE))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(work.close))
+        while work.queue_rows:
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await run(work, pytest.fail, LARGE)
+        release.set()
+        assert (await first)[0] == "first"
+        await closing
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(scene())
+
+
+def test_a_request_is_told_how_long_a_card_worked_for_it() -> None:
+    worked = threading.local()
+
+    def compute() -> str:
+        worked.ns = getattr(worked, "ns", 0) + 40
+        return "found"
+
+    work = Work(
+        threads=1,
+        max_in_flight=9,
+        max_queue_rows=9,
+        device_ns=lambda: getattr(worked, "ns", 0),
+    )
+    for _ in range(2):
+        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, on_card=True))
+        assert (reply, device_ns) == ("found", 40)
+    work.close()
+
+
+def test_a_lost_card_is_told_to_the_server_and_to_who_asked() -> None:
+    told: list[DeviceLost] = []
+    work = Work(threads=1, max_in_flight=9, max_queue_rows=9, lost=told.append)
+    error = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(DeviceLost):
+        asyncio.run(run(work, fail, LARGE))
+    assert told == [error]
+    work.close()
+
+
+def test_an_errand_is_run_by_each_thread_and_what_it_raises_comes_back() -> None:
+    work = Work(threads=3, max_in_flight=9, max_queue_rows=9)
+    seen: list[str] = []
+    work.on_each(lambda: seen.append(threading.current_thread().name))
+    assert sorted(seen) == ["logitsieve-0", "logitsieve-1", "logitsieve-2"]
+
+    def fail() -> None:
+        seen.append("failed")
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        work.on_each(fail)
+    assert seen[3:] == ["failed"]
+    assert asyncio.run(run(work, lambda: "still", LARGE))[0] == "still"
+    work.close()
+    with pytest.raises(Unavailable):
+        work.on_each(pytest.fail)
+
+
+def test_an_errand_comes_between_two_batches_and_closing_ends_the_wait_for_it() -> None:
+    work, order = Work(threads=1, max_in_flight=9, max_queue_rows=9), list[str]()
+
+    def note() -> None:
+        order.append("errand")
+
+    async def scene() -> None:
+        started, release = threading.Event(), threading.Event()
+
+        def block() -> None:
+            started.set()
+            assert release.wait(WAIT_S)
+            order.append("first")
+
+        first = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        second = asyncio.create_task(run(work, lambda: order.append("second"), LARGE))
+        await asyncio.sleep(0)  # it enters the queue
+        errand = asyncio.create_task(asyncio.to_thread(work.on_each, note))
+        while not work._errands[0]:
+            await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(first, second, errand)
+        started.clear()
+        release.clear()
+        last = asyncio.create_task(run(work, block, LARGE))
+        assert await asyncio.to_thread(started.wait, WAIT_S)
+        errand = asyncio.create_task(asyncio.to_thread(work.on_each, pytest.fail))
+        while not work._errands[0]:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(work.close))
+        while not work._batcher._closed:
+            await asyncio.sleep(0)
+        release.set()
+        with pytest.raises(Unavailable):
+            await errand
+        await asyncio.gather(last, closing)
+
+    asyncio.run(scene())
+    assert order == ["first", "errand", "second", "first"]

@@ -1,0 +1,82 @@
+"""Ids outside a set: distinct, uniform, and weighed by what they stand for."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+
+from logitsieve.training.kernels.outside import with_outside
+
+
+def draw(
+    lists: list[list[int]],
+    targets: np.ndarray,
+    count: int,
+    vocab_size: int,
+    *,
+    seed: int = 1,
+    step: int = 0,
+    first: int = 0,
+) -> tuple[list[list[int]], list[np.ndarray]]:
+    offsets = np.cumsum([0, *map(len, lists)])
+    ids = np.array([i for ids in lists for i in ids], np.int32)
+    taken = np.zeros(vocab_size, np.uint8)
+    starts, out, weights = with_outside(
+        offsets, ids, targets, count, np.uint64(seed), np.uint64(step), np.uint64(first), taken
+    )
+    assert not taken.any(), "the scratch is left as it was"
+    return [part.tolist() for part in np.split(out, starts[1:-1])], np.split(weights, starts[1:-1])
+
+
+@pytest.mark.parametrize("count", [0, 3, 17, 60, 1000])
+def test_rows_keep_their_own_ids_and_get_others(count: int) -> None:
+    lists, targets = [[5, 2, 9], [], list(range(40))], np.array([[7, 2], [3, -1], [50, 50]])
+    out, weights = draw(lists, targets, count, 64)
+    for own, row, ids, weight in zip(lists, targets, out, weights, strict=True):
+        held = set(own) | {int(t) for t in row if t >= 0}
+        drawn, rest = ids[len(own) :], 64 - len(held)
+        assert ids[: len(own)] == own
+        assert len(drawn) == len(set(drawn)) == min(count, rest)
+        assert not held & set(drawn)
+        assert (weight[: len(own)] == 0).all()
+        if drawn:
+            np.testing.assert_allclose(weight[len(own) :], np.log(rest / len(drawn)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_set_is_equally_likely(count: int) -> None:
+    times: dict[tuple[int, ...], int] = {}
+    steps = 6000
+    for step in range(steps):
+        (ids,), _ = draw([[0, 4]], np.array([[8]]), count, 9, step=step)
+        drawn = tuple(sorted(ids[2:]))
+        times[drawn] = times.get(drawn, 0) + 1
+    sets = list(combinations([1, 2, 3, 5, 6, 7], count))
+    assert set(times) == set(sets)
+    expected = steps / comb(6, count)
+    chi_square = sum((n - expected) ** 2 / expected for n in times.values())
+    assert chi_square < len(sets) + 5 * (2 * len(sets)) ** 0.5
+
+
+def test_every_set_is_equally_likely_where_most_are_drawn() -> None:
+    left_out = np.zeros(9)
+    steps = 6000
+    for step in range(steps):
+        (ids,), _ = draw([[0, 4]], np.array([[8]]), 5, 9, step=step)
+        left_out[list({1, 2, 3, 5, 6, 7} - set(ids[2:]))] += 1
+    assert left_out.sum() == steps
+    spread = (steps / 6 * 5 / 6) ** 0.5
+    assert (np.abs(left_out[[1, 2, 3, 5, 6, 7]] - steps / 6) < 4.5 * spread).all()
+
+
+def test_a_row_draws_the_same_in_any_slice_of_a_batch() -> None:
+    lists, targets = [[1], [2, 3], []], np.array([[0], [0], [0]])
+    together, _ = draw(lists, targets, 5, 1000)
+    alone, _ = draw(lists[1:2], targets[1:2], 5, 1000, first=1)
+    assert together[1] == alone[0]
+    assert together[1][2:] != together[2]
+    assert draw(lists, targets, 5, 1000, step=1)[0] != together
+    assert draw(lists, targets, 5, 1000, seed=2)[0] != together

@@ -1,0 +1,259 @@
+"""LSH, k-means and top-k softmax: S, T and what they estimate."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import comb, log
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training import KMeansSoftmax, LSHSoftmax, SoftmaxLoss, TopKSoftmax
+from logitsieve.training.losses.best import BestSoftmax, padded, root
+from logitsieve.training.losses.proposal import Ragged, Shared
+from logitsieve.training.losses.targets import Targets, read_batch
+from tests.training.loss_kit import doubles, full_cross_entropy
+
+D = 8
+KINDS: dict[str, tuple[type[BestSoftmax], dict[str, Any]]] = {
+    "lsh": (LSHSoftmax, {"tables": 6, "bits": 4}),
+    "lsh-dense": (LSHSoftmax, {"tables": 6, "bits": 4, "structured": False}),
+    "lsh-mips": (LSHSoftmax, {"tables": 6, "bits": 4, "mips": True}),
+    "kmeans": (KMeansSoftmax, {"n_lists": 5}),
+    "top-k": (TopKSoftmax, {}),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+BOTH_FORMS = pytest.mark.parametrize("per_row", [True, False])
+ONE = torch.tensor([3, 0, -100, 10, 3])
+SEVERAL = torch.tensor([[3, 1, -100], [0, 0, 5], [-100, -100, -100], [10, 9, 8], [-100, 3, -100]])
+
+
+def make(kind: str, n_classes: int, **options: Any) -> BestSoftmax:
+    cls, own = KINDS[kind]
+    torch.manual_seed(3)
+    head = cls(D, n_classes, **{"dtype": torch.float64, **own, **options})
+    head.classes.weight.data.mul_(4)
+    if head.classes.bias is not None:
+        head.classes.bias.data.copy_(doubles(n_classes, 1, seed=8, scale=0.3))
+    head.rebuild()
+    return head
+
+
+def proposed(head: BestSoftmax, hidden: Tensor, target: Tensor) -> Shared | Ragged:
+    batch = read_batch(hidden, target, D, head.n_classes, -100)
+    with torch.no_grad():
+        return head.propose(batch.hidden, batch.targets, head.random.next())
+
+
+def sets(candidates: Shared | Ragged) -> list[tuple[list[int], list[int]]]:
+    """(S, T) of each row, or of the batch; S without the rows' own targets if it is a row's."""
+    ids, weights = candidates.ids.tolist(), candidates.log_weights.tolist()
+    bounds = candidates.offsets.tolist() if isinstance(candidates, Ragged) else [0, len(ids)]
+    found = []
+    for start, end in pairwise(bounds):
+        own = list(zip(ids[start:end], weights[start:end], strict=True))
+        found.append(([i for i, w in own if w == 0], [i for i, w in own if w > 0]))
+    return found
+
+
+def gradients(head: SoftmaxLoss, loss: Tensor, hidden: Tensor) -> list[Tensor]:
+    head.zero_grad()
+    torch.autograd.backward(loss)
+    found = [hidden.grad, *(p.grad for p in head.parameters())]
+    return [g.to_dense() for g in found if g is not None]
+
+
+@EVERY_KIND
+@BOTH_FORMS
+@pytest.mark.parametrize("target", [ONE, SEVERAL], ids=["one", "several"])
+@pytest.mark.parametrize("everything", ["S", "T"])
+@pytest.mark.parametrize("law", [{}, {"scale": 3.0}], ids=["bias", "scale"])
+def test_all_classes_are_the_full_softmax(
+    kind: str, per_row: bool, target: Tensor, everything: str, law: dict[str, Any]
+) -> None:
+    V = 23
+    if everything == "S":
+        # One bit and many tables, all lists, all logits: the search finds every class.
+        options: dict[str, Any] = {"k": V, "n_uniform": 0}
+        options |= {"tables": 60, "bits": 1} if kind.startswith("lsh") else {}
+    else:
+        options = {"k": 3, "max_shared": 4, "n_uniform": V}
+    head = make(kind, V, per_row=per_row, **options, **law)
+    hidden = doubles(5, D, seed=1).requires_grad_()
+    loss = head(hidden, target)
+    found = [loss.detach(), *gradients(head, loss, hidden)]
+    hidden.grad = None
+    expected = full_cross_entropy(head, hidden, target)
+    loss = expected[expected != 0].mean()
+    wanted = [loss.detach(), *gradients(head, loss, hidden)]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+@EVERY_KIND
+@BOTH_FORMS
+def test_the_mean_over_every_T_is_Z(kind: str, per_row: bool) -> None:
+    """V = 11, |T| = 2: steps until all sets T were drawn, each counted once."""
+    head = make(kind, 11, k=3, n_uniform=2, per_row=per_row, reduction="none")
+    hidden, target = doubles(1, D, seed=1), torch.tensor([5])
+    x = head.logits(hidden)[0].detach()
+    ((best, _),) = sets(proposed(head, hidden, target))
+    head.random.step = 0
+    rest = 11 - len({*best, 5})
+    estimates: dict[tuple[int, ...], float] = {}
+    for step in range(20 * comb(rest, 2)):
+        ((_, drawn),) = sets(proposed(head, hidden, target))
+        head.random.step = step  # once more, the same
+        estimates[tuple(sorted(drawn))] = float((head(hidden, target)[0] + x[5]).exp().detach())
+    assert len(estimates) == comb(rest, 2)
+    assert np.mean(list(estimates.values())) == pytest.approx(float(x.exp().sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@EVERY_KIND
+@BOTH_FORMS
+def test_the_estimate_of_Z_is_unbiased(kind: str, per_row: bool, stale: bool) -> None:
+    V, draws = 1000, 300
+    options: dict[str, Any] = {"n_lists": 60} if kind == "kmeans" else {}
+    head = make(kind, V, k=40, n_uniform=30, per_row=per_row, reduction="none", **options)
+    if stale:
+        head.classes.weight.data += doubles(V, D, seed=9, scale=0.3)
+    hidden, target = doubles(4, D, seed=1), torch.tensor([5, 900, 5, 33])
+    x = head.logits(hidden).detach()
+    own = x.gather(1, target[:, None])[:, 0]
+    with torch.no_grad():
+        z = torch.stack([(head(hidden, target) + own).exp() for _ in range(draws)])
+    error = z.std(0) / draws**0.5
+    assert (error > 0).all()
+    assert ((z.mean(0) - x.exp().sum(1)).abs() < 4 * error).all()
+
+
+@EVERY_KIND
+@BOTH_FORMS
+def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
+    V = 60
+    head = make(kind, V, k=6, max_shared=9, n_uniform=10, per_row=per_row)
+    hidden = doubles(5, D, seed=1)
+    batch = read_batch(hidden, SEVERAL, D, V, -100)
+    named = padded(batch.targets)
+    candidates = proposed(head, hidden, SEVERAL)
+    for row, (best, drawn) in enumerate(sets(candidates)):
+        own = {int(t) for t in (named[row] if per_row else named.ravel()) if t >= 0}
+        assert len(drawn) == len(set(drawn)) == 10
+        assert len(best) == len(set(best))
+        assert not (set(best) | own) & set(drawn)
+        if per_row:
+            assert not own & set(best)
+        else:
+            assert own <= set(best)
+            assert len(best) <= 9 + len(own)
+            assert candidates.ids.tolist() == sorted(candidates.ids.tolist())
+        weights = candidates.log_weights[candidates.log_weights > 0]
+        assert log((V - len(own | set(best))) / 10) == pytest.approx(
+            float(weights[10 * row]), abs=1e-12
+        )
+
+
+def test_more_uniform_classes_err_less_as_theorem_3_says() -> None:
+    """papers/000: at fixed S the rms error of Z and of the gradient falls as l^-1/2."""
+    V, k, draws = 3000, 100, 400
+    hidden, target = doubles(1, D, seed=2).repeat(draws, 1), torch.full((draws,), 7)
+    sizes = [8, 32, 128]
+    errors, slopes = [], []
+    for size in sizes:
+        head = make("top-k", V, k=k, n_uniform=size, per_row=True, reduction="none")
+        x = head.logits(hidden[:1])[0].detach()
+        whole = hidden[:1].clone().requires_grad_()
+        torch.autograd.backward(full_cross_entropy(head, whole, target[:1]).sum())
+        rows = hidden.clone().requires_grad_()
+        losses = head(rows, target)
+        losses.sum().backward()
+        assert rows.grad is not None
+        assert whole.grad is not None
+        z = float(x.exp().sum())
+        of_z = ((losses.detach() + x[7]).exp() / z - 1).square().mean().sqrt()
+        of_gradient = (rows.grad - whole.grad).square().sum(1).mean().sqrt()
+        assert float(of_z) <= (V / (k * size)) ** 0.5
+        errors.append((float(of_z), float(of_gradient)))
+    for column in zip(*errors, strict=True):
+        slopes.append(np.polyfit(np.log(sizes), np.log(column), 1)[0])
+    assert all(abs(slope + 0.5) < 0.08 for slope in slopes), slopes
+
+
+def test_the_logarithm_is_low_by_half_the_relative_variance() -> None:
+    """E[log Z^] - log Z is about -Var(Z^) / (2 Z^2): what the loss's bias, 1 / l, is made of."""
+    draws = 4000
+    hidden, target = doubles(1, D, seed=2).repeat(draws, 1), torch.full((draws,), 7)
+    biases = []
+    for size in (10, 40):
+        head = make("top-k", 500, k=20, n_uniform=size, per_row=True, reduction="none")
+        x = head.logits(hidden[:1])[0].detach()
+        with torch.no_grad():
+            log_ratio = head(hidden, target) + x[7] - x.logsumexp(0)
+        expected = -log_ratio.exp().var() / 2
+        error = log_ratio.std() / draws**0.5
+        assert abs(float(log_ratio.mean() - expected)) < 4 * error + 0.1 * abs(expected)
+        biases.append(float(expected))
+    assert 3 < biases[0] / biases[1] < 6
+
+
+def test_the_bias_of_the_gradient_falls_as_the_variance() -> None:
+    """At fixed S as 1 / l - 1 / (V - |S|), for T is without replacement."""
+    V, k, draws = 80, 10, 100_000
+    hidden, target = doubles(1, D, seed=2, scale=0.5).repeat(draws, 1), torch.full((draws,), 7)
+    found, sizes = [], (4, 16)
+    for size in sizes:
+        head = make("lsh", V, k=k, n_uniform=size, per_row=True)
+        ((best, _),) = sets(proposed(head, hidden[:1], target[:1]))
+        whole = hidden[:1].clone().requires_grad_()
+        (exact,) = torch.autograd.grad(full_cross_entropy(head, whole, target[:1]).sum(), whole)
+        rows = hidden.clone().requires_grad_()
+        (each,) = torch.autograd.grad(head(rows, target), rows)
+        each *= draws
+        bias, error = each.mean(0) - exact[0], each.std(0) / draws**0.5
+        assert float(error.norm()) < 0.1 * float(bias.norm())
+        found.append(float(bias.norm()))
+    rest = V - len({*best, 7})
+    order = (1 / sizes[0] - 1 / rest) / (1 / sizes[1] - 1 / rest)
+    assert order / 1.5 < found[0] / found[1] < order * 1.5, (found, order)
+
+
+def test_few_rows_have_sets_of_their_own() -> None:
+    head = make("lsh", 200, k=20)
+    many = doubles(17, D), torch.zeros(17, dtype=torch.int64)
+    assert isinstance(proposed(head, *many), Shared)
+    assert isinstance(proposed(head, many[0][:16], many[1][:16]), Ragged)
+
+
+@EVERY_KIND
+def test_defaults_follow_V(kind: str) -> None:
+    head = make(kind, 400)
+    assert head.k == head.max_shared == 200
+    assert head.n_uniform == {"kmeans": 400, "top-k": 0}.get(kind, 20)
+    assert root(10_000, 10) == 1000
+    assert root(4, 10) == 4
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"k": 0}, "k"),
+        ({"k": 51}, "k"),
+        ({"n_uniform": -1}, "n_uniform"),
+        ({"max_shared": 51}, "max_shared"),
+    ],
+)
+def test_bad_options_are_named(kind: str, options: dict[str, int], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        make(kind, 50, **options)
+    assert caught.value.field == field
+
+
+def test_padding_of_several_targets() -> None:
+    targets = Targets(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([4, 9, 1, 3, 3]), 3, False)
+    assert padded(targets).tolist() == [[4, 9], [1, -1], [3, 3]]

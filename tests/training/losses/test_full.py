@@ -1,0 +1,78 @@
+"""Full and chunked: torch's own cross-entropy, and never all logits at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training import ChunkedSoftmax, FullSoftmax
+from tests.training.loss_kit import doubles, full_cross_entropy
+from tests.training.test_contract import Watch
+
+D, V, B = 6, 40, 9
+KINDS = pytest.mark.parametrize("kind", [FullSoftmax, ChunkedSoftmax])
+TARGET = torch.tensor([3, 0, -100, 39, 3, 5, 6, 7, 8])
+SEVERAL = torch.stack([TARGET, TARGET.roll(1), torch.full((B,), 4)], 1)
+
+
+def made(kind: type[FullSoftmax], **options: Any) -> FullSoftmax:
+    torch.manual_seed(2)
+    return kind(D, V, dtype=torch.float64, **options)
+
+
+@KINDS
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_it_is_the_cross_entropy_of_torch(kind: type[FullSoftmax], reduction: Any) -> None:
+    head, hidden = made(kind, reduction=reduction), doubles(B, D, seed=1).requires_grad_()
+    weight, bias = head.classes.weight, head.classes.bias
+    assert bias is not None
+    expected = cross_entropy(linear(hidden, weight, bias.view(-1)), TARGET, reduction=reduction)
+    loss = head(hidden, TARGET)
+    torch.testing.assert_close(loss, expected)
+    weights = doubles(*loss.shape, seed=4)
+    inputs = [hidden, weight, bias]
+    got, wanted = (torch.autograd.grad(x, inputs, weights) for x in (loss, expected))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@KINDS
+@pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
+@pytest.mark.parametrize("options", [{}, {"scale": 5.0}, {"absolute": True}, {"bias": False}])
+def test_every_law_and_several_targets(
+    kind: type[FullSoftmax], target: Tensor, options: dict[str, Any]
+) -> None:
+    head, hidden = made(kind, reduction="sum", **options), doubles(B, D, seed=1).requires_grad_()
+    inputs = [hidden, *head.parameters()]
+    expected = full_cross_entropy(head, hidden, target).sum()
+    got, wanted = (torch.autograd.grad(x, inputs) for x in (head(hidden, target), expected))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_chunked_never_holds_all_logits() -> None:
+    head, hidden = ChunkedSoftmax(4, 1000), doubles(64, 4).float().requires_grad_()
+    with Watch(head.parameters()) as watch:
+        head(hidden, torch.arange(64)).backward()
+    assert max(shape.numel() for shape in watch.shapes) == 32 * 1000
+
+
+def test_chunked_has_its_gradients_a_second_time() -> None:
+    head, hidden = made(ChunkedSoftmax), doubles(B, D, seed=1).requires_grad_()
+    loss = head(hidden, TARGET)
+    first = torch.autograd.grad(loss, [hidden, head.classes.weight], retain_graph=True)
+    second = torch.autograd.grad(3 * loss, [hidden, head.classes.weight])
+    for one, other in zip(first, second, strict=True):
+        torch.testing.assert_close(3 * one, other)
+
+
+@KINDS
+def test_sparse_gradients_are_refused(kind: type[FullSoftmax]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        made(kind, sparse=True)
+    assert caught.value.field == "sparse"

@@ -1,0 +1,92 @@
+"""k-means softmax: lists, probes, and clustering anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training import KMeansSoftmax
+from logitsieve.training.autograd.rng import Step
+
+V, D = 300, 8
+
+
+def make(**options: Any) -> KMeansSoftmax:
+    torch.manual_seed(0)
+    head = KMeansSoftmax(D, V, **options)
+    head.classes.weight.data.normal_()
+    head.rebuild()
+    return head
+
+
+def test_a_row_finds_what_its_lists_hold() -> None:
+    head, hidden = make(n_lists=20, nprobe=3), torch.randn(6, D)
+    arrays = head.lists.arrays
+    scores = hidden.numpy() @ arrays["centroids"].T + arrays["biases"]
+    offsets, ids = head.best_of_rows(hidden, np.full((6, 1), -1), Step(0, 0))
+    for row in range(6):
+        best = np.argsort(-scores[row])[:3]
+        held = [arrays["ids"][arrays["offsets"][c] : arrays["offsets"][c + 1]] for c in best]
+        assert ids[offsets[row] : offsets[row + 1]].tolist() == sorted(np.concatenate(held))
+
+
+def test_all_lists_hold_all_classes_once() -> None:
+    head = make(n_lists=20, nprobe=20)
+    _, ids = head.best_of_rows(torch.randn(1, D), np.array([[4]]), Step(0, 0))
+    assert ids.tolist() == [i for i in range(V) if i != 4]
+
+
+def test_probes_follow_k() -> None:
+    assert make(n_lists=30, k=60).nprobe == 6
+    assert make(n_lists=30, k=1).nprobe == 1
+    offsets, _ = make(n_lists=30, k=60).best_of_rows(
+        torch.randn(200, D), np.full((200, 1), -1), Step(0, 0)
+    )
+    assert 30 < np.diff(offsets).mean() < 120
+
+
+def test_an_update_clusters_all_rows_anew() -> None:
+    head = make(n_lists=20, nprobe=1)
+    before = {name: array.copy() for name, array in head.lists.arrays.items()}
+    head.classes.weight.data[7:9] *= -3
+    head.lists.update(torch.tensor([7, 8]), *head.classes.detached())
+    after = head.lists.arrays
+    assert before["ids"].tolist() != after["ids"].tolist()
+    head.rebuild()
+    for name, array in head.lists.arrays.items():
+        np.testing.assert_array_equal(array, after[name])
+
+
+def test_a_state_goes_on_with_the_same_lists() -> None:
+    head, other = make(n_lists=20), make(n_lists=20, seed=1)
+    head.classes.weight.data.normal_()
+    head.rebuild()
+    other.lists.load_state_dict(head.lists.state_dict())
+    hidden, none = torch.randn(9, D), np.full((9, 1), -1)
+    fewer = KMeansSoftmax(D, V - 1, n_lists=20)
+    with pytest.raises(InvalidRequest, match="classes"):
+        fewer.lists.load_state_dict(head.lists.state_dict())
+    for a, b in zip(
+        head.best_of_rows(hidden, none, Step(0, 0)),
+        other.best_of_rows(hidden, none, Step(0, 0)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    for lists in (head.lists, other.lists):
+        lists.rebuild(*other.classes.detached())
+    for name, array in head.lists.arrays.items():
+        np.testing.assert_array_equal(array, other.lists.arrays[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"n_lists": 0}, "n_lists"), ({"n_lists": 9, "nprobe": 10}, "nprobe")],
+)
+def test_bad_options_are_named(options: dict[str, int], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        make(**options)
+    assert caught.value.field == field

@@ -1,0 +1,237 @@
+"""LNS: as published, and unbiased over the draw of the tables."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training import LNSSoftmax
+from logitsieve.training.losses.lns import default_bits, default_tables
+from logitsieve.training.losses.proposal import Ragged
+from logitsieve.training.losses.targets import read_batch
+from tests.training.loss_kit import doubles
+
+V, D = 120, 10
+FAMILIES: dict[str, dict[str, Any]] = {
+    "simhash": {"hashing": "simhash", "hashes": 3, "tables": 3},
+    "dwta": {"hashing": "dwta", "hashes": 2, "tables": 3, "window": 4},
+}
+EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+BOTH_QUERIES = pytest.mark.parametrize("query", ["label", "embedding"])
+TARGET = torch.tensor([3, 0, 77, 3])
+
+
+def make(
+    family: str, *, classes: int = V, seed: int = 0, stale: bool = False, **options: Any
+) -> LNSSoftmax:
+    torch.manual_seed(3)
+    own = {"dtype": torch.float64, "seed": seed, **FAMILIES[family], **options}
+    head = LNSSoftmax(D, classes, **own)
+    head.classes.weight.data.mul_(1.5)
+    if head.classes.bias is not None:
+        head.classes.bias.data.copy_(doubles(classes, 1, seed=8, scale=0.3))
+    head.rebuild()
+    if stale:
+        head.classes.weight.data += doubles(classes, D, seed=9, scale=0.2)
+    return head
+
+
+def proposed(
+    head: LNSSoftmax, hidden: Tensor, target: Tensor
+) -> list[tuple[list[int], list[float]]]:
+    batch = read_batch(hidden, target, D, V, -100)
+    found = head.propose(batch.hidden.detach(), batch.targets, head.random.next())
+    assert isinstance(found, Ragged)
+    ids, weights = found.ids.tolist(), found.log_weights.tolist()
+    return [(ids[a:b], weights[a:b]) for a, b in pairwise(found.offsets.tolist())]
+
+
+def colliding(head: LNSSoftmax, hidden: Tensor, target: Tensor) -> list[list[int]]:
+    """By the codes alone: ids that share a bucket with the query, without the row's target."""
+    codes = head.tables.codes
+    if head.by_label:
+        asked = codes[target.numpy()]
+    else:
+        asked = head.tables.of_contexts(hidden)[0] % head.tables.buckets
+    together = (asked[:, None] == codes[None]).any(-1)
+    together[np.arange(len(target)), target.numpy()] = False
+    return [np.flatnonzero(row).tolist() for row in together]
+
+
+@EVERY_FAMILY
+@BOTH_QUERIES
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cap": 4}, {"stale": True}, {"classes": 1000, "n_uniform": 40, "cap": 40}],
+    ids=str,
+)
+def test_the_estimate_of_Z_is_unbiased_over_the_tables(
+    family: str, query: str, options: dict[str, Any]
+) -> None:
+    draws, hidden = 300, doubles(4, D, seed=1)
+    estimates = []
+    with torch.no_grad():
+        for seed in range(draws):
+            head = make(
+                family, seed=seed, query=query, reduction="none", **{"n_uniform": 5, **options}
+            )
+            x = head.logits(hidden)
+            estimates.append((head(hidden, TARGET) + x.gather(1, TARGET[:, None])[:, 0]).exp())
+    z = torch.stack(estimates)
+    error = z.std(0) / draws**0.5
+    assert ((z.mean(0) - x.exp().sum(1)).abs() < 4 * error).all()
+    assert (error < 0.1 * z.mean(0)).all(), "an estimate that says nothing proves nothing"
+
+
+@EVERY_FAMILY
+@BOTH_QUERIES
+def test_several_targets_leave_the_estimate_unbiased(family: str, query: str) -> None:
+    """Whichever asks; uniform classes are drawn from those that are no targets, not from V - 1."""
+    hidden, target = doubles(2, D, seed=1), torch.full((2, 60), -100)
+    target[0], target[1, :2] = torch.arange(60), torch.tensor([50, 90])
+    ratios = []
+    with torch.no_grad():
+        for seed in range(300):
+            head = make(family, seed=seed, query=query, reduction="none", n_uniform=20, cap=10)
+            ratios.append((head(hidden, target) - head.full_loss(hidden, target)).exp())
+    error = torch.stack(ratios).std(0) / len(ratios) ** 0.5
+    assert ((torch.stack(ratios).mean(0) - 1).abs() < 4 * error).all()
+    assert (error < 0.05).all()
+
+
+@EVERY_FAMILY
+def test_weights_of_zeros_are_the_full_softmax(family: str) -> None:
+    """As many start: all rows collide, in every table, and are counted once."""
+    head = make(family, bias=False, cap=V, n_uniform=5, reduction="none")
+    torch.nn.init.zeros_(head.classes.weight)
+    head.rebuild()
+    losses = head(doubles(4, D, seed=1), TARGET).detach()
+    torch.testing.assert_close(losses, torch.full_like(losses, np.log(V)))
+
+
+@EVERY_FAMILY
+@BOTH_QUERIES
+def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) -> None:
+    head = make(family, query=query, corrected=False, cap=V, reduction="none")
+    hidden = doubles(4, D, seed=1)
+    x = head.logits(hidden).detach()
+    expected = []
+    for row, ids in enumerate(colliding(head, hidden, TARGET)):
+        assert ids
+        chosen = [int(TARGET[row]), *ids]
+        expected.append(x[row, chosen].logsumexp(0) - x[row, TARGET[row]])
+    torch.testing.assert_close(head(hidden, TARGET).detach(), torch.stack(expected))
+    assert head.tables.kept is None, "nothing has to be weighed"
+
+
+def test_where_nothing_collides_uniform_classes_come() -> None:
+    head = make("simhash", corrected=False, hashes=14, tables=1, n_uniform=6)
+    hidden = doubles(4, D, seed=1)
+    lists = colliding(head, hidden, TARGET)
+    assert [] in lists
+    for row, (ids, weights) in enumerate(proposed(head, hidden, TARGET)):
+        assert not any(weights)
+        if lists[row]:
+            assert ids == lists[row]
+        else:
+            assert len(set(ids)) == 6
+            assert int(TARGET[row]) not in ids
+
+
+@EVERY_FAMILY
+@BOTH_QUERIES
+def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
+    head = make(family, query=query, n_uniform=5, cap=V)
+    hidden = doubles(4, D, seed=1)
+    lists = colliding(head, hidden, TARGET)
+    for row, (ids, weights) in enumerate(proposed(head, hidden, TARGET)):
+        assert ids[:-5] == lists[row]
+        assert len(set(ids[-5:])) == 5
+        assert int(TARGET[row]) not in ids
+        kept = head.tables.kept
+        assert kept is not None
+        if query == "label":
+            asking = kept[TARGET[row : row + 1].numpy()]
+        else:
+            asking = head.tables.hashing.kept(head.tables.of_contexts(hidden[row : row + 1])[1])
+        offsets = np.array([0, len(ids)])
+        p = head.tables.hashing.agreements(asking, kept, offsets, np.array(ids, np.int32))
+        K, L = head.tables.hashing.hashes, head.tables.hashing.tables
+        expected = 1 / (1 - (1 - p**K) ** L + 5 / (V - 1))
+        np.testing.assert_allclose(np.exp(weights), expected, rtol=1e-9)
+
+
+def test_a_cap_keeps_a_sample_that_stands_for_all() -> None:
+    whole, capped = make("simhash", cap=V, n_uniform=5), make("simhash", cap=4, n_uniform=5)
+    hidden = doubles(4, D, seed=1)
+    for (ids, weights), (few, heavier) in zip(
+        proposed(whole, hidden, TARGET), proposed(capped, hidden, TARGET), strict=True
+    ):
+        held = dict(zip(ids[:-5], weights, strict=False))
+        assert len(held) > 4
+        assert len(few) == 9
+        for i, weight in zip(few[:4], heavier, strict=False):
+            assert weight == pytest.approx(held[i] + np.log(len(held) / 4))
+        assert heavier[4:] == pytest.approx(weights[-5:])
+
+
+def test_one_of_several_targets_asks() -> None:
+    head = make("simhash", corrected=False, cap=V, n_uniform=1)
+    several = torch.tensor([[3, 9, -100], [40, -100, -100]])
+    hidden = doubles(2, D, seed=1)
+    alone = [colliding(head, hidden, torch.tensor([t, 40]))[0] for t in (3, 9)]
+    asked = set()
+    for _ in range(20):
+        (ids, _), (other, _) = proposed(head, hidden, several)
+        assert not {3, 9} & set(ids)
+        asked.add(next(i for i in (0, 1) if ids == [j for j in alone[i] if j not in (3, 9)]))
+        assert other == colliding(head, hidden, torch.tensor([3, 40]))[1]
+    assert asked == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("classes", "bits", "tables"),
+    [(V, 9, 50), (12_800, 9, 50), (12_801, 10, 40), (200_000, 13, 20), (10**7, 16, 20)],
+)
+def test_a_bucket_holds_some_25_of_many_classes(classes: int, bits: int, tables: int) -> None:
+    assert (default_bits(classes), default_tables(bits)) == (bits, tables)
+
+
+def test_defaults_are_those_of_the_number_of_classes() -> None:
+    for classes in (V, 30_000):
+        hashing = LNSSoftmax(2, classes).tables.hashing
+        assert hashing.bits == default_bits(classes)
+        assert hashing.tables == default_tables(hashing.bits)
+    hashing = LNSSoftmax(2, 30_000, hashes=4).tables.hashing
+    assert (hashing.bits, hashing.tables) == (4, 50)
+
+
+def test_only_what_is_corrected_is_exported() -> None:
+    assert LNSSoftmax(D, V).export().weight.shape == (V, D)
+    with pytest.raises(InvalidRequest, match=r"what collides.*cannot be served") as caught:
+        LNSSoftmax(D, V, corrected=False).export()
+    assert caught.value.field == "export"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"query": "both"}, "query"),
+        ({"hashing": "minhash"}, "hashing"),
+        ({"cap": 0}, "cap"),
+        ({"n_uniform": 0}, "n_uniform"),
+        ({"hashes": 17}, "bits"),
+        ({"hashes": 0}, "bits"),
+        ({"hashing": "dwta", "window": 5}, "window"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LNSSoftmax(D, V, **options)
+    assert caught.value.field == field

@@ -1,0 +1,57 @@
+"""LSH Softmax: what it finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from logitsieve.training import LSHSoftmax
+from logitsieve.training.autograd.rng import Step
+from logitsieve.training.losses.lsh import default_bits
+
+
+def test_most_of_the_probability_is_found() -> None:
+    """Tables find many times what as many classes at random would."""
+    V, D, k = 2000, 16, 100
+    torch.manual_seed(0)
+    head = LSHSoftmax(D, V, k=k)
+    head.classes.weight.data.normal_()
+    head.rebuild()
+    hidden = 2 * torch.randn(32, D)
+    none = np.full((32, 1), -1)
+    law = head.log_prob(hidden).exp().detach()
+    offsets, ids = head.best_of_rows(hidden, none, Step(0, 0))
+    mass = [
+        float(law[row, ids[offsets[row] : offsets[row + 1]].astype(np.int64)].sum())
+        for row in range(32)
+    ]
+    best = law.topk(k).values.sum(1).mean()
+    assert np.diff(offsets).max() <= k
+    assert np.mean(mass) > 0.8 * float(best)
+    together = torch.from_numpy(head.best_of_batch(hidden[:2], none[:2])).long()
+    assert float(law[:2, together].sum(1).mean()) > 0.5
+
+
+def test_buckets_get_smaller_as_classes_get_more() -> None:
+    bits = [default_bits(v, 128, round(10 * v**0.5)) for v in (10, 1000, 10_000, 250_000, 10**6)]
+    assert bits == sorted(bits)
+    assert bits[2:] == [8, 11, 12]
+
+
+def test_training_follows_its_rows() -> None:
+    """Rows that moved are found by where they are after a period, and not before."""
+    torch.manual_seed(0)
+    head = LSHSoftmax(8, 300, k=20, tables=20, bits=5, per_row=True)
+    optimizer = torch.optim.SGD(head.parameters(), lr=5.0)
+    head.follow(optimizer, every=3)
+    first, hidden = head.tables.codes.copy(), torch.randn(4, 8)
+    for step in range(3):
+        np.testing.assert_array_equal(head.tables.codes, first)
+        optimizer.zero_grad()
+        head(hidden, torch.arange(4)).backward()
+        optimizer.step()
+        assert step < 3
+    assert (head.tables.codes != first).any()
+    fresh = head.tables.codes.copy()
+    head.rebuild()
+    np.testing.assert_array_equal(head.tables.codes, fresh)

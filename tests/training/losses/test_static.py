@@ -1,0 +1,215 @@
+"""Negatives from fixed laws: their probabilities, and that the inner sum is Z, enumerated."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training import (
+    ImportanceSoftmax,
+    LogUniformSoftmax,
+    SampledSoftmax,
+    SoftmaxLoss,
+    UniformSoftmax,
+    UnigramSoftmax,
+)
+from logitsieve.training.autograd.rng import Step
+from logitsieve.training.losses.static import StaticSoftmax
+from logitsieve.training.losses.targets import Targets
+from logitsieve.training.structures.fixed import FixedLaw, log_uniform_law, uniform_law, unigram_law
+from tests.training.loss_kit import Numbers, doubles, full_cross_entropy
+
+D, V, M = 4, 7, 2
+COUNTS = torch.tensor([5.0, 1, 90, 2, 2, 8, 1])
+KINDS = pytest.mark.parametrize("kind", [UniformSoftmax, UnigramSoftmax, LogUniformSoftmax])
+
+
+def made(kind: type[StaticSoftmax], **options: Any) -> StaticSoftmax:
+    torch.manual_seed(2)
+    options = {"n_sampled": M, "reduction": "none", "dtype": torch.float64, **options}
+    if kind is not UniformSoftmax:
+        options["class_counts"] = COUNTS
+    head = kind(D, V, **options)
+    head.classes.weight.data.mul_(4)
+    return head
+
+
+class Replay:
+    """A source of steps that gives the one it was told."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def next(self) -> Step:
+        return self.step
+
+
+def estimate(head: SoftmaxLoss, hidden: Tensor, target: Tensor, uniforms: Tensor) -> Tensor:
+    """Z' of each row [B] if these are the numbers drawn."""
+    head.random = Replay(Numbers(uniforms))  # type: ignore[assignment]
+    with torch.no_grad():
+        excess = head(hidden, target) - full_cross_entropy(head, hidden, target)
+        z_B: Tensor = (excess + head.logits(hidden).logsumexp(1)).exp()
+    return z_B
+
+
+def middles(fixed: FixedLaw) -> Tensor:
+    """A number for each class that draws it [V]."""
+    return fixed.sums - fixed.log_q.exp() / 2
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "target", [torch.tensor([2, 0]), torch.tensor([[2, 4], [0, -100]])], ids=["one", "several"]
+)
+def test_shared_draws_are_unbiased_by_enumeration(
+    kind: type[StaticSoftmax], target: Tensor
+) -> None:
+    head, hidden = made(kind), doubles(2, D, seed=1)
+    q, numbers = head.fixed.log_q.exp(), middles(head.fixed)
+    mean = torch.zeros(2, dtype=torch.float64)
+    for drawn in product(range(V), repeat=M):
+        ids = torch.tensor(drawn)
+        mean += q[ids].prod() * estimate(head, hidden, target, numbers[ids])
+    torch.testing.assert_close(mean, head.logits(hidden).detach().exp().sum(1))
+
+
+@KINDS
+def test_draws_of_each_row_are_unbiased_by_enumeration(kind: type[StaticSoftmax]) -> None:
+    head, hidden, target = made(kind, per_row=True), doubles(2, D, seed=1), torch.tensor([2, 0])
+    q, numbers = head.fixed.log_q.exp(), middles(head.fixed)
+    mean = torch.zeros(2, dtype=torch.float64)
+    for row, t in enumerate(target.tolist()):
+        others = [j for j in range(V) if j != t]
+        # Numbers over the whole without the target's part, as a share of the rest.
+        rest = 1 - q[t]
+        squeezed = torch.where(torch.arange(V) > t, numbers - q[t], numbers) / rest
+        for drawn in product(others, repeat=M):
+            ids = torch.tensor(drawn)
+            both = squeezed[ids].repeat(2)
+            mean[row] += (q[ids] / rest).prod() * estimate(head, hidden, target, both)[row]
+    torch.testing.assert_close(mean, head.logits(hidden).detach().exp().sum(1))
+
+
+@KINDS
+def test_draws_of_a_row_are_never_its_target(kind: type[StaticSoftmax]) -> None:
+    head = made(kind, per_row=True, n_sampled=2000)
+    drawn = head.propose(doubles(V, D), _single(torch.arange(V)), Step(key=7, step=0))
+    assert not bool((drawn.ids.view(V, -1) == torch.arange(V)[:, None]).any())
+
+
+def _single(classes: Tensor) -> Targets:
+    return Targets(torch.arange(len(classes)), classes, len(classes), True)
+
+
+def test_importance_sampling_is_unbiased_by_enumeration() -> None:
+    torch.manual_seed(2)
+    head = ImportanceSoftmax(D, V, COUNTS, n_sampled=M, reduction="none", dtype=torch.float64)
+    hidden, target = doubles(2, D, seed=1), torch.tensor([2, 0])
+    q, numbers = head.fixed.log_q.exp(), middles(head.fixed)
+    mean = torch.zeros(2, dtype=torch.float64)
+    for drawn in product(range(V), repeat=M):
+        ids = torch.tensor(drawn)
+        mean += q[ids].prod() * estimate(head, hidden, target, numbers[ids])
+    torch.testing.assert_close(mean, head.logits(hidden).detach().exp().sum(1))
+
+
+@pytest.mark.parametrize("kind", [UniformSoftmax, UnigramSoftmax, LogUniformSoftmax])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_a_thousand_classes_are_estimated_without_bias(
+    kind: type[StaticSoftmax], per_row: bool
+) -> None:
+    classes, target = 1000, torch.tensor([0, 999, 40])
+    torch.manual_seed(2)
+    counts = {} if kind is UniformSoftmax else {"class_counts": 1000 / torch.arange(1.0, 1001)}
+    options: dict[str, Any] = {"n_sampled": 200, "per_row": per_row, "reduction": "none", **counts}
+    head = kind(D, classes, dtype=torch.float64, **options)
+    hidden = doubles(3, D, seed=1)
+    assert_unbiased(head, hidden, target)
+
+
+def test_importance_sampling_of_a_thousand_classes_has_no_bias() -> None:
+    torch.manual_seed(2)
+    counts = 1000 / torch.arange(1.0, 1001)
+    head = ImportanceSoftmax(D, 1000, counts, n_sampled=200, reduction="none", dtype=torch.float64)
+    assert_unbiased(head, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
+
+
+def assert_unbiased(head: SoftmaxLoss, hidden: Tensor, target: Tensor) -> None:
+    """The mean of Z' over 400 steps is Z within four standard errors, which are small."""
+    with torch.no_grad():
+        full = full_cross_entropy(head, hidden, target)
+        ratios = torch.stack([(head(hidden, target) - full).exp() for _ in range(400)])
+    error = ratios.std(0) / len(ratios) ** 0.5
+    assert bool((error < 0.02).all())
+    assert bool(((ratios.mean(0) - 1).abs() < 4 * error).all())
+
+
+def test_importance_sampling_may_be_negative() -> None:
+    head = ImportanceSoftmax(D, V, n_sampled=1, dtype=torch.float64)
+    head.classes.weight.data.fill_(0)
+    head.classes.weight.data[3] = 10
+    hidden = torch.ones(1, D, dtype=torch.float64)
+    head.random = Replay(Numbers(middles(head.fixed)[:1]))  # type: ignore[assignment]
+    assert float(head(hidden, torch.tensor([3])).detach()) < -30
+
+
+def test_laws() -> None:
+    torch.testing.assert_close(uniform_law(V).log_q.exp(), torch.full((V,), 1 / V).double())
+    torch.testing.assert_close(unigram_law(COUNTS, V).log_q.exp(), (COUNTS / COUNTS.sum()).double())
+    ranks = torch.tensor([2, 5, 0, 3, 4, 1, 6]).double()
+    expected = ((ranks + 2) / (ranks + 1)).log() / torch.tensor(V + 1.0).double().log()
+    torch.testing.assert_close(log_uniform_law(COUNTS, V).log_q.exp(), expected)
+    by_id = log_uniform_law(None, V).log_q
+    assert bool((by_id[1:] < by_id[:-1]).all())
+    torch.testing.assert_close(by_id.exp().sum(), torch.ones(()).double())
+
+
+def test_each_number_draws_the_class_whose_part_it_lies_in() -> None:
+    fixed = unigram_law(COUNTS, V)
+    assert fixed.draw(middles(fixed)).tolist() == list(range(V))
+    ends = torch.tensor([1e-300, 1 - 1e-16], dtype=torch.float64)
+    assert fixed.draw(ends).tolist() == [0, V - 1]
+
+
+@pytest.mark.parametrize("counts", [torch.ones(V - 1), torch.zeros(V), torch.full((V,), torch.nan)])
+def test_bad_counts_are_named(counts: Tensor) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        UnigramSoftmax(D, V, counts)
+    assert caught.value.field == "class_counts"
+
+
+@KINDS
+def test_no_draws_are_refused(kind: type[StaticSoftmax]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        made(kind, n_sampled=0)
+    assert caught.value.field == "n_sampled"
+
+
+def test_the_gradients_bias_falls_as_one_over_the_draws() -> None:
+    rows, target = 100_000, 2
+    bias = []
+    for m in (8, 32):
+        head = UniformSoftmax(
+            D, V, n_sampled=m, per_row=True, dtype=torch.float64, sparse=False, bias=False
+        )
+        head.classes.weight.data = doubles(V, D, seed=6)
+        hidden = doubles(1, D, seed=1).expand(rows, D)
+        classes = torch.full((rows,), target)
+        (estimated,) = torch.autograd.grad(head(hidden, classes), head.classes.weight)
+        (exact,) = torch.autograd.grad(
+            full_cross_entropy(head, hidden[:1], classes[:1]).sum(), head.classes.weight
+        )
+        bias.append(float((estimated - exact).norm() / exact.norm()))
+    assert bias[0] > 0.005
+    assert 3 < bias[0] / bias[1] < 5.5
+
+
+def test_a_base_without_candidates_is_abstract() -> None:
+    with pytest.raises(TypeError, match="propose"):
+        SampledSoftmax(D, V)  # type: ignore[abstract]

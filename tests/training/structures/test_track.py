@@ -1,0 +1,278 @@
+"""Following an optimizer: what is dirty, when it is indexed, and who is refused by name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAdam
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training import LOSSES
+from logitsieve.training.losses.proposal import Shared
+from tests.training.loss_kit import Told, doubles, make
+
+D, V = 4, 9
+
+
+class Seen:
+    """A structure that notes what it was told."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.events.append("rebuilt")
+
+    def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        assert not weight.requires_grad
+        self.events.append(rows.tolist())
+
+    def state_dict(self) -> dict[str, object]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.events = []
+
+
+def made(**common: Any) -> tuple[Told, Seen]:
+    head, seen = Told(Shared(torch.tensor([7]), torch.zeros(1)), D, V, **common), Seen()
+    head.structure = seen
+    return head, seen
+
+
+def train(head: Told, optimizer: Optimizer, targets: list[int]) -> None:
+    for target in targets:
+        optimizer.zero_grad()
+        head(doubles(1, D).float(), torch.tensor([target])).backward()
+        optimizer.step()
+
+
+def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
+    head, seen = made()
+    optimizer = SGD(head.parameters(), lr=0.1)
+    assert head.follow(optimizer, every=3) is not None
+    train(head, optimizer, [2, 1, 2, 5, 5, 5, 0])
+    assert seen.events == [[1, 2, 7], [5, 7]]
+
+
+def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
+    head, seen = made(bias=False)
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=60)
+    for step in range(59):
+        train(head, optimizer, [step % 5])
+        assert sum(len(rows) for rows in head.progress.dirty) <= 2 * V
+    train(head, optimizer, [8])
+    assert seen.events == [[0, 1, 2, 3, 4, 7, 8]]
+
+
+def test_a_growing_period() -> None:
+    head, seen = made()
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=1, growth=2)
+    train(head, optimizer, [0, 1, 2, 3, 4, 5, 6, 8])
+    assert seen.events == [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]
+
+
+def test_a_removed_handle_ends_it() -> None:
+    head, seen = made()
+    optimizer = SGD(head.parameters(), lr=0.1)
+    handle = head.follow(optimizer, every=1)
+    assert handle is not None
+    handle.remove()
+    train(head, optimizer, [1])
+    assert seen.events == []
+
+
+def test_gradients_that_add_up_are_all_seen() -> None:
+    head, seen = made()
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=1)
+    for target in (3, 1):
+        head(doubles(1, D).float(), torch.tensor([target])).backward()
+    optimizer.step()
+    assert seen.events == [[1, 3, 7]]
+
+
+def test_rows_of_a_tied_embedding_are_dirty_too() -> None:
+    head, seen = made(bias=False)
+    embedding = nn.Embedding(V, D, sparse=True)
+    head.tie(embedding)
+    optimizer = SparseAdam(list(head.parameters()))
+    head.follow(optimizer, every=1)
+    head(embedding(torch.tensor([4])), torch.tensor([1])).backward()
+    optimizer.step()  # type: ignore[no-untyped-call]
+    assert seen.events == ["rebuilt", [1, 4, 7]]
+
+
+def test_a_checkpoint_has_the_dirty_rows_and_the_schedule() -> None:
+    head, _ = made()
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=2, growth=2)
+    train(head, optimizer, [0, 1, 2, 3])
+    other, seen = made()
+    resumed = SGD(other.parameters(), lr=0.1)
+    other.follow(resumed, every=2, growth=2)
+    other.load_state_dict(head.state_dict())
+    train(other, resumed, [4, 5])
+    assert seen.events == [[2, 3, 4, 5, 7]]
+
+
+REFUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
+    "momentum": (SGD, {"momentum": 0.9}),
+    "SGD with weight_decay": (SGD, {"weight_decay": 0.1}),
+    "Adagrad with weight_decay": (Adagrad, {"weight_decay": 0.1}),
+    "Adam": (Adam, {}),
+    "AdamW": (AdamW, {}),
+    "RMSprop": (RMSprop, {}),
+}
+
+
+@pytest.mark.parametrize("named", REFUSED)
+def test_what_moves_other_rows_is_refused_by_name(named: str) -> None:
+    kind, options = REFUSED[named]
+    head, _ = made()
+    with pytest.raises(InvalidRequest, match=named) as caught:
+        head.follow(kind(head.parameters(), lr=0.1, **options))  # type: ignore[call-arg]
+    assert caught.value.field == "optimizer"
+
+
+@pytest.mark.parametrize("named", REFUSED)
+def test_it_may_if_all_rows_are_indexed_anew(named: str) -> None:
+    kind, options = REFUSED[named]
+    head, seen = made(sparse=False)
+    optimizer = kind(head.parameters(), lr=0.1, **options)  # type: ignore[call-arg]
+    head.follow(optimizer, rebuild_every=2)
+    train(head, optimizer, [1, 2, 3, 4, 5])
+    assert seen.events == ["rebuilt", "rebuilt"]
+
+
+def test_dense_gradients_are_refused() -> None:
+    head, _ = made(sparse=False)
+    with pytest.raises(InvalidRequest, match="dense"):
+        head.follow(SGD(head.parameters(), lr=0.1))
+
+
+def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
+    head, _ = made(bias=False)
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer)
+    dense = head.classes.weight.sum() + head(doubles(1, D).float(), torch.tensor([1]))
+    dense.backward()
+    with pytest.raises(InvalidRequest, match="dense"):
+        optimizer.step()
+
+
+def answer(name: str, calls: tuple[str, str], kept: bool, sparse: bool, **options: Any) -> str:
+    """What tying and following say in that order: the refusal, or nothing."""
+    head, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=sparse)
+    optimizer = SGD([*head.parameters(), *embedding.parameters()][: None if kept else -1], lr=0.1)
+    try:
+        for call in calls:
+            head.tie(embedding) if call == "tie" else head.follow(optimizer, **options)
+    except InvalidRequest as error:
+        return str(error)
+    return ""
+
+
+TIED: dict[str, tuple[dict[str, Any], str]] = {
+    "dense": ({"sparse": False}, "optimizer: got SGD on dense gradients, allowed: "),
+    "dense, with all rows anew": ({"sparse": False, "rebuild_every": 2}, ""),
+    "sparse": ({"sparse": True}, ""),
+    "another's": ({"sparse": True, "kept": False}, "optimizer: got other parameters, allowed: "),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("case", TIED)
+def test_tying_and_following_say_the_same_in_either_order(name: str, case: str) -> None:
+    options, expected = TIED[case]
+    tied_first = answer(name, ("tie", "follow"), **{"kept": True, **options})
+    assert answer(name, ("follow", "tie"), **{"kept": True, **options}) == tied_first
+    if getattr(make(name, 8, 60), "structure", None) is not None:
+        assert tied_first.startswith(expected)
+        assert bool(tied_first) == bool(expected)
+
+
+def test_a_refused_tie_changes_nothing() -> None:
+    head, seen = made(bias=False)
+    optimizer, weight = SGD(head.parameters(), lr=0.1), head.classes.weight
+    head.follow(optimizer, every=1)
+    with pytest.raises(InvalidRequest, match="dense"):
+        head.tie(nn.Embedding(V, D))
+    assert head.classes.weight is weight
+    train(head, optimizer, [2])
+    assert seen.events == [[2, 7]]
+
+
+def test_nothing_is_refused_once_following_has_ended() -> None:
+    head, _ = made(bias=False)
+    handle = head.follow(SGD(head.parameters(), lr=0.1))
+    assert handle is not None
+    handle.remove()
+    embedding = nn.Embedding(V, D)
+    head.tie(embedding)
+    assert head.classes.weight is embedding.weight
+
+
+def test_a_copy_follows_nothing() -> None:
+    head, seen = made(bias=False)
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=1)
+    other = copy.deepcopy(head)
+    other.tie(nn.Embedding(V, D))
+    train(head, optimizer, [2])
+    assert seen.events == [[2, 7]]
+
+
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    head, _ = made()
+    with pytest.raises(InvalidRequest, match="other parameters"):
+        head.follow(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+
+
+def test_the_bias_may_have_no_other_optimizer() -> None:
+    head, _ = made()
+    assert head.classes.bias is not None
+    with pytest.raises(InvalidRequest, match="other parameters"):
+        head.follow(SGD([head.classes.weight], lr=0.1))
+    groups: list[dict[str, Any]] = [
+        {"params": [head.classes.weight]},
+        {"params": [head.classes.bias], "momentum": 0.9},
+    ]
+    with pytest.raises(InvalidRequest, match="momentum"):
+        head.follow(SGD(groups, lr=0.1))
+    head.classes.bias.requires_grad_(False)
+    assert head.follow(SGD([head.classes.weight], lr=0.1)) is not None
+
+
+def test_rebuilding_makes_no_period_longer() -> None:
+    """Else a growing period would soon be no number."""
+    head, seen = made()
+    optimizer = SGD(head.parameters(), lr=0.1)
+    head.follow(optimizer, every=5, growth=100, rebuild_every=2)
+    train(head, optimizer, [0] * 400)
+    assert seen.events == ["rebuilt"] * 200
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"growth": 0.5}, {"rebuild_every": 0}])
+def test_bad_periods_are_named(options: dict[str, Any]) -> None:
+    head, _ = made()
+    with pytest.raises(InvalidRequest) as caught:
+        head.follow(SGD(head.parameters(), lr=0.1), **options)
+    assert caught.value.field == next(iter(options))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_with_a_structure_refuses_momentum(name: str) -> None:
+    head = make(name, 8, 60)
+    optimizer = SGD(head.parameters(), lr=0.1, momentum=0.9)
+    if getattr(head, "structure", None) is None:
+        assert head.follow(optimizer) is None
+        return
+    with pytest.raises(InvalidRequest, match="momentum"):
+        head.follow(optimizer)

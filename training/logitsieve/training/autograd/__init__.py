@@ -1,0 +1,1 @@
+"""The forward and backward passes that the losses share."""

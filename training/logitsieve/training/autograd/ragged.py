@@ -1,0 +1,165 @@
+"""The ragged form: each row has candidates of its own.
+
+Shape letters: B rows, D hidden size, V classes, E candidates of all rows, P pairs of a row and a
+target, N = P + E terms of all sums, U different classes that are touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from logitsieve.training.autograd.classes import ClassWeights, Law
+from logitsieve.training.autograd.rows import place, read_rows
+from logitsieve.training.autograd.terms import Terms
+from logitsieve.training.losses.proposal import Ragged
+from logitsieve.training.losses.targets import Targets
+
+
+def ragged_losses(
+    hidden_BD: Tensor, classes: ClassWeights, law: Law, targets: Targets, candidates: Ragged
+) -> Tensor:
+    """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
+    form = _KernelLoss if _kernel_reads(classes) else _TorchLoss
+    losses: Tensor = form.apply(  # type: ignore[no-untyped-call]
+        hidden_BD, classes.weight, classes.bias, targets, candidates, law, classes.sparse
+    )
+    return losses
+
+
+def _kernel_reads(classes: ClassWeights) -> bool:
+    weight, bias = classes.weight, classes.bias
+    there = weight.device.type == "cpu" and weight.is_contiguous()
+    alike = bias is None or bias.dtype == weight.dtype  # not if a tied embedding has another
+    return there and alike and weight.dtype in (torch.float32, torch.float64)
+
+
+class _KernelLoss(torch.autograd.Function):
+    """On the CPU: reads each candidate's row once, and holds [N] numbers and d_hidden [B, D]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_BD: Tensor,
+        weight_VD: Tensor,
+        bias_V1: Tensor | None,
+        targets: Targets,
+        candidates: Ragged,
+        law: Law,
+        sparse: bool,
+    ) -> Tensor:
+        ctx.terms = Terms.of(targets, candidates)
+        hidden = hidden_BD.detach().contiguous().numpy()
+        weight = weight_VD.detach().numpy()
+        bias = weight[:0, 0] if bias_V1 is None else bias_V1.detach().view(-1).numpy()
+        ctx.normalised, wants = law.scale is not None, ctx.needs_input_grad[0]
+        losses, d_hidden = ctx.terms.forward(hidden, weight, bias, law, wants)
+        ctx.save_for_backward(hidden_BD, weight_VD)
+        ctx.d_hidden, ctx.sparse = torch.from_numpy(d_hidden), sparse
+        return torch.from_numpy(losses).to(hidden_BD.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_BD, weight_VD = ctx.saved_tensors
+        d_hidden = d_weight = d_bias = None
+        if ctx.needs_input_grad[0]:
+            d_hidden = ctx.d_hidden * gradient_B[:, None]
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            hidden, weight = hidden_BD.detach().contiguous().numpy(), weight_VD.detach().numpy()
+            ids, values, sums = ctx.terms.backward(
+                hidden, weight, gradient_B.double().numpy(), ctx.normalised
+            )
+            d_weight = place(ids, torch.from_numpy(values), len(weight), ctx.sparse)
+            d_bias = place(
+                ids, torch.from_numpy(sums)[:, None].to(hidden_BD.dtype), len(weight), ctx.sparse
+            )
+        return (
+            d_hidden,
+            d_weight,
+            d_bias if ctx.needs_input_grad[2] else None,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+class _TorchLoss(torch.autograd.Function):
+    """In torch's operations, for any device: holds [N, D]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_BD: Tensor,
+        weight_VD: Tensor,
+        bias_V1: Tensor | None,
+        targets: Targets,
+        candidates: Ragged,
+        law: Law,
+        sparse: bool,
+    ) -> Tensor:
+        row_N, id_N, offset_N = _terms(targets, candidates, len(weight_VD), hidden_BD.dtype)
+        ids, slot_N = torch.unique(id_N, return_inverse=True)
+        rows = read_rows(weight_VD, bias_V1, ids, law, hidden_BD.dtype)
+        x_N = (hidden_BD[row_N] * rows.classes[slot_N]).sum(-1)
+        if rows.bias is not None:
+            x_N += rows.bias[slot_N]
+        sign_N = x_N.sign() if law.absolute else None
+        if law.absolute:
+            x_N.abs_()
+        shares_P = targets.shares(x_N.dtype)
+        mean_B = targets.sums(x_N[: len(shares_P)] * shares_P)
+        x_N += offset_N
+        most_B = x_N.new_full((targets.count,), -torch.inf)
+        most_B.scatter_reduce_(0, row_N, x_N, "amax")
+        x_N.sub_(most_B[row_N]).exp_()
+        total_B = torch.zeros_like(most_B).index_add_(0, row_N, x_N)
+        x_N.div_(total_B[row_N])
+        x_N[: len(shares_P)] -= shares_P
+        if sign_N is not None:
+            x_N *= sign_N
+        ctx.save_for_backward(hidden_BD)
+        ctx.rows, ctx.weight, ctx.sparse = rows, weight_VD, sparse
+        ctx.row_N, ctx.slot_N, ctx.g_N = row_N, slot_N, x_N
+        return total_B.log() + most_B - mean_B
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+        (hidden_BD,) = ctx.saved_tensors
+        with torch.autocast(hidden_BD.device.type, enabled=False):
+            return _gradients(ctx, hidden_BD, gradient_B)
+
+
+def _terms(
+    targets: Targets, candidates: Ragged, n_classes: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(Row, id, log-weight) of every term [N]: targets, then candidates, -inf if masked."""
+    device = targets.rows.device
+    counts = candidates.offsets.to(device).diff()
+    row_E = torch.arange(targets.count, device=device).repeat_interleave(counts)
+    id_E = candidates.ids.to(device)
+    mine_E = torch.isin(row_E * n_classes + id_E, targets.rows * n_classes + targets.classes)
+    weight_E = candidates.log_weights.to(device, dtype).masked_fill(mine_E, -torch.inf)
+    weight_N = torch.cat([weight_E.new_zeros(len(targets.rows)), weight_E])
+    return torch.cat([targets.rows, row_E]), torch.cat([targets.classes, id_E]), weight_N
+
+
+def _gradients(ctx: Any, hidden_BD: Tensor, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+    d_hidden = d_weight = d_bias = None
+    g_N = ctx.g_N * gradient_B[ctx.row_N]
+    if ctx.needs_input_grad[0]:
+        parts_ND = g_N[:, None] * ctx.rows.classes[ctx.slot_N]
+        d_hidden = torch.zeros_like(hidden_BD).index_add_(0, ctx.row_N, parts_ND)
+    if ctx.needs_input_grad[1]:
+        parts_ND = g_N[:, None] * hidden_BD[ctx.row_N]
+        values_UD = torch.zeros_like(ctx.rows.classes).index_add_(0, ctx.slot_N, parts_ND)
+        d_weight = ctx.rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
+    if ctx.needs_input_grad[2]:
+        values_U = g_N.new_zeros(len(ctx.rows.ids)).index_add_(0, ctx.slot_N, g_N)
+        d_bias = ctx.rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
+    return d_hidden, d_weight, d_bias, None, None, None, None

@@ -1,0 +1,60 @@
+"""Random numbers of a training step, by counter: (seed, rank, step, draw, place) decides each.
+
+So the state of a run is two integers, and a resumed run draws what the other would have drawn. The
+rank of a process is part of the key: processes draw different candidates from equal states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.training.kernels.draws import fill_uniforms
+
+LARGEST_SEED = 2**31 - 1  # what faiss takes
+_WORD = 2**64
+_GOLDEN = 0x9E3779B97F4A7C15  # odd: ranks get keys that differ
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step's numbers, on the CPU; `draw` numbers independent sequences within it."""
+
+    key: int  # as uint64
+    step: int
+
+    def uniforms(self, count: int, draw: int = 0) -> Tensor:
+        """float64 [count] in (0, 1), never either end."""
+        out = np.empty(count)
+        fill_uniforms(np.uint64(self.key), np.uint64(self.step), np.uint64(draw), out)
+        return torch.from_numpy(out)
+
+
+class Randomness:
+    """A head's source of steps; its state is `seed` and `step`."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.step = 0
+
+    def next(self) -> Step:
+        """The numbers of the next step, for this process."""
+        step = Step((self.seed + _rank() * _GOLDEN) % _WORD, self.step)
+        self.step += 1
+        return step
+
+
+def processes() -> int:
+    """How many train together."""
+    return torch.distributed.get_world_size() if _together() else 1
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if _together() else 0
+
+
+def _together() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -1,0 +1,36 @@
+"""How likely a random hyperplane has two vectors on one side: 1 - angle / pi (Charikar 2002).
+
+Shape letters: B queries, D hidden size, V rows, E pairs of a query and a row.
+"""
+
+from __future__ import annotations
+
+from math import acos, pi
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int32, Int64
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.dots import dots_1x4, row_of
+from logitsieve.kernels.simd.pointers import pointer
+
+
+@kernel("(float32[:,::1], float32[:,::1], int64[::1], int32[::1], float64[::1])")
+def simhash_agreements(
+    queries: Float32, rows: Float32, offsets: Int64, ids: Int32, out: Float64
+) -> None:
+    """Fill out [E]: the probability that one side of a query and of each of its rows (CSR) agree.
+
+    queries [B, D] and rows [V, D] are of length 1; a vector of zeros is at right angles to all.
+    """
+    dim = queries.shape[1]
+    start = pointer(rows)
+    for query in range(queries.shape[0]):
+        own, last = row_of(pointer(queries), query, dim), offsets[query + 1] - 1
+        for e in range(offsets[query], offsets[query + 1], 4):
+            a, b = ids[e], ids[min(e + 1, last)]
+            c, d = ids[min(e + 2, last)], ids[min(e + 3, last)]
+            cosines = dots_1x4(start, a * dim, b * dim, c * dim, d * dim, own, dim)
+            for i in range(min(4, last + 1 - e)):
+                cosine = min(max(np.float64(cosines[i]), -1.0), 1.0)
+                out[e + i] = 1.0 - acos(cosine) / pi

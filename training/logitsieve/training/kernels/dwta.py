@@ -1,0 +1,145 @@
+"""DWTA: which of a few random coordinates is the largest, `hashes` such choices a table.
+
+Chen, Shrivastava 2018, Densified Winner Take All (DWTA) Hashing for Sparse Datasets; papers/003,
+appendix A.3. Two vectors agree where the largest of the window is the same coordinate i: the window
+holds i, and beside it only coordinates that are below i in both. With R_i of these in all, that has
+the probability sum_i C(R_i, m - 1) / C(D, m).
+
+The paper cuts its windows from permutations, so that windows of one permutation never overlap.
+Here each window is drawn by itself: then the agreements are independent, and the probability of a
+common bucket, 1 - (1 - p^K)^L, is exact.
+
+Shape letters: B vectors, D their size, L tables, K hashes a table, m coordinates of a window, a
+power of two, E pairs of a query and a row.
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int32, Int64
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.training.kernels.order import mixed
+
+EMPTY = -1
+ATTEMPTS = 64  # to find a window that is not empty; beyond that the first coordinate counts as won
+WORD_BITS = 64
+BITS = (np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F))
+ONE, TWO, FOUR, BYTES, TOP = (np.uint64(n) for n in (1, 2, 4, 0x0101010101010101, 56))
+
+
+def draw_windows(tables: int, hashes: int, window: int, dim: int, seed: int) -> Int32:
+    """int32 [L, K, m]: different coordinates, every set of m equally likely; m <= D."""
+    random = np.random.default_rng([seed, hashes, window])
+    order = random.random((tables * hashes, dim)).argsort(axis=1)[:, :window]
+    return np.ascontiguousarray(order.reshape(tables, hashes, window), np.int32)
+
+
+def rank_rows(vectors: Float32) -> np.ndarray:
+    """uint16 [B, D]: how many coordinates of the vector are below each; among equals by place."""
+    order = np.argsort(vectors, axis=1, kind="stable")
+    ranks = np.empty(vectors.shape, np.uint16)
+    np.put_along_axis(ranks, order, np.arange(vectors.shape[1], dtype=np.uint16)[None], axis=1)
+    return ranks
+
+
+def window_chances(dim: int, window: int) -> Float64:
+    """float64 [D]: C(R, m - 1) / C(D, m) for R = 0 .. D-1."""
+    below = np.arange(dim, dtype=np.float64)
+    chances = np.full(dim, window / dim)
+    for i in range(window - 1):
+        chances *= np.maximum(below - i, 0) / (dim - 1 - i)
+    return chances
+
+
+@inline
+def _winner(vector, windows, number, size):
+    """The place of the largest coordinate in a window; EMPTY where all of them are zero."""
+    best, largest, zeros = 0, vector[windows[number * size]], True
+    for i in range(size):
+        value = vector[windows[number * size + i]]
+        zeros &= value == 0
+        if value > largest:
+            best, largest = i, value
+    return EMPTY if zeros else best
+
+
+@inline
+def _borrowed(winners, number):
+    """The winner of the first window that is not empty, of those that `number` tries in turn."""
+    for attempt in range(ATTEMPTS):
+        other = mixed(np.uint64(number), attempt) % np.uint64(winners.size)
+        if winners[other] != EMPTY:
+            return winners[other]
+    return 0
+
+
+@kernel("(float32[:,::1], int32[:,:,::1], int32[:,::1])")
+def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
+    """Fill codes [B, L]: the bucket of each vector [B, D] in each table of windows [L, K, m].
+
+    An empty window takes another's winner (the densification): zeros say nothing about rank.
+    """
+    tables, hashes, size = windows.shape
+    bits = int(log2(size))
+    flat, winners = windows.ravel(), np.empty(tables * hashes, np.int32)
+    for row in range(vectors.shape[0]):
+        for number in range(winners.size):
+            winners[number] = _winner(vectors[row], flat, number, size)
+        for table in range(tables):
+            code = 0
+            for k in range(hashes):
+                number = table * hashes + k
+                won = winners[number]
+                code |= (_borrowed(winners, number) if won == EMPTY else won) << (k * bits)
+            codes[row, table] = code
+
+
+@inline
+def _ones(word):
+    """How many bits of a uint64 are set."""
+    word -= (word >> ONE) & BITS[0]
+    word = (word & BITS[1]) + ((word >> TWO) & BITS[1])
+    word = (word + (word >> FOUR)) & BITS[2]
+    return np.int64((word * BYTES) >> TOP)
+
+
+@inline
+def _ones_below(words, place):
+    """How many bits below `place` are set."""
+    whole = place // WORD_BITS
+    count = _ones(words[whole] & ((ONE << np.uint64(place % WORD_BITS)) - ONE))
+    for i in range(whole):
+        count += _ones(words[i])
+    return count
+
+
+@kernel("(uint16[:,::1], uint16[:,::1], float64[::1], int64[::1], int32[::1], float64[::1])")
+def dwta_agreements(
+    queries: np.ndarray,
+    rows: np.ndarray,
+    chances: Float64,
+    offsets: Int64,
+    ids: Int32,
+    out: Float64,
+) -> None:
+    """Fill out [E]: the probability that one hash of a query and of each of its rows (CSR) agree.
+
+    queries [B, D] and rows [V, D] are ranks, `chances` is `window_chances`. O(E D^2 / 128).
+    """
+    dim = queries.shape[1]
+    order, words = np.empty(dim, np.int64), np.empty(dim // WORD_BITS + 1, np.uint64)
+    for query in range(queries.shape[0]):
+        for d in range(dim):
+            order[queries[query, d]] = d
+        for e in range(offsets[query], offsets[query + 1]):
+            words[:] = 0
+            total = 0.0
+            for d in order:
+                # The coordinates before d in `order` are below it in the query.
+                place = np.int64(rows[ids[e], d])
+                total += chances[_ones_below(words, place)]
+                words[place // WORD_BITS] |= ONE << np.uint64(place % WORD_BITS)
+            out[e] = total

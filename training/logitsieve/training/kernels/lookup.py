@@ -1,0 +1,178 @@
+"""Looking up buckets: the ids found for each row of a batch, or for the batch together.
+
+What is kept of too many ids depends on the set found and on numbers by counter, never on the order
+inside a bucket, which no checkpoint keeps.
+
+Shape letters: B rows of a batch, P buckets that a row looks into, V ids, M targets of a row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.api.results import Int32, Int64
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
+from logitsieve.training.kernels.buckets import SIZE, START
+from logitsieve.training.kernels.order import mixed, smallest
+
+GUESS = 1024  # ids a row that the first block of results has room for
+
+
+@inline
+def _count(extents, pools, bucket, weight, counts, found, size):
+    """Add `weight` to the counts of a bucket's ids; those that are new are appended to `found`."""
+    start = extents[bucket, START]
+    for i in range(start, start + extents[bucket, SIZE]):
+        row = pools[i]
+        count = counts[row]
+        found[size] = row  # overwritten by the next one unless it is new
+        size += count == 0
+        counts[row] = count + weight
+    return size
+
+
+@inline
+def _drop_targets(targets, counts, found, size):
+    """What is left of `found` without the targets; a negative target is padding."""
+    for i in range(targets.size):
+        if targets[i] >= 0:
+            counts[targets[i]] = 0
+    kept = 0
+    for i in range(size):
+        found[kept] = found[i]
+        kept += counts[found[i]] > 0
+    return kept
+
+
+@inline
+def _keep_most(counts, found, size, limit, largest):
+    """Keep the `limit` ids with the largest counts; among equals the lower ids."""
+    tally = np.zeros(largest + 1, np.int64)
+    for i in range(size):
+        tally[counts[found[i]]] += 1
+    least, above = largest, 0
+    while above + tally[least] < limit:
+        above += tally[least]
+        least -= 1
+    equals = np.empty(tally[least], np.uint64)
+    number, kept = 0, 0
+    for i in range(size):
+        if counts[found[i]] == least:
+            equals[number] = found[i]
+            number += 1
+    last = np.int64(smallest(equals, number, limit - above))
+    for i in range(size):
+        row, count = found[i], counts[found[i]]
+        counts[row] = 0
+        found[kept] = row
+        kept += count > least or (count == least and row <= last)
+    return kept
+
+
+@inline
+def _keep_fair(counts, found, size, limit, key):
+    """Keep `limit` ids drawn uniformly without replacement: those whose numbers are smallest."""
+    numbers = np.empty(size, np.uint64)
+    for i in range(size):
+        numbers[i] = mixed(key, found[i])
+    last = smallest(numbers, size, limit)
+    kept = 0
+    for i in range(size):
+        row = found[i]
+        counts[row] = 0
+        found[kept] = row
+        kept += mixed(key, row) <= last and kept < limit
+    return kept
+
+
+@inline
+def _forget(counts, found, size):
+    for i in range(size):
+        counts[found[i]] = 0
+
+
+@kernel(
+    "(int32[:,::1], int32[:,::1], int32[::1], int64[:,::1], int64, boolean, uint64, uint64,"
+    " uint16[::1], int32[::1])"
+)
+def look_up(
+    buckets: Int32,
+    extents: Int32,
+    pools: Int32,
+    targets: Int64,
+    limit: int,
+    fair: bool,
+    seed: int,
+    step: int,
+    counts: np.ndarray,
+    found: Int32,
+) -> tuple[Int64, Int32, Int64]:
+    """CSR (offsets int64 [B+1], ids) of what each row's buckets [B, P] hold, and how many, [B].
+
+    Ids ascend and are distinct; a row's targets [B, M] (padded by -1) are not among them. Of more
+    than `limit` ids (1 or more) those are kept that most buckets hold, or, if `fair`, a uniform
+    sample. Scratch: counts [V], zeros before and after, and found [V + 1].
+    """
+    rows, probes = buckets.shape
+    offsets, sizes = np.zeros(rows + 1, np.int64), np.empty(rows, np.int64)
+    out = np.empty(rows * min(GUESS, limit), np.int32)
+    for row in range(rows):
+        size = 0
+        for p in range(probes):
+            size = _count(extents, pools, buckets[row, p], 1, counts, found, size)
+        size = _drop_targets(targets[row], counts, found, size)
+        sizes[row] = size
+        if size <= limit:
+            _forget(counts, found, size)
+        elif fair:
+            key, _ = random_bits(seed, step, OUTSIDE | np.uint64(row), np.uint64(0xFFFFFFFF))
+            size = _keep_fair(counts, found, size, limit, key)
+        else:
+            size = _keep_most(counts, found, size, limit, probes)
+        end = offsets[row] + size
+        if end > out.size:
+            larger = np.empty(2 * end, np.int32)
+            larger[: offsets[row]] = out[: offsets[row]]
+            out = larger
+        out[offsets[row] : end] = np.sort(found[:size])
+        offsets[row + 1] = end
+    return offsets, out[: offsets[rows]], sizes
+
+
+@kernel(
+    "(int32[:,::1], int32[:,::1], int32[::1], int64[:,::1], int64, int32[::1], int32[::1],"
+    " int32[::1])"
+)
+def look_up_together(
+    buckets: Int32,
+    extents: Int32,
+    pools: Int32,
+    targets: Int64,
+    limit: int,
+    votes: Int32,
+    found: Int32,
+    visits: Int32,
+) -> Int32:
+    """The ids that rows find most often, at most `limit` (1 or more); no target of any row.
+
+    An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it: a bucket is
+    read once, however many rows look into it. Ids ascend. Scratch: votes [V] and visits [buckets],
+    zeros before and after, and found [V + 1].
+    """
+    rows, probes = buckets.shape
+    size = 0
+    for p in range(probes):
+        for row in range(rows):
+            visits[buckets[row, p]] += 1
+        for row in range(rows):
+            bucket = buckets[row, p]
+            if visits[bucket]:
+                size = _count(extents, pools, bucket, visits[bucket], votes, found, size)
+                visits[bucket] = 0
+    size = _drop_targets(targets.ravel(), votes, found, size)
+    if size > limit:
+        size = _keep_most(votes, found, size, limit, rows * probes)
+    else:
+        _forget(votes, found, size)
+    return np.sort(found[:size])

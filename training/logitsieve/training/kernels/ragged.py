@@ -1,0 +1,289 @@
+"""The sampled softmax of rows that have candidates of their own: forward, and the rows' gradients.
+
+One pass over a row's candidates takes their logits, the log of the sum of exponentials and the
+gradient in the hidden row: sums so far are rescaled when a larger logit comes (Milakov and
+Gimelshein 2018, Online normalizer calculation for softmax), so each row of W is read once.
+
+Shape letters: B rows, D hidden size, V classes, P pairs of a row and a target, E candidates of all
+rows, N = P + E terms (the pairs first), U different classes. Each kernel exists in float32 and in
+float64, by the type of hidden, weight, bias and their gradients.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, log, sqrt
+
+import numpy as np
+from numba.extending import intrinsic
+
+from logitsieve.api.results import Float64, Int64
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    Lanes,
+    load,
+    load_first,
+    multiply_add,
+    pair_sums_of_four,
+    spread,
+    store,
+    vector_of,
+)
+from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
+
+MOST, TOTAL, MEAN = 0, 1, 2  # a row's sums: the largest term, sum of e^(x - most), mean target
+LEAST_NORM = 1e-12  # shorter rows count as so long, as in torch.nn.functional.normalize
+
+
+@intrinsic
+def lanes_of(typing_context, start, value):
+    """The value in every lane, as the type that `start` points at."""
+    dtype = start.dtype
+
+    def codegen(context, builder, signature, arguments):
+        cast = context.cast(builder, arguments[1], signature.args[1], dtype)
+        return spread(builder, cast, vector_of(dtype))
+
+    return Lanes(dtype)(start, value), codegen
+
+
+@inline
+def four_dots(W, i, j, k, m, h, dim):
+    """Dots of one row h with the four rows of W that start at offsets i, j, k, m."""
+    zero = lanes_of(h, 0.0)
+    a, b, c, e = zero, zero, zero, zero
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        x = load(h, d)
+        a = multiply_add(load(W, i + d), x, a)
+        b = multiply_add(load(W, j + d), x, b)
+        c = multiply_add(load(W, k + d), x, c)
+        e = multiply_add(load(W, m + d), x, e)
+    if whole < dim:
+        n = dim - whole
+        x = load_first(h, whole, n)
+        a = multiply_add(load_first(W, i + whole, n), x, a)
+        b = multiply_add(load_first(W, j + whole, n), x, b)
+        c = multiply_add(load_first(W, k + whole, n), x, c)
+        e = multiply_add(load_first(W, m + whole, n), x, e)
+    return pair_sums_of_four(a, b, c, e)
+
+
+@inline
+def add_four(out, W, i, j, k, m, a, b, c, e, dim):
+    """out += a W[i] + b W[j] + c W[k] + e W[m], offsets as above."""
+    wa, wb, wc, we = lanes_of(out, a), lanes_of(out, b), lanes_of(out, c), lanes_of(out, e)
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        total = multiply_add(load(W, i + d), wa, load(out, d))
+        total = multiply_add(load(W, j + d), wb, total)
+        total = multiply_add(load(W, k + d), wc, total)
+        store(out, d, multiply_add(load(W, m + d), we, total))
+    for d in range(whole, dim):
+        out[d] += a * W[i + d] + b * W[j + d] + c * W[k + d] + e * W[m + d]
+
+
+@inline
+def multiply(out, factor, dim):
+    """out *= factor."""
+    for d in range(dim):
+        out[d] *= factor
+
+
+@inline
+def clear(out, dim):
+    """out = 0."""
+    for d in range(dim):
+        out[d] = 0.0
+
+
+@inline
+def squared_norm(w, dim):
+    """|w|^2."""
+    return float(four_dots(w, 0, 0, 0, 0, w, dim)[0])
+
+
+@inline
+def is_among(ids, count, wanted):
+    """Whether ids[:count] has `wanted`."""
+    for i in range(count):  # noqa: SIM110  # a generator would not compile
+        if ids[i] == wanted:
+            return True
+    return False
+
+
+@inline
+def weigh(x, w, dim, normalised, absolute):
+    """(The logit of a dot product, what multiplies w in its gradient)."""
+    factor = 1.0
+    if normalised:
+        factor = 1.0 / max(sqrt(squared_norm(w, dim)), LEAST_NORM)
+    x *= factor
+    if absolute and x <= 0:
+        return -x, -factor if x < 0 else 0.0  # at 0 torch's |x| has no slope
+    return x, factor
+
+
+@inline
+def add_terms(h, W, bias, biased, ids, log_weights, mine, law, y, factors, out, sums, sizes):
+    """Take in `count` terms; y gets their weighted logits, out the sum of e^(y - most) dx/dh."""
+    count, n_mine, dim, wants = sizes
+    normalised, absolute = law
+    for first in range(0, count, 4):
+        most = sums[MOST]
+        for i in range(first, min(first + 4, count)):
+            factors[i] = 0.0
+        last = count - 1
+        p0, p1, p2, p3 = first, min(first + 1, last), min(first + 2, last), min(first + 3, last)
+        i, j, k, m = ids[p0] * dim, ids[p1] * dim, ids[p2] * dim, ids[p3] * dim
+        dots = four_dots(W, i, j, k, m, h, dim)
+        for n in range(min(4, count - first)):
+            place = first + n
+            own = ids[place]
+            x = float(dots[n])
+            if biased:
+                x += bias[own]
+            x, factors[place] = weigh(x, shift(W, own * dim), dim, normalised, absolute)
+            y[place] = x + log_weights[place]
+            if is_among(mine, n_mine, own):
+                y[place] = -inf
+            most = max(most, y[place])
+        if most == -inf:
+            continue
+        if most > sums[MOST]:
+            shrunk = exp(sums[MOST] - most)
+            sums[TOTAL] *= shrunk
+            if wants:
+                multiply(out, shrunk, dim)
+            sums[MOST] = most
+        e0, e1, e2, e3 = exp(y[p0] - most), 0.0, 0.0, 0.0
+        if first + 1 < count:
+            e1 = exp(y[p1] - most)
+        if first + 2 < count:
+            e2 = exp(y[p2] - most)
+        if first + 3 < count:
+            e3 = exp(y[p3] - most)
+        sums[TOTAL] += (e0 + e1) + (e2 + e3)
+        if wants:
+            e0, e1, e2, e3 = e0 * factors[p0], e1 * factors[p1], e2 * factors[p2], e3 * factors[p3]
+            add_four(out, W, i, j, k, m, e0, e1, e2, e3, dim)
+
+
+@inline
+def finish(y, count, most, total, less):
+    """y -> e^(y - most) / total - less: the loss's gradient in the logit."""
+    for i in range(count):
+        y[i] = exp(y[i] - most) / total - less
+
+
+def ragged_forward(
+    hidden: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    pairs: Int64,
+    offsets: Int64,
+    ids: Int64,
+    log_weights: Float64,
+    normalised: bool,
+    absolute: bool,
+    wants: bool,
+    losses: Float64,
+    coefficients: Float64,
+    factors: Float64,
+    d_hidden: np.ndarray,
+    start: int,
+    stop: int,
+) -> None:
+    """Fill losses [B], coefficients [N] and factors [N] of rows start .. stop-1.
+
+    Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and from P on those
+    that offsets count: ids [N] and log_weights [N]. bias is [V], or [0] for none. A coefficient is
+    the loss's gradient in the logit, a factor what multiplies w (or h) in the logit's gradient. If
+    `wants`, d_hidden [B, D] gets the loss's gradient in hidden.
+    """
+    dim, first = hidden.shape[1], pairs[hidden.shape[0]]
+    law, biased = (normalised, absolute), bias.size > 0
+    state = np.empty(3)
+    sums, all_y, all_factors = pointer(state), pointer(coefficients), pointer(factors)
+    W, b, all_ids, all_weights = pointer(weight), pointer(bias), pointer(ids), pointer(log_weights)
+    for row in range(start, stop):
+        h, out = row_of(pointer(hidden), row, dim), row_of(pointer(d_hidden), row, dim)
+        sums[MOST], sums[TOTAL] = -inf, 0.0
+        if wants:
+            clear(out, dim)
+        own, n_own = pairs[row], pairs[row + 1] - pairs[row]
+        mine, y, factor = shift(all_ids, own), shift(all_y, own), shift(all_factors, own)
+        lw = shift(all_weights, own)
+        sizes = (n_own, 0, dim, wants)
+        add_terms(h, W, b, biased, mine, lw, mine, law, y, factor, out, sums, sizes)
+        mean = 0.0
+        for i in range(n_own):
+            mean += y[i] / n_own
+        at, count = first + offsets[row], offsets[row + 1] - offsets[row]
+        sizes = (count, n_own, dim, wants)
+        more, more_factors = shift(all_y, at), shift(all_factors, at)
+        theirs, lw = shift(all_ids, at), shift(all_weights, at)
+        add_terms(h, W, b, biased, theirs, lw, mine, law, more, more_factors, out, sums, sizes)
+        most, total = sums[MOST], sums[TOTAL]
+        losses[row] = log(total) + most - mean
+        finish(y, n_own, most, total, 1.0 / n_own)
+        finish(more, count, most, total, 0.0)
+        if wants:
+            multiply(out, 1.0 / total, dim)
+            for i in range(n_own):
+                w = mine[i] * dim
+                add_four(out, W, w, w, w, w, -factor[i] / n_own, 0.0, 0.0, 0.0, dim)
+    keep_alive(state)
+
+
+def ragged_rows(
+    hidden: np.ndarray,
+    weight: np.ndarray,
+    keys: Int64,
+    starts: Int64,
+    rows: Int64,
+    coefficients: Float64,
+    normalised: bool,
+    values: np.ndarray,
+    start: int,
+    stop: int,
+) -> None:
+    """Fill rows start .. stop-1 of values [U, D], the gradients of the classes touched.
+
+    keys [N] are id * 2^32 + term, ascending; class u has those from starts[u] to starts[u+1]-1.
+    rows [N] is each term's row of hidden, coefficients [N] what multiplies that row.
+    """
+    dim = hidden.shape[1]
+    H, W, all_keys, c = pointer(hidden), pointer(weight), pointer(keys), pointer(coefficients)
+    for u in range(start, stop):
+        out = row_of(pointer(values), u, dim)
+        clear(out, dim)
+        last = starts[u + 1] - 1
+        for first in range(starts[u], starts[u + 1], 4):
+            t0 = all_keys[first] & 0xFFFFFFFF
+            t1 = all_keys[min(first + 1, last)] & 0xFFFFFFFF
+            t2 = all_keys[min(first + 2, last)] & 0xFFFFFFFF
+            t3 = all_keys[min(first + 3, last)] & 0xFFFFFFFF
+            c1 = c[t1] if first + 1 <= last else 0.0
+            c2 = c[t2] if first + 2 <= last else 0.0
+            c3 = c[t3] if first + 3 <= last else 0.0
+            r0, r1, r2, r3 = rows[t0] * dim, rows[t1] * dim, rows[t2] * dim, rows[t3] * dim
+            add_four(out, H, r0, r1, r2, r3, c[t0], c1, c2, c3, dim)
+        if normalised:
+            w = shift(W, (all_keys[starts[u]] >> 32) * dim)
+            square = max(squared_norm(w, dim), LEAST_NORM * LEAST_NORM)
+            along = float(four_dots(w, 0, 0, 0, 0, out, dim)[0]) / square
+            add_four(out, w, 0, 0, 0, 0, -along, 0.0, 0.0, 0.0, dim)
+
+
+_FORWARD = (
+    "({0}[:,::1], {0}[:,::1], {0}[::1], int64[::1], int64[::1], int64[::1], float64[::1], boolean,"
+    " boolean, boolean, float64[::1], float64[::1], float64[::1], {0}[:,::1], int64, int64)"
+)
+_ROWS = (
+    "({0}[:,::1], {0}[:,::1], int64[::1], int64[::1], int64[::1], float64[::1], boolean,"
+    " {0}[:,::1], int64, int64)"
+)
+FORWARD = {name: kernel(_FORWARD.format(name))(ragged_forward) for name in ("float32", "float64")}
+ROWS = {name: kernel(_ROWS.format(name))(ragged_rows) for name in ("float32", "float64")}

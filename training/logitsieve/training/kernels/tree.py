@@ -1,0 +1,240 @@
+"""A binary tree over the classes that draws in proportion to a kernel: branches, draws, updates.
+
+Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling, section 3.2: where a kernel
+is phi(h).phi(c), the mass of any set of classes is phi(h).S with S the sum of phi over the set.
+
+Shape letters: V classes, D their size, F features, L leaves (a power of two), n classes a leaf,
+Q queries, M draws of each, N rows to add.
+
+Nodes are numbered as in a heap: 1 is the root, node i has the children 2 i and 2 i + 1, leaf l is
+node L + l and has the classes l n .. (l + 1) n - 1. Row i of `sums` [L, F] is the sum of phi over
+the *left* child of node i, row 0 that over all classes: what lies right is the difference, so half
+of the memory and half of the reading suffice.
+
+A partial sum of random features can be negative, so a child's mass is max(phi.S, floor * classes),
+and 0 where it has no classes. What is returned as log q is the logarithm of the product of the
+branches' probabilities with these masses: whatever rounding and clipping do, it is the law.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from math import log
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    load_first,
+    multiply_add,
+    splat32,
+    store,
+    sums_of_four,
+    zeros32,
+)
+from logitsieve.kernels.simd.pointers import pointer
+
+ONE = np.float32(1)
+DEEPEST = 64  # levels that the stack has room for
+
+# Pointers to sums, and to all queries' excluded ids and their masses, of which one's are
+# first .. last-1; sizes beside.
+Tree = namedtuple("Tree", "sums leaves size classes per_leaf excluded masses")
+Mine = namedtuple("Mine", "floor first last")
+
+
+@inline
+def dot32(a, b, size):
+    """The dot product of two float32 vectors, in 64 float32 sums."""
+    s0, s1, s2, s3 = zeros32(), zeros32(), zeros32(), zeros32()
+    whole = size - size % LANES
+    fours = size - size % (4 * LANES)
+    for d in range(0, fours, 4 * LANES):
+        s0 = multiply_add(load(a, d), load(b, d), s0)
+        s1 = multiply_add(load(a, d + LANES), load(b, d + LANES), s1)
+        s2 = multiply_add(load(a, d + 2 * LANES), load(b, d + 2 * LANES), s2)
+        s3 = multiply_add(load(a, d + 3 * LANES), load(b, d + 3 * LANES), s3)
+    for d in range(fours, whole, LANES):
+        s0 = multiply_add(load(a, d), load(b, d), s0)
+    if whole < size:
+        rest = size - whole
+        s1 = multiply_add(load_first(a, whole, rest), load_first(b, whole, rest), s1)
+    sums = sums_of_four(s0, s1, s2, s3)
+    return float(sums[0]) + float(sums[1]) + float(sums[2]) + float(sums[3])
+
+
+@inline
+def add32(target, values, size):
+    """target += values, float32."""
+    whole = size - size % LANES
+    for d in range(0, whole, LANES):
+        store(target, d, multiply_add(load(values, d), splat32(ONE), load(target, d)))
+    for d in range(whole, size):
+        target[d] += values[d]
+
+
+@inline
+def _excluded_in(tree, mine, low, high):
+    """How many of a query's excluded ids are in low .. high-1, and the sum of their masses."""
+    count, mass = 0, 0.0
+    for i in range(mine.first, mine.last):
+        if low <= tree.excluded[i] < high:
+            count += 1
+            mass += tree.masses[i]
+    return count, mass
+
+
+@inline
+def _split(tree, query, mine, first, span, dot):
+    """The masses of the children of the node over leaves first .. first + span - 1, and phi.left.
+
+    dot: phi.S of the node itself.
+    """
+    node = (tree.leaves + first) // span
+    c0 = min(first * tree.per_leaf, tree.classes)
+    c1 = min((first + span // 2) * tree.per_leaf, tree.classes)
+    c2 = min((first + span) * tree.per_leaf, tree.classes)
+    less, mass = _excluded_in(tree, mine, c0, c1)
+    dot_left = dot32(query, row_of(tree.sums, node, tree.size), tree.size) - mass
+    count_left = c1 - c0 - less
+    count_right = c2 - c1 - _excluded_in(tree, mine, c1, c2)[0]
+    left = max(dot_left, mine.floor * count_left) if count_left > 0 else 0.0
+    right = max(dot - dot_left, mine.floor * count_right) if count_right > 0 else 0.0
+    return left, right, dot_left
+
+
+@inline
+def log_of(probability):
+    """Its logarithm, -inf for 0."""
+    return log(probability) if probability > 0 else -np.inf
+
+
+@inline
+def _push(places, shares, top, first, span, a, b, low, high, dot, log_p):
+    """Note that draws a .. b - 1 are below a node; returns how many such notes there are."""
+    if a == b:
+        return top
+    places[top, 0], places[top, 1], places[top, 2], places[top, 3] = first, span, a, b
+    shares[top, 0], shares[top, 1], shares[top, 2], shares[top, 3] = low, high, dot, log_p
+    return top + 1
+
+
+@inline
+def _first_right(uniforms, leaves, given, a, b, split, middle):
+    """Which of the draws a .. b - 1 is the first that goes right."""
+    if given:
+        while a < b and leaves[a] < middle:
+            a += 1
+    else:
+        while a < b and uniforms[a] < split:
+            a += 1
+    return a
+
+
+@inline
+def _descend_one(tree, query, mine, given, uniforms, leaves, log_q, draws, places, shares):
+    """`descend` for one query; a node is visited once, whatever the number of draws below it."""
+    less, mass = _excluded_in(tree, mine, 0, tree.classes)
+    if less == tree.classes:
+        for i in range(draws):
+            leaves[i], log_q[i] = -1, -np.inf
+        return
+    dot = dot32(query, tree.sums, tree.size) - mass
+    top = _push(places, shares, 0, 0, tree.leaves, 0, draws, 0.0, 1.0, dot, 0.0)
+    while top > 0:
+        top -= 1
+        first, span, a, b = places[top, 0], places[top, 1], places[top, 2], places[top, 3]
+        low, high, dot, log_p = shares[top, 0], shares[top, 1], shares[top, 2], shares[top, 3]
+        if span == 1:
+            for i in range(a, b):
+                leaves[i], log_q[i] = first, log_p
+            continue
+        left, right, dot_left = _split(tree, query, mine, first, span, dot)
+        whole, half = left + right, span // 2
+        if whole == 0:
+            whole = 1.0  # no class below: only given leaves come here, and get probability 0
+        # Nothing may go to a side without classes, whatever is rounded.
+        split = high if right == 0 else low + (high - low) * (left / whole)
+        c = _first_right(uniforms, leaves, given, a, b, split, first + half)
+        log_left, log_right = log_p + log_of(left / whole), log_p + log_of(right / whole)
+        right_dot = dot - dot_left
+        top = _push(
+            places, shares, top, first + half, half, c, b, split, high, right_dot, log_right
+        )
+        top = _push(places, shares, top, first, half, a, c, low, split, dot_left, log_left)
+
+
+@kernel(
+    "(float32[:,::1], int64, int64, float32[:,::1], float64[::1], int64[::1], int64[::1],"
+    " float64[::1], boolean, float64[:,::1], int64[:,::1], float64[:,::1])"
+)
+def descend(
+    sums: Float32,
+    classes: int,
+    per_leaf: int,
+    queries: Float32,
+    floors: Float64,
+    offsets: Int64,
+    excluded: Int64,
+    masses: Float64,
+    given: bool,
+    uniforms: Float64,
+    leaves: Int64,
+    log_q: Float64,
+) -> None:
+    """Fill leaves [Q, M] and log_q [Q, M]: M leaves for each of the queries [Q, F].
+
+    A class has at least the mass floors[r]. Query r never goes to excluded[offsets[r] :
+    offsets[r+1]], different ids, whose masses are phi.phi(id). uniforms [Q, M] ascend in each row
+    and decide the leaves, which ascend too. With `given`, the leaves are read, ascending, and
+    `uniforms` are not. Where no class is left the leaf is -1. O(F log L) a draw at most.
+    """
+    count, size = sums.shape
+    draws = leaves.shape[1]
+    places, shares = np.empty((DEEPEST, 4), np.int64), np.empty((DEEPEST, 4))
+    tree = Tree(pointer(sums), count, size, classes, per_leaf, pointer(excluded), pointer(masses))
+    for r in range(queries.shape[0]):
+        _descend_one(
+            tree, row_of(pointer(queries), r, size), Mine(floors[r], offsets[r], offsets[r + 1]),
+            given, row_of(pointer(uniforms), r, draws), row_of(pointer(leaves), r, draws),
+            row_of(pointer(log_q), r, draws), draws, places, shares,
+        )  # fmt: skip
+
+
+@inline
+def _merge_equal(nodes, count, sums, places, size):
+    """Add up the sums of equal neighbours among nodes; returns how many different nodes remain."""
+    kept = 0
+    for i in range(count):
+        if kept and nodes[kept - 1] == nodes[i]:
+            add32(row_of(sums, places[kept - 1], size), row_of(sums, places[i], size), size)
+        else:
+            nodes[kept], places[kept] = nodes[i], places[i]
+            kept += 1
+    return kept
+
+
+@kernel("(float32[:,::1], int64[::1], float32[:,::1])")
+def add_to_paths(sums: Float32, leaves: Int64, changes: Float32) -> None:
+    """Add changes [N, F] of phi of classes in leaves [N], ascending, to all the sums above them.
+
+    Changes are added up on the way to the root, so that each node is written once: what is in
+    `changes` is overwritten. O(N F log L) at most.
+    """
+    count, size = sums.shape
+    nodes, places = leaves + count, np.arange(leaves.size)
+    tree, values, left = pointer(sums), pointer(changes), leaves.size
+    left = _merge_equal(nodes, left, values, places, size)
+    while left > 0 and nodes[0] > 1:
+        for i in range(left):
+            if nodes[i] % 2 == 0:
+                change = row_of(values, places[i], size)
+                add32(row_of(tree, nodes[i] // 2, size), change, size)
+            nodes[i] //= 2
+        left = _merge_equal(nodes, left, values, places, size)
+    if left > 0:
+        add32(tree, row_of(values, places[0], size), size)

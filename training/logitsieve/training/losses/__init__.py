@@ -1,0 +1,1 @@
+"""Losses over a large softmax, one file each."""

@@ -1,0 +1,129 @@
+"""D-softmax: the more frequent a class, the more of the hidden row it sees.
+
+Chen, Grangier, Auli 2016, Strategies for Training Large Vocabulary Neural Language Models, section
+2.2: the hidden row is cut into parts, the classes into blocks by frequency, and the logits of a
+block are the product of its weights with its own part.
+Shape letters: B rows, D hidden size, V classes; a block has n classes and d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.losses.full import FullSoftmax
+from logitsieve.training.losses.loss import Common, at_least
+from logitsieve.training.structures.fixed import by_frequency
+
+
+class BlockWeights(nn.Module):
+    """Blocks of weights [n, d], one after the other in the order of frequency, and a bias [V, 1].
+
+    To everyone else they are a matrix [V, D] that is zero outside its blocks.
+    """
+
+    sparse = False
+    bias: nn.Parameter | None
+    places: (
+        Tensor  # each id's place in that order: as saved as the weights, which mean nothing else
+    )
+
+    def __init__(
+        self,
+        blocks: Sequence[tuple[int, int]],
+        order: Tensor,
+        *,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        made = [torch.empty(block, device=device, dtype=dtype) for block in blocks]
+        for each in made:
+            nn.init.uniform_(each, -(each.shape[1] ** -0.5), each.shape[1] ** -0.5)
+        self.blocks = nn.ParameterList(nn.Parameter(each) for each in made)
+        zeros = torch.zeros(len(order), 1, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+        self.register_buffer("places", order.argsort().to(made[0].device))
+        self.edges = list(accumulate((d for _, d in blocks), initial=0))
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [V, D], made anew."""
+        matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
+        return matrix.index_select(0, self.places)
+
+    def logits(self, hidden: Tensor, normalised: bool) -> Tensor:
+        """[..., D] -> [..., V]."""
+        parts = []
+        for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
+            rows = block.to(hidden.dtype)
+            rows = normalize(rows, dim=-1) if normalised else rows
+            parts.append(linear(hidden[..., first:last], rows))
+        x = torch.cat(parts, -1).index_select(-1, self.places)
+        return x if self.bias is None else x + self.bias.view(-1)
+
+    def tie(self, embedding: nn.Embedding) -> None:
+        """Refused: there is no matrix to share."""
+        raise InvalidRequest("embedding", "weights for D-softmax", "any other loss")
+
+
+class DSoftmax(FullSoftmax):
+    """Full softmax over blocks of classes: sum of n d products a row instead of V D.
+
+    blocks: (n, d) of each, most frequent classes first, all of V and D together. By default a tenth
+    of the classes has half of the dimensions, the next three tenths a quarter and the rest the
+    rest. class_counts [V] tells frequencies; without them lower ids are the more frequent ones.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        class_counts: Tensor | None = None,
+        *,
+        blocks: Sequence[tuple[int, int]] | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        at_least("in_features", in_features, 3)
+        at_least("n_classes", n_classes, 3)
+        blocks = _default_blocks(n_classes, in_features) if blocks is None else blocks
+        _check_blocks(blocks, n_classes, in_features)
+        order = torch.arange(n_classes)
+        if class_counts is not None:
+            order = by_frequency(class_counts, n_classes)
+        classes = BlockWeights(
+            blocks,
+            order,
+            bias=common.get("bias", True) and common.get("scale") is None,
+            device=common.get("device"),
+            dtype=common.get("dtype"),
+        )
+        super().__init__(in_features, n_classes, classes=classes, **common)
+        self.blocks = classes
+
+    def full_logits(self, prepared: Tensor) -> Tensor:
+        """All logits of rows that are prepared."""
+        x = self.blocks.logits(prepared, self.law.scale is not None)
+        return x.abs() if self.law.absolute else x
+
+
+def _default_blocks(n_classes: int, in_features: int) -> list[tuple[int, int]]:
+    head, middle = max(n_classes // 10, 1), max(3 * n_classes // 10, 1)
+    wide, half = max(in_features // 2, 1), max(in_features // 4, 1)
+    rest = (n_classes - head - middle, in_features - wide - half)
+    return [(head, wide), (middle, half), rest]
+
+
+def _check_blocks(blocks: Sequence[tuple[int, int]], n_classes: int, in_features: int) -> None:
+    pairs = all(isinstance(block, Sequence) and len(block) == 2 for block in blocks)
+    whole = pairs and all(type(size) is int and size > 0 for block in blocks for size in block)
+    if not whole or tuple(map(sum, zip(*blocks, strict=True))) != (n_classes, in_features):
+        allowed = f"(classes, dimensions) of blocks that add up to {(n_classes, in_features)}"
+        raise InvalidRequest("blocks", list(blocks), allowed)

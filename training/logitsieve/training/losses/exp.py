@@ -1,0 +1,71 @@
+"""EXP: negatives from the true softmax, the oracle of all proposals.
+
+Rawat et al. 2019, Sampled Softmax with Random Fourier Features, section 2; Bengio and Senecal 2008.
+Shape letters: B rows, D hidden size, V classes, m draws, b rows at once.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from logitsieve.training.autograd.rng import Step
+from logitsieve.training.losses.loss import Common, at_least
+from logitsieve.training.losses.proposal import Ragged
+from logitsieve.training.losses.sampled import SampledSoftmax
+from logitsieve.training.losses.targets import Targets
+
+_CHUNK = 1 << 22  # logits at once
+
+
+class ExpSoftmax(SampledSoftmax):
+    """m draws a row from the softmax over the classes that are no targets of it. O(V) a row.
+
+    Each draw's e^{x_j} / q_j is the same number, so the estimate of Z is Z and the loss the full
+    softmax's, whatever is drawn; the gradient is so in the mean.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        n_sampled: int = 100,
+        seed: int = 0,
+        absolute: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
+        at_least("n_sampled", n_sampled, 1)
+        self.n_sampled = n_sampled
+        self.chunk = _CHUNK
+
+    @torch.no_grad()
+    def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Ragged:
+        """See proposal.Proposal."""
+        m = self.n_sampled
+        uniforms_BM = random.uniforms(targets.count * m).view(-1, m).to(hidden_BD.device)
+        step = max(self.chunk // self.n_classes, 1)
+        parts = [
+            self._draw(hidden_BD[i:last], targets.slice(i, last), uniforms_BM[i:last])
+            for i in range(0, targets.count, step)
+            for last in [min(i + step, targets.count)]
+        ]
+        offsets = torch.arange(0, targets.count * m + 1, m)
+        ids = torch.cat([part[0].view(-1) for part in parts])
+        return Ragged(offsets, ids, torch.cat([part[1].view(-1) for part in parts]))
+
+    def _draw(
+        self, hidden_bD: Tensor, targets: Targets, uniforms_bM: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(Ids [b, m], log-weights [b, m])."""
+        x_bV = self.full_logits(hidden_bD).double()
+        x_bV[targets.rows, targets.classes] = -torch.inf
+        log_z_b1 = x_bV.logsumexp(1, keepdim=True)
+        sums_bV = (x_bV - log_z_b1).exp_().cumsum(1)
+        ids_bM = torch.searchsorted(sums_bV, uniforms_bM * sums_bV[:, -1:], right=True)
+        ids_bM.clamp_(max=self.n_classes - 1)
+        return ids_bM, log_z_b1 - x_bV.gather(1, ids_bM) - log(self.n_sampled)

@@ -1,0 +1,234 @@
+"""What every softmax loss is: a module that takes hidden rows and targets and knows its full law.
+
+Conventions are those of torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
+Shape letters: B rows that have a target, D hidden size, V classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.autograd.classes import Classes, ClassWeights, Law
+from logitsieve.training.autograd.precision import work_dtype
+from logitsieve.training.autograd.rows import gather
+from logitsieve.training.losses.targets import Targets, check_hidden, read_batch
+
+Reduction = Literal["mean", "sum", "none"]
+_CHUNK = 1 << 24  # logits that are held at once where the full law is asked for
+
+
+class Common(TypedDict, total=False):
+    """Options that every loss has, by name.
+
+    bias: False for none; a law with a scale never has one. scale: x = scale * cos(h, w) instead of
+    h.w + b. sparse: sparse gradients of the classes (False: dense ones, for gradcheck).
+    """
+
+    bias: bool
+    scale: float | None
+    ignore_index: int
+    reduction: Reduction
+    sparse: bool
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+@dataclass(frozen=True)
+class Export:
+    """weight [V, D] and bias [V] for the builder: `weight, bias = head.export()`.
+
+    With `normalized_contexts` the softmax is over weight @ (h / |h|): whoever serves it has to
+    normalise the contexts, and those that are captured for the builder too.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    normalized_contexts: bool
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.weight, self.bias))
+
+
+class SoftmaxLoss(nn.Module, ABC):
+    """Loss of a softmax over V classes; hidden [..., D], target [...] or [..., L] -> scalar.
+
+    Several targets a row are padded with `ignore_index`; the loss is then the log of the sum over
+    all of them and the other classes, less the mean of the targets' logits. Rows without a target
+    count as nothing: 0 with reduction "none", and a mean over no rows is 0. Raises InvalidRequest.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        bias: bool = True,
+        scale: float | None = None,
+        absolute: bool = False,
+        classes: Classes | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        sparse: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        at_least("in_features", in_features, 1)
+        at_least("n_classes", n_classes, 2)
+        if reduction not in ("mean", "sum", "none"):
+            raise InvalidRequest("reduction", reduction, "mean, sum, none")
+        self.in_features = in_features
+        self.n_classes = n_classes
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.law = Law(scale=scale, absolute=absolute)
+        self.classes: Classes = classes or ClassWeights(
+            n_classes,
+            in_features,
+            bias=bias and scale is None,
+            sparse=sparse,
+            device=device,
+            dtype=dtype,
+        )
+
+    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """The loss by which the head is trained."""
+        batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
+        with torch.autocast(hidden.device.type, enabled=False):
+            prepared = self.prepare(batch.hidden)
+            if batch.targets.count == 0:
+                return self._nothing(prepared, hidden.shape[:-1])
+            if self.reduction == "none":
+                return batch.spread(self.losses(prepared, batch.targets), hidden.shape[:-1])
+            count = max(batch.targets.count, 1) if self.reduction == "mean" else 1
+            return self.total(prepared, batch.targets, 1 / count)
+
+    def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
+        """The loss of no rows; every parameter has a gradient, of no rows, as DDP wants it."""
+        none = torch.empty(0, dtype=torch.int64, device=prepared.device)
+        parameters = self.classes.parameters()
+        empty = [gather(each, none, self.classes.sparse).sum() for each in parameters]
+        zero = prepared.sum() + torch.stack(empty).sum().to(prepared.dtype)
+        return zero.expand(shape) if self.reduction == "none" else zero
+
+    @abstractmethod
+    def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
+        """The loss of each row [B]; hidden is as `prepare` gives it."""
+
+    def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
+        """The sum of the rows' losses, times `share`."""
+        return self.losses(hidden_BD, targets).sum() * share
+
+    def prepare(self, hidden: Tensor) -> Tensor:
+        """Hidden rows in the precision of the loss; with a scale, at that length."""
+        hidden = hidden.to(work_dtype(next(self.classes.parameters())))
+        if self.law.scale is None:
+            return hidden
+        return functional.normalize(hidden, dim=-1) * self.law.scale
+
+    def tie(self, embedding: nn.Embedding) -> None:
+        """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else."""
+        self.classes.tie(embedding)
+
+    def follow(
+        self,
+        optimizer: Optimizer,
+        *,
+        every: int = 50,
+        growth: float = 1.0,
+        rebuild_every: int | None = None,
+    ) -> RemovableHandle | None:
+        """Keep what the head knows about its rows up to date; None where that is nothing."""
+        return None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """All logits [..., V] of the law that the head is trained for."""
+        check_hidden(hidden, self.in_features)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.full_logits(self.prepare(hidden))
+
+    def full_logits(self, prepared: Tensor) -> Tensor:
+        """`logits` of rows that are prepared."""
+        weight, bias = self.full_classes()
+        x = functional.linear(prepared, weight, bias)
+        return x.abs() if self.law.absolute else x
+
+    def full_classes(self) -> tuple[Tensor, Tensor | None]:
+        """weight [V, D], normalised if the law is, and bias [V] or None."""
+        weight, bias = self.classes.weight, self.classes.bias
+        weight = weight.to(work_dtype(weight))
+        if self.law.scale is not None:
+            weight = functional.normalize(weight, dim=-1)
+        return weight, None if bias is None else bias.view(-1).to(weight.dtype)
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """log-probabilities [..., V] of the full softmax."""
+        return self.logits(hidden).log_softmax(-1)
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The most likely class of each row [...]."""
+        return self.logits(hidden).argmax(-1)
+
+    @torch.no_grad()
+    def full_loss(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """The loss under the full softmax, reduced as the head's own: what is to be reported.
+
+        No gradient; no more logits at once than a constant number, whatever the number of rows.
+        """
+        batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
+        prepared, count = self.prepare(batch.hidden), batch.targets.count
+        step = max(_CHUNK // self.n_classes, 1)
+        parts = [
+            self._full_losses(prepared[i : i + step], batch.targets.slice(i, min(i + step, count)))
+            for i in range(0, count, step)
+        ]
+        losses = torch.cat([prepared.new_zeros(0), *parts])
+        if self.reduction == "none":
+            return batch.spread(losses, hidden.shape[:-1])
+        return losses.sum() / (max(count, 1) if self.reduction == "mean" else 1)
+
+    def _full_losses(self, prepared_BD: Tensor, targets: Targets) -> Tensor:
+        with torch.autocast(prepared_BD.device.type, enabled=False):
+            x_BV = self.full_logits(prepared_BD)
+        return full_losses(x_BV, targets)
+
+    @property
+    def unservable(self) -> str | None:
+        """What is trained, where that is no softmax of h.w + b and `export` raises; else None."""
+        return "absolute logits" if self.law.absolute else None
+
+    @torch.no_grad()
+    def export(self) -> Export:
+        """The trained softmax for the builder, detached copies.
+
+        Raises InvalidRequest where what was trained is no softmax of h.w + b.
+        """
+        if self.unservable is not None:
+            allowed = "a law that is a softmax of logits; any other cannot be served"
+            raise InvalidRequest("export", self.unservable, allowed)
+        weight, bias = self.full_classes()
+        zeros = weight.new_zeros(self.n_classes)
+        scaled = weight.clone() if self.law.scale is None else weight * self.law.scale
+        return Export(scaled, zeros if bias is None else bias.clone(), self.law.scale is not None)
+
+
+def full_losses(x_BV: Tensor, targets: Targets) -> Tensor:
+    """logits [B, V] -> log-sum-exp less the mean logit of the row's targets [B]."""
+    x_P = x_BV[targets.rows, targets.classes]
+    return x_BV.logsumexp(-1) - targets.sums(x_P * targets.shares(x_P.dtype))
+
+
+def at_least(field: str, got: int, least: int, most: int | None = None) -> None:
+    """Raise InvalidRequest unless got is an int within least .. most."""
+    if not isinstance(got, int) or got < least or (most is not None and got > most):
+        raise InvalidRequest(field, got, f">= {least}" if most is None else f"{least} .. {most}")

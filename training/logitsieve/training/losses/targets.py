@@ -1,0 +1,130 @@
+"""The batch as every loss sees it: rows that count, and the targets of each.
+
+Shape letters: B rows that have a target, D hidden size, V classes, P pairs of a row and a target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Pair p says that classes[p] is a target of row rows[p]; rows ascend, each has one or more.
+
+    rows and classes: int64 [P]. `single`: each row has exactly one, so that rows is 0 .. B-1.
+    """
+
+    rows: Tensor
+    classes: Tensor
+    count: int  # B
+    single: bool
+
+    def of(self, values_B: Tensor) -> Tensor:
+        """values [B, ...] -> those of each pair's row [P, ...]; no copy if single."""
+        return values_B if self.single else values_B.index_select(0, self.rows)
+
+    def shares(self, dtype: torch.dtype) -> Tensor:
+        """1 / the number of targets of the row, for each pair [P]."""
+        if self.single:
+            return torch.ones(self.count, dtype=dtype, device=self.rows.device)
+        return 1 / self.of(torch.bincount(self.rows, minlength=self.count).to(dtype))
+
+    def sums(self, values_P: Tensor) -> Tensor:
+        """values [P] -> their sum over each row's pairs [B]."""
+        if self.single:
+            return values_P
+        return values_P.new_zeros(self.count).index_add_(0, self.rows, values_P)
+
+    def most(self, values_P: Tensor) -> Tensor:
+        """values [P] -> the largest of each row's pairs [B]."""
+        if self.single:
+            return values_P
+        lowest = values_P.new_full((self.count,), -torch.inf)
+        return lowest.scatter_reduce_(0, self.rows, values_P, "amax")
+
+    def slice(self, first: int, last: int) -> Targets:
+        """The targets of rows first .. last-1, renumbered from 0."""
+        if self.single:
+            return Targets(self.rows[: last - first], self.classes[first:last], last - first, True)
+        ends = torch.tensor([first, last], device=self.rows.device)
+        start, stop = torch.searchsorted(self.rows, ends).tolist()
+        rows, classes = self.rows[start:stop] - first, self.classes[start:stop]
+        return Targets(rows, classes, last - first, False)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """hidden [B, D] and targets of the rows that have any; `kept` says which those are.
+
+    kept: bool [R] over the rows of the request, or None where that is all of them.
+    """
+
+    hidden: Tensor
+    targets: Targets
+    kept: Tensor | None
+
+    def spread(self, losses_B: Tensor, shape: torch.Size) -> Tensor:
+        """losses [B] -> [*shape], 0 for rows without a target."""
+        if self.kept is None:
+            return losses_B.view(shape)
+        return losses_B.new_zeros(self.kept.numel()).masked_scatter(self.kept, losses_B).view(shape)
+
+
+def read_batch(
+    hidden: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
+) -> Batch:
+    """hidden [..., D] with target [...], or [..., L] with L targets a row padded by `ignore_index`.
+
+    A target that is named twice in a row counts once. Raises InvalidRequest.
+    """
+    check_hidden(hidden, in_features)
+    several = target.ndim == hidden.ndim
+    expected = hidden.shape[:-1]
+    if tuple(target.shape[: len(expected)]) != tuple(expected) or target.ndim > hidden.ndim:
+        allowed = f"{tuple(expected)}, or one more dimension for several targets a row"
+        raise InvalidRequest("target", f"shape {tuple(target.shape)}", allowed)
+    if target.dtype.is_floating_point or target.dtype == torch.bool or target.dtype.is_complex:
+        raise InvalidRequest("target", target.dtype, "integers")
+    rows = prod(expected)
+    classes_RL = target.reshape(rows, -1).long()
+    there = classes_RL != ignore_index
+    _check_range(classes_RL, there, n_classes, ignore_index)
+    flat = hidden.reshape(rows, in_features)
+    if bool(there.all()) and not several:
+        every = torch.arange(rows, device=target.device)
+        return Batch(flat, Targets(every, classes_RL[:, 0], rows, True), None)
+    kept = there.any(1)
+    full = bool(kept.all())
+    hidden_BD, there, classes = (x if full else x[kept] for x in (flat, there, classes_RL))
+    rows_P, classes_P = there.nonzero()[:, 0], classes[there]
+    if several:
+        pairs = torch.unique(rows_P * n_classes + classes_P)
+        rows_P, classes_P = pairs // n_classes, pairs % n_classes
+    targets = Targets(rows_P, classes_P, len(hidden_BD), not several)
+    return Batch(hidden_BD, targets, None if full else kept)
+
+
+def check_hidden(hidden: Tensor, in_features: int) -> None:
+    """Raise InvalidRequest unless hidden is [..., D], finite, floating, and has a row."""
+    if hidden.ndim < 1 or hidden.shape[-1] != in_features:
+        raise InvalidRequest("hidden", f"shape {tuple(hidden.shape)}", f"[..., {in_features}]")
+    if not hidden.dtype.is_floating_point:
+        raise InvalidRequest("hidden", hidden.dtype, "a floating point type")
+    if hidden.numel() == 0:
+        raise InvalidRequest("hidden", f"shape {tuple(hidden.shape)}", "at least one row")
+    if not bool(torch.isfinite(hidden.detach()).all()):
+        raise InvalidRequest("hidden", "NaN or infinity", "finite numbers")
+
+
+def _check_range(classes: Tensor, there: Tensor, n_classes: int, ignore_index: int) -> None:
+    wrong = there & ((classes < 0) | (classes >= n_classes))
+    if bool(wrong.any()):
+        got = int(classes[wrong][0])
+        raise InvalidRequest("target", got, f"0 .. {n_classes - 1}, or {ignore_index} for none")

@@ -1,0 +1,1 @@
+"""Data structures over the rows of W that follow an optimizer."""

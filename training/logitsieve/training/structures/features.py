@@ -1,0 +1,171 @@
+"""Maps phi with phi(x).phi(y) equal, in the mean or exactly, to a kernel of x and y.
+
+Rawat et al. 2019, Sampled Softmax with Random Fourier Features, section 3; Rahimi, Recht 2007 for
+RFF, Yu et al. 2016 for SORF, Choromanski et al. 2021 (Performers) for positive features.
+
+The first three stand for exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for vectors of norm 1
+and so at least e^{-2 nu}. Shape letters: N vectors, D their size, R random directions, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from logitsieve.api.results import Float32
+from logitsieve.training.kernels.hadamard import random_signs, structured_products
+
+Directions = Callable[[Float32], Float32]
+
+
+class Features(Protocol):
+    """size: F. floor: what the kernel is never below, for the vectors that it is meant for."""
+
+    size: int
+    floor: float
+
+    def __call__(self, vectors: Float32) -> Float32:
+        """phi [N, F] of vectors [N, D]."""
+
+    def state(self) -> dict[str, Float32]:
+        """What was drawn at random, to be kept with what was computed from it."""
+
+    def load(self, state: dict[str, Float32]) -> None:
+        """Take over what `state` gave."""
+
+
+class RandomFourier:
+    """[cos(Omega u), sin(Omega u)] / sqrt(R), rows of Omega from N(0, nu I); F = 2 R.
+
+    With w from N(0, nu I), E cos(w.(x - y)) = exp(-nu |x - y|^2 / 2): the N(0, I / nu) that is
+    printed below eq. 17 belongs to another kernel.
+    """
+
+    def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        normal = generator.standard_normal((directions, dim)) * nu**0.5
+        self.omega = normal.astype(np.float32)
+        self.size, self.floor = 2 * directions, exp(-2 * nu)
+
+    def __call__(self, vectors: Float32) -> Float32:
+        """phi [N, F] of vectors [N, D]."""
+        return _waves(_products(vectors, self.omega))
+
+    def state(self) -> dict[str, Float32]:
+        """Omega [R, D]."""
+        return {"omega": self.omega}
+
+    def load(self, state: dict[str, Float32]) -> None:
+        """Take over what `state` gave."""
+        self.omega = state["omega"]
+
+
+class StructuredFourier:
+    """As RandomFourier, with structured orthogonal directions: O(R log D) a vector, less error.
+
+    All directions of a block have one norm, sqrt(P): the kernel has a bias that falls with D.
+    """
+
+    def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
+        width = random_signs(1, dim, np.random.default_rng(0)).shape[2]
+        blocks = -(-directions // width)
+        self.signs = random_signs(blocks, dim, np.random.default_rng(seed))
+        self.directions, self.stretch = directions, np.float32(nu**0.5)
+        self.size, self.floor = 2 * directions, exp(-2 * nu)
+
+    def __call__(self, vectors: Float32) -> Float32:
+        """phi [N, F] of vectors [N, D]."""
+        blocks, _, width = self.signs.shape
+        products = np.empty((len(vectors), blocks * width), np.float32)
+        structured_products(np.ascontiguousarray(vectors), self.signs, products)
+        return _waves(products[:, : self.directions] * self.stretch)
+
+    def state(self) -> dict[str, Float32]:
+        """Signs [blocks, 3, P]."""
+        return {"signs": self.signs}
+
+    def load(self, state: dict[str, Float32]) -> None:
+        """Take over what `state` gave."""
+        self.signs = state["signs"]
+
+
+class PositiveFeatures:
+    """exp(w.u - nu |u|^2) / sqrt(R), rows w from N(0, nu I); F = R, and no sum is ever negative.
+
+    E exp(w.(x + y)) = exp(nu |x + y|^2 / 2), so the product's mean is exp(-nu |x - y|^2 / 2).
+    """
+
+    def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
+        self._fourier = RandomFourier(dim, directions, nu, seed)
+        self.nu = nu
+        self.size, self.floor = directions, exp(-2 * nu)
+
+    def __call__(self, vectors: Float32) -> Float32:
+        """phi [N, F] of vectors [N, D]."""
+        powers = _products(vectors, self._fourier.omega)
+        powers -= np.float32(self.nu) * (vectors**2).sum(1, keepdims=True)
+        phi: Float32 = np.exp(powers, out=powers)
+        phi *= np.float32(self.size**-0.5)
+        return phi
+
+    def state(self) -> dict[str, Float32]:
+        """Omega [R, D]."""
+        return self._fourier.state()
+
+    def load(self, state: dict[str, Float32]) -> None:
+        """Take over what `state` gave."""
+        self._fourier.load(state)
+
+
+class QuadraticFeatures:
+    """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j, i < j twice, and 1.
+
+    u u^T is symmetric, so D (D + 1) / 2 + 1 features do, half of the paper's D^2 + 1.
+    """
+
+    def __init__(self, dim: int, alpha: float) -> None:
+        self.rows, self.columns = np.triu_indices(dim)
+        twice = np.where(self.rows < self.columns, 2.0, 1.0)
+        self.factors = np.sqrt(alpha * twice).astype(np.float32)
+        self.size, self.floor = len(self.rows) + 1, 1.0
+
+    def __call__(self, vectors: Float32) -> Float32:
+        """phi [N, F] of vectors [N, D]."""
+        phi = np.ones((len(vectors), self.size), np.float32)
+        phi[:, :-1] = vectors[:, self.rows] * vectors[:, self.columns] * self.factors
+        return phi
+
+    def state(self) -> dict[str, Float32]:
+        """Nothing was drawn."""
+        return {}
+
+    def load(self, state: dict[str, Float32]) -> None:
+        """Nothing to take over."""
+
+
+def _products(vectors: Float32, omega: Float32) -> Float32:
+    """vectors @ omega.T by torch: its threads are those that the user chose."""
+    product: Float32 = (torch.from_numpy(vectors) @ torch.from_numpy(omega).T).numpy()
+    return product
+
+
+def _waves(angles: Float32) -> Float32:
+    """[cos, sin] / sqrt(R) of angles [N, R]."""
+    count = angles.shape[1]
+    phi = np.empty((len(angles), 2 * count), np.float32)
+    np.cos(angles, out=phi[:, :count])
+    np.sin(angles, out=phi[:, count:])
+    phi *= np.float32(count**-0.5)
+    return phi
+
+
+# What `features` of RFSoftmax may be.
+FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
+    "structured": StructuredFourier,
+    "fourier": RandomFourier,
+    "positive": PositiveFeatures,
+}

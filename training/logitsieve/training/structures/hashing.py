@@ -1,0 +1,174 @@
+"""Hash families over the rows of W: SimHash with dense or structured hyperplanes, and DWTA.
+
+Rows are hashed as [w; b / beta; what the norm lacks of M] / M (_base/reduction.py), contexts as
+[h; beta; 0]: beta is 1 here, and M the row's own norm unless the tables are for inner products.
+
+Shape letters: N vectors, D hidden size, X = D + 2, L tables, K hashes a table, E pairs of a query
+and a row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from math import ceil, log2
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Float64, Int32, Int64
+from logitsieve.heads._base.hashing import draw_planes, hash_vectors
+from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
+from logitsieve.training.kernels.angles import simhash_agreements
+from logitsieve.training.kernels.dwta import (
+    draw_windows,
+    dwta_agreements,
+    dwta_codes,
+    rank_rows,
+    window_chances,
+)
+from logitsieve.training.kernels.hadamard import random_signs, structured_products
+from logitsieve.training.kernels.signs import codes_of_products
+from logitsieve.training.losses.loss import at_least
+
+LARGEST_TABLES = 4096
+
+
+class Hashing(ABC):
+    """L tables of 2^bits buckets; `drawn` is what was drawn at random for them."""
+
+    tables: int
+    hashes: int  # K, each of which has to agree for a common bucket
+    bits: int
+    drawn: np.ndarray
+
+    @abstractmethod
+    def codes(self, vectors_NX: Float32) -> Int32:
+        """int32 [N, L]: the bucket of each lifted vector in each table."""
+
+    @abstractmethod
+    def kept(self, vectors_NX: Float32) -> np.ndarray:
+        """What `agreements` needs to know of each vector, [N, ...]."""
+
+    @abstractmethod
+    def agreements(
+        self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
+    ) -> Float64:
+        """float64 [E]: the probability that one hash of a query and of each of its rows agree.
+
+        Over the draw of the hash; queries and rows are as `kept` gives them, pairs are CSR.
+        """
+
+    def chances(self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32) -> Float64:
+        """float64 [E]: that they share a bucket in any table, 1 - (1 - p^K)^L."""
+        common = self.agreements(queries, rows, offsets, ids) ** self.hashes
+        with np.errstate(divide="ignore"):
+            chances: Float64 = -np.expm1(self.tables * np.log1p(-common))
+        return chances
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What was drawn."""
+        return {"drawn": torch.from_numpy(self.drawn)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what was drawn; raises InvalidRequest if it is not of the same shape."""
+        drawn = state["drawn"].cpu().numpy()
+        if drawn.shape != self.drawn.shape:
+            got, allowed = f"hashes of shape {drawn.shape}", f"{self.drawn.shape}"
+            raise InvalidRequest("state_dict", got, allowed)
+        self.drawn = np.ascontiguousarray(drawn)
+
+
+class SimHash(Hashing):
+    """Sides of random hyperplanes. papers/003 equation 3: agree with probability 1 - angle / pi."""
+
+    def __init__(self, dim: int, *, tables: int, bits: int, seed: int) -> None:
+        at_least("tables", tables, 1, LARGEST_TABLES)
+        at_least("bits", bits, 1, LARGEST_BITS)
+        self.tables, self.hashes, self.bits = tables, bits, bits
+        self.drawn = self._draw(dim, seed)
+
+    def _draw(self, dim: int, seed: int) -> np.ndarray:
+        return draw_planes(self.tables, self.bits, dim, seed)
+
+    def codes(self, vectors_NX: Float32) -> Int32:
+        """One matrix product."""
+        return hash_vectors(vectors_NX, self.drawn, torch.get_num_threads())
+
+    def kept(self, vectors_NX: Float32) -> np.ndarray:
+        """The vectors, at length 1.
+
+        Vectors of zeros are in one bucket, where any other is with probability 2^-bits: as if they
+        had a direction of their own. It is the last one, in which rows and contexts are zero.
+        """
+        norms = np.linalg.norm(vectors_NX, axis=1, keepdims=True)
+        kept: np.ndarray = vectors_NX / np.where(norms > 0, norms, 1)
+        kept[norms[:, 0] == 0, -1] = 1
+        return kept
+
+    def agreements(
+        self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
+    ) -> Float64:
+        """By the angle between them."""
+        out = np.empty(ids.size)
+        simhash_agreements(queries, rows, offsets, ids, out)
+        return out
+
+
+class StructuredSimHash(SimHash):
+    """SimHash with hyperplanes sqrt(P) H D1 H D2 H D3 (hadamard.py): O(X log X) for X products.
+
+    Hyperplanes of one block are orthogonal, not independent: agreements are those of SimHash, the
+    chance of a common bucket is that only nearly.
+    """
+
+    def _draw(self, dim: int, seed: int) -> np.ndarray:
+        size = 1 << ceil(log2(dim + 2))
+        blocks = ceil(self.tables * self.bits / size)
+        return random_signs(blocks, size, np.random.default_rng([seed, self.bits]))
+
+    def codes(self, vectors_NX: Float32) -> Int32:
+        """Three transforms for each block of P hyperplanes."""
+        blocks, _, size = self.drawn.shape
+        products = np.empty((len(vectors_NX), blocks * size), np.float32)
+        structured_products(vectors_NX, self.drawn, products)
+        codes = np.empty((len(vectors_NX), self.tables), np.int32)
+        codes_of_products(products, self.bits, codes)
+        return codes
+
+
+class DWTA(Hashing):
+    """Largest coordinates of random windows (training/kernels/dwta.py), over w and h alone.
+
+    The chance of a common bucket is exact for vectors without zeros; where a whole window is zero
+    it is that of the window whose winner is taken.
+    """
+
+    def __init__(self, dim: int, *, tables: int, hashes: int, window: int, seed: int) -> None:
+        at_least("tables", tables, 1, LARGEST_TABLES)
+        if window < 2 or window & (window - 1) or window > dim:
+            raise InvalidRequest("window", window, f"2, 4, 8, ... up to {dim}, the hidden size")
+        at_least("hashes", hashes, 1, LARGEST_BITS // int(log2(window)))
+        self.tables, self.hashes, self.bits = tables, hashes, hashes * int(log2(window))
+        self.drawn = draw_windows(tables, hashes, window, dim, seed)
+        self.dim = dim
+        self._chances = window_chances(dim, window)
+
+    def codes(self, vectors_NX: Float32) -> Int32:
+        """K L m comparisons a vector."""
+        codes = np.empty((len(vectors_NX), self.tables), np.int32)
+        dwta_codes(np.ascontiguousarray(vectors_NX[:, : self.dim]), self.drawn, codes)
+        return codes
+
+    def kept(self, vectors_NX: Float32) -> np.ndarray:
+        """Ranks, uint16 [N, D]."""
+        return rank_rows(vectors_NX[:, : self.dim])
+
+    def agreements(
+        self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
+    ) -> Float64:
+        """By how many coordinates are below each in both."""
+        out = np.empty(ids.size)
+        dwta_agreements(queries, rows, self._chances, offsets, ids, out)
+        return out

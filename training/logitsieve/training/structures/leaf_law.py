@@ -1,0 +1,102 @@
+"""Which class of a leaf is drawn for a whole batch: in proportion to the mean of its probabilities.
+
+A leaf that was drawn gives class j with a probability in proportion to
+
+    sum over the rows b of e^{x_bj} / Z^_b,
+
+the batch's own softmax within the leaf if Z^_b is row b's normaliser. Any Z^_b makes a right law,
+as long as it does not depend on what is drawn within: given the leaves, draws within them are
+independent, and each candidate is counted with the probability that it really had. Z^_b is the
+importance-sampled sum over some of the leaves drawn, plus the target's e^x, so that a row that is
+sure of itself does not count for more than it should.
+
+Shape letters: B rows, D hidden size, L' different leaves, n classes a leaf, M draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from logitsieve.kernels.simd.lanes import cpu_has
+from logitsieve.training.autograd.classes import Law
+from logitsieve.training.autograd.rows import read_rows
+from logitsieve.training.losses.targets import Targets
+
+ROWS_AT_ONCE = 2048  # rows of W whose logits for the whole batch are held at once
+LEAVES_OF_ESTIMATE = 32  # leaves that Z^ is estimated from
+HALF_IS_QUICK = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
+FURTHEST = 60.0  # e^60 and e^-60 bound what a row can add: float32 holds sums of them
+
+
+@dataclass(frozen=True)
+class LeafLaw:
+    """hidden [B, D] as logits are made of, the targets, and the weights as they are now."""
+
+    hidden: Tensor
+    targets: Targets
+    weight: Tensor
+    law: Law
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the law is computed in: it need not be exact, only be what is drawn by."""
+        quick = HALF_IS_QUICK and self.hidden.device.type == "cpu"
+        single = self.hidden.dtype == torch.float32
+        return torch.bfloat16 if quick and single else self.hidden.dtype
+
+    def probabilities(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
+        """float64 [L', n]: the law within each leaf, of members [L', n], V for none.
+
+        leaf_of_draw [M]: the place in `members` of each draw's leaf; log_q [M]: of that leaf.
+        """
+        log_z_B = self._log_normalisers(members, leaf_of_draw, log_q)
+        n = members.shape[1]
+        parts = [
+            self._logits(part, log_z_B)
+            .clamp_(-FURTHEST, FURTHEST)
+            .exp_()
+            .sum(1, dtype=torch.float64)
+            for part in torch.split(members, max(ROWS_AT_ONCE // n, 1))
+        ]
+        masses = torch.cat(parts).view(-1, n)
+        masses.masked_fill_(members == len(self.weight), 0.0)
+        return masses / masses.sum(1, keepdim=True)
+
+    def _log_normalisers(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
+        """log Z^ [B]."""
+        every = -(-len(log_q) // LEAVES_OF_ESTIMATE)
+        leaves, log_q = leaf_of_draw[::every], log_q[::every]
+        some = members[leaves]
+        zeros_B = self.hidden.new_zeros(len(self.hidden))
+        x_B = self._logits(some, zeros_B).to(self.hidden.dtype).view(*some.shape, -1)
+        x_B.masked_fill_((some == len(self.weight))[..., None], -torch.inf)
+        x_B -= (log_q + torch.tensor(float(len(log_q))).log()).to(x_B)[:, None, None]
+        return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), self._target_logits())
+
+    def _target_logits(self) -> Tensor:
+        """The largest logit [B] of the rows' targets."""
+        rows = self._read(self.targets.classes)
+        x_P = (self.targets.of(self.hidden) * rows).sum(-1)
+        return self.targets.most(x_P.abs_() if self.law.absolute else x_P)
+
+    def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
+        """x - log Z^ [L' n, B] in the law's precision; for places without a class some number."""
+        ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
+        rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden.T.to(self.dtype)
+        if self.law.absolute:
+            return (rows @ hidden_DB).abs_().sub_(log_z_B.to(self.dtype))
+        return torch.addmm(-log_z_B.to(self.dtype), rows, hidden_DB)
+
+    def _read(self, ids: Tensor) -> Tensor:
+        return read_rows(self.weight, None, ids, self.law, self.hidden.dtype).classes
+
+
+def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """int64 [M]: for each row of probabilities [M, n] a place with mass, by inversion."""
+    sums = probabilities.cumsum(-1)
+    below = sums <= (uniforms * sums[:, -1])[:, None]
+    last = probabilities.shape[1] - 1 - (probabilities.flip(-1) > 0).to(torch.uint8).argmax(-1)
+    return torch.minimum(below.sum(-1), last)

@@ -1,0 +1,216 @@
+"""Hash tables over the rows of W that follow the rows as they are trained.
+
+Rows are moved when `update` is told that they changed, in constant time for each table. Between
+updates the tables are stale: what is found is then found by old rows. Losses that compute the
+logits of what is found anew stay right; those that weigh by the chance of being found need the rows
+as they were hashed, which `keep` has kept.
+
+Shape letters: B rows of a batch, D hidden size, X = D + 2, V classes, L tables, C buckets a table,
+M targets of a row, U rows that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.heads._base.reduction import HEADROOM, lift
+from logitsieve.training.autograd.rng import Step
+from logitsieve.training.autograd.scratch import Scratch
+from logitsieve.training.kernels.buckets import fill_tables, move_rows, pool_size
+from logitsieve.training.kernels.lookup import look_up, look_up_together
+from logitsieve.training.structures.hashing import Hashing
+
+AT_ONCE = 1 << 11  # rows that are lifted and hashed at once: few enough to stay in the caches
+LARGEST_POOLS = 2**31 - 1
+
+
+class HashTables:
+    """The buckets of every row (a proposal.Structure). mips: hash for h.w + b, not for the angle.
+
+    keep: remember the rows as they were hashed, for `Hashing.chances`; V rows more.
+    """
+
+    def __init__(
+        self, n_classes: int, hashing: Hashing, *, mips: bool = False, keep: bool = False
+    ) -> None:
+        self.hashing = hashing
+        self.mips = mips
+        self.keep = keep
+        self.n_classes = n_classes
+        self.buckets = 1 << hashing.bits
+        pool = pool_size(n_classes, self.buckets)
+        if hashing.tables * pool > LARGEST_POOLS:
+            allowed = f"at most {LARGEST_POOLS // pool} tables of so many classes and buckets"
+            raise InvalidRequest("tables", hashing.tables, allowed)
+        tables = hashing.tables
+        self.codes = np.zeros((n_classes, tables), np.int32)
+        self.places = np.zeros((n_classes, tables), np.int32)
+        self.pools = np.zeros(tables * pool, np.int32)
+        self.extents = np.zeros((tables * self.buckets, 3), np.int32)
+        self.ends = np.zeros(tables, np.int32)
+        self.largest = 0.0  # M, where inner products are hashed for
+        self.kept: np.ndarray | None = None
+        self.scratch = Scratch()
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Hash all rows; O(V (X L bits + L))."""
+        if self.mips:
+            norms = (_norms(*_read(weight, bias, part)) for part in self._parts())
+            self.largest = HEADROOM * max(float(norm.max()) for norm in norms) or 1.0
+        for part in self._parts():
+            vectors = self._lifted(*_read(weight, bias, part))
+            self.codes[part] = self.hashing.codes(vectors)
+            self._remember(part, vectors)
+        self._fill()
+
+    def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """Hash rows [U] anew and move those that have other buckets. A row over M: all anew."""
+        rows_U = rows.cpu().numpy()
+        for start in range(0, len(rows_U), AT_ONCE):
+            part = rows_U[start : start + AT_ONCE]
+            weight_UD, bias_U = _read(weight, bias, torch.from_numpy(part))
+            if self.mips and _norms(weight_UD, bias_U).max() > self.largest:
+                self.rebuild(weight, bias)
+                return
+            vectors = self._lifted(weight_UD, bias_U)
+            move_rows(
+                part,
+                self.hashing.codes(vectors),
+                self.codes,
+                self.places,
+                self.pools,
+                self.extents,
+                self.ends,
+            )
+            self._remember(part, vectors)
+
+    def of_contexts(self, hidden_BD: Tensor) -> tuple[Int32, Float32]:
+        """buckets int32 [B, L] of hidden rows, and the vectors [B, X] that were hashed."""
+        hidden = hidden_BD.detach().to("cpu", torch.float32).numpy()
+        vectors = np.empty((len(hidden), hidden.shape[1] + 2), np.float32)
+        vectors[:, :-2], vectors[:, -2], vectors[:, -1] = hidden, 1, 0
+        return self._numbered(self.hashing.codes(vectors)), vectors
+
+    def of_classes(self, ids_B: Int64) -> Int32:
+        """buckets int32 [B, L] that classes are in, by their rows as hashed."""
+        return self._numbered(self.codes[ids_B])
+
+    def look_up(
+        self, buckets_BL: Int32, targets_BM: Int64, limit: int, random: Step, *, fair: bool = False
+    ) -> tuple[Int64, Int32, Int64]:
+        """CSR (offsets, ids) of what each row finds, at most `limit`, and how many there were [B].
+
+        Without the row's targets (padded by -1). Of too many those found by most tables are kept,
+        or a uniform sample if `fair`.
+        """
+        found: tuple[Int64, Int32, Int64] = look_up(
+            buckets_BL,
+            self.extents,
+            self.pools,
+            targets_BM,
+            limit,
+            fair,
+            np.uint64(random.key),
+            np.uint64(random.step),
+            self.scratch.zeros("counts", self.n_classes, np.uint16),
+            self.scratch.zeros("found", self.n_classes + 1, np.int32),
+        )
+        return found
+
+    def look_up_together(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
+        """The ids, at most `limit`, that most pairs of a row and a table find; no row's targets."""
+        ids: Int32 = look_up_together(
+            buckets_BL,
+            self.extents,
+            self.pools,
+            targets_BM,
+            limit,
+            self.scratch.zeros("votes", self.n_classes, np.int32),
+            self.scratch.zeros("found", self.n_classes + 1, np.int32),
+            self.scratch.zeros("visits", len(self.extents), np.int32),
+        )
+        return ids
+
+    def state_dict(self) -> dict[str, object]:
+        """Codes, what was drawn and what was kept; the order inside buckets is not."""
+        state: dict[str, object] = {
+            "codes": torch.from_numpy(self.codes.astype(np.uint16).view(np.int16)),
+            "largest": self.largest,
+            "hashing": self.hashing.state_dict(),
+        }
+        if self.kept is not None:
+            state["kept"] = torch.from_numpy(_signed(self.kept).copy())
+        return state
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over another's tables; raises InvalidRequest if they are of another shape."""
+        codes, hashing, largest = state["codes"], state["hashing"], state["largest"]
+        assert isinstance(codes, Tensor)
+        assert isinstance(hashing, dict)
+        assert isinstance(largest, float)
+        if codes.shape != self.codes.shape:
+            got, allowed = f"codes of shape {tuple(codes.shape)}", f"{self.codes.shape}"
+            raise InvalidRequest("state_dict", got, allowed)
+        self.hashing.load_state_dict(hashing)
+        self.codes[:] = codes.cpu().numpy().view(np.uint16)
+        self.largest = largest
+        if self.keep:
+            kept = state.get("kept")
+            if not isinstance(kept, Tensor):
+                raise InvalidRequest("state_dict", "tables without their rows", "those with them")
+            array = kept.cpu().numpy()
+            self.kept = array.view(np.uint16).copy() if array.dtype == np.int16 else array.copy()
+        self._fill()
+
+    def _fill(self) -> None:
+        fill_tables(self.codes, self.places, self.pools, self.extents, self.ends)
+
+    def _parts(self) -> Iterator[slice]:
+        for start in range(0, self.n_classes, AT_ONCE):
+            yield slice(start, min(start + AT_ONCE, self.n_classes))
+
+    def _numbered(self, codes_BL: Int32) -> Int32:
+        return codes_BL + np.arange(self.hashing.tables, dtype=np.int32) * self.buckets
+
+    def _lifted(self, weight_UD: Float32, bias_U: Float32) -> Float32:
+        """float32 [U, X] of length 1."""
+        norms = _norms(weight_UD, bias_U)
+        norms = np.where(norms > 0, norms, 1)
+        largest = np.full_like(norms, self.largest) if self.mips else norms
+        vectors = np.empty((len(weight_UD), weight_UD.shape[1] + 2), np.float32)
+        lift(weight_UD, bias_U, norms, largest, vectors)
+        return vectors
+
+    def _remember(self, rows: slice | Int64, vectors_UX: Float32) -> None:
+        if not self.keep:
+            return
+        kept = self.hashing.kept(vectors_UX)
+        if self.kept is None:
+            self.kept = np.zeros((self.n_classes, kept.shape[1]), kept.dtype)
+        self.kept[rows] = kept
+
+
+def _read(weight: Tensor, bias: Tensor | None, rows: Tensor | slice) -> tuple[Float32, Float32]:
+    """Rows of weight [U, D] and bias [U] (zeros for none) as float32 on the CPU."""
+    weight_UD = weight.detach()[rows].to("cpu", torch.float32).numpy()
+    if bias is None:
+        return weight_UD, np.zeros(len(weight_UD), np.float32)
+    return weight_UD, bias.detach()[rows].view(-1).to("cpu", torch.float32).numpy()
+
+
+def _norms(weight_UD: Float32, bias_U: Float32) -> np.ndarray:
+    """float64 [U]: ||[w; b]||."""
+    squares = np.einsum("ud,ud->u", weight_UD, weight_UD, dtype=np.float64)
+    norms: np.ndarray = np.sqrt(squares + bias_U.astype(np.float64) ** 2)
+    return norms
+
+
+def _signed(array: np.ndarray) -> np.ndarray:
+    """uint16 as int16, which every version of torch can save."""
+    return array.view(np.int16) if array.dtype == np.uint16 else array

@@ -1,0 +1,249 @@
+"""The kernel tree as a structure that follows the weights: rebuilt, updated, asked for draws.
+
+Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; training/kernels/tree.py
+says how it is stored. Draws within a leaf go by e^logit of the weights as they are now, so only the
+branches are as old as the last update; the probabilities given are those really used.
+
+Shape letters: V classes, D their size, F features, L leaves, n classes a leaf, Q queries, M draws
+of each, P pairs of a query and an excluded class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.training.autograd.classes import Law
+from logitsieve.training.kernels.leaves import draw_in_leaves
+from logitsieve.training.kernels.tree import add_to_paths, descend
+from logitsieve.training.structures.features import Features
+
+AT_ONCE = 1 << 22  # features that are held at once while rows are added
+# Updates of float32 sums before they are computed anew. Each rounds a sum once: after so many the
+# error of a sum is some 1e-5 of it.
+REBUILD_AFTER = 10_000
+NO_NUMBERS: Float64 = np.empty((0, 0))
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Query r never draws ids[offsets[r] : offsets[r+1]], different ones, ascending."""
+
+    offsets: Int64
+    ids: Int64
+
+    @staticmethod
+    def nothing(queries: int) -> Excluded:
+        """For so many queries that may draw everything."""
+        return Excluded(np.zeros(queries + 1, np.int64), np.empty(0, np.int64))
+
+    @staticmethod
+    def of(rows: Tensor, classes: Tensor, queries: int, n_classes: int) -> Excluded:
+        """The classes [P] that rows [P] name, each once a row."""
+        pairs = np.unique((rows * n_classes + classes).cpu().numpy())
+        counts = np.bincount(pairs // n_classes, minlength=queries)
+        return Excluded(np.concatenate([[0], np.cumsum(counts)]), pairs % n_classes)
+
+    def owners(self) -> Int64:
+        """The query of each id."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+@dataclass(frozen=True)
+class Queries:
+    """phi [Q, F] of contexts, or sums of such; no class has a mass below floors [Q]."""
+
+    phi: Float32
+    floors: Float64
+
+
+class KernelTree:
+    """Sums of phi over the classes below each branch: proposal.Structure.
+
+    Of each row what was added is kept, so that it can be taken away again: the row itself, in half
+    precision where rows are normalised (phi is that of the rounded row, so nothing is lost).
+    """
+
+    def __init__(
+        self, features: Features, in_features: int, n_classes: int, law: Law, leaf: int
+    ) -> None:
+        self.features, self.law, self.classes = features, law, n_classes
+        self.leaves = 1 << max(0, (-(-n_classes // leaf) - 1).bit_length())
+        self.per_leaf = -(-n_classes // self.leaves)
+        self.sums: Float32 = np.zeros((self.leaves, features.size), np.float32)
+        kept = torch.float32 if law.scale is None else torch.float16
+        self.rows = torch.zeros(n_classes, in_features, dtype=kept)
+        self.updates = 0
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Sum all rows of weight [V, D] anew: O(V F)."""
+        self.sums[:] = 0
+        self.updates = 0
+        for first, last in self._parts(self.classes):
+            self.rows[first:last] = self._as_kept(weight[first:last])
+            self._add(np.arange(first, last), self._phi_of_kept(slice(first, last)))
+
+    def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """Move the sums above rows [N], ascending, each once: O(N F log L)."""
+        self.updates += 1
+        if self.updates >= REBUILD_AFTER:
+            self.rebuild(weight, bias)
+            return
+        for first, last in self._parts(len(rows)):
+            moved = rows[first:last]
+            own = moved.cpu()
+            before = self._phi_of_kept(own)
+            self.rows[own] = self._as_kept(weight.index_select(0, moved))
+            self._add(own.numpy(), self._phi_of_kept(own) - before)
+
+    def queries(self, vectors: Tensor) -> Queries:
+        """Those of contexts [Q, D], one each."""
+        phi = self.features(as_numpy(vectors))
+        return Queries(phi, np.full(len(phi), self.features.floor))
+
+    def mixture(self, queries: Queries) -> Queries:
+        """One query, whose law is the mean of the laws of all: sum of phi / (root mass)."""
+        least = queries.floors * self.classes
+        shares = 1 / np.maximum((queries.phi @ self.sums[0]).astype(np.float64), least)
+        shares /= shares.max()  # only their ratios count, and 1 / least may exceed float32
+        phi = (shares.astype(np.float32) @ queries.phi)[None]
+        return Queries(phi, np.array([(queries.floors * shares).sum()]))
+
+    def draw_leaves(
+        self, queries: Queries, excluded: Excluded, uniforms: Float64
+    ) -> tuple[Int64, Float64]:
+        """(leaves, log q) [Q, M] of as many draws as there are uniforms [Q, M]; leaves ascend.
+
+        Leaf -1 and log q = -inf where all classes are excluded.
+        """
+        leaves = np.empty(uniforms.shape, np.int64)
+        ordered = np.sort(uniforms, axis=1)
+        return leaves, self._descend(queries, excluded, ordered, leaves)
+
+    def draw(
+        self,
+        queries: Queries,
+        excluded: Excluded,
+        hidden: Float32,
+        weight: Tensor,
+        uniforms: Float64,
+    ) -> tuple[Int64, Float64]:
+        """(ids, log q) [Q, M] for hidden [Q, D] as logits are made of; uniforms [2, Q, M].
+
+        Id -1 and log q = -inf where all classes are excluded.
+        """
+        leaves, log_q = self.draw_leaves(queries, excluded, uniforms[0])
+        ids = np.empty_like(leaves)
+        self._within(excluded, hidden, weight, uniforms[1], leaves, ids, log_q)
+        return ids, log_q
+
+    def log_q(
+        self, queries: Queries, excluded: Excluded, hidden: Float32, weight: Tensor, ids: Int64
+    ) -> Float64:
+        """The log-probability [Q, M] that a draw of each query is each of ids [M], ascending."""
+        each = np.tile(ids, (len(hidden), 1))
+        leaves = each // self.per_leaf
+        log_q = self._descend(queries, excluded, None, leaves)
+        self._within(excluded, hidden, weight, None, leaves, each, log_q)
+        return log_q
+
+    def members(self, leaves: Tensor) -> Tensor:
+        """ids [L', n] of the classes of leaves [L']; V where a leaf is short of a class."""
+        ids = leaves[:, None] * self.per_leaf + torch.arange(self.per_leaf, device=leaves.device)
+        return ids.clamp_(max=self.classes)
+
+    def state_dict(self) -> dict[str, object]:
+        """Sums [L, F], rows [V, D] as added, what the features drew, updates since the rebuild."""
+        drawn = {name: torch.from_numpy(values) for name, values in self.features.state().items()}
+        sums = torch.from_numpy(self.sums)
+        return {"sums": sums, "rows": self.rows, "features": drawn, "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over what state_dict gave; raises InvalidRequest if it is of another shape."""
+        if (got := _shapes(state)) != (own := _shapes(self.state_dict())):
+            raise InvalidRequest("state_dict", f"a tree of {got}", f"{own}")
+        sums, rows, drawn, updates = (state[key] for key in ("sums", "rows", "features", "updates"))
+        assert isinstance(sums, Tensor)
+        assert isinstance(rows, Tensor)
+        assert isinstance(drawn, dict)
+        assert isinstance(updates, int)
+        self.sums[:] = sums.cpu().numpy()
+        self.rows.copy_(rows)
+        self.features.load({name: values.cpu().numpy().copy() for name, values in drawn.items()})
+        self.updates = updates
+
+    def _parts(self, count: int) -> list[tuple[int, int]]:
+        step = max(AT_ONCE // self.features.size, 1)
+        return [(first, min(first + step, count)) for first in range(0, count, step)]
+
+    def _as_kept(self, weight: Tensor) -> Tensor:
+        rows = weight.detach().cpu().float()
+        if self.law.scale is not None:
+            rows = functional.normalize(rows, dim=-1)
+        return rows.to(self.rows.dtype)
+
+    def _phi_of_kept(self, rows: Tensor | slice) -> Float32:
+        return self.features(self.rows[rows].float().numpy())
+
+    def _add(self, rows: Int64, changes: Float32) -> None:
+        add_to_paths(self.sums, rows // self.per_leaf, changes)
+
+    def _descend(
+        self, queries: Queries, excluded: Excluded, uniforms: Float64 | None, leaves: Int64
+    ) -> Float64:
+        phi_of_excluded = self._phi_of_kept(torch.from_numpy(excluded.ids))
+        of_query = queries.phi[excluded.owners()]
+        masses = np.einsum("pf,pf->p", of_query, phi_of_excluded).astype(np.float64)
+        log_q = np.empty(leaves.shape)
+        descend(
+            self.sums, self.classes, self.per_leaf, queries.phi, queries.floors, excluded.offsets,
+            excluded.ids, masses, uniforms is None, NO_NUMBERS if uniforms is None else uniforms,
+            leaves, log_q,
+        )  # fmt: skip
+        return log_q
+
+    def _within(
+        self,
+        excluded: Excluded,
+        hidden: Float32,
+        weight: Tensor,
+        uniforms: Float64 | None,
+        leaves: Int64,
+        ids: Int64,
+        log_q: Float64,
+    ) -> None:
+        matrix, starts = self._rows_of(leaves, weight)
+        draw_in_leaves(
+            matrix, starts, self.classes, self.per_leaf, self.law.scale is not None,
+            self.law.absolute, hidden, excluded.offsets, excluded.ids, uniforms is None,
+            NO_NUMBERS if uniforms is None else uniforms, leaves, ids, log_q,
+        )  # fmt: skip
+
+    def _rows_of(self, leaves: Int64, weight: Tensor) -> tuple[Float32, Int64]:
+        """A matrix that has the rows of the leaves, and where each leaf's rows begin in it."""
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous():
+            return weight.numpy(), leaves * self.per_leaf
+        different, places = np.unique(leaves.clip(min=0), return_inverse=True)
+        ids = self.members(torch.from_numpy(different)).clamp(max=self.classes - 1)
+        rows = weight.index_select(0, ids.view(-1).to(weight.device))
+        return as_numpy(rows), places.reshape(leaves.shape) * self.per_leaf
+
+
+def _shapes(state: dict[str, object]) -> dict[str, tuple[int, ...]]:
+    """Those of a tree's sums, of its rows and of what its features drew."""
+    drawn = state["features"]
+    assert isinstance(drawn, dict)
+    named = {"sums": state["sums"], "rows": state["rows"], **drawn}
+    return {name: tuple(each.shape) for name, each in named.items() if isinstance(each, Tensor)}
+
+
+def as_numpy(values: Tensor) -> Float32:
+    """float32 on the CPU, contiguous."""
+    array: Float32 = values.detach().cpu().float().contiguous().numpy()
+    return array

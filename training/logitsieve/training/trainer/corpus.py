@@ -1,0 +1,129 @@
+"""Text as int32 ids on disk, encoded once and mapped ever after.
+
+The text is read once: each word gets a number when it is first met, and the numbers are exchanged
+for ids when it is known which words are frequent. What is held out has no say in that.
+
+Shape letters: N words of a text, U different words, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Int32, Int64
+from logitsieve.training.trainer.text import read_words
+from logitsieve.training.trainer.vocabulary import Vocabulary
+from logitsieve.utils.options import Progress, no_progress
+
+FOLDER, SCRATCH = "corpus", ".tmp-corpus"
+PIECE = 1 << 22  # words looked at or exchanged at once
+
+
+class Corpus(NamedTuple):
+    """Mapped ids to train on and to judge by, and how often each class occurs in the former."""
+
+    train: Int32  # [N]
+    valid: Int32  # [N']
+    counts: Int64  # [V]
+    vocabulary: Vocabulary
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """What `encode` left in the run's folder."""
+        train, valid, counts = (
+            np.load(folder / FOLDER / f"{name}.npy", mmap_mode="r")
+            for name in ("train", "valid", "counts")
+        )
+        return cls(train, valid, counts, Vocabulary.load(folder))
+
+
+def encode(
+    folder: Path,
+    text: Path,
+    valid: Path | None,
+    *,
+    size: int,
+    valid_share: float,
+    progress: Progress = no_progress,
+) -> Corpus:
+    """Write `corpus/` and `vocab.txt`, of at most `size` words, into a run's folder.
+
+    Without a file `valid` the last `valid_share` of the text is held out. 8 bytes a word on disk
+    while it runs, 4 afterwards. `corpus/` appears at once when all is written.
+    """
+    scratch = folder / SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed
+    scratch.mkdir()
+    try:
+        numbers: dict[str, int] = defaultdict(count().__next__)
+        train = _number(text, "text", scratch, numbers, progress)
+        if valid is None:
+            border = len(train) - round(valid_share * len(train))
+            train, held_out = train[:border], train[border:]
+        else:
+            held_out = _number(valid, "valid", scratch, numbers, progress)
+        vocabulary, ids_U = _chosen(train, numbers, size)
+        counts = np.zeros(len(vocabulary), np.int64)
+        for name, numbered in (("train", train), ("valid", held_out)):
+            _exchange(numbered, ids_U, scratch / f"{name}.npy", progress)
+        for ids in _pieces(np.load(scratch / "train.npy", mmap_mode="r")):
+            counts += np.bincount(ids, minlength=len(counts))
+        np.save(scratch / "counts.npy", counts)
+        vocabulary.save(folder)
+        for path in scratch.glob("*.numbers"):
+            path.unlink()
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        scratch.rename(folder / FOLDER)
+    except BaseException:
+        shutil.rmtree(scratch)
+        raise
+    return Corpus.open(folder)
+
+
+def _number(
+    path: Path, field: str, scratch: Path, numbers: dict[str, int], progress: Progress
+) -> Int32:
+    """int32 [N], mapped: the number of each word in the order in which they were first met."""
+    file = scratch / f"{field}.numbers"
+    with file.open("wb") as stream:
+        for words in read_words(path, field, progress):
+            stream.write(np.array([numbers[word] for word in words], np.int32).data)
+    if not file.stat().st_size:
+        raise InvalidRequest(field, f"{path} without a word", "text")
+    return np.memmap(file, np.int32, "r")
+
+
+def _chosen(train: Int32, numbers: dict[str, int], size: int) -> tuple[Vocabulary, Int32]:
+    """The vocabulary, and its id for each number, [U]."""
+    counts_U = np.zeros(len(numbers), np.int64)
+    for piece in _pieces(train):
+        counts_U += np.bincount(piece, minlength=len(numbers))
+    frequent = dict(zip(numbers, counts_U.tolist(), strict=True))
+    vocabulary = Vocabulary.most_frequent(frequent, size)
+    ids_U = np.zeros(len(numbers), np.int32)
+    for number, word in enumerate(vocabulary.words):
+        if word in frequent:
+            ids_U[numbers[word]] = number
+    return vocabulary, ids_U
+
+
+def _exchange(numbered: Int32, ids_U: Int32, out: Path, progress: Progress) -> None:
+    header, done = np.lib.format.header_data_from_array_1_0(numbered), 0
+    with out.open("wb") as stream:  # not mapped: on a full disk that is SIGBUS, this an OSError
+        np.lib.format.write_array_header_1_0(stream, header)
+        for piece in _pieces(numbered):
+            stream.write(ids_U[piece].data)
+            done += len(piece)
+            progress(f"encode {out.stem}", done, len(numbered))
+
+
+def _pieces(numbers: Int32) -> Iterator[Int32]:
+    return (numbers[start : start + PIECE] for start in range(0, len(numbers), PIECE))

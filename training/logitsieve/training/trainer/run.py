@@ -1,0 +1,244 @@
+"""A training as a folder: begun, killed at any time, gone on with, finished.
+
+| file | holds |
+|---|---|
+| `settings.json` | the text's name and every option |
+| `corpus/`, `vocab.txt` | the text as ids, mapped; the words by id |
+| `checkpoint.pt` | all that the next step depends on, replaced at once |
+| `model.safetensors` | the model that was best on the held-out text so far |
+| `log.csv`, `valid.csv`, `tensorboard/` | the course of the training |
+| `training.json` | when it is finished: options, sizes, time, perplexities |
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.trainer import checkpoint
+from logitsieve.training.trainer.corpus import FOLDER, Corpus, encode
+from logitsieve.training.trainer.logs import TRAINED, VALIDATED, Logs, read_log
+from logitsieve.training.trainer.settings import Settings, alone, write_json
+from logitsieve.training.trainer.trainer import Trainer
+from logitsieve.utils.options import Progress, no_progress
+
+REPORT = "training.json"
+LARGEST_LOSS = math.log(sys.float_info.max)
+SMOOTH = 100  # steps over which the loss that is shown is averaged
+
+
+class Status(NamedTuple):
+    """What there is to show after a step; `perplexity` only after a validation."""
+
+    steps: int
+    total: int
+    epoch: int
+    loss: float
+    words_per_second: float
+    perplexity: float | None = None
+
+
+class Outcome(NamedTuple):
+    """How far a run came, and the best perplexity on the held-out text so far, if any.
+
+    It is `finished` where neither a step nor a validation is left.
+    """
+
+    steps: int
+    total: int
+    finished: bool
+    perplexity: float | None
+
+
+Show = Callable[[Status], None]
+
+
+def show_nothing(status: Status) -> None:
+    """The callback of who does not care."""
+
+
+def go_on() -> bool:
+    """Never stops."""
+    return False
+
+
+def perplexity_of(loss: float) -> float:
+    """e^loss of a loss in nats; that of one that diverged is the largest number there is."""
+    return math.exp(min(loss, LARGEST_LOSS))
+
+
+def prepare(folder: Path, *, progress: Progress = no_progress) -> None:
+    """Encode the text of the run in `folder`, unless that is done."""
+    settings = Settings.load(folder)
+    with alone(folder):
+        if (folder / FOLDER).exists():
+            return
+        encode(
+            folder,
+            settings.text,
+            settings.valid,
+            size=settings.config.vocabulary,
+            valid_share=settings.config.valid_share,
+            progress=progress,
+        )
+
+
+def train(
+    folder: Path,
+    *,
+    progress: Progress = no_progress,
+    show: Show = show_nothing,
+    stop: Callable[[], bool] = go_on,
+    to_be_served: bool = False,
+) -> Outcome:
+    """Do what is left of the run in `folder`, from its checkpoint on.
+
+    `stop` is asked after every step, and in validations: once it is true, all is saved and train
+    returns. `progress` gets the stages besides training, `show` each step and each validation.
+    InvalidRequest if it is `to_be_served` and the loss trains no softmax of h.w + b, or if another
+    process works on the run.
+    """
+    prepare(folder, progress=progress)
+    settings = Settings.load(folder)
+    with alone(folder):
+        run = _Run(folder, settings, progress, show)
+        if to_be_served and not run.trainer.servable:
+            allowed = "a loss that trains a softmax of logits; any other cannot be served"
+            got = f"{settings.config.loss} ({run.trainer.head.unservable})"
+            raise InvalidRequest("loss", got, allowed)
+        with Logs(folder, run.trainer.steps, run.course.validated) as logs:
+            run.go(logs, stop)
+    return run.outcome()
+
+
+@dataclass
+class _Course:
+    """What a run tells of itself; part of its checkpoint. Losses are in nats, times of steps."""
+
+    seconds: float = 0.0
+    best: float = math.inf
+    validated: int = 0
+    shown: float = 0.0
+    # Since the last line of the log:
+    loss: float = 0.0
+    steps: int = 0
+    begun: float = 0.0
+
+
+class _Run:
+    def __init__(self, folder: Path, settings: Settings, progress: Progress, show: Show) -> None:
+        self.folder, self.settings, self.config = folder, settings, settings.config
+        self.progress, self.show = progress, show
+        self.trainer = Trainer(self.config, Corpus.open(folder))
+        self.course = _Course()
+        if (state := checkpoint.load(folder)) is not None:
+            self.trainer.load_state_dict(state["trainer"])
+            self.course = _Course(**state["course"])
+        self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
+
+    def go(self, logs: Logs, stop: Callable[[], bool]) -> None:
+        """Steps, validations and checkpoints, until there are none left, or until `stop`."""
+        trainer = self.trainer
+        while True:
+            if self._validation_is_due():
+                self._validate(logs, stop)
+            if stop() or trainer.steps == trainer.total:
+                break
+            self._step(logs)
+            if self._checkpoint_is_due():
+                self._save()
+        self._save()
+        if self.finished:
+            self._report()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model of the last step was validated."""
+        return self.course.validated == self.trainer.total
+
+    def outcome(self) -> Outcome:
+        """How far it came."""
+        best = self.course.best
+        perplexity = None if math.isinf(best) else perplexity_of(best)
+        return Outcome(self.trainer.steps, self.trainer.total, self.finished, perplexity)
+
+    def _step(self, logs: Logs) -> None:
+        course, trainer, begun = self.course, self.trainer, time.monotonic()
+        loss, norm = trainer.step()
+        course.seconds += time.monotonic() - begun
+        course.loss += loss
+        course.steps += 1
+        course.shown += (loss - course.shown) / min(trainer.steps, SMOOTH)
+        self._show()
+        if trainer.steps % self.config.log_every == 0 or trainer.steps == trainer.total:
+            row = {
+                "words_per_second": self._speed(course.steps, course.seconds - course.begun),
+                "loss": course.loss / course.steps,
+                "lr": trainer.lr,
+                "gradient": norm,
+            }
+            logs.write(TRAINED, {**self._place(), **row})
+            course.loss, course.steps, course.begun = 0.0, 0, course.seconds
+
+    def _validate(self, logs: Logs, stop: Callable[[], bool]) -> None:
+        loss = self.trainer.validate(stop, self.progress)
+        if loss is None:
+            return
+        if loss < self.course.best:
+            self.course.best = loss
+            if self.trainer.servable:
+                self.trainer.language_model().save(self.folder)
+        self.course.validated = self.trainer.steps
+        perplexity = perplexity_of(loss)
+        logs.write(VALIDATED, {**self._place(), "loss": loss, "perplexity": perplexity})
+        self._show(perplexity)
+
+    def _validation_is_due(self) -> bool:
+        steps, every = self.trainer.steps, self.config.valid_every or self.trainer.per_epoch
+        at_one = steps % every == 0 or steps == self.trainer.total
+        return at_one and steps > self.course.validated
+
+    def _checkpoint_is_due(self) -> bool:
+        every = self.config.checkpoint_steps
+        by_steps = every is not None and self.trainer.steps - self.saved_steps >= every
+        return by_steps or time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
+
+    def _save(self) -> None:
+        state = {"trainer": self.trainer.state_dict(), "course": asdict(self.course)}
+        checkpoint.save(self.folder, state)
+        self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
+
+    def _report(self) -> None:
+        validations = read_log(self.folder / VALIDATED)
+        corpus = self.trainer.corpus
+        report = {
+            "settings": self.settings.to_json(names_only=True),
+            "words": {"train": len(corpus.train), "valid": len(corpus.valid)},
+            "vocabulary": len(corpus.vocabulary),
+            "steps": self.trainer.steps,
+            "seconds": round(self.course.seconds),
+            "valid_perplexity": [round(each["perplexity"], 2) for each in validations],
+        }
+        write_json(self.folder / REPORT, report)
+
+    def _place(self) -> dict[str, float]:
+        trainer = self.trainer
+        where = {"step": trainer.steps, "epoch": trainer.epoch, "words": trainer.words}
+        return {**where, "seconds": round(self.course.seconds, 3)}
+
+    def _show(self, perplexity: float | None = None) -> None:
+        trainer, course = self.trainer, self.course
+        speed = self._speed(trainer.steps, course.seconds)
+        status = Status(
+            trainer.steps, trainer.total, trainer.epoch, course.shown, speed, perplexity
+        )
+        self.show(status)
+
+    def _speed(self, steps: int, seconds: float) -> float:
+        return steps * self.config.rows / max(seconds, 1e-9)

@@ -1,0 +1,103 @@
+"""What a run was begun with, as a file: `resume` needs nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.trainer.checkpoint import CHECKPOINT
+from logitsieve.training.trainer.config import TrainConfig, check_device
+from logitsieve.training.trainer.corpus import FOLDER
+from logitsieve.training.trainer.files import replace_bytes
+from logitsieve.training.trainer.heads import read_options
+from logitsieve.training.trainer.language_model import WEIGHTS_FILE
+from logitsieve.training.trainer.logs import COLUMNS, TENSORBOARD
+from logitsieve.training.trainer.vocabulary import VOCABULARY_FILE
+
+SETTINGS = "settings.json"
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of what is captured after a training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The text, what to judge by (None: the end of the text), and all options."""
+
+    text: Path
+    valid: Path | None = None
+    config: TrainConfig
+
+    def to_json(self, *, names_only: bool = False) -> dict[str, Any]:
+        """The same as words, numbers and lists; files by their paths, or by their names alone."""
+        files = {
+            field: path and (path.name if names_only else str(path.resolve()))
+            for field, path in (("text", self.text), ("valid", self.valid))
+        }
+        return {**asdict(self.config), **files}
+
+    @classmethod
+    def load(cls, folder: Path, field: str = "resume") -> Self:
+        """The settings of the run in a folder; InvalidRequest names `field` if there is none."""
+        file = folder / SETTINGS
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            text, valid = Path(found.pop("text")), found.pop("valid")
+            options: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in found.items()
+            }
+            config = TrainConfig(**options)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidRequest(field, f"{file} ({error})", "a folder with a run") from error
+        return cls(text=text, valid=valid and Path(valid), config=config)
+
+
+def begin(folder: Path, settings: Settings) -> None:
+    """Lay down a new run; InvalidRequest where the folder holds one that has a checkpoint."""
+    _check_folder(folder)
+    check_device(settings.config.device)
+    read_options(settings.config.loss, settings.config.loss_option)
+    for name, path in (("text", settings.text), ("valid", settings.valid)):
+        if path is not None and not path.is_file():
+            raise InvalidRequest(name, path, "a text file, or one that is gzipped")
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder) if (folder / SETTINGS).exists() else nullcontext():
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        write_json(folder / SETTINGS, settings.to_json())
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """No other process works on the run meanwhile; InvalidRequest where one does already."""
+    with (folder / SETTINGS).open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            got = f"{folder}, in which another process trains"
+            raise InvalidRequest("out", got, "another folder, or its end") from error
+        yield
+
+
+def _check_folder(folder: Path) -> None:
+    """Of what would be overwritten all must be of a run that was never saved."""
+    if (folder / CHECKPOINT).exists():
+        raise InvalidRequest("out", f"{folder}, which holds a run", "another folder, or --resume")
+    if (folder / SETTINGS).exists():
+        Settings.load(folder, "out")
+        return
+    written = (FOLDER, VOCABULARY_FILE, WEIGHTS_FILE, *COLUMNS, TENSORBOARD, CONTEXTS, HELD_OUT)
+    for name in written:
+        if (folder / name).exists():
+            got = f"{folder}, which holds a {name} that is of no run"
+            raise InvalidRequest("out", got, "a folder for this run alone")
+
+
+def write_json(file: Path, value: dict[str, Any]) -> None:
+    """One JSON document, there at once."""
+    replace_bytes(file, (json.dumps(value, indent=2) + "\n").encode("utf-8"))
