@@ -25,7 +25,7 @@ from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.calibrate import machine
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts, open_contexts
-from logitsieve.index_builder.fit_inputs import Material, prepare
+from logitsieve.index_builder.fit_inputs import FitInputs, prepare
 from logitsieve.index_builder.fit_screen import (
     FixedBudget,
     Screen,
@@ -50,7 +50,7 @@ class Bench(NamedTuple):
 
     softmax: Softmax
     exact: Head
-    material: Material
+    material: FitInputs
     judged: Contexts
 
     def screen(self, arrays: Arrays) -> Head:

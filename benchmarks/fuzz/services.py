@@ -16,13 +16,13 @@ from logitsieve.server import ServeConfig
 from logitsieve.server.kserve.register import kserve_admin_handlers, kserve_handlers
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.repository import Repository, ignore
-from logitsieve.server.precision.recalibrator import Again
+from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.status import MAX_TEXT, TRAILER
-from logitsieve.server.scheduling.executor import Work
+from logitsieve.server.scheduling.executor import Executor
 from logitsieve.v1 import decoder_pb2 as pb
 
 Code = grpc.StatusCode
@@ -103,11 +103,11 @@ class Services:
         repository, metrics = Repository(config), Metrics()
         for name, number in repository.find():
             repository.load(name, number, ignore)
-        self._work = Work(threads=1, max_in_flight=64, max_queue_rows=4096)
+        self._work = Executor(threads=1, max_in_flight=64, max_queue_rows=4096)
         nothing = Shadow(0.0, 0.0, judged=lambda judgement: None, lost=lambda *why: None)
         decoder = DecoderService(config, repository, self._work, metrics, nothing)
         describing = ModelsService(config, repository, metrics, 1 << 20)
-        self._admin = AdminService(repository, metrics, Again(), describing.describe)
+        self._admin = AdminService(repository, metrics, Recalibrator(), describing.describe)
         public = (decoder.handler(), describing.handler())
         kserve = kserve_handlers(repository, decoder.answer, metrics)
         self._handlers = {

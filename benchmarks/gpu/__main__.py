@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.gpu.baselines import Step, draws, searches
 from benchmarks.gpu.clock import Clock
-from benchmarks.gpu.softmaxes import Made, Shape, make
+from benchmarks.gpu.softmaxes import FitResult, Shape, make
 from benchmarks.race.bars import bars
 from logitsieve.gpu.device import name_of
 from logitsieve.gpu.heads import device_named
@@ -80,7 +80,9 @@ def _shapes(text: str) -> list[Shape]:
     return [Shape(*map(int, word.split("x"))) for word in _words(text)]
 
 
-def measured(made: Made, dtype: str, clock: Clock, options: argparse.Namespace) -> Iterator[Row]:
+def measured(
+    made: FitResult, dtype: str, clock: Clock, options: argparse.Namespace
+) -> Iterator[Row]:
     """A row for each batch size, k and method."""
     stored, device = TYPES[dtype], clock.device
     weight = torch.from_numpy(made.softmax.weight.copy()).to(device, stored)
@@ -99,7 +101,7 @@ def measured(made: Made, dtype: str, clock: Clock, options: argparse.Namespace) 
         yield from _drawn(made, Step(weight, bias, hidden.to(stored), 1), about, clock)
 
 
-def _drawn(made: Made, step: Step, about: Row, clock: Clock) -> Iterator[Row]:
+def _drawn(made: FitResult, step: Step, about: Row, clock: Clock) -> Iterator[Row]:
     asked, rows = {**about, "B": len(step.hidden), "k": 0}, len(step.hidden)
     for name, call in draws(step):
         yield {**asked, "method": f"torch {name}", **clock.us(call)}
@@ -109,7 +111,7 @@ def _drawn(made: Made, step: Step, about: Row, clock: Clock) -> Iterator[Row]:
     yield {**asked, "method": "exact, a draw", **clock.us(draw)}
 
 
-def precision(made: Made, name: str, k: int) -> float:
+def precision(made: FitResult, name: str, k: int) -> float:
     """The share of contexts whose best id the head finds."""
     mine, exact = (made.heads[each].topk(made.test, k).ids[:, 0] for each in (name, "exact"))
     return float(np.mean(mine == exact))

@@ -35,7 +35,7 @@ class Shape(NamedTuple):
     dim: int
 
 
-class Made(NamedTuple):
+class FitResult(NamedTuple):
     """A softmax of a type, its heads on the card, and contexts that decided nothing."""
 
     softmax: Softmax
@@ -43,7 +43,7 @@ class Made(NamedTuple):
     test: Float32
 
 
-def make(shape: Shape, dtype: str, contexts: int, clusters: int, device: torch.device) -> Made:
+def make(shape: Shape, dtype: str, contexts: int, clusters: int, device: torch.device) -> FitResult:
     """W with the statistics of a real language model, stored as `dtype`."""
     made = generate(shape.vocab_size, shape.dim)
     softmax = Softmax(narrowed(made.weight, dtype), made.bias)
@@ -54,7 +54,7 @@ def make(shape: Shape, dtype: str, contexts: int, clusters: int, device: torch.d
     exact = card_heads(HEADS, softmax, parts, knobs, 1, device)["exact"]
     parts["screen"] = lists(exact, torch.from_numpy(made.fit[:contexts]).to(device), clusters)
     heads = card_heads(HEADS, softmax, parts, {**knobs, "screen": {}}, 1, device)
-    return Made(softmax, heads, made.test[:contexts])
+    return FitResult(softmax, heads, made.test[:contexts])
 
 
 def lists(exact: CardHead, fit: Tensor, clusters: int) -> dict[str, np.ndarray]:

@@ -33,7 +33,7 @@ class Mode(NamedTuple):
         return f"B={self.batch} threads={self.threads}"
 
 
-class Point(NamedTuple):
+class Engine(NamedTuple):
     """A method at one operating point."""
 
     method: Method
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 def time_points(
-    points: Sequence[Point],
+    points: Sequence[Engine],
     hidden: Float32,
     mode: Mode,
     k: int,
@@ -74,7 +74,7 @@ def time_points(
     ]
 
 
-def _call_ns(point: Point, batches: Sequence[Float32], mode: Mode, k: int) -> int:
+def _call_ns(point: Engine, batches: Sequence[Float32], mode: Mode, k: int) -> int:
     """Nanoseconds of the second call, about."""
     point.method.set_knobs(mode.threads, point.knobs)
     point.method.topk(batches[0], k)

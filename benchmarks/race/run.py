@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.machine import describe
 from benchmarks.race import plots, table
 from benchmarks.race.bars import bars
-from benchmarks.race.clock import Mode, Point, time_points
+from benchmarks.race.clock import Engine, Mode, time_points
 from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
 from benchmarks.race.entrants import entrants, versions, wanted
 from benchmarks.race.judge import Judge
@@ -72,7 +72,7 @@ def race(
     count = options.judged or min(JUDGED_HIGH, max(JUDGED_LOW, fitting))
     judged = spread(data.test, min(count, len(data.test)))
     judge = Judge(softmax, judged, KS, progress)
-    points: list[Point] = []
+    points: list[Engine] = []
     records: list[dict[str, Any]] = []
     only = [*options.only.split(","), *EXACT_NAMES] if options.only else []
     modes = [Mode(1, 1), Mode(options.batch, 1)]
@@ -86,7 +86,7 @@ def race(
         seconds = time.monotonic() - start if entrant.seconds is None else entrant.seconds
         for number, knobs in enumerate(method.settings):
             progress(f"judge {entrant.name}", number, len(method.settings))
-            points.append(Point(method, knobs))
+            points.append(Engine(method, knobs))
             records.append(record(method, knobs, judge, seconds))
         progress(f"judge {entrant.name}", len(method.settings), len(method.settings))
     for mode in modes:

@@ -33,7 +33,7 @@ STEPS, CALIBRATING = 9, 1000  # of the search for the spread; contexts that it l
 SLOPES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
 
 
-class Made(NamedTuple):
+class FitResult(NamedTuple):
     """What a Dataset needs."""
 
     weight: Float32
@@ -70,7 +70,7 @@ class Source:
         return found
 
 
-def generate(words: int, dim: int) -> Made:
+def generate(words: int, dim: int) -> FitResult:
     """W, b and contexts, and their statistics beside the real ones."""
     real = Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
     source = make_source(real, dim)
@@ -88,7 +88,7 @@ def generate(words: int, dim: int) -> Made:
         f"top-1 probability {got.top1:.3f} (real {real.top1:.3f}), "
         f"entropy {got.entropy:.2f} (real {real.entropy:.2f})"
     )
-    return Made(weight, bias, fit, heldout, test, summary, side_by_side(real, got))
+    return FitResult(weight, bias, fit, heldout, test, summary, side_by_side(real, got))
 
 
 def stretched(shares: list[float], dim: int) -> np.ndarray:

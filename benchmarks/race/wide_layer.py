@@ -69,10 +69,10 @@ def prepare(shared: Path, cache: Path, progress: Progress) -> None:
     seen = int(len(wide_N) * (1 - UNSEEN_SHARE))
     old = set(known.words)
     new_V = torch.tensor([word not in old for word in wide.words])
-    every = Part(narrow_N[:seen], wide_N[:seen], seen)
+    every = PartSpec(narrow_N[:seen], wide_N[:seen], seen)
     train = read(weights, every, "all to train on", progress, new_V)
     fit = read(weights, every._replace(contexts=FIT_CONTEXTS), "to fit", progress)
-    unseen = Part(narrow_N[seen:], wide_N[seen:], UNSEEN_CONTEXTS)
+    unseen = PartSpec(narrow_N[seen:], wide_N[seen:], UNSEEN_CONTEXTS)
     heldout, test = alternate(read(weights, unseen, "unseen", progress))
 
     layer = initial_layer(weights, known, wide, torch.bincount(wide_N[:seen], minlength=WORDS))
@@ -103,7 +103,7 @@ def encode(paragraphs: list[str], vocabulary: Vocabulary) -> Tensor:
     return torch.tensor(vocabulary.encode("".join(f"{line}\n" for line in paragraphs)))
 
 
-class Part(NamedTuple):
+class PartSpec(NamedTuple):
     """A stretch of the text in both vocabularies, and how many contexts of it to read."""
 
     narrow: Tensor  # int64 [N]
@@ -114,7 +114,7 @@ class Part(NamedTuple):
 @torch.inference_mode()
 def read(
     weights: dict[str, Tensor],
-    part: Part,
+    part: PartSpec,
     stage: str,
     progress: Progress,
     new_V: Tensor | None = None,

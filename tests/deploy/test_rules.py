@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices
-from logitsieve.server.precision.precision_metrics import Live
+from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.monitoring import (
     ALERTS,
@@ -30,7 +30,7 @@ PAGE = (REPOSITORY / "docs" / "monitoring.md").read_text(encoding="utf-8")
 def exported() -> set[str]:
     """Every series of a server, by the names that queries have for them."""
     metrics = Metrics()
-    Live(metrics.registry, list)
+    PrecisionMetrics(metrics.registry, list)
     Devices(ServeConfig(), metrics.registry)
     return {
         family.name + ("_total" if family.type == "counter" else "")

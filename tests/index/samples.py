@@ -16,7 +16,7 @@ from logitsieve.api.errors import InvalidKnob
 from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.heads import ScreenHead
 from logitsieve.heads._base.head import Head, Knob, Softmax
-from logitsieve.heads._base.spec import Part
+from logitsieve.heads._base.spec import PartSpec
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES
 from logitsieve.utils.floats import narrowed
@@ -128,7 +128,7 @@ class FakeHead:
         "probes": Knob(help="clusters united", default=1, low=1, high=8)
     }
     proves: ClassVar[bool] = False
-    part: ClassVar[Part | None] = ScreenHead.part
+    part: ClassVar[PartSpec | None] = ScreenHead.part
     borrows: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -163,7 +163,7 @@ class FakeExact(FakeHead):
     """The one that needs no arrays and proves its answers."""
 
     proves: ClassVar[bool] = True
-    part: ClassVar[Part | None] = None
+    part: ClassVar[PartSpec | None] = None
 
 
 FAKES: dict[str, type[Head]] = {"exact": FakeExact, "screen": FakeHead}

@@ -29,9 +29,9 @@ from tests.index.samples import (
 
 
 def refused(path: Path) -> IndexUnreadable:
-    with pytest.raises(IndexUnreadable) as refusal:
+    with pytest.raises(IndexUnreadable) as unreadable:
         read_contents(path)
-    return refusal.value
+    return unreadable.value
 
 
 def test_reads_what_was_written(tiny: Path) -> None:
@@ -215,10 +215,10 @@ def test_a_broken_calibration(tiny: Path, data: bytes, reason: str) -> None:
 def test_a_broken_vocabulary(tiny: Path, data: bytes, reason: str) -> None:
     replace_file(tiny / "vocabulary.txt", data)
     forge(tiny)
-    with pytest.raises(IndexUnreadable) as refusal:
+    with pytest.raises(IndexUnreadable) as unreadable:
         verify_contents(read_contents(tiny))
-    assert refusal.value.file == tiny / "vocabulary.txt"
-    assert refusal.value.reason.startswith(reason)
+    assert unreadable.value.file == tiny / "vocabulary.txt"
+    assert unreadable.value.reason.startswith(reason)
 
 
 def test_a_huge_manifest_is_not_read(tiny: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.heads._base.spec import Tensor
+from logitsieve.heads._base.spec import TensorSpec
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import read_contents
@@ -16,12 +16,12 @@ from tests.synthetic import ARRAYS, make_softmax
 @pytest.mark.parametrize(
     ("tensor", "expected"),
     [
-        (Tensor("float32", ("C", "D")), "4 C D"),
-        (Tensor("int32", ("C+1",), "offsets", "S"), "4 (C+1)"),
-        (Tensor("uint8", ("V/16", 64), "codes"), "1 ceil(V/16) 64"),
+        (TensorSpec("float32", ("C", "D")), "4 C D"),
+        (TensorSpec("int32", ("C+1",), "offsets", "S"), "4 (C+1)"),
+        (TensorSpec("uint8", ("V/16", 64), "codes"), "1 ceil(V/16) 64"),
     ],
 )
-def test_formulas(tensor: Tensor, expected: str) -> None:
+def test_formulas(tensor: TensorSpec, expected: str) -> None:
     assert formula(tensor, tensor.dtypes[0].itemsize) == expected
 
 

@@ -83,9 +83,9 @@ def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
     assert verify_index(tiny)
 
     forge(tiny, default_head="later")
-    for refusing in (verify_index, open_index):
+    for as_unreadable in (verify_index, open_index):
         with pytest.raises(IndexUnreadable, match="default_head 'later' is not among exact"):
-            refusing(tiny)
+            as_unreadable(tiny)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
 )
 def test_heads_are_refused_by_name(tiny: Path, entry: HeadEntry, reason: str) -> None:
     forge(tiny, heads={"exact": HeadEntry(), "screen": entry})
-    for refusing in (verify_index, open_index):
+    for as_unreadable in (verify_index, open_index):
         with pytest.raises(IndexUnreadable) as refused:
-            refusing(tiny)
+            as_unreadable(tiny)
         assert refused.value.file == tiny / "manifest.json"
         assert reason in refused.value.reason
         assert refused.value.reason.isprintable()

@@ -9,7 +9,7 @@ import numpy as np
 from logitsieve.evaluation.confidence import lower_bound
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.fit_screen import Plan, spend
 from logitsieve.index_builder.partition import Partition
 from tests.synthetic import make_softmax
@@ -36,13 +36,13 @@ def make_material(
     vocab_size: int = 200,
     topics: int = 12,
     noise: float = 0.35,
-) -> tuple[Softmax, Material]:
+) -> tuple[Softmax, FitInputs]:
     """A softmax over `vocab_size` words and everything a fit needs."""
     softmax = make_softmax(vocab_size=vocab_size, dim=16)
     hidden = make_contexts(rows + heldout, topics=topics, noise=noise)
     exact = make_exact(softmax)
     labels = exact.topk(hidden, max(10, depth)).ids
-    return softmax, Material(
+    return softmax, FitInputs(
         softmax=softmax,
         train=Contexts([hidden[:rows]]),
         labels=labels[:rows, :depth].astype(np.uint16),

@@ -19,7 +19,7 @@ from logitsieve.index_builder.cascade import (
 )
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.fit_screen import plain_centroids
 from logitsieve.index_builder.partition import Partition
 from tests.index_builder.clustered import (
@@ -34,7 +34,7 @@ SOFTMAX, MATERIAL = make_material(rows=3000, heldout=1000, depth=10)
 REACHABLE = {"p1": 0.97, "p5": 0.95}
 
 
-def make_partition(material: Material = MATERIAL, clusters: int = 12, depth: int = 5) -> Partition:
+def make_partition(material: FitInputs = MATERIAL, clusters: int = 12, depth: int = 5) -> Partition:
     return Partition(material, plain_centroids(material, BuildConfig(), clusters), depth, 3e-4)
 
 

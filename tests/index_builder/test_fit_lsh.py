@@ -11,9 +11,9 @@ from logitsieve.heads._base.hashing import draw_planes, hash_vectors, of_queries
 from logitsieve.heads._base.reduction import COSINE, MIPS, RANGED
 from logitsieve.heads.lsh import LshHead
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.fit_lsh import fit_lsh
-from logitsieve.index_builder.fit_result import Made
+from logitsieve.index_builder.fit_result import FitResult
 from tests.index_builder.clustered import make_exact, make_material
 from tests.synthetic import make_hidden
 
@@ -25,22 +25,24 @@ def ignore(stage: str, done: int, total: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Softmax, Material, Made]:
+def made() -> tuple[Softmax, FitInputs, FitResult]:
     softmax, material = make_material(vocab_size=400, heldout=700)
     return softmax, material, fit_lsh(material, CONFIG, ignore)
 
 
-def serve(softmax: Softmax, made: Made) -> Head:
+def serve(softmax: Softmax, made: FitResult) -> Head:
     exact = make_exact(softmax)
     return LshHead.from_arrays(softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs)
 
 
-def memory(made: Made, softmax: Softmax) -> float:
+def memory(made: FitResult, softmax: Softmax) -> float:
     tables = sum(array.nbytes for array in made.arrays.values())
     return tables / (softmax.weight.nbytes + softmax.bias.nbytes)
 
 
-def test_what_is_found_reaches_the_recall_and_serves(made: tuple[Softmax, Material, Made]) -> None:
+def test_what_is_found_reaches_the_recall_and_serves(
+    made: tuple[Softmax, FitInputs, FitResult],
+) -> None:
     softmax, material, lsh = made
     assert lsh.summary["reaches"]
     hidden = material.heldout.between(0, material.heldout.rows).sample(material.heldout.rows)
@@ -54,7 +56,9 @@ def test_what_is_found_reaches_the_recall_and_serves(made: tuple[Softmax, Materi
     assert scanned < 0.6
 
 
-def test_the_summary_tells_the_cheapest_that_reaches(made: tuple[Softmax, Material, Made]) -> None:
+def test_the_summary_tells_the_cheapest_that_reaches(
+    made: tuple[Softmax, FitInputs, FitResult],
+) -> None:
     _, _, lsh = made
     reaching = [entry for entry in lsh.history if entry["reaches"]]
     assert dict(lsh.summary) == min(reaching, key=lambda entry: entry["cost"])
@@ -66,7 +70,7 @@ def test_the_summary_tells_the_cheapest_that_reaches(made: tuple[Softmax, Materi
         assert lsh.knobs[knob] == lsh.summary[knob]
 
 
-def test_equal_inputs_give_equal_arrays(made: tuple[Softmax, Material, Made]) -> None:
+def test_equal_inputs_give_equal_arrays(made: tuple[Softmax, FitInputs, FitResult]) -> None:
     _, material, first = made
     again = fit_lsh(material, CONFIG, ignore)
     for name, array in first.arrays.items():

@@ -8,7 +8,7 @@ import pytest
 
 from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.fit_screen import FixedBudget, fit_screen, plain_centroids
 from logitsieve.index_builder.partition import route
 from tests.index_builder.clustered import make_exact, make_material
@@ -17,7 +17,7 @@ CONFIG = BuildConfig(clusters=10, budget=12.0, rounds=3, steps=40, batch_rows=12
 
 
 @pytest.fixture(scope="module")
-def material() -> Material:
+def material() -> FitInputs:
     return make_material(rows=2000)[1]
 
 
@@ -25,13 +25,13 @@ def ignore(stage: str, done: int, total: int) -> None:
     pass
 
 
-def written(arrays: Mapping[str, np.ndarray], material: Material) -> float:
+def written(arrays: Mapping[str, np.ndarray], material: FitInputs) -> float:
     """Candidates a row of the contexts that were fitted, on average."""
     sizes = np.diff(arrays["offsets"])
     return float(sizes[route(material.train, arrays["centroids"])].mean())
 
 
-def test_equal_inputs_give_equal_arrays(material: Material) -> None:
+def test_equal_inputs_give_equal_arrays(material: FitInputs) -> None:
     first, again = (fit_screen(material, CONFIG, ignore) for _ in range(2))
     assert first.arrays.keys() == {"centroids", "offsets", "ids"}
     for name, array in first.arrays.items():
@@ -41,7 +41,7 @@ def test_equal_inputs_give_equal_arrays(material: Material) -> None:
     assert not np.array_equal(first.arrays["centroids"], other.arrays["centroids"])
 
 
-def test_the_best_round_is_kept(material: Material) -> None:
+def test_the_best_round_is_kept(material: FitInputs) -> None:
     screen = fit_screen(material, CONFIG, ignore)
     badness = [entry["badness"] for entry in screen.history]
     assert len(badness) == CONFIG.rounds + 1
@@ -58,7 +58,7 @@ def test_training_beats_plain_clusters() -> None:
     assert screen.history[screen.best_round]["badness"] < 0.95 * screen.history[0]["badness"]
 
 
-def test_no_rounds_is_plain_k_means(material: Material) -> None:
+def test_no_rounds_is_plain_k_means(material: FitInputs) -> None:
     screen = fit_screen(material, BuildConfig(**{**vars(CONFIG), "rounds": 0}), ignore)
     for name, array in screen.compared["plain k-means"].items():
         np.testing.assert_array_equal(array, screen.arrays[name])
@@ -77,13 +77,13 @@ def test_the_budget_holds_for_the_lists_as_written(
     assert screen.summary["candidates"] == pytest.approx(candidates)
 
 
-def test_what_fills_up_short_lists_is_counted(material: Material) -> None:
+def test_what_fills_up_short_lists_is_counted(material: FitInputs) -> None:
     screen = fit_screen(material, replace(CONFIG, budget=1.0), ignore)
     assert screen.summary["candidates"] == pytest.approx(written(screen.arrays, material))
     assert (np.diff(screen.arrays["offsets"]) >= 5).all()
 
 
-def test_without_a_budget_every_label_seen_is_kept(material: Material) -> None:
+def test_without_a_budget_every_label_seen_is_kept(material: FitInputs) -> None:
     config = BuildConfig(clusters=10, rounds=1, steps=5, batch_rows=64, waste_weight=0)
     screen = fit_screen(material, config, ignore)
     keep = screen.partition.knapsack.select(screen.partition.knapsack.everything)
@@ -91,7 +91,7 @@ def test_without_a_budget_every_label_seen_is_kept(material: Material) -> None:
     assert FixedBudget(None).plan(screen.plain).budget is None
 
 
-def test_scaled_centroids_route_as_unit_ones(material: Material) -> None:
+def test_scaled_centroids_route_as_unit_ones(material: FitInputs) -> None:
     norms = np.linalg.norm(plain_centroids(material, CONFIG, 10), axis=1)
     np.testing.assert_allclose(norms, norms[0], rtol=1e-5)
 

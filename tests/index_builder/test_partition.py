@@ -10,7 +10,7 @@ from logitsieve.heads import HEADS
 from logitsieve.index_builder import partition as partition_module
 from logitsieve.index_builder.config import ScreenConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.kmeans import spherical_kmeans
 from logitsieve.index_builder.partition import COUNTED_ROWS, Partition, route
 from tests.index_builder.clustered import make_exact, make_material
@@ -20,16 +20,16 @@ WASTE = 3e-4
 
 
 @pytest.fixture(scope="module")
-def material() -> Material:
+def material() -> FitInputs:
     return make_material()[1]
 
 
-def make_partition(material: Material, clusters: int = 8, depth: int = 5) -> Partition:
+def make_partition(material: FitInputs, clusters: int = 8, depth: int = 5) -> Partition:
     centroids = spherical_kmeans(material.sample, clusters, ScreenConfig(), seed=1)
     return Partition(material, centroids, depth, WASTE)
 
 
-def test_pairs_count_every_label_of_every_context(material: Material) -> None:
+def test_pairs_count_every_label_of_every_context(material: FitInputs) -> None:
     partition = make_partition(material)
     pairs = partition.pairs
     cluster_N = route(material.train, partition.centroids_CD)
@@ -42,7 +42,7 @@ def test_pairs_count_every_label_of_every_context(material: Material) -> None:
 
 
 def test_counting_in_parts_changes_nothing(
-    material: Material, monkeypatch: pytest.MonkeyPatch
+    material: FitInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = make_partition(material).pairs
     monkeypatch.setattr(partition_module, "COUNTED_ROWS", 100)
@@ -52,7 +52,7 @@ def test_counting_in_parts_changes_nothing(
 
 def test_a_context_takes_two_bytes() -> None:
     rows = 3_000_000
-    material = Material(
+    material = FitInputs(
         softmax=make_softmax(vocab_size=4, dim=1),
         train=Contexts([np.ones((rows, 1), np.float16)]),
         labels=np.zeros((rows, 1), np.uint8),
@@ -69,7 +69,7 @@ def test_a_context_takes_two_bytes() -> None:
     assert peak < 2 * rows + fixed
 
 
-def test_clusters_without_contexts_are_dropped(material: Material) -> None:
+def test_clusters_without_contexts_are_dropped(material: FitInputs) -> None:
     centroids = spherical_kmeans(material.sample, 6, ScreenConfig(), seed=1)
     nowhere = -material.sample.mean(axis=0, keepdims=True) * 1e-3
     partition = Partition(material, np.vstack([nowhere, centroids]), 5, WASTE)
@@ -77,7 +77,7 @@ def test_clusters_without_contexts_are_dropped(material: Material) -> None:
     np.testing.assert_array_equal(partition.centroids_CD, centroids)
 
 
-def test_lists_hold_the_most_frequent_labels_first(material: Material) -> None:
+def test_lists_hold_the_most_frequent_labels_first(material: FitInputs) -> None:
     partition = make_partition(material)
     arrays = partition.arrays(partition.knapsack.select(30))
     pairs = partition.pairs
@@ -93,7 +93,7 @@ def test_lists_hold_the_most_frequent_labels_first(material: Material) -> None:
         assert len(set(ids)) == len(ids)
 
 
-def test_short_lists_get_the_most_frequent_labels(material: Material) -> None:
+def test_short_lists_get_the_most_frequent_labels(material: FitInputs) -> None:
     """Nothing fits a budget of 0, and an empty list could answer nothing."""
     partition = make_partition(material)
     arrays = partition.arrays(partition.knapsack.select(0))
@@ -102,7 +102,7 @@ def test_short_lists_get_the_most_frequent_labels(material: Material) -> None:
     np.testing.assert_array_equal(arrays["ids"].reshape(-1, 5), np.tile(frequent, (8, 1)))
 
 
-def test_recall_rises_with_the_budget_up_to_all_that_was_seen(material: Material) -> None:
+def test_recall_rises_with_the_budget_up_to_all_that_was_seen(material: FitInputs) -> None:
     same = replace(material, heldout=material.train, heldout_labels=material.labels)
     partition = make_partition(same)
     recalls = [
@@ -137,7 +137,7 @@ def test_hits_and_candidates_are_those_of_the_served_screen() -> None:
     assert partition.heldout_loss(keep) == pytest.approx(expected.mean())
 
 
-def test_the_table_is_the_choice(material: Material) -> None:
+def test_the_table_is_the_choice(material: FitInputs) -> None:
     partition = make_partition(material)
     keep = partition.knapsack.select(12)
     table = partition.table(keep)
@@ -147,7 +147,7 @@ def test_the_table_is_the_choice(material: Material) -> None:
 
 def test_one_context_is_enough() -> None:
     one = np.ones((1, 4), np.float32)
-    material = Material(
+    material = FitInputs(
         softmax=make_softmax(vocab_size=9, dim=4),
         train=Contexts([one]),
         labels=np.array([[3, 1]], np.uint16),

@@ -9,7 +9,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.index_builder.cascade import UNREACHED
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.fit_screen import Screen
 from logitsieve.index_builder.partition import Partition
 from logitsieve.index_builder.target import checked_target, depths, search_screen
@@ -22,12 +22,12 @@ FALLBACK = 200.0
 
 
 @pytest.fixture(scope="module")
-def material() -> Material:
+def material() -> FitInputs:
     return make_material(rows=3000, heldout=1000, depth=10)[1]
 
 
 def search(
-    material: Material,
+    material: FitInputs,
     target: Mapping[str, float],
     best_effort: bool = False,
     fallback: float = FALLBACK,
@@ -44,13 +44,15 @@ def search(
 
 
 @pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
-def test_a_reachable_target_is_met_by_the_lower_bounds(material: Material, fallback: float) -> None:
+def test_a_reachable_target_is_met_by_the_lower_bounds(
+    material: FitInputs, fallback: float
+) -> None:
     screen = search(material, REACHABLE, fallback=fallback)
     found = lowest(escalated_hits(screen.partition, screen.plan), REACHABLE)
     assert all(found[name] >= value for name, value in REACHABLE.items())
 
 
-def test_a_cheap_fallback_answers_more(material: Material) -> None:
+def test_a_cheap_fallback_answers_more(material: FitInputs) -> None:
     """One that costs more than all of V answers none: the lists hold what the target needs."""
     shares = [
         search(material, REACHABLE, fallback=cost).plan.escalated for cost in (0.1, FALLBACK, 1e5)
@@ -60,7 +62,7 @@ def test_a_cheap_fallback_answers_more(material: Material) -> None:
     assert shares[-1] == 0
 
 
-def test_what_was_chosen_is_told(material: Material) -> None:
+def test_what_was_chosen_is_told(material: FitInputs) -> None:
     screen = search(material, REACHABLE, fallback=0.1)
     assert screen.knobs == {"probes": screen.plan.probes, "escalate": screen.plan.escalate}
     assert -1 < screen.plan.escalate < 1
@@ -70,7 +72,7 @@ def test_what_was_chosen_is_told(material: Material) -> None:
 
 
 def test_a_target_that_leaves_no_row_to_the_screen_names_the_nearest_point(
-    material: Material,
+    material: FitInputs,
 ) -> None:
     with pytest.raises(TargetNotReached) as caught:
         search(material, UNREACHABLE)
@@ -79,7 +81,7 @@ def test_a_target_that_leaves_no_row_to_the_screen_names_the_nearest_point(
     assert caught.value.best["candidates"] > 5
 
 
-def test_best_effort_returns_the_nearest_point(material: Material) -> None:
+def test_best_effort_returns_the_nearest_point(material: FitInputs) -> None:
     screen = search(material, UNREACHABLE, best_effort=True)
     assert screen.plan.budget is None
     assert screen.plan.badness > UNREACHED
@@ -87,12 +89,12 @@ def test_best_effort_returns_the_nearest_point(material: Material) -> None:
     assert screen.arrays["ids"].size
 
 
-def test_a_harder_target_costs_more(material: Material) -> None:
+def test_a_harder_target_costs_more(material: FitInputs) -> None:
     easy, hard = (search(material, {"p5": value}).plan.badness for value in (0.8, 0.97))
     assert easy < hard
 
 
-def test_partitions_that_were_timed_are_not_kept(material: Material) -> None:
+def test_partitions_that_were_timed_are_not_kept(material: FitInputs) -> None:
     def alive() -> int:
         return sum(type(thing) is Partition for thing in gc.get_objects())
 

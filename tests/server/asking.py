@@ -79,7 +79,7 @@ def tensor(dtype: int, rows: int, cols: int = 1, data: bytes | None = None) -> p
     return pb.Tensor(dtype=dtype, rows=rows, cols=cols, data=data)  # type: ignore[arg-type]
 
 
-def refusal(server: Running, rpc: str, message: bytes) -> pb.Error:
+def unreadable(server: Running, rpc: str, message: bytes) -> pb.Error:
     """The error that a server answers to these bytes, with its code as the call's own."""
     with pytest.raises(grpc.RpcError) as caught:
         server.raw(f"Decoder/{rpc}", message)

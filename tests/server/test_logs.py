@@ -23,7 +23,7 @@ from logitsieve.server.logs import (
     request_id,
 )
 from logitsieve.server.rpc.status import to_status
-from logitsieve.server.security.reloading_file import Watched
+from logitsieve.server.security.reloading_file import ReloadingFile
 from logitsieve.server.security.tokens import read_tokens
 from tests.server.administered import administered, config_of, damage
 from tests.server.asking import GOOD, changed, error_of
@@ -168,7 +168,7 @@ def test_files_that_are_read_again(tmp_path: Path, written: io.StringIO) -> None
     file = tmp_path / "tokens"
     file.write_text("read:the-first-of-tokens\n")
     file.chmod(0o600)
-    watched = Watched("tokens", lambda: read_tokens(file), file)
+    watched = ReloadingFile("tokens", lambda: read_tokens(file), file)
     file.write_text("nonsense\n")
     assert not watched.renew()
     file.write_text("read:another-of-the-tokens\n")

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from logitsieve.client.async_remote_decoder import AsyncRemoteDecoder
-from logitsieve.client.pending_replies import Letters, too_late
+from logitsieve.client.pending_replies import PendingReplies, too_late
 from logitsieve.client.stream import OUTBOX
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -22,7 +22,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
 
     def __init__(self, decode: Any, *, timeout_s: float, max_message_bytes: int) -> None:
         self.timeout_s = timeout_s
-        self._letters: Letters[asyncio.Future[Any]] = Letters(
+        self._letters: PendingReplies[asyncio.Future[Any]] = PendingReplies(
             asyncio.get_running_loop().create_future, _settle, max_message_bytes
         )
         self._outbox: asyncio.Queue[pb.DecodeRequest] = asyncio.Queue(OUTBOX)

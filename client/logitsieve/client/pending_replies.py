@@ -19,7 +19,7 @@ FIELDS = {"TopK": "top_k", "BeamStep": "beam_step", "Sample": "sample", "Score":
 M = TypeVar("M")  # where one answer is awaited
 
 
-class Letters(Generic[M]):
+class PendingReplies(Generic[M]):
     """Messages of a stream and the mailboxes of their answers; thread-safe.
 
     `put(mailbox, what)` is called once at most for each: with the response, or with the failure or

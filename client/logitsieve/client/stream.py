@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from logitsieve.client.connection import Closing
-from logitsieve.client.pending_replies import Letters, too_late
+from logitsieve.client.pending_replies import PendingReplies, too_late
 from logitsieve.client.remote_decoder import RemoteDecoder
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -29,7 +29,7 @@ class DecodeStream(Closing, RemoteDecoder):
 
     def __init__(self, decode: Any, *, timeout_s: float, max_message_bytes: int) -> None:
         self.timeout_s = timeout_s
-        self._letters: Letters[SimpleQueue[Any]] = Letters(
+        self._letters: PendingReplies[SimpleQueue[Any]] = PendingReplies(
             SimpleQueue, SimpleQueue.put, max_message_bytes
         )
         self._outbox: Queue[pb.DecodeRequest | None] = Queue(OUTBOX)  # None: the last one

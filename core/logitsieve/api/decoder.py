@@ -49,7 +49,7 @@ class Target(TypedDict, total=False):
     normalizer: NormalizerName | None
 
 
-class Aim(NamedTuple):
+class PointRequest(NamedTuple):
     """What a target asks for: AUTO at a precision (None: the index's own target), or a point."""
 
     automatic: bool
@@ -174,10 +174,10 @@ def asked_precision(
     return None if min_precision is None else float(min_precision)
 
 
-UNAIMED = Aim(True, None, "", (), "")
+UNAIMED = PointRequest(True, None, "", (), "")
 
 
-def aim_of(target: Target) -> Aim:
+def aim_of(target: Target) -> PointRequest:
     """What the keywords of a request ask for; InvalidRequest names the one at fault."""
     if not target:
         return UNAIMED
@@ -185,10 +185,12 @@ def aim_of(target: Target) -> Aim:
     precision, exact = target.get("min_precision"), target.get("exact", False)
     normalizer = target.get("normalizer") or ""
     if precision is not None or exact is not False or head == AUTO:
-        return Aim(True, asked_precision(head, knobs, precision, exact), "", (), normalizer)
+        return PointRequest(
+            True, asked_precision(head, knobs, precision, exact), "", (), normalizer
+        )
     if head or knobs:
-        return Aim(False, None, head, knob_values(knobs), normalizer)
-    return Aim(True, None, "", (), normalizer)
+        return PointRequest(False, None, head, knob_values(knobs), normalizer)
+    return PointRequest(True, None, "", (), normalizer)
 
 
 def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from logitsieve.api.decoder import KnobValues
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import (
     Chooser,
     OperatingPoint,
@@ -30,7 +30,7 @@ from logitsieve.gpu.open import card_name
 from logitsieve.heads._base.head import Head, checked_k
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
-from logitsieve.index.files import refusal
+from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
 # Choices kept: batch sizes times ks times the precisions that clients ask for.
@@ -40,7 +40,7 @@ AGAIN_CALLS, AGAIN_NS = 300, 50_000_000
 
 Kind = tuple[int, int]  # (a measured batch size, a class of k)
 HeadOf = Callable[[str, KnobValues], Head]
-PointOf = Callable[[str, KnobValues, str], Point]
+PointOf = Callable[[str, KnobValues, str], Engine]
 Pause = Callable[[float], bool]  # seconds just spent -> whether to stop
 
 
@@ -110,7 +110,7 @@ class Auto:
         """The cheapest point; None is the default head, or if a precision is asked for `exact`."""
         return self._chooser.choose(*kind, precision)
 
-    def _point(self, kind: Kind, precision: float | None, normalizer: str) -> Point:
+    def _point(self, kind: Kind, precision: float | None, normalizer: str) -> Engine:
         chosen = self.choose(kind, precision)
         if chosen is not None:
             return self._point_of(chosen.head, tuple(sorted(chosen.knobs.items())), normalizer)
@@ -132,7 +132,7 @@ def read_auto(index: Index, head_of: HeadOf, point_of: PointOf) -> Auto:
         try:
             head = head_of(point.head, tuple(sorted(point.knobs.items())))
         except InvalidKnob as error:
-            raise refusal(index.path / CALIBRATION_FILE, f"points: {error}") from error
+            raise unreadable(index.path / CALIBRATION_FILE, f"points: {error}") from error
         # Whole: a file older than one of the head's knobs does not name that.
         points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
     return Auto(points, read_target(index.manifest.config), index.vocab_size, point_of)
@@ -159,7 +159,7 @@ def measure_again(
     try:
         hidden = unpack_contexts(index.measured or {}, index.dim)
     except ValueError as error:
-        raise refusal(index.path / CALIBRATION_FILE, error) from error
+        raise unreadable(index.path / CALIBRATION_FILE, error) from error
     if hidden is None:
         return None
     found = []

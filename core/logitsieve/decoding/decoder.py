@@ -24,7 +24,7 @@ from logitsieve.api.results import (
     TopKReply,
 )
 from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.gpu.tensors import is_tensor, rows_of, tensors_apart
 from logitsieve.heads._base.head import Head
@@ -152,7 +152,7 @@ class LocalDecoder:
         k = min(beams_out, self.index.vocab_size)
         return self.point_at(target, rows, k).beam_step(hidden, ready, constraints)
 
-    def point_at(self, target: Target, rows: int, k: int) -> Point:
+    def point_at(self, target: Target, rows: int, k: int) -> Engine:
         """What answers a request for `k` ids of each of `rows` rows."""
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
@@ -207,5 +207,5 @@ class LocalDecoder:
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _make_point(self, head: str, knobs: KnobValues, normalizer: str) -> Point:
-        return Point(self.name, self.index, self._head(head, knobs), normalizer)
+    def _make_point(self, head: str, knobs: KnobValues, normalizer: str) -> Engine:
+        return Engine(self.name, self.index, self._head(head, knobs), normalizer)

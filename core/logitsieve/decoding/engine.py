@@ -31,7 +31,7 @@ from logitsieve.index import Index
 NO_LOG_Z = LogZ(None)
 
 
-class Point:
+class Engine:
     """One index answering through one head, with one normalizer ("" for none).
 
     Immutable; any number of threads may call it.

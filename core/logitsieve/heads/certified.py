@@ -38,7 +38,7 @@ from logitsieve.heads._base.head import (
     require_part,
 )
 from logitsieve.heads._base.kernel_head import ProvingHead
-from logitsieve.heads._base.spec import Arrays, Part, Tensor, all_different
+from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.rejection import envelope_sample
 from logitsieve.kernels.simd.lanes import LANES
@@ -67,14 +67,14 @@ def _check_sizes(arrays: Arrays) -> None:
         raise ValueError(f"coarse has {groups} groups of 16 rows, not all of the vocabulary")
 
 
-SKETCH = Part(
+SKETCH = PartSpec(
     "sketch",
     {
-        "basis": Tensor("float32", ("D", "D")),
-        "coarse": Tensor("uint8", ("G", "S"), "codes"),
-        "fine": Tensor("uint8", ("V", "T"), "codes"),
-        "order": Tensor("int32", ("V",), "ids", "V"),
-        "limits": Tensor("float64", (5,)),
+        "basis": TensorSpec("float32", ("D", "D")),
+        "coarse": TensorSpec("uint8", ("G", "S"), "codes"),
+        "fine": TensorSpec("uint8", ("V", "T"), "codes"),
+        "order": TensorSpec("int32", ("V",), "ids", "V"),
+        "limits": TensorSpec("float64", (5,)),
     },
     structure=_check_sizes,
     values=partial(all_different, "order"),
@@ -85,7 +85,7 @@ class CertifiedHead(ProvingHead):
     """Bounds every row of W, and computes those whose bound leaves a doubt."""
 
     name: ClassVar[str] = "certified"
-    part: ClassVar[Part | None] = SKETCH
+    part: ClassVar[PartSpec | None] = SKETCH
 
     def __init__(self, softmax: Softmax, arrays: Arrays, threads: int = 1) -> None:
         record = sketch_record(softmax.record, arrays)

@@ -31,7 +31,7 @@ from logitsieve.heads._base.head import (
     refuse_first,
 )
 from logitsieve.heads._base.kernel_head import ProvingHead
-from logitsieve.heads._base.spec import Arrays, Part
+from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
@@ -42,7 +42,7 @@ class ExactHead(ProvingHead):
     """Looks at every row of W."""
 
     name: ClassVar[str] = "exact"
-    part: ClassVar[Part | None] = None
+    part: ClassVar[PartSpec | None] = None
 
     def __init__(self, softmax: Softmax, threads: int = 1) -> None:
         super().__init__(softmax, softmax.record, dense_topk.entry(), threads)

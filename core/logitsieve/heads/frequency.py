@@ -15,15 +15,15 @@ import numpy as np
 
 from logitsieve.heads._base.clustered_head import ClusteredHead
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.spec import Arrays, Part, Tensor, all_different
+from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 
 
 class FrequencyHead(ClusteredHead):
     """Looks at the first `n` ids of the part: one cluster, to which every query is routed."""
 
     name: ClassVar[str] = "frequency"
-    part: ClassVar[Part | None] = Part(
-        "frequency", {"ids": Tensor("int32", ("V",), "ids", "V")}, partial(all_different, "ids")
+    part: ClassVar[PartSpec | None] = PartSpec(
+        "frequency", {"ids": TensorSpec("int32", ("V",), "ids", "V")}, partial(all_different, "ids")
     )
     probed: ClassVar[str] = "n"
     knob_table: ClassVar[Mapping[str, Knob]] = {

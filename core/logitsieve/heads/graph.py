@@ -22,19 +22,19 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.selecting_head import SelectedHead
-from logitsieve.heads._base.spec import Arrays, Part, Tensor
+from logitsieve.heads._base.selecting_head import SelectingHead
+from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.utils.extras import require
 
 LANES = 16  # faiss's distances are vectorised for multiples of it
 
 
-class GraphHead(SelectedHead):
+class GraphHead(SelectingHead):
     """Looks at the `ef` nearest rows that the walk meets."""
 
     name: ClassVar[str] = "graph"
-    part: ClassVar[Part | None] = Part(
-        "graph", {"graph": Tensor("uint8", ("G",), "codes")}, foreign=True
+    part: ClassVar[PartSpec | None] = PartSpec(
+        "graph", {"graph": TensorSpec("uint8", ("G",), "codes")}, foreign=True
     )
     knob_table: ClassVar[Mapping[str, Knob]] = {
         "ef": Knob(

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from logitsieve.heads._base.clustered_head import ClusteredHead
 from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.spec import Arrays, Part, Tensor, all_different, no_empty_lists
+from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different, no_empty_lists
 
 
 def _is_partition(arrays: Arrays) -> None:
@@ -27,13 +27,13 @@ class IvfHead(ClusteredHead):
     """Looks at the rows of the `nprobe` clusters with the largest centroid . h + bias."""
 
     name: ClassVar[str] = "ivf"
-    part: ClassVar[Part | None] = Part(
+    part: ClassVar[PartSpec | None] = PartSpec(
         "ivf",
         {
-            "centroids": Tensor("float32", ("C", "D")),
-            "biases": Tensor("float32", ("C",)),
-            "offsets": Tensor("int32", ("C+1",), "offsets", "V"),
-            "ids": Tensor("int32", ("V",), "ids", "V"),
+            "centroids": TensorSpec("float32", ("C", "D")),
+            "biases": TensorSpec("float32", ("C",)),
+            "offsets": TensorSpec("int32", ("C+1",), "offsets", "V"),
+            "ids": TensorSpec("int32", ("V",), "ids", "V"),
         },
         _is_partition,
     )

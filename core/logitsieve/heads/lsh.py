@@ -18,8 +18,8 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.selecting_head import SelectedHead
-from logitsieve.heads._base.spec import Arrays, Part, Tensor
+from logitsieve.heads._base.selecting_head import SelectingHead
+from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.lsh import lsh_select
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 
@@ -50,17 +50,17 @@ def _each_id_once(arrays: Arrays) -> None:
             raise ValueError(f"ids: table {table} does not hold every id once")
 
 
-class LshHead(SelectedHead):
+class LshHead(SelectingHead):
     """Looks at the rows of W whose buckets the planes assign to h in any table."""
 
     name: ClassVar[str] = "lsh"
-    part: ClassVar[Part | None] = Part(
+    part: ClassVar[PartSpec | None] = PartSpec(
         "lsh",
         {
-            "planes": Tensor("float32", ("L", "N", "D")),
-            "shifts": Tensor("float32", ("J",)),  # what the bias adds to each product
-            "offsets": Tensor("int32", ("S+1",), "offsets", "T"),
-            "ids": Tensor("int32", ("T",), "ids", "V"),
+            "planes": TensorSpec("float32", ("L", "N", "D")),
+            "shifts": TensorSpec("float32", ("J",)),  # what the bias adds to each product
+            "offsets": TensorSpec("int32", ("S+1",), "offsets", "T"),
+            "ids": TensorSpec("int32", ("T",), "ids", "V"),
         },
         structure=_whole_tables,
         values=_each_id_once,

@@ -12,7 +12,7 @@ from typing import ClassVar
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.clustered_head import ClusteredHead
 from logitsieve.heads._base.head import Knob, Softmax, require_part
-from logitsieve.heads._base.spec import Arrays, Part, Tensor, lists_part
+from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, lists_part
 from logitsieve.heads.certified import SKETCH
 from logitsieve.kernels.sketch.sketch import sketch_record
 
@@ -27,11 +27,11 @@ class ScreenHead(ClusteredHead):
 
     name: ClassVar[str] = "screen"
     borrows: ClassVar[tuple[str, ...]] = ("sketch",)
-    part: ClassVar[Part | None] = lists_part(
+    part: ClassVar[PartSpec | None] = lists_part(
         "screen",
         {
-            "centroids": Tensor("float32", ("C", "D")),
-            "reaches": Tensor("float32", ("C",), "factors", optional=True),
+            "centroids": TensorSpec("float32", ("C", "D")),
+            "reaches": TensorSpec("float32", ("C",), "factors", optional=True),
         },
     )
     probed: ClassVar[str] = "probes"

@@ -16,20 +16,20 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.selecting_head import SelectedHead
-from logitsieve.heads._base.spec import Arrays, Part, Tensor
+from logitsieve.heads._base.selecting_head import SelectingHead
+from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
 
 
-class SvdHead(SelectedHead):
+class SvdHead(SelectingHead):
     """Looks at the `candidates` rows whose logits are largest in `width` rotated dimensions."""
 
     name: ClassVar[str] = "svd"
-    part: ClassVar[Part | None] = Part(
+    part: ClassVar[PartSpec | None] = PartSpec(
         "svd",
         {
-            "basis": Tensor("float32", ("R", "D")),
-            "preview": Tensor("float32", ("V/16", "R", 16)),
+            "basis": TensorSpec("float32", ("R", "D")),
+            "preview": TensorSpec("float32", ("V/16", "R", 16)),
         },
     )
     knob_table: ClassVar[Mapping[str, Knob]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index.files import fsync_folder
-from logitsieve.utils.files import naming
+from logitsieve.utils.files import name_in_errors
 
 STALE_AFTER_S = 24 * 3600.0
 TEMPORARY = ".tmp-"
@@ -40,7 +40,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, str]:
     """A new file, durable; its size and its sha256 (hex). OSError names it."""
     digest, size = hashlib.sha256(), 0
-    with naming(file), file.open("xb") as stream:
+    with name_in_errors(file), file.open("xb") as stream:
         for piece in content:
             stream.write(piece)
             digest.update(piece)

@@ -1,4 +1,4 @@
-"""What the arrays of each part must be, by part name: `Part` of _base/spec.py, as a file's checks.
+"""What the arrays of each part must be, by part name: `PartSpec` as checks of a file.
 
 Two checks a part: `check_structure` (names, dtypes, shapes, and every number that a kernel uses as
 an address) runs at each open; `check_values` reads every number and runs at verifying.
@@ -15,7 +15,7 @@ import numpy as np
 from logitsieve.api.errors import IndexUnreadable, InvalidKnob
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Head, checked_knobs
-from logitsieve.heads._base.spec import SOFTMAX, Arrays, Part, check_structure, check_values
+from logitsieve.heads._base.spec import SOFTMAX, Arrays, PartSpec, check_structure, check_values
 from logitsieve.index.manifest import HeadEntry
 from logitsieve.utils.floats import code_of
 
@@ -23,7 +23,7 @@ Registry = Mapping[str, type[Head]]
 Report = Callable[[int], None]  # called with the bytes done since the last call
 PIECE = 1 << 24  # bytes hashed between two reports
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, PartSpec] = {
     part.name: part for part in (SOFTMAX, *(head.part for head in HEADS.values())) if part
 }
 

@@ -14,7 +14,7 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.checks import PARTS, private, require_structure
-from logitsieve.index.files import read_small, refusal, regular
+from logitsieve.index.files import read_small, regular, unreadable
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
     MANIFEST_FILE,
@@ -99,7 +99,7 @@ def _read_calibration(file: Path) -> Mapping[str, Any] | None:
     try:
         calibration = json.loads(read_small(file, MAX_MANIFEST))
     except (ValueError, RecursionError) as error:
-        raise refusal(file, f"not JSON: {error}") from error
+        raise unreadable(file, f"not JSON: {error}") from error
     if not isinstance(calibration, dict):
         raise IndexUnreadable(file, "not a JSON object")
     return calibration

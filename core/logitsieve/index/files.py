@@ -13,14 +13,14 @@ from logitsieve.api.errors import IndexUnreadable
 LEGIBLE = 300  # characters of a reason
 
 
-def refusal(path: Path, error: object) -> IndexUnreadable:
+def unreadable(path: Path, error: object) -> IndexUnreadable:
     """IndexUnreadable for a reason that quotes the file: bounded, control characters escaped."""
     text = str(error)[:LEGIBLE]
     return IndexUnreadable(path, text if text.isprintable() else ascii(text)[1:-1])
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
+def as_unreadable(path: Path) -> Iterator[None]:
     """Turn what the operating system says about `path` into IndexUnreadable."""
     try:
         yield
@@ -32,7 +32,7 @@ def refusing(path: Path) -> Iterator[None]:
 
 def regular(path: Path) -> os.stat_result:
     """What `stat` says about a regular file; anything else (a pipe would block) is refused."""
-    with refusing(path):
+    with as_unreadable(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise IndexUnreadable(path, "not a regular file")
@@ -44,7 +44,7 @@ def read_small(path: Path, limit: int) -> bytes:
     size = regular(path).st_size
     if size > limit:
         raise IndexUnreadable(path, f"{size} bytes, at most {limit} are read")
-    with refusing(path):
+    with as_unreadable(path):
         return path.read_bytes()
 
 

@@ -17,7 +17,7 @@ from logitsieve.api.results import ArrayLike, Float32, Int32
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
 from logitsieve.index.calibration import check_calibration
 from logitsieve.index.contents import Contents, read_vocabulary
-from logitsieve.index.files import refusal
+from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE, Manifest
 from logitsieve.index.verify import Progress
 
@@ -64,7 +64,7 @@ class Index:
             try:
                 check_calibration(self.calibration)
             except ValueError as error:
-                raise refusal(self.path / CALIBRATION_FILE, error) from error
+                raise unreadable(self.path / CALIBRATION_FILE, error) from error
         return self.calibration
 
     def head(self, name: str = "", **knobs: float) -> Head:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.index.files import refusal
+from logitsieve.index.files import unreadable
 from logitsieve.utils.floats import CODES
 
 FORMAT_VERSION = 1
@@ -126,7 +126,7 @@ class Manifest:
         except RecursionError as error:
             raise IndexUnreadable(file, "nested too deeply") from error
         except ValueError as error:
-            raise refusal(file, error) from error
+            raise unreadable(file, error) from error
         if manifest.file_bytes() != data:
             raise IndexUnreadable(file, "not in canonical form")
         return manifest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from logitsieve.heads._base.spec import Tensor, check_structure
+from logitsieve.heads._base.spec import TensorSpec, check_structure
 from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import Contents
 
@@ -51,11 +51,11 @@ def memory(contents: Contents) -> dict[str, PartMemory]:
     return found
 
 
-def _memory(tensor: Tensor, itemsize: int, size: int) -> TensorMemory:
+def _memory(tensor: TensorSpec, itemsize: int, size: int) -> TensorMemory:
     return TensorMemory(formula=formula(tensor, itemsize), bytes=itemsize * size)
 
 
-def formula(tensor: Tensor, itemsize: int) -> str:
+def formula(tensor: TensorSpec, itemsize: int) -> str:
     """Bytes of an element times the sides: "4 C D", "4 (C+1)", "1 ceil(V/16) 64"."""
     return " ".join([str(itemsize), *map(_side, tensor.shape)])
 

@@ -13,7 +13,7 @@ from logitsieve.heads import HEADS, Head
 from logitsieve.heads.assembly import make_heads
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
-from logitsieve.index.files import refusal
+from logitsieve.index.files import unreadable
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
 from logitsieve.index.verify import (
@@ -84,7 +84,7 @@ def _check_heads(contents: Contents, registry: Registry) -> None:
     try:
         check_heads(manifest.heads, registry)
     except ValueError as error:
-        raise refusal(file, error) from error
+        raise unreadable(file, error) from error
 
 
 def assemble(contents: Contents, registry: Registry, threads: int, device: str = "cpu") -> Index:
@@ -98,7 +98,7 @@ def assemble(contents: Contents, registry: Registry, threads: int, device: str =
     try:
         heads = make(registry, contents.softmax, contents.parts, knobs, threads)
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
-        raise refusal(contents.path, error) from error
+        raise unreadable(contents.path, error) from error
     return Index(contents, heads, threads, device)
 
 

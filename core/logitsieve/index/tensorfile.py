@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.index.files import refusal, refusing, regular
+from logitsieve.index.files import as_unreadable, regular, unreadable
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 MAX_HEADER = 1 << 20  # bytes; ours take a few hundred
@@ -117,7 +117,7 @@ def pieces(
 def map_tensors(path: Path) -> TensorFile:
     """Map a file and check its header: IndexUnreadable unless every byte is accounted for."""
     regular(path)
-    with refusing(path), path.open("rb") as stream:
+    with as_unreadable(path), path.open("rb") as stream:
         status = os.fstat(stream.fileno())
         if (size := status.st_size) < 8:
             raise IndexUnreadable(path, f"{size} bytes, too short for a header")
@@ -127,7 +127,7 @@ def map_tensors(path: Path) -> TensorFile:
         spans, metadata = _parse_header(mapped[8:begin])
         _check_layout(spans, begin, size)
     except ValueError as error:
-        raise refusal(path, error) from error
+        raise unreadable(path, error) from error
     named = [span for span in spans if not span.name.startswith(PADDING)]
     tensors = {
         span.name: np.frombuffer(

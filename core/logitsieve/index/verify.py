@@ -19,7 +19,7 @@ from threading import Lock
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.checks import PARTS, Report, require_values, softmax_sha256
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
-from logitsieve.index.files import refusing, regular
+from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical
 from logitsieve.index.tensorfile import TensorFile
 
@@ -102,7 +102,7 @@ def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
         yield from (view[start : start + PIECE] for start in range(0, len(view), PIECE))
         return
     buffer = memoryview(bytearray(PIECE))
-    with refusing(file), file.open("rb", buffering=0) as stream:
+    with as_unreadable(file), file.open("rb", buffering=0) as stream:
         while count := stream.readinto(buffer):
             yield buffer[:count]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @contextmanager
-def naming(file: Path) -> Iterator[None]:
+def name_in_errors(file: Path) -> Iterator[None]:
     """An OSError that is raised here names `file`: of a full disk it names none by itself."""
     try:
         yield

@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.utils.files import naming
+from logitsieve.utils.files import name_in_errors
 
 FORMS = (
     "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "
@@ -60,14 +60,14 @@ def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
     Without this, a full disk is met by a write to the mapping, and that is a SIGBUS.
     """
     row = array.strides[0]
-    with naming(file), file.open("r+b") as stream:
+    with name_in_errors(file), file.open("r+b") as stream:
         os.posix_fallocate(stream.fileno(), array.offset + start * row, (stop - start) * row)
 
 
 def save(file: Path, array: np.ndarray) -> None:
     """As np.save, of which an OSError says neither what is wrong nor with which file."""
     array = np.ascontiguousarray(array)
-    with naming(file), file.open("wb") as stream:
+    with name_in_errors(file), file.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(stream, header)
         stream.write(array.tobytes())

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.even_sample import SpreadSample
-from logitsieve.utils.files import naming
+from logitsieve.utils.files import name_in_errors
 from logitsieve.utils.options import Progress, check_range, no_progress, option
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
@@ -125,7 +125,7 @@ def _capture(
         **asdict(config),
     }
     written = folder / "capture.json"
-    with naming(written):
+    with name_in_errors(written):
         written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 

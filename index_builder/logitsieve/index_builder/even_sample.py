@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import reserve, save
-from logitsieve.utils.files import naming
+from logitsieve.utils.files import name_in_errors
 
 CHUNK = 8192  # rows moved at once
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -37,7 +37,7 @@ class SpreadSample:
         self._kept = 0
         self._reserved = 0  # rows that the disk surely holds
         shape = (2 * max_rows, dim)
-        with naming(path):
+        with name_in_errors(path):
             self._file = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
     def add(self, rows_BD: np.ndarray) -> None:

@@ -17,8 +17,8 @@ from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
-from logitsieve.index_builder.fit_result import Made
+from logitsieve.index_builder.fit_inputs import FitInputs
+from logitsieve.index_builder.fit_result import FitResult
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 from logitsieve.utils.options import Progress
@@ -64,7 +64,7 @@ class Turned(NamedTuple):
     left: float  # >= ||w - B^T w'||
 
 
-def fit_certified(material: Material, config: BuildConfig, progress: Progress) -> Made:
+def fit_certified(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """The sketch that answers fastest, by measuring, of those within their share of memory.
 
     The smallest is always among them.
@@ -91,7 +91,7 @@ def fit_certified(material: Material, config: BuildConfig, progress: Progress) -
     arrays = code(softmax, turned, best, order_V)
     summary = {**best._asdict(), "coordinates": min(softmax.dim, best.fine - EXTRA)}
     history = [{**widths._asdict(), "us_per_row": us} for widths, us in measured.items()]
-    return Made(arrays, summary, {}, history)
+    return FitResult(arrays, summary, {}, history)
 
 
 def _neighbours(widths: Widths, dim: int, share: float) -> list[Widths]:
@@ -152,7 +152,7 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
         yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
 
 
-def _often_first(material: Material) -> Int32:
+def _often_first(material: FitInputs) -> Int32:
     """[V] ids, those first that are most often among the labels of the contexts."""
     counts_V = np.zeros(material.vocab_size, np.int64)
     for start in range(0, len(material.labels), BLOCK_ROWS):
@@ -164,7 +164,7 @@ def _often_first(material: Material) -> Int32:
 def encode(
     softmax: Softmax, rotation_DD: Float64, widths: Widths, order_V: Int32 | None = None
 ) -> dict[str, np.ndarray]:
-    """The `sketch` part of these widths: what `Part` SKETCH of heads/certified.py lists.
+    """The `sketch` part of these widths: what `PartSpec` SKETCH of heads/certified.py lists.
 
     Coarse codes lie in the order of the ids `order_V`, or of W.
     """

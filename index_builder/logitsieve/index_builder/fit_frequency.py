@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
-from logitsieve.index_builder.fit_result import DEPTH, Made, judges, least_reaching
+from logitsieve.index_builder.fit_inputs import FitInputs
+from logitsieve.index_builder.fit_result import DEPTH, FitResult, judges, least_reaching
 from logitsieve.utils.options import Progress
 
 BLOCK_ROWS = 1 << 16
 
 
-def fit_frequency(material: Material, config: BuildConfig, progress: Progress) -> Made:
+def fit_frequency(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """All ids, the most frequent first, equal ones by the lower id; n is what suffices."""
     counts_V = np.zeros(material.vocab_size, np.int64)
     for start in range(0, len(material.labels), BLOCK_ROWS):
@@ -27,4 +27,4 @@ def fit_frequency(material: Material, config: BuildConfig, progress: Progress) -
     _, labels_HK = judges(material)
     progress("fit frequency", 1, 1)
     knobs = {"n": least_reaching(place_V[labels_HK])}
-    return Made({"ids": ids_V}, {"seen": int((counts_V > 0).sum())}, knobs)
+    return FitResult({"ids": ids_V}, {"seen": int((counts_V > 0).sum())}, knobs)

@@ -21,14 +21,14 @@ from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.reduction import augmented
 from logitsieve.heads.graph import GraphHead, one_thread, width
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
-from logitsieve.index_builder.fit_result import TARGET, Made, judges
+from logitsieve.index_builder.fit_inputs import FitInputs
+from logitsieve.index_builder.fit_result import TARGET, FitResult, judges
 from logitsieve.utils.options import Progress
 
 TRIED = tuple(8 << step for step in range(10))  # values of ef
 
 
-def fit_graph(material: Material, config: BuildConfig, progress: Progress) -> Made:
+def fit_graph(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """The graph that needs the smaller ef at the target; ef is that."""
     hidden_HD, labels_HK = judges(material)
     history, graphs = [], []
@@ -40,7 +40,7 @@ def fit_graph(material: Material, config: BuildConfig, progress: Progress) -> Ma
         progress("fit graph", number, len(REDUCTIONS))
     best = min(range(len(graphs)), key=lambda i: (history[i]["ef"], -history[i]["found"]))
     summary = {"links": config.graph_links, "by_angle": best}
-    return Made(graphs[best], summary, {"ef": history[best]["ef"]}, history)
+    return FitResult(graphs[best], summary, {"ef": history[best]["ef"]}, history)
 
 
 def by_angle(softmax: Softmax) -> Float32:

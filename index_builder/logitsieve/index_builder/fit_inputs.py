@@ -19,7 +19,7 @@ from logitsieve.heads import Softmax
 from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.utils.files import naming
+from logitsieve.utils.files import name_in_errors
 from logitsieve.utils.options import Progress
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers
@@ -35,7 +35,7 @@ class TopKHead(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Material:
+class FitInputs:
     """The softmax, contexts and labels, best first; labels lie in mapped files, as few bytes."""
 
     softmax: Softmax
@@ -66,13 +66,13 @@ def prepare(
     config: BuildConfig,
     scratch: Path,
     progress: Progress,
-) -> Material:
+) -> FitInputs:
     """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
     vocab_size = softmax.vocab_size
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
-    return Material(
+    return FitInputs(
         softmax=softmax,
         train=train,
         labels=exact_labels(
@@ -104,7 +104,7 @@ def exact_labels(
 ) -> np.ndarray:
     """[N, depth] ids of the exact top `depth`, best first, in a mapped file."""
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
-    with naming(file):
+    with name_in_errors(file):
         labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
     reserve(file, labels, 0, contexts.rows)
     done = 0

@@ -12,12 +12,12 @@ import numpy as np
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
-from logitsieve.index_builder.fit_result import Made, judges, least_reaching
+from logitsieve.index_builder.fit_inputs import FitInputs
+from logitsieve.index_builder.fit_result import FitResult, judges, least_reaching
 from logitsieve.utils.options import Progress
 
 
-def fit_ivf(material: Material, config: BuildConfig, progress: Progress) -> Made:
+def fit_ivf(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """Of `ivf_starts` seeds the one that scans least at the target; nprobe is what it needs.
 
     Starts differ much: one frequent row in a list that is routed to late costs all its contexts.
@@ -37,7 +37,7 @@ def fit_ivf(material: Material, config: BuildConfig, progress: Progress) -> Made
         progress("fit ivf", number + 1, config.ivf_starts)
     assert best is not None, "there is at least one start"
     arrays, nprobe = best
-    return Made(arrays, {"clusters": len(arrays["biases"])}, {"nprobe": nprobe}, history)
+    return FitResult(arrays, {"clusters": len(arrays["biases"])}, {"nprobe": nprobe}, history)
 
 
 def cluster_ranks(

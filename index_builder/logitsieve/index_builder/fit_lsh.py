@@ -27,8 +27,8 @@ from logitsieve.heads._base.reduction import (
     squared_norms,
 )
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
-from logitsieve.index_builder.fit_result import Made
+from logitsieve.index_builder.fit_inputs import FitInputs
+from logitsieve.index_builder.fit_result import FitResult
 from logitsieve.kernels.retrieval.lsh import bucket_tables, lsh_collisions
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 from logitsieve.utils.options import Progress
@@ -77,14 +77,14 @@ _Tried = tuple[Reduction, int, int]  # with that many bits and probes
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    material: Material
+    material: FitInputs
     config: BuildConfig
     hidden: Float32  # [H, D]
     words: Int64  # [U], ascending
     labels: Int64  # [H], places of the exact best words in `words`
 
     @classmethod
-    def over(cls, material: Material, config: BuildConfig) -> _Search:
+    def over(cls, material: FitInputs, config: BuildConfig) -> _Search:
         held, vocab_size = material.heldout.rows, material.vocab_size
         count = min(JUDGES, held)
         best = material.heldout_labels[np.arange(count) * held // count, 0].astype(np.int64)
@@ -184,12 +184,12 @@ class _Search:
         return high, recall(high)
 
 
-def _table_memory(material: Material, bits: int) -> int:
+def _table_memory(material: FitInputs, bits: int) -> int:
     """Planes, shifts, offsets and ids, in numbers of four bytes."""
     return bits * (material.dim + 1) + (1 << bits) + material.vocab_size
 
 
-def _matrix_memory(material: Material) -> int:
+def _matrix_memory(material: FitInputs) -> int:
     return material.vocab_size * (material.dim + 1)
 
 
@@ -199,7 +199,7 @@ def _growing(most: int) -> list[int]:
     return [*(tables for tables in steps if tables < most), most]
 
 
-def fit_lsh(material: Material, config: BuildConfig, progress: Progress) -> Made:
+def fit_lsh(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """Search the settings in two rounds, then hash the whole vocabulary with the best one."""
     search = _Search.over(material, config)
     bits = search.bits_allowed()
@@ -217,7 +217,7 @@ def fit_lsh(material: Material, config: BuildConfig, progress: Progress) -> Made
     ]
     history += [search.best(*point) for point in _reported(second, "lsh: probes", progress)]
     best = min(history, key=_badness)
-    return Made(
+    return FitResult(
         arrays=_arrays(search, reduction, best),
         summary=_numbers(best),
         knobs={"probes": best.probes, "candidates": best.candidates},

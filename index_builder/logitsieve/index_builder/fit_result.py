@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from logitsieve.api.results import Float32, Int64
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 
 TARGET = 0.99  # P@1 and P@5 that the stored operating point reaches on held-out contexts
 JUDGED = 2048  # held-out contexts that choose it
@@ -19,7 +19,7 @@ DEPTH = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class FitResult:
     """A fitted head: its part, what was chosen, and the operating point it is stored at."""
 
     arrays: Mapping[str, np.ndarray]
@@ -29,7 +29,7 @@ class Made:
     compared: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
 
-def judges(material: Material) -> tuple[Float32, Int64]:
+def judges(material: FitInputs) -> tuple[Float32, Int64]:
     """(hidden [H, D], labels [H, K]): held-out contexts at equal distances, exact labels first."""
     rows = material.heldout.rows
     count = min(JUDGED, rows)

@@ -17,7 +17,7 @@ import torch
 
 from logitsieve.api.results import Float32
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.gumbel import train_centroids
 from logitsieve.index_builder.kmeans import spherical_kmeans, trainable_scale
 from logitsieve.index_builder.partition import Partition
@@ -109,7 +109,7 @@ def spend(partition: Partition, budget: float | None) -> float:
     return partition.knapsack.everything if budget is None else budget
 
 
-def fit_screen(material: Material, config: BuildConfig, progress: Progress) -> Screen:
+def fit_screen(material: FitInputs, config: BuildConfig, progress: Progress) -> Screen:
     """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
     centroids_CD = plain_centroids(material, config, config.clusters)
     plain = Partition(
@@ -118,7 +118,7 @@ def fit_screen(material: Material, config: BuildConfig, progress: Progress) -> S
     return train_screen(material, plain, FixedBudget(config.budget), config, progress)
 
 
-def plain_centroids(material: Material, config: BuildConfig, clusters: int) -> Float32:
+def plain_centroids(material: FitInputs, config: BuildConfig, clusters: int) -> Float32:
     """Line 3: spherical k-means over the sample, [C, D], scaled so that it can be trained.
 
     The scale is one for all centroids, so it does not change any argmax.
@@ -128,7 +128,7 @@ def plain_centroids(material: Material, config: BuildConfig, clusters: int) -> F
 
 
 def train_screen(
-    material: Material, plain: Partition, goal: Goal, config: BuildConfig, progress: Progress
+    material: FitInputs, plain: Partition, goal: Goal, config: BuildConfig, progress: Progress
 ) -> Screen:
     """Lines 5-8 from a plain partition; the round that is best on the held-out contexts is kept.
 

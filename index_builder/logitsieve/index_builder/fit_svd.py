@@ -13,8 +13,8 @@ import numpy as np
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
-from logitsieve.index_builder.fit_result import Made, judges, least_reaching
+from logitsieve.index_builder.fit_inputs import FitInputs
+from logitsieve.index_builder.fit_result import FitResult, judges, least_reaching
 from logitsieve.utils.options import Progress
 
 LANES = 16  # rows whose columns lie together
@@ -23,7 +23,7 @@ WIDEST = 256  # the rank stored where none is asked for, at most
 GATHERED = 2  # reading a row from its place in W costs about so many of the preview's
 
 
-def fit_svd(material: Material, config: BuildConfig, progress: Progress) -> Made:
+def fit_svd(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """The preview, and the width and candidates that reach the target at the least cost."""
     softmax = material.softmax
     rank = config.svd_width or min(-(-softmax.dim // 4), WIDEST)
@@ -39,7 +39,7 @@ def fit_svd(material: Material, config: BuildConfig, progress: Progress) -> Made
         progress("fit svd", number, len(widths))
     best = min(history, key=lambda entry: entry["cost"])
     knobs = {"width": best["width"], "candidates": best["candidates"]}
-    return Made(arrays, {"rank": rank}, knobs, history)
+    return FitResult(arrays, {"rank": rank}, knobs, history)
 
 
 def preview_arrays(softmax: Softmax, rank: int) -> dict[str, np.ndarray]:

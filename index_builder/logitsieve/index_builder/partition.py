@@ -13,7 +13,7 @@ import torch
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.knapsack import Knapsack
 
 COUNTED_ROWS = 1 << 18  # contexts grouped by cluster at once
@@ -40,7 +40,7 @@ class Partition:
 
     def __init__(
         self,
-        material: Material,
+        material: FitInputs,
         centroids_CD: Float32,
         depth: int,
         waste_weight: float,

@@ -29,7 +29,7 @@ from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit_certified import fit_certified
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fit_graph import fit_graph
-from logitsieve.index_builder.fit_inputs import Material, prepare
+from logitsieve.index_builder.fit_inputs import FitInputs, prepare
 from logitsieve.index_builder.fit_ivf import fit_ivf
 from logitsieve.index_builder.fit_lsh import fit_lsh
 from logitsieve.index_builder.fit_screen import fit_screen
@@ -69,7 +69,7 @@ class Fitted(Protocol):
         ...
 
 
-Fit = Callable[[Material, BuildConfig, Progress], Fitted]
+Fit = Callable[[FitInputs, BuildConfig, Progress], Fitted]
 
 FITS: dict[str, Fit] = {
     "certified": fit_certified,

@@ -22,7 +22,7 @@ from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import report_plots as plots
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.report_cascade import cascade
-from logitsieve.utils.files import naming
+from logitsieve.utils.files import name_in_errors
 
 SAMPLED = 4000  # contexts looked at, spread over all
 LABELS = 5  # K: the exact top-k that a cluster's list should hold
@@ -60,7 +60,7 @@ def write_report(index: Index, out: Path | str, contexts: Source | None = None) 
     )
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with naming(out):
+    with name_in_errors(out):
         out.write_text(page, encoding="utf-8")
 
 

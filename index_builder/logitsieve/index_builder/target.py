@@ -15,7 +15,7 @@ from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Float32
 from logitsieve.index_builder.cascade import TARGETS, UNREACHED, Costs, Target, Timer, measure
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import Material
+from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.fit_screen import Screen, plain_centroids, spend, train_screen
 from logitsieve.index_builder.partition import Partition
 from logitsieve.utils.options import Progress, no_progress
@@ -52,7 +52,7 @@ def depths(target: Mapping[str, float], config: BuildConfig, vocab_size: int) ->
 
 
 def search_screen(
-    material: Material,
+    material: FitInputs,
     config: BuildConfig,
     progress: Progress,
     *,
@@ -96,7 +96,7 @@ def search_screen(
 
 
 def _fastest_starts(
-    material: Material,
+    material: FitInputs,
     target: Mapping[str, float],
     config: BuildConfig,
     timer: Timer,

@@ -24,15 +24,15 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices, answering
 from logitsieve.server.models.repository import Progress, Repository, ignore
 from logitsieve.server.models.routes import Version
-from logitsieve.server.precision.precision_metrics import Live
-from logitsieve.server.precision.recalibrator import Again
+from logitsieve.server.precision.precision_metrics import PrecisionMetrics
+from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
-from logitsieve.server.scheduling.executor import Work, no_card
+from logitsieve.server.scheduling.executor import Executor, no_card
 from logitsieve.server.security.tokens import ADMIN, READ
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Server:
         self._losing = asyncio.Event()
         self._health = Health()
         self._devices = Devices(config, self.metrics.registry)
-        self._work = Work(
+        self._work = Executor(
             threads=config.threads,
             max_in_flight=config.max_in_flight,
             max_queue_rows=config.max_queue_rows,
@@ -65,8 +65,8 @@ class Server:
             device_ns=card_ns if self._devices.cards else no_card,
         )
         self.metrics.watch_queue(lambda: self._work.queue_rows)
-        self._again = Again()
-        live = Live(self.metrics.registry, repository.versions)
+        self._again = Recalibrator()
+        live = PrecisionMetrics(self.metrics.registry, repository.versions)
         self._shadow = Shadow(
             config.shadow_share, config.shadow_cpu, judged=live.judged, lost=live.lost
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from logitsieve.server.precision.drift_guard import FIRST, WINDOW, Evidence, Guard
+from logitsieve.server.precision.drift_guard import FIRST, WINDOW, DriftGuard, Evidence
 from tests.evaluation.test_operating_points import make_point
 
 
@@ -54,7 +54,7 @@ def test_a_point_returns_when_a_whole_window_is_precise() -> None:
 
 
 def test_ks_and_points_are_judged_apart() -> None:
-    guard, point = Guard(), make_point("screen", probes=1)
+    guard, point = DriftGuard(), make_point("screen", probes=1)
     other = make_point("screen", probes=2)
     for _ in range(2 * FIRST):
         guard.add(point, {1: 1.0, 5: 0.2})  # type: ignore[arg-type]  # has what is looked at

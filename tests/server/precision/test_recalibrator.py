@@ -9,7 +9,7 @@ import pytest
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.models.repository import Repository, ignore
 from logitsieve.server.models.routes import Version
-from logitsieve.server.precision.recalibrator import Again
+from logitsieve.server.precision.recalibrator import Recalibrator
 from tests.server.running import MEASURED, WAIT_S, Loop, config_for, running, write_model
 from tests.synthetic import make_hidden
 
@@ -34,7 +34,7 @@ def test_an_index_of_another_machine_is_measured_again(
     tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     versions, before = loaded(tmp_path, kernel_cache, machine=ELSEWHERE, contexts=CONTEXTS)
-    old, again = times(versions[0]), Again(share=1.0)
+    old, again = times(versions[0]), Recalibrator(share=1.0)
     again.start(versions)
     again.join(WAIT_S)
     assert set(times(versions[0])).isdisjoint(old)
@@ -48,7 +48,7 @@ def test_an_index_of_this_machine_is_left_alone(
 ) -> None:
     versions, _ = loaded(tmp_path, kernel_cache, contexts=CONTEXTS)
     caplog.clear()  # of what loading said
-    again, old = Again(share=1.0), times(versions[0])
+    again, old = Recalibrator(share=1.0), times(versions[0])
     again.start([*versions, Version("broken", 1, error="why")])
     again.join(WAIT_S)
     assert times(versions[0]) == old
@@ -59,7 +59,7 @@ def test_without_contexts_the_old_times_stay(
     tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     versions, _ = loaded(tmp_path, kernel_cache, machine=ELSEWHERE)
-    again, old = Again(share=1.0), times(versions[0])
+    again, old = Recalibrator(share=1.0), times(versions[0])
     again.start(versions)
     again.join(WAIT_S)
     assert times(versions[0]) == old
@@ -68,7 +68,10 @@ def test_without_contexts_the_old_times_stay(
 
 def test_a_stop_ends_it(tmp_path: Path, kernel_cache: Path) -> None:
     versions, _ = loaded(tmp_path, kernel_cache, machine=ELSEWHERE, contexts=CONTEXTS)
-    again, old = Again(share=1e-9), times(versions[0])  # the rest after the first lasts for years
+    again, old = (
+        Recalibrator(share=1e-9),
+        times(versions[0]),
+    )  # the rest after the first lasts for years
     again.start(versions)
     again.stop()
     assert times(versions[0]) == old
@@ -81,7 +84,7 @@ def test_what_goes_wrong_is_logged_and_changes_nothing(
 ) -> None:
     wrong = pack_contexts(make_hidden(4, dim=5))
     versions, _ = loaded(tmp_path, kernel_cache, machine=ELSEWHERE, contexts=wrong)
-    again, old = Again(share=1.0), times(versions[0])
+    again, old = Recalibrator(share=1.0), times(versions[0])
     with caplog.at_level(logging.ERROR):
         again.start(versions)
         again.join(WAIT_S)

@@ -17,7 +17,7 @@ from logitsieve.index import open_index
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.precision.precision_metrics import Live
+from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from logitsieve.server.precision.shadow import QUEUE, Judgement, Sample, Shadow, judge
 from logitsieve.server.rpc.arguments import to_aim
 from logitsieve.v1 import decoder_pb2 as pb
@@ -48,14 +48,16 @@ def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> Samp
     return Sample(served, priced, hidden, answer)
 
 
-def feed(live: Live, served: Served, domain: int, rows: int, k: int = 5, seed: int = 2) -> None:
+def feed(
+    live: PrecisionMetrics, served: Served, domain: int, rows: int, k: int = 5, seed: int = 2
+) -> None:
     for row in contexts(domain, rows, seed):
         live.judged(judge(sampled(served, row[None], k)))
 
 
-def watched(served: Served) -> tuple[Live, Metrics]:
+def watched(served: Served) -> tuple[PrecisionMetrics, Metrics]:
     metrics = Metrics()
-    return Live(metrics.registry, lambda: [Version("demo", 1, served)]), metrics
+    return PrecisionMetrics(metrics.registry, lambda: [Version("demo", 1, served)]), metrics
 
 
 def test_hits_are_those_of_the_true_answer(served: Served) -> None:

@@ -17,8 +17,8 @@ from tests.server.asking import (
     Code,
     assert_alive,
     changed,
-    refusal,
     tensor,
+    unreadable,
 )
 from tests.server.running import Running
 from tests.synthetic import make_hidden
@@ -184,7 +184,7 @@ def test_good_requests_are_answered(server: Running, rpc: str) -> None:
 def test_a_bad_request_names_its_field(
     server: Running, rpc: str, request_: Any, field: str
 ) -> None:
-    error = refusal(server, rpc, request_.SerializeToString())
+    error = unreadable(server, rpc, request_.SerializeToString())
     assert (error.code, error.field) == (Code.INVALID_ARGUMENT.value[0], field)
     assert error.message
     assert not error.incident
@@ -192,7 +192,7 @@ def test_a_bad_request_names_its_field(
 
 @pytest.mark.parametrize("rpc", GOOD)
 def test_bytes_that_are_no_message(server: Running, rpc: str) -> None:
-    assert refusal(server, rpc, b"\xff\xff\xff").field == "request"
+    assert unreadable(server, rpc, b"\xff\xff\xff").field == "request"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_bytes_that_are_no_message(server: Running, rpc: str) -> None:
 def test_models_that_are_not_served(server: Running, model: str) -> None:
     for rpc in GOOD:
         request = changed(rpc, target=pb.Target(model=model))
-        error = refusal(server, rpc, request.SerializeToString())
+        error = unreadable(server, rpc, request.SerializeToString())
         assert (error.code, error.field) == (Code.NOT_FOUND.value[0], "model")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.api.results import Answer, BeamStepReply, SampleReply, ScoreReply, TopKReply
 from logitsieve.client.replies import to_reply
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.server.rpc.methods import METHODS
 from logitsieve.server.rpc.replies import to_decode_response, to_origin, to_response
 from logitsieve.v1 import decoder_pb2 as pb
@@ -48,7 +48,7 @@ REPLIES: dict[str, Any] = {
 @pytest.mark.parametrize("request_id", [0, 1, 300, (1 << 64) - 1])
 def test_there_and_back(field: str, request_id: int) -> None:
     reply = REPLIES[field]
-    origin = to_origin(cast("Point", POINT))
+    origin = to_origin(cast(Engine, POINT))
     response = origin + to_response(METHODS[field].response, reply, 5)
     message = pb.DecodeResponse.FromString(to_decode_response(request_id, field, response))
     assert (message.id, message.WhichOneof("reply")) == (request_id, field)

@@ -13,7 +13,7 @@ import pytest
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.heads.head import LARGEST_BUCKET
 from logitsieve.index import open_index
 from logitsieve.server.rpc.methods import Asked
@@ -23,7 +23,7 @@ from tests.server.running import write_whole
 from tests.synthetic import make_hidden
 
 US = 1000.0  # a row: batches have BATCH_ROWS rows
-NO_POINT = cast(Point, "a point")
+NO_POINT = cast(Engine, "a point")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def batcher(**options: Any) -> Batcher:
 def waiting(
     rows: int | np.ndarray,
     k: int = 3,
-    point: Point = NO_POINT,
+    point: Engine = NO_POINT,
     *,
     independent: bool = True,
     deadline: float | None = None,

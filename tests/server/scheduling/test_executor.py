@@ -9,24 +9,24 @@ from typing import Any, cast
 import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.server.rpc.methods import Asked
-from logitsieve.server.scheduling.executor import INLINE_US, Work
+from logitsieve.server.scheduling.executor import INLINE_US, Executor
 from tests.server.running import WAIT_S
 
-NO_POINT = cast(Point, None)
+NO_POINT = cast(Engine, None)
 SMALL, LARGE = INLINE_US / 2, INLINE_US * 2
 
 
 @pytest.fixture
-def work() -> Iterator[Work]:
-    work = Work(threads=1, max_in_flight=2, max_queue_rows=100)
+def work() -> Iterator[Executor]:
+    work = Executor(threads=1, max_in_flight=2, max_queue_rows=100)
     yield work
     work.close()
 
 
 async def run(
-    work: Work,
+    work: Executor,
     compute: Callable[[], Any],
     estimate_us: float,
     time_left_s: float | None = None,
@@ -43,25 +43,25 @@ async def run(
     )
 
 
-def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Work) -> None:
+def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Executor) -> None:
     here = threading.get_ident()
     assert asyncio.run(run(work, threading.get_ident, SMALL))[0] == here
     assert asyncio.run(run(work, threading.get_ident, LARGE))[0] != here
 
 
-def test_what_waits_for_a_card_never_stays_on_the_loop(work: Work) -> None:
+def test_what_waits_for_a_card_never_stays_on_the_loop(work: Executor) -> None:
     here = threading.get_ident()
     assert asyncio.run(run(work, threading.get_ident, SMALL, on_card=True))[0] != here
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
-def test_an_expired_deadline_is_seen_before_computing(work: Work, estimate_us: float) -> None:
+def test_an_expired_deadline_is_seen_before_computing(work: Executor, estimate_us: float) -> None:
     with pytest.raises(DeadlineExceeded):
         asyncio.run(run(work, pytest.fail, estimate_us, time_left_s=0.0))
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
-def test_errors_come_back(work: Work, estimate_us: float) -> None:
+def test_errors_come_back(work: Executor, estimate_us: float) -> None:
     def fail() -> None:
         raise KeyError("k")
 
@@ -69,7 +69,7 @@ def test_errors_come_back(work: Work, estimate_us: float) -> None:
         asyncio.run(run(work, fail, estimate_us))
 
 
-def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Work) -> None:
+def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Executor) -> None:
     async def scene() -> None:
         started, release = threading.Event(), threading.Event()
 
@@ -103,7 +103,7 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Wo
 
 
 def test_closing_finishes_what_is_computing_and_cancels_what_waits() -> None:
-    work = Work(threads=1, max_in_flight=9, max_queue_rows=9)
+    work = Executor(threads=1, max_in_flight=9, max_queue_rows=9)
 
     async def scene() -> None:
         started, release = threading.Event(), threading.Event()
@@ -138,7 +138,7 @@ def test_a_request_is_told_how_long_a_card_worked_for_it() -> None:
         worked.ns = getattr(worked, "ns", 0) + 40
         return "found"
 
-    work = Work(
+    work = Executor(
         threads=1,
         max_in_flight=9,
         max_queue_rows=9,
@@ -152,7 +152,7 @@ def test_a_request_is_told_how_long_a_card_worked_for_it() -> None:
 
 def test_a_lost_card_is_told_to_the_server_and_to_who_asked() -> None:
     told: list[DeviceLost] = []
-    work = Work(threads=1, max_in_flight=9, max_queue_rows=9, lost=told.append)
+    work = Executor(threads=1, max_in_flight=9, max_queue_rows=9, lost=told.append)
     error = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
 
     def fail() -> None:
@@ -165,7 +165,7 @@ def test_a_lost_card_is_told_to_the_server_and_to_who_asked() -> None:
 
 
 def test_an_errand_is_run_by_each_thread_and_what_it_raises_comes_back() -> None:
-    work = Work(threads=3, max_in_flight=9, max_queue_rows=9)
+    work = Executor(threads=3, max_in_flight=9, max_queue_rows=9)
     seen: list[str] = []
     work.on_each(lambda: seen.append(threading.current_thread().name))
     assert sorted(seen) == ["logitsieve-0", "logitsieve-1", "logitsieve-2"]
@@ -184,7 +184,7 @@ def test_an_errand_is_run_by_each_thread_and_what_it_raises_comes_back() -> None
 
 
 def test_an_errand_comes_between_two_batches_and_closing_ends_the_wait_for_it() -> None:
-    work, order = Work(threads=1, max_in_flight=9, max_queue_rows=9), list[str]()
+    work, order = Executor(threads=1, max_in_flight=9, max_queue_rows=9), list[str]()
 
     def note() -> None:
         order.append("errand")

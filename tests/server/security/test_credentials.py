@@ -7,7 +7,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server import ServeConfig
 from logitsieve.server.security.credentials import certificates, read_pems
-from logitsieve.server.security.reloading_file import Watched
+from logitsieve.server.security.reloading_file import ReloadingFile
 from tests.server.certificates import Pair, authority, signed_by
 
 
@@ -52,7 +52,7 @@ def test_a_pair_is_renewed_when_both_files_fit(
     tmp_path: Path, ca: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     cert, key = signed_by(ca).write(tmp_path)
-    watched = Watched("tls_cert", lambda: read_pems(cert, key, None), key, (cert,))
+    watched = ReloadingFile("tls_cert", lambda: read_pems(cert, key, None), key, (cert,))
     first, second = watched.held, signed_by(ca)
     assert not watched.renew()
     cert.write_bytes(second.cert_pem)
@@ -79,7 +79,7 @@ def test_files_that_change_while_they_are_read_are_left_for_the_next_time(tmp_pa
             file.write_text(during.pop())
         return found
 
-    watched = Watched("secret", read, file)
+    watched = ReloadingFile("secret", read, file)
     file.write_text("second, half")
     during.append("second, whole")
     assert not watched.renew()

@@ -25,9 +25,9 @@ from logitsieve.gpu.plans import Found, Plan, above, empty_found
 from logitsieve.gpu.plans.exact import fits
 from logitsieve.gpu.resident import Card
 from logitsieve.gpu.runner import Runner
-from logitsieve.heads._base.fallback_head import BackedHead
+from logitsieve.heads._base.fallback_head import FallbackHead
 from logitsieve.heads._base.head import Head, checked_k, checked_knobs, ready_request, refuse_row
-from logitsieve.heads._base.spec import Part
+from logitsieve.heads._base.spec import PartSpec
 
 LARGEST_BUCKET = 256  # rows at once; more are answered in turns
 RUNNERS_KEPT = 32  # of a head in a thread: buckets times ks
@@ -71,7 +71,7 @@ class CardHead(ABC):
     def __init__(self, kind: type[Head], card: Card, knobs: Mapping[str, float]) -> None:
         self._kind, self._card = kind, card
         self.name, self.knob_table, self.proves = kind.name, kind.knob_table, kind.proves
-        self.part: Part | None = kind.part
+        self.part: PartSpec | None = kind.part
         self._arrays = card.parts[kind.part.name] if kind.part else {}
         self._local = local()
         self.knobs = self._held(checked_knobs(self.knob_table, {}, knobs))
@@ -82,7 +82,7 @@ class CardHead(ABC):
 
     def _held(self, knobs: Mapping[str, float]) -> Mapping[str, float]:
         """The knobs within what the arrays have."""
-        if issubclass(self._kind, BackedHead):
+        if issubclass(self._kind, FallbackHead):
             return self._kind.held(knobs, self._arrays, self._card.softmax)
         return dict(knobs)
 

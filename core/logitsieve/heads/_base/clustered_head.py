@@ -13,7 +13,7 @@ import numpy as np
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
 from logitsieve.heads._base.fallback import repair, replace_rows, worst_status
-from logitsieve.heads._base.fallback_head import BackedHead
+from logitsieve.heads._base.fallback_head import FallbackHead
 from logitsieve.heads._base.head import (
     BOOL,
     FLOAT32,
@@ -32,7 +32,7 @@ from logitsieve.kernels.screen.screen import screen_candidates, screen_topk
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
 
-class ClusteredHead(BackedHead):
+class ClusteredHead(FallbackHead):
     """Looks at the lists of as many best clusters of each row as its knob `probed` says."""
 
     probed: ClassVar[str]

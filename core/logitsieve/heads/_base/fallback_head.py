@@ -7,15 +7,15 @@ from copy import copy
 from typing import ClassVar, Self
 
 from logitsieve.heads._base.head import Head, Knob, Softmax, checked_knobs, require_part
-from logitsieve.heads._base.spec import Arrays, Part
+from logitsieve.heads._base.spec import Arrays, PartSpec
 
 
-class BackedHead:
+class FallbackHead:
     """What heads with a fallback share: how they are made, and moved to other knobs."""
 
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]]
-    part: ClassVar[Part | None]
+    part: ClassVar[PartSpec | None]
     proves: ClassVar[bool] = False
     borrows: ClassVar[tuple[str, ...]] = ()
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, TopK
-from logitsieve.heads._base.spec import Arrays, Part, check_structure
+from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.topk.descriptor import matrix_record
 from logitsieve.kernels.topk.gather import csr_logits
 from logitsieve.utils.floats import STORED, widened
@@ -103,7 +103,7 @@ class Head(Protocol):
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]]
     proves: ClassVar[bool]  # whether its own answers are proven exact
-    part: ClassVar[Part | None]  # the arrays it is made from
+    part: ClassVar[PartSpec | None]  # the arrays it is made from
     borrows: ClassVar[tuple[str, ...]]  # parts of other heads that it uses where the index has them
 
     @property
@@ -222,7 +222,7 @@ def _number(knob: Knob, value: float) -> float:
     return int(value) if knob.whole else float(value)
 
 
-def require_part(part: Part | None, arrays: Arrays, softmax: Softmax) -> None:
+def require_part(part: PartSpec | None, arrays: Arrays, softmax: Softmax) -> None:
     """InvalidRequest unless the arrays are as `part` says, and laid out as kernels read them."""
     assert part is not None, "a head with arrays names their part"
     try:

@@ -11,13 +11,13 @@ import numpy as np
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Int32, Int64, TopK
 from logitsieve.heads._base.fallback import repair, replace_rows, worst_status
-from logitsieve.heads._base.fallback_head import BackedHead
+from logitsieve.heads._base.fallback_head import FallbackHead
 from logitsieve.heads._base.head import checked_k, ready_hidden
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.topk.listed import listed_topk
 
 
-class SelectedHead(BackedHead, ABC):
+class SelectingHead(FallbackHead, ABC):
     """`select` is what a method adds."""
 
     @abstractmethod

@@ -21,7 +21,7 @@ CHUNK = 1 << 18  # elements looked at together: they stay in the cache
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorSpec:
     """One array, which a part may lack if it is `optional`.
 
     `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
@@ -52,7 +52,7 @@ def _nothing(arrays: Arrays) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartSpec:
     """A head's arrays. `structure` and `values` raise ValueError for what the letters cannot say.
 
     `structure` runs whenever a head is made, `values` may read every number and runs at verifying.
@@ -60,12 +60,12 @@ class Part:
     """
 
     name: str
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, TensorSpec]
     structure: Callable[[Arrays], None] = _nothing
     values: Callable[[Arrays], None] = _nothing
     foreign: bool = False
 
-    def held(self, arrays: Arrays) -> dict[str, Tensor]:
+    def held(self, arrays: Arrays) -> dict[str, TensorSpec]:
         """The tensors that `arrays` hold; ValueError if one lacks that is not optional."""
         for name, tensor in self.tensors.items():
             if name not in arrays and not tensor.optional:
@@ -73,16 +73,16 @@ class Part:
         return {name: tensor for name, tensor in self.tensors.items() if name in arrays}
 
 
-SOFTMAX = Part(
+SOFTMAX = PartSpec(
     "softmax",
     {
-        "weight": Tensor("float32 or float16 or bfloat16", ("V", "D")),
-        "bias": Tensor("float32", ("V",)),
+        "weight": TensorSpec("float32 or float16 or bfloat16", ("V", "D")),
+        "bias": TensorSpec("float32", ("V",)),
     },
 )
 
 
-def check_structure(part: Part, arrays: Arrays, vocab_size: int, dim: int) -> Sizes:
+def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -> Sizes:
     """The size of every letter; ValueError unless a kernel can follow every offset and id."""
     sizes = {"V": vocab_size, "D": dim}
     held = part.held(arrays)
@@ -99,7 +99,7 @@ def check_structure(part: Part, arrays: Arrays, vocab_size: int, dim: int) -> Si
     return sizes
 
 
-def _bind(name: str, tensor: Tensor, array: np.ndarray, sizes: Sizes) -> None:
+def _bind(name: str, tensor: TensorSpec, array: np.ndarray, sizes: Sizes) -> None:
     """Let the letters that are still free take the array's sizes; ValueError unless all fit."""
     if array.ndim == len(tensor.shape):
         for size, got in zip(tensor.shape, array.shape, strict=True):
@@ -138,7 +138,7 @@ def _check_factors(name: str, factors: np.ndarray) -> None:
         raise ValueError(f"{name} are not all finite and above 0")
 
 
-def check_values(part: Part, arrays: Arrays, report: Callable[[int], None]) -> None:
+def check_values(part: PartSpec, arrays: Arrays, report: Callable[[int], None]) -> None:
     """ValueError for a number that may not stand where it does; `report` gets the bytes done."""
     for name, tensor in part.held(arrays).items():
         if tensor.holds == "reals":
@@ -181,13 +181,13 @@ def no_id_twice(offsets: str, ids: str, arrays: Arrays) -> None:
         raise ValueError(f"{ids}: list {place} holds an id twice")
 
 
-def lists_part(name: str, tensors: Mapping[str, Tensor]) -> Part:
+def lists_part(name: str, tensors: Mapping[str, TensorSpec]) -> PartSpec:
     """A part with lists `ids` cut by `offsets` [C+1]: none empty, no id twice in one."""
     lists = {
-        "offsets": Tensor("int32", ("C+1",), "offsets", "S"),
-        "ids": Tensor("int32", ("S",), "ids", "V"),
+        "offsets": TensorSpec("int32", ("C+1",), "offsets", "S"),
+        "ids": TensorSpec("int32", ("S",), "ids", "V"),
     }
-    return Part(
+    return PartSpec(
         name,
         {**tensors, **lists},
         partial(no_empty_lists, "offsets"),

@@ -8,14 +8,14 @@ from threading import Lock
 from types import MappingProxyType
 from typing import NamedTuple
 
-from logitsieve.api.decoder import Aim, KnobValues
+from logitsieve.api.decoder import KnobValues, PointRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import CHOICES_KEPT, Kind
 from logitsieve.decoding.decoder import POINTS_KEPT
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.server.models.use_count import Leases
-from logitsieve.server.precision.drift_guard import Guard, Move, Rungs, move_between
+from logitsieve.server.models.use_count import UseCount
+from logitsieve.server.precision.drift_guard import DriftGuard, Move, Rungs, move_between
 from logitsieve.server.rpc.replies import to_origin
 from logitsieve.server.scheduling.costs import Costs
 from logitsieve.v1 import decoder_pb2 as pb
@@ -23,15 +23,15 @@ from logitsieve.v1 import decoder_pb2 as pb
 Goal = tuple[Kind, float | None]  # the kind of a request, and the precision it asks for
 
 
-class Priced(NamedTuple):
+class CostedPoint(NamedTuple):
     """An operating point, what it should cost, and how each of its responses begins."""
 
-    point: Point
+    point: Engine
     us_per_row: float
     us_beside: Callable[[int, int], float]  # of so many more logits and draws
     origin: bytes
     goal: Mapping[int, float] = MappingProxyType({})  # AUTO's: class of k -> precision
-    dropped: tuple[Point, ...] = ()  # what AUTO would have answered by, were live precision right
+    dropped: tuple[Engine, ...] = ()  # what AUTO would have answered by, were live precision right
 
 
 class Served:
@@ -43,12 +43,12 @@ class Served:
     def __init__(self, decoder: LocalDecoder) -> None:
         self.decoder = decoder
         self.on_card = decoder.index.device != "cpu"
-        self.leases = Leases(f"{decoder.name}@{decoder.version}")
-        self.guard = Guard()
+        self.leases = UseCount(f"{decoder.name}@{decoder.version}")
+        self.guard = DriftGuard()
         self._lock = Lock()  # points are measured in another thread than they are judged in
         self._prices = _Prices(decoder, self.guard)
 
-    def at(self, aim: Aim, rows: int, k: int, log_z: bool = False) -> Priced:
+    def at(self, aim: PointRequest, rows: int, k: int, log_z: bool = False) -> CostedPoint:
         """What answers a request for `k` ids of each of `rows` rows.
 
         `log_z`: it finds one also where it names no normalizer.
@@ -80,7 +80,7 @@ class Served:
         """How many steps AUTO is from what was measured, for the request that it is furthest."""
         return max((len(rungs) - 1 for rungs in self._prices.rungs.values()), default=0)
 
-    def learn(self, verdicts: Iterable[tuple[Point, Mapping[int, float]]]) -> list[Move]:
+    def learn(self, verdicts: Iterable[tuple[Engine, Mapping[int, float]]]) -> list[Move]:
         """Shares of the true top-k that points found live, by class of k; what AUTO makes of it.
 
         Called on the event loop.
@@ -113,7 +113,9 @@ class Served:
 class _Prices:
     """Points and their prices as of one measurement, and as of what live answers have refuted."""
 
-    def __init__(self, decoder: LocalDecoder, guard: Guard, goals: Iterable[Goal] = ()) -> None:
+    def __init__(
+        self, decoder: LocalDecoder, guard: DriftGuard, goals: Iterable[Goal] = ()
+    ) -> None:
         self._decoder, self.auto, self._guard = decoder, decoder.auto, guard
         self._costs = Costs(self.auto.points, decoder.index)
         # (head or "", knobs in order of their names, normalizer or "", log Z anyhow) -> Priced
@@ -131,10 +133,12 @@ class _Prices:
         """The points that AUTO has left for a goal, and the one that it is at."""
         return self.auto.rungs(*goal, self._guard.ceiling)
 
-    def _named(self, head: str, knobs: KnobValues, normalizer: str, log_z: bool) -> Priced:
+    def _named(self, head: str, knobs: KnobValues, normalizer: str, log_z: bool) -> CostedPoint:
         return self._priced(self._decoder.point(head, knobs, normalizer), 1, log_z)
 
-    def _chosen(self, kind: Kind, precision: float | None, normalizer: str, log_z: bool) -> Priced:
+    def _chosen(
+        self, kind: Kind, precision: float | None, normalizer: str, log_z: bool
+    ) -> CostedPoint:
         *left, at = self._rungs((kind, precision))
         if left:
             point = self._point(at, normalizer)
@@ -153,15 +157,15 @@ class _Prices:
             self.rungs[goal] = self.climb(goal)
         return self.rungs[goal]
 
-    def _point(self, at: OperatingPoint | None, normalizer: str) -> Point:
+    def _point(self, at: OperatingPoint | None, normalizer: str) -> Engine:
         if at is None:
             return self._decoder.point("exact", (), normalizer)
         return self._decoder.point(at.head, tuple(sorted(at.knobs.items())), normalizer)
 
-    def _priced(self, point: Point, rows: int, log_z: bool) -> Priced:
+    def _priced(self, point: Engine, rows: int, log_z: bool) -> CostedPoint:
         costs = self._costs
         us = costs.us_per_row(point.head, point.knobs, point.normalizer, rows, log_z)
-        return Priced(point, us, costs.us_beside, to_origin(point))
+        return CostedPoint(point, us, costs.us_beside, to_origin(point))
 
 
 def to_messages(point: OperatingPoint) -> list[pb.OperatingPoint]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from logitsieve.api.errors import Unavailable
 
 
-class Leases:
+class UseCount:
     """`with leases:` is one use, which any thread may begin.
 
     After `end`, `idle` is done when nobody is left; from then on `with` raises Unavailable.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.evaluation.confidence import lower_bound
 
@@ -61,13 +61,13 @@ class Evidence:
         return True
 
 
-class Guard:
+class DriftGuard:
     """The evidence about the points of one version. Used by the event loop alone."""
 
     def __init__(self) -> None:
         self._evidence: defaultdict[tuple[Key, int], Evidence] = defaultdict(Evidence)
 
-    def add(self, point: Point, shares: Mapping[int, float]) -> bool:
+    def add(self, point: Engine, shares: Mapping[int, float]) -> bool:
         """A row's share of the true top-k by class of k; whether a ceiling may have changed."""
         key = point.head, frozenset(point.knobs.items())
         changed = [self._evidence[key, k].add(share) for k, share in shares.items()]

@@ -22,7 +22,7 @@ BY_HEAD = "model", "head"
 BY_K = "model", "head", "k"
 
 
-class Live(Collector):
+class PrecisionMetrics(Collector):
     """Counts judged rows and moves AUTO by them. Hits and misses are of ids, not of rows."""
 
     def __init__(

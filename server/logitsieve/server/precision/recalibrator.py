@@ -32,7 +32,7 @@ def step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
 
 
-class Again:
+class Recalibrator:
     """Measures the versions that need it, one after the other, in a thread of its own."""
 
     def __init__(self, share: float = SHARE) -> None:

@@ -25,10 +25,10 @@ import numpy as np
 
 from logitsieve.api.errors import Unavailable
 from logitsieve.api.results import TopK, TopKReply
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import hits
-from logitsieve.server.models.served import Priced, Served
+from logitsieve.server.models.served import CostedPoint, Served
 from logitsieve.server.precision.recalibrator import step_back
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Sample(NamedTuple):
     """An answered row, and the points that are judged on it."""
 
     served: Served
-    priced: Priced
+    priced: CostedPoint
     hidden: np.ndarray  # [1, D] as it came
     answer: TopK  # of this row
 
@@ -51,7 +51,7 @@ class Judgement(NamedTuple):
 
     sample: Sample
     hits: Mapping[int, float]
-    dropped: tuple[tuple[Point, Mapping[int, float]], ...]  # hits of points that AUTO has left
+    dropped: tuple[tuple[Engine, Mapping[int, float]], ...]  # hits of points that AUTO has left
     missed_mass: float  # probability of the true top-k that was not answered
 
 
@@ -137,7 +137,9 @@ class Shadow:
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def offer(self, served: Served, priced: Priced, hidden: np.ndarray, reply: TopKReply) -> None:
+    def offer(
+        self, served: Served, priced: CostedPoint, hidden: np.ndarray, reply: TopKReply
+    ) -> None:
         """An answered request: `hidden` [B, D] and its reply, of which chosen rows are copied."""
         rows = len(hidden)
         if self._gap >= rows:
@@ -150,7 +152,7 @@ class Shadow:
         self._gap = row - rows
 
     def _take(
-        self, served: Served, priced: Priced, hidden: np.ndarray, reply: TopKReply, row: int
+        self, served: Served, priced: CostedPoint, hidden: np.ndarray, reply: TopKReply, row: int
     ) -> None:
         if self._queue.qsize() >= QUEUE:
             self._lost(reply.answer.model, "queue_full")

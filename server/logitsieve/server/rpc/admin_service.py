@@ -21,7 +21,7 @@ from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.precision.recalibrator import Again
+from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.rpc.handlers import Context, parse, unary
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -34,7 +34,7 @@ class AdminService:
     """Changes the repository. Versions load one after the other, beside all else."""
 
     def __init__(
-        self, repository: Repository, metrics: Metrics, again: Again, describe: Describe
+        self, repository: Repository, metrics: Metrics, again: Recalibrator, describe: Describe
     ) -> None:
         self._repository, self._metrics, self._again = repository, metrics, again
         self._describe = describe

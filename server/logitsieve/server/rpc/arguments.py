@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.constraints import Constraints, IdSets
-from logitsieve.api.decoder import AUTO, NORMALIZER_CODES, Aim, asked_precision
+from logitsieve.api.decoder import AUTO, NORMALIZER_CODES, PointRequest, asked_precision
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.wire_tensors import DType, decode
 from logitsieve.v1 import decoder_pb2 as pb
@@ -45,20 +45,24 @@ def vector_if_set(request: Any, field: str, dtype: DType) -> np.ndarray | None:
     return to_vector(getattr(request, field), field, dtype) if request.HasField(field) else None
 
 
-def to_aim(target: pb.Target, normalizer: str = "") -> Aim:
+def to_aim(target: pb.Target, normalizer: str = "") -> PointRequest:
     """With `normalizer` where it names none. InvalidRequest names the field with no such value."""
     if code := target.normalizer:
         normalizer = NORMALIZER_NAMES.get(code, str(code))
     point = target.WhichOneof("point")
     if point is None:
-        return Aim(True, None, "", (), normalizer)
+        return PointRequest(True, None, "", (), normalizer)
     if point == "head":
         head, knobs = target.head.name, target.head.knobs
         if head != AUTO and (head or knobs):
-            return Aim(False, None, head, tuple(sorted(knobs.items())), normalizer)
-        return Aim(True, asked_precision(head, dict(knobs), None, False), "", (), normalizer)
+            return PointRequest(False, None, head, tuple(sorted(knobs.items())), normalizer)
+        return PointRequest(
+            True, asked_precision(head, dict(knobs), None, False), "", (), normalizer
+        )
     precision = target.min_precision if point == "min_precision" else None
-    return Aim(True, asked_precision("", None, precision, target.exact), "", (), normalizer)
+    return PointRequest(
+        True, asked_precision("", None, precision, target.exact), "", (), normalizer
+    )
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:

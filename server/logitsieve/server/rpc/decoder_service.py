@@ -17,7 +17,7 @@ from logitsieve.server.rpc.handlers import Context, parse, unary
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.replies import to_response
 from logitsieve.server.rpc.stream import Streams
-from logitsieve.server.scheduling.executor import Work
+from logitsieve.server.scheduling.executor import Executor
 
 
 class DecoderService:
@@ -27,7 +27,7 @@ class DecoderService:
         self,
         config: ServeConfig,
         repository: Repository,
-        work: Work,
+        work: Executor,
         metrics: Metrics,
         shadow: Shadow,
     ) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.decoding.normalizers import STEPPING
 from logitsieve.index import Index
 from logitsieve.server.config import ServeConfig
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     k: int  # what AUTO chooses for
     logits: int  # to be computed beside those that the head and log Z need
     draws: int
-    compute: Callable[[Point], Reply]
+    compute: Callable[[Engine], Reply]
     independent: np.ndarray | None = None  # hidden, where its rows may share a batch with others
 
 
@@ -76,7 +76,7 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: Index) -> A
         allowed = f"at most {config.max_k}"
         raise InvalidRequest("targets", f"{targets.shape[1]} targets a row", allowed)
 
-    def compute(point: Point) -> Reply:
+    def compute(point: Engine) -> Reply:
         ready = as_hidden(hidden, index.dim)
         return point.score(ready, score_targets(targets, len(ready)), constraints)
 
@@ -92,7 +92,7 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: Index) ->
     seeds = to_vector(request.seeds, "seeds", DType.UINT64)
     temperature = request.temperature if request.HasField("temperature") else 1.0
 
-    def compute(point: Point) -> Reply:
+    def compute(point: Engine) -> Reply:
         ready = as_hidden(hidden, index.dim)
         how = sampling(
             len(ready),
@@ -121,7 +121,7 @@ def read_beam_step(request: pb.BeamStepRequest, config: ServeConfig, index: Inde
     lengths = vector_if_set(request, "lengths", DType.INT32)
     finished = vector_if_set(request, "finished", DType.BOOL)
 
-    def compute(point: Point) -> Reply:
+    def compute(point: Engine) -> Reply:
         ready = as_hidden(hidden, index.dim)
         hypotheses = beams(
             len(ready),

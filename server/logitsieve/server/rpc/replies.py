@@ -13,7 +13,7 @@ import numpy as np
 
 from logitsieve.api.decoder import NORMALIZER_CODES
 from logitsieve.api.results import Answer, BeamStepReply, SampleReply, ScoreReply, TopKReply
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.utils.wire_tensors import CODES
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -37,7 +37,7 @@ def to_response(kind: type[Response], reply: Reply, queue_ns: int) -> bytes:
     return cast(bytes, response.SerializeToString())
 
 
-def to_origin(point: Point) -> bytes:
+def to_origin(point: Engine) -> bytes:
     """The part of a response that all answers of one operating point share."""
     answer = pb.Answer(model=point.model, version=point.version, digest=point.digest)
     answer.head.CopyFrom(pb.Head(name=point.head, knobs=point.knobs))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.server.rpc.methods import Asked
 from logitsieve.server.rpc.replies import Reply
 
@@ -74,7 +74,7 @@ class Waiting:
 
     def __init__(
         self,
-        point: Point,
+        point: Engine,
         asked: Asked,
         estimate_us: float,
         arrived_ns: int,

@@ -12,7 +12,7 @@ from typing import cast
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Unavailable
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.engine import Point
+from logitsieve.decoding.engine import Engine
 from logitsieve.server.rpc.methods import Asked
 from logitsieve.server.scheduling.batch_slices import Outcome, compute, joined
 from logitsieve.server.scheduling.batcher import TOO_LATE, Batch, Batcher, Computed, Waiting
@@ -33,7 +33,7 @@ def no_card() -> int:
     return 0
 
 
-class Work:
+class Executor:
     """Runs computations for event loops: at most `max_in_flight` wait or run on the pool.
 
     `counted` is told the rows of each batch of the pool, and `lost` of a card that has failed, on
@@ -81,7 +81,7 @@ class Work:
 
     async def run(
         self,
-        point: Point,
+        point: Engine,
         asked: Asked,
         *,
         estimate_us: float,

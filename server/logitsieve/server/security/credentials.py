@@ -13,7 +13,7 @@ import grpc
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.security.reloading_file import Watched
+from logitsieve.server.security.reloading_file import ReloadingFile
 
 FITTING = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
@@ -25,7 +25,9 @@ class Certificates:
         self._clients_show_theirs = client_ca is not None
         beside = (cert,) if client_ca is None else (cert, client_ca)
         try:
-            self._pems = Watched("tls_cert", lambda: read_pems(cert, key, client_ca), key, beside)
+            self._pems = ReloadingFile(
+                "tls_cert", lambda: read_pems(cert, key, client_ca), key, beside
+            )
         except OSError as error:
             raise InvalidRequest("tls_cert", error, FITTING) from error
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 EXPOSED = 0o027
 
 
-class Watched(Generic[T]):
+class ReloadingFile(Generic[T]):
     """What `read()` made of some files when they were last good; the first time, it may raise.
 
     No clock: `renew` looks at the files, so it is called when what they hold is needed.

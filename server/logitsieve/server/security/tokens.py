@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from logitsieve.api.errors import InvalidRequest, PermissionDenied, Unauthenticated
-from logitsieve.server.security.reloading_file import Watched
+from logitsieve.server.security.reloading_file import ReloadingFile
 
 READ, ADMIN = "read", "admin"
 SCOPES: dict[str, frozenset[str]] = {READ: frozenset({READ}), ADMIN: frozenset({READ, ADMIN})}
@@ -31,7 +31,7 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = Watched("tokens", lambda: read_tokens(path), path)
+            self._file = ReloadingFile("tokens", lambda: read_tokens(path), path)
         except OSError as error:
             raise InvalidRequest("tokens", error, "a file of tokens") from error
 
