@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 
 PROTO = Path(__file__).parents[1] / "proto"
 SOURCE = "logitsieve/v1/decoder.proto"
+FIELD = re.compile(r" +(repeated |optional )?[\w.]+(<.*>)? \w+ = \d+;$")  # not a value of an enum
 STUBS = ("decoder_pb2.py", "decoder_pb2.pyi", "decoder_pb2_grpc.py")
 
 
@@ -39,3 +41,13 @@ def test_normalizer_codes() -> None:
     codes = pb.Normalizer.items()
     named = {name.removeprefix("NORMALIZER_").lower(): code for name, code in codes if code}
     assert named == NORMALIZER_CODES
+
+
+def test_every_field_stands_on_a_line_of_its_own_under_its_sentence() -> None:
+    lines = (PROTO / SOURCE).read_text().splitlines()
+    fields = [place for place, line in enumerate(lines) if FIELD.match(line)]
+    assert len(fields) == sum(
+        len(each.fields) for each in pb.DESCRIPTOR.message_types_by_name.values()
+    )
+    for place in fields:
+        assert re.match(r" +// .*\.$", lines[place - 1]), lines[place]

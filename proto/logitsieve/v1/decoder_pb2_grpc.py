@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DecoderStub:
-    """public port
+    """Answers requests about the next tokens. On the public port.
     """
 
     def __init__(self, channel):
@@ -63,35 +63,39 @@ class DecoderStub:
 
 
 class DecoderServicer:
-    """public port
+    """Answers requests about the next tokens. On the public port.
     """
 
     def TopK(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The best tokens of each row.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BeamStep(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """One step of a beam search.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Sample(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Draws from each row's distribution.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Log-probabilities of given tokens.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Decode(self, request_iterator, context):
-        """replies in any order, matched by id
+        """Any of the above on one stream; replies come in any order and are matched by id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,7 +138,7 @@ def add_DecoderServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Decoder:
-    """public port
+    """Answers requests about the next tokens. On the public port.
     """
 
     @staticmethod
@@ -274,7 +278,7 @@ class Decoder:
 
 
 class ModelsStub:
-    """public port, read only
+    """Lists the models that are loaded. On the public port, read only.
     """
 
     def __init__(self, channel):
@@ -296,17 +300,19 @@ class ModelsStub:
 
 
 class ModelsServicer:
-    """public port, read only
+    """Lists the models that are loaded. On the public port, read only.
     """
 
     def List(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """All versions, without their operating points.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """One version, with its operating points.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -333,7 +339,7 @@ def add_ModelsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Models:
-    """public port, read only
+    """Lists the models that are loaded. On the public port, read only.
     """
 
     @staticmethod
@@ -392,7 +398,7 @@ class Models:
 
 
 class AdminStub:
-    """admin port only
+    """Loads, unloads and renames versions while they serve. On the admin port only.
     """
 
     def __init__(self, channel):
@@ -419,24 +425,26 @@ class AdminStub:
 
 
 class AdminServicer:
-    """admin port only
+    """Loads, unloads and renames versions while they serve. On the admin port only.
     """
 
     def Load(self, request, context):
-        """returns when warm and swapped in, or with an error and the old one serving
+        """Returns when the version is warm and swapped in; on an error the old one goes on serving.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Unload(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends no more requests to a version and closes it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetAlias(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Points an alias at a loaded version, or takes it away.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -468,7 +476,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """admin port only
+    """Loads, unloads and renames versions while they serve. On the admin port only.
     """
 
     @staticmethod
