@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from logitsieve.kernels import compile as compile_module
 from logitsieve.kernels.compile import use_cache
 from tests.synthetic import make_head, make_hidden, make_softmax
 
@@ -25,9 +27,11 @@ print(sum(csr_log_sum_exp._dispatcher.stats.cache_hits.values()), out[0])
 """
 
 
-def run_script(folder: Path, script: str = SCRIPT, **environment: str) -> list[str]:
+def run_script(
+    folder: Path, script: str = SCRIPT, *arguments: str, **environment: str
+) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, str(folder)],
+        [sys.executable, "-W", "error", "-c", script, str(folder), *arguments],
         check=True,
         capture_output=True,
         text=True,
@@ -39,6 +43,69 @@ def run_script(folder: Path, script: str = SCRIPT, **environment: str) -> list[s
 def test_a_second_process_loads_what_the_first_compiled(tmp_path: Path) -> None:
     assert run_script(tmp_path) == ["0", "0.6931472"]
     assert run_script(tmp_path) == ["1", "0.6931472"]
+
+
+HITS = """
+import sys
+from importlib import import_module
+from pathlib import Path
+from logitsieve.kernels.compile import use_cache
+use_cache(Path(sys.argv[1]))
+entry = import_module(sys.argv[2]).entry
+entry(1)
+print(sum(entry._dispatcher.stats.cache_hits.values()))
+"""
+HELPER = """
+from logitsieve.kernels.compile import inline
+@inline
+def one_more(number):
+    return number + 1
+"""
+ENTRY = """
+from {package}.simd.helper import one_more
+from logitsieve.kernels.compile import kernel
+@kernel("(int64,)")
+def entry(number):
+    return one_more(number)
+"""
+
+
+def hits(folder: Path, sources: Path, module: str) -> str:
+    [hit] = run_script(folder, HITS, module, PYTHONPATH=str(sources))
+    return hit
+
+
+def write_kernels(folder: Path, package: str) -> None:
+    for name, text in {"simd/helper": HELPER, "topk/entry": ENTRY.format(package=package)}.items():
+        file = folder / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def append_comment(file: Path) -> None:
+    file.write_text(file.read_text() + "# changed\n")
+
+
+def test_a_change_in_one_folder_recompiles_what_lies_in_another(tmp_path: Path) -> None:
+    sources, cache = tmp_path / "sources", tmp_path / "cache"
+    kernels = sources / "logitsieve/kernels"
+    shutil.copytree(Path(compile_module.__file__).parent, kernels)
+    write_kernels(kernels, "logitsieve.kernels")
+    module = "logitsieve.kernels.topk.entry"
+    assert [hits(cache, sources, module) for _ in range(2)] == ["0", "1"]
+    append_comment(kernels / "simd/helper.py")
+    assert hits(cache, sources, module) == "0"
+
+
+def test_kernels_of_another_package_have_a_digest_of_their_own(tmp_path: Path) -> None:
+    sources, cache = tmp_path / "sources", tmp_path / "cache"
+    write_kernels(sources / "elsewhere/kernels", "elsewhere.kernels")
+    module = "elsewhere.kernels.topk.entry"
+    assert [hits(cache, sources, module) for _ in range(2)] == ["0", "1"]
+    append_comment(sources / "elsewhere/kernels/simd/helper.py")
+    assert hits(cache, sources, module) == "0"
+    [package] = {folder.parent for folder in cache.glob("kernels-*/kernels-*")}
+    assert len(list(package.glob("kernels-*"))) == 2
 
 
 ROUTED = """

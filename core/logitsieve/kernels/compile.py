@@ -25,6 +25,7 @@ inline = numba.njit(**_BARE)
 # `inline` function is optimised by itself too, with everything below it, though nobody calls it so.
 splice = numba.njit(inline="always")
 
+_ROOT = Path(__file__).parent
 _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
 
 _ANEW = "kernels are compiled anew at every start"
@@ -37,7 +38,7 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self._dispatcher = numba.njit(nogil=True, **_ENTRY)(function)
-        self._home = Path(function.__code__.co_filename).parent
+        self._root = _root_of(function)
         self._arguments = sigutils.normalize_signature(signature)[0]  # type: ignore[no-untyped-call]
         self.entry = cache(self._compile)
 
@@ -45,8 +46,9 @@ class Kernel:
         if "folder" not in _cache:
             use_cache(None)
         if (folder := _cache["folder"]) is not None:
-            own = folder / f"{self._home.name}-{_sources_digest(self._home)}"
-            config.CACHE_DIR = str(own)  # type: ignore[attr-defined]  # set at run time
+            if self._root != _ROOT:  # which the folder's own name covers
+                folder /= f"{self._root.name}-{_sources_digest(self._root)}"
+            config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # set at run time
             self._dispatcher.enable_caching()
         return self._compiled()
 
@@ -79,7 +81,7 @@ def use_cache(folder: Path | None) -> None:
 
     With nothing writable there, kernels are compiled in memory at every start: one warning says so.
     """
-    target = (folder or default_cache()) / f"kernels-{_sources_digest(Path(__file__).parent)}"
+    target = (folder or default_cache()) / f"kernels-{_sources_digest(_ROOT)}"
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target):
@@ -96,13 +98,22 @@ def _warn_once(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-@cache
-def _sources_digest(home: Path) -> str:
-    """Numba notices a change of an entry kernel's own file only; this one covers a folder's.
+def _root_of(function: Callable[..., Any]) -> Path:
+    """The folder of the package `kernels` that a function is in, or else the folder of its file."""
+    packages = function.__module__.split(".")[:-1]
+    depth = packages[::-1].index("kernels") if "kernels" in packages else 0
+    return Path(function.__code__.co_filename).parents[depth]
 
-    Kernels elsewhere may use those of this folder: their digest is a second one, below its.
+
+@cache
+def _sources_digest(root: Path) -> str:
+    """A digest of Numba's version and of every source below `root`.
+
+    Numba itself compiles anew after a change of an entry kernel's own file only, not after one of
+    what it calls. Kernels outside of this package may call those in it: their machine code lies in
+    a folder with a digest of their own, below the folder with this package's.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(home.rglob("*.py")):
+    for source in sorted(root.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
