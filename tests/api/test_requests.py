@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Beams, Sampling, beams, sampling, score_targets
 
@@ -22,7 +23,7 @@ def sampled(rows: int = 2, **changes: Any) -> Sampling:
         "min_p": 0.0,
         **changes,
     }
-    return sampling(rows, **options)
+    return sampling(rows, options.pop("samples"), cast(SampleOptions, options))
 
 
 def stepped(rows: int = 4, **changes: Any) -> Beams:
@@ -36,7 +37,8 @@ def stepped(rows: int = 4, **changes: Any) -> Beams:
         "length_alpha": 0.0,
         **changes,
     }
-    return beams(rows, **options)
+    scores, beams_in, beams_out = map(options.pop, ("scores", "beams_in", "beams_out"))
+    return beams(rows, scores, beams_in, beams_out, cast(BeamOptions, options))
 
 
 def test_how_to_draw() -> None:

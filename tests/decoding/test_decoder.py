@@ -145,3 +145,19 @@ def compiled() -> set[str]:
     found = [one for module in modules for one in vars(module).items()]
     kernels = {name: one for name, one in found if isinstance(one, Kernel)}
     return {name for name, one in kernels.items() if one.entry.cache_info().currsize}
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("topk", {"k": 1}),
+        ("score", {"targets": [0]}),
+        ("sample", {}),
+        ("beam_step", {"beams_in": 1, "beams_out": 1}),
+    ],
+)
+def test_a_misspelt_keyword_is_refused(
+    decoder: LocalDecoder, method: str, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(TypeError, match="unknown keyword: hed"):
+        getattr(decoder, method)(make_hidden(1), hed="exact", **arguments)

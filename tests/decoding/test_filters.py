@@ -57,7 +57,11 @@ def listed(
 ) -> Lists:
     index, edits = decoder.index, None
     temperature, top_k, top_p, min_p = filters
-    how = sampling(len(hidden), 1, 0, 0, temperature, top_k, top_p, min_p)
+    how = sampling(
+        len(hidden),
+        1,
+        {"seeds": 0, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
+    )
     if constraints is not None:
         edits = edits_of(index.softmax, constraints, hidden)
     return shortlist(index, index.head(head), hidden, how, edits)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, Unpack
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Target
+from logitsieve.api.decoder import BeamOptions, SampleOptions, Target, shows_keywords
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
@@ -38,6 +37,7 @@ class RemoteDecoder(ABC):
     def _reply(self, kind: type[R], rpc: str, request: Any) -> R:
         return to_reply(kind, self._ask(rpc, request))
 
+    @shows_keywords(Target)
     def topk(
         self,
         hidden: ArrayLike,
@@ -50,6 +50,7 @@ class RemoteDecoder(ABC):
         request = topk_request(hidden, k, constraints, target)
         return self._reply(TopKReply, "TopK", request)
 
+    @shows_keywords(Target)
     def score(
         self,
         hidden: ArrayLike,
@@ -62,26 +63,20 @@ class RemoteDecoder(ABC):
         request = score_request(hidden, targets, constraints, target)
         return self._reply(ScoreReply, "Score", request)
 
+    @shows_keywords(SampleOptions)
     def sample(
         self,
         hidden: ArrayLike,
         samples: int = 1,
         *,
-        seeds: ArrayLike | None = None,
-        step: int = 0,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **options: Unpack[SampleOptions],
     ) -> SampleReply:
         """`samples` draws for each row; see `Decoder.sample`."""
-        request = sample_request(
-            hidden, samples, seeds, step, temperature, top_k, top_p, min_p, constraints, target
-        )
+        request = sample_request(hidden, samples, constraints, options)
         return self._reply(SampleReply, "Sample", request)
 
+    @shows_keywords(BeamOptions)
     def beam_step(
         self,
         hidden: ArrayLike,
@@ -89,24 +84,9 @@ class RemoteDecoder(ABC):
         *,
         beams_in: int,
         beams_out: int,
-        lengths: ArrayLike | None = None,
-        finished: ArrayLike | None = None,
-        eos_ids: Sequence[int] = (),
-        length_alpha: float = 0.0,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
         """One step of a beam search; see `Decoder.beam_step`."""
-        request = beam_step_request(
-            hidden,
-            scores,
-            beams_in,
-            beams_out,
-            lengths,
-            finished,
-            eos_ids,
-            length_alpha,
-            constraints,
-            target,
-        )
+        request = beam_step_request(hidden, scores, beams_in, beams_out, constraints, options)
         return self._reply(BeamStepReply, "BeamStep", request)

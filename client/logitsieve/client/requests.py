@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import NORMALIZER_CODES, Target, aim_of
+from logitsieve.api.decoder import NORMALIZER_CODES, BeamOptions, SampleOptions, Target, aim_of
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import ArrayLike
@@ -39,21 +38,12 @@ def score_request(
 
 
 def sample_request(
-    hidden: ArrayLike,
-    samples: int,
-    seeds: ArrayLike | None,
-    step: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    constraints: Constraints | None,
-    target: Target,
+    hidden: ArrayLike, samples: int, constraints: Constraints | None, options: SampleOptions
 ) -> pb.SampleRequest:
     """Seeds that are not given are drawn here, so that a retry draws the same ids."""
     request = pb.SampleRequest()
-    rows = _fill(request, hidden, constraints, target)
-    how = sampling(rows, samples, seeds, step, temperature, top_k, top_p, min_p)
+    rows = _fill(request, hidden, constraints, options)
+    how = sampling(rows, samples, options)
     request.seeds.CopyFrom(to_tensor(how.seeds))
     for name in ("samples", "step", "temperature", "top_k", "top_p", "min_p"):
         setattr(request, name, getattr(how, name))
@@ -65,17 +55,13 @@ def beam_step_request(
     scores: ArrayLike | None,
     beams_in: int,
     beams_out: int,
-    lengths: ArrayLike | None,
-    finished: ArrayLike | None,
-    eos_ids: Sequence[int],
-    length_alpha: float,
     constraints: Constraints | None,
-    target: Target,
+    options: BeamOptions,
 ) -> pb.BeamStepRequest:
     """Hypotheses group by group, one a row of hidden."""
     request = pb.BeamStepRequest()
-    rows = _fill(request, hidden, constraints, target)
-    how = beams(rows, scores, beams_in, beams_out, lengths, finished, eos_ids, length_alpha)
+    rows = _fill(request, hidden, constraints, options)
+    how = beams(rows, scores, beams_in, beams_out, options)
     for name in ("scores", "lengths", "finished"):
         getattr(request, name).CopyFrom(to_tensor(getattr(how, name)))
     request.beams_in, request.beams_out = how.beams_in, how.beams_out

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
@@ -49,6 +50,96 @@ class Target(TypedDict, total=False):
     normalizer: NormalizerName | None
 
 
+class SampleOptions(Target, total=False):
+    """Keywords of `sample`: those of `Target`, and how to draw.
+
+    After the temperature only the `top_k` best ids remain (0: all), of those the least set
+    with a probability of at least `top_p`, and those at least `min_p` as probable as the best.
+    Temperature 0 answers the best id.
+
+    A draw depends on the row's own seed (uint64 [B]; one number is meant for every row; None
+    draws fresh ones), on `step` and on its place among the row's draws: neither on the other
+    rows, nor on how many draws follow. Equal arguments, version, head and knobs draw equal ids.
+    """
+
+    seeds: ArrayLike | None
+    step: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+
+class BeamOptions(Target, total=False):
+    """Keywords of `beam_step`: those of `Target`, and the state of the hypotheses, [B] each.
+
+    A hypothesis has a length in tokens (None: 0) and may have finished (None: it has not). One
+    that has continues as itself alone, with the first of `eos_ids`. Pairs are ranked by
+    score / ((5 + length) / 6)^length_alpha.
+    """
+
+    lengths: ArrayLike | None
+    finished: ArrayLike | None
+    eos_ids: Sequence[int]
+    length_alpha: float
+
+
+# Every option's value where a request names none.
+DEFAULTS: Mapping[str, Any] = {
+    "model": "",
+    "head": "",
+    "knobs": None,
+    "min_precision": None,
+    "exact": False,
+    "normalizer": None,
+    "seeds": None,
+    "step": 0,
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "lengths": None,
+    "finished": None,
+    "eos_ids": (),
+    "length_alpha": 0.0,
+}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def check_keywords(options: type, given: Mapping[str, Any]) -> None:
+    """TypeError for a keyword that the TypedDict `options` does not have."""
+    if not given.keys() <= options.__annotations__.keys():
+        unknown = ", ".join(sorted(given.keys() - options.__annotations__.keys()))
+        raise TypeError(
+            f"unknown keyword: {unknown}; allowed: {', '.join(options.__annotations__)}"
+        )
+
+
+def shows_keywords(options: type) -> Callable[[F], F]:
+    """Decorate a method with `**kwargs: Unpack[options]`: help() and signature() list each one.
+
+    The method itself is returned, with a `__signature__`: a call costs nothing more.
+    """
+
+    def decorate(method: F) -> F:
+        signature = inspect.signature(method)
+        shown = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
+        shown += [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=DEFAULTS[name],
+                annotation=getattr(annotation, "__forward_arg__", annotation),
+            )
+            for name, annotation in options.__annotations__.items()
+        ]
+        method.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
 class PointRequest(NamedTuple):
     """What a target asks for: AUTO at a precision (None: the index's own target), or a point."""
 
@@ -66,6 +157,7 @@ class Decoder(Protocol):
     answered; the answer is exact over what remains.
     """
 
+    @shows_keywords(Target)
     def topk(
         self,
         hidden: ArrayLike,
@@ -80,6 +172,7 @@ class Decoder(Protocol):
         """
         ...
 
+    @shows_keywords(Target)
     def score(
         self,
         hidden: ArrayLike,
@@ -91,32 +184,22 @@ class Decoder(Protocol):
         """Log-probabilities of `targets`, ids [B, T] or [B], under what the constraints leave."""
         ...
 
+    @shows_keywords(SampleOptions)
     def sample(
         self,
         hidden: ArrayLike,
         samples: int = 1,
         *,
-        seeds: ArrayLike | None = None,
-        step: int = 0,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **options: Unpack[SampleOptions],
     ) -> SampleReply:
         """`samples` independent draws for each row, from softmax(logits / temperature).
 
-        After the temperature only the `top_k` best ids remain (0: all), of those the least set
-        with a probability of at least `top_p`, and those at least `min_p` as probable as the best.
-        Temperature 0 answers the best id.
-
-        A draw depends on the row's own seed (uint64 [B]; one number is meant for every row; None
-        draws fresh ones), on `step` and on its place among the row's draws: neither on the other
-        rows, nor on how many draws follow. Equal arguments, version, head and knobs draw equal ids.
+        The filters `top_k`, `top_p` and `min_p`, the seeds and the step: see `SampleOptions`.
         """
         ...
 
+    @shows_keywords(BeamOptions)
     def beam_step(
         self,
         hidden: ArrayLike,
@@ -124,12 +207,8 @@ class Decoder(Protocol):
         *,
         beams_in: int,
         beams_out: int,
-        lengths: ArrayLike | None = None,
-        finished: ArrayLike | None = None,
-        eos_ids: Sequence[int] = (),
-        length_alpha: float = 0.0,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
         """One step of a beam search: the `beams_out` best continuations of each group.
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from logitsieve.api.decoder import DEFAULTS, BeamOptions, SampleOptions, check_keywords
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Bool, Float32, Int32, UInt64
 
@@ -23,6 +24,8 @@ MOST_SAMPLES = 1 << 20  # draws of a row in one request
 MOST_BEAMS = 1 << 12
 MOST_STEPS = 1 << 64
 COLDEST, HOTTEST = 1e-5, 1e4  # temperatures beside 0
+LEAST_TOP_P = float(np.nextafter(0.0, 1.0))
+INT32_MAX = int(np.iinfo(np.int32).max)
 STEEPEST = 10.0  # exponent of the length penalty
 
 
@@ -50,39 +53,33 @@ class Beams(NamedTuple):
     length_alpha: float
 
 
-def sampling(
-    rows: int,
-    samples: int,
-    seeds: ArrayLike | None,
-    step: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-) -> Sampling:
-    """How to draw for that many rows of hidden; InvalidRequest names the field at fault."""
+def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
+    """How to draw for that many rows of hidden; InvalidRequest names the field at fault.
+
+    TypeError for a keyword that `SampleOptions` does not have.
+    """
+    check_keywords(SampleOptions, options)
+    given = {**DEFAULTS, **options}
     return Sampling(
         whole("samples", samples, 1, MOST_SAMPLES),
-        _seeds(seeds, rows),
-        whole("step", step, 0, MOST_STEPS - 1),
-        _temperature(temperature),
-        whole("top_k", top_k, 0, np.iinfo(np.int32).max),
-        _number("top_p", top_p, np.nextafter(0.0, 1.0), 1.0),
-        _number("min_p", min_p, 0.0, 1.0),
+        _seeds(given["seeds"], rows),
+        whole("step", given["step"], 0, MOST_STEPS - 1),
+        _temperature(given["temperature"]),
+        whole("top_k", given["top_k"], 0, INT32_MAX),
+        _number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
+        _number("min_p", given["min_p"], 0.0, 1.0),
     )
 
 
 def beams(
-    rows: int,
-    scores: ArrayLike | None,
-    beams_in: int,
-    beams_out: int,
-    lengths: ArrayLike | None,
-    finished: ArrayLike | None,
-    eos_ids: Sequence[int],
-    length_alpha: float,
+    rows: int, scores: ArrayLike | None, beams_in: int, beams_out: int, options: BeamOptions
 ) -> Beams:
-    """Hypotheses of that many rows of hidden; InvalidRequest names the field at fault."""
+    """Hypotheses of that many rows of hidden; InvalidRequest names the field at fault.
+
+    TypeError for a keyword that `BeamOptions` does not have.
+    """
+    check_keywords(BeamOptions, options)
+    given = {**DEFAULTS, **options}
     beams_in = whole("beams_in", beams_in, 1, MOST_BEAMS)
     if rows % beams_in:
         allowed = f"a divisor of the {rows} rows of hidden: one row a hypothesis"
@@ -91,10 +88,10 @@ def beams(
         beams_in,
         whole("beams_out", beams_out, 1, MOST_BEAMS),
         _vector("scores", scores, rows, np.float32, "iuf"),
-        _vector("lengths", lengths, rows, np.int32, "iu"),
-        _vector("finished", finished, rows, np.bool_, "b"),
-        _eos(eos_ids),
-        _number("length_alpha", length_alpha, -STEEPEST, STEEPEST),
+        _vector("lengths", given["lengths"], rows, np.int32, "iu"),
+        _vector("finished", given["finished"], rows, np.bool_, "b"),
+        _eos(given["eos_ids"]),
+        _number("length_alpha", given["length_alpha"], -STEEPEST, STEEPEST),
     )
     if not np.isfinite(ready.scores).all():
         raise InvalidRequest("scores", "NaN or infinity", "finite numbers")
@@ -116,7 +113,7 @@ def score_targets(targets: ArrayLike, rows: int) -> Int32:
         array = array[:, None]
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0 or len(array) != rows:
         raise InvalidRequest("targets", f"{array.dtype} {list(array.shape)}", allowed)
-    if array.min() < 0 or array.max() > np.iinfo(np.int32).max:
+    if array.min() < 0 or array.max() > INT32_MAX:
         raise InvalidRequest("targets", f"{array.min()} .. {array.max()}", "ids of the vocabulary")
     return np.ascontiguousarray(array, np.int32)
 
@@ -186,6 +183,6 @@ def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: 
 
 def _eos(eos_ids: Sequence[int]) -> tuple[int, ...]:
     try:
-        return tuple(whole("eos_ids", one, 0, np.iinfo(np.int32).max) for one in eos_ids)
+        return tuple(whole("eos_ids", one, 0, INT32_MAX) for one in eos_ids)
     except TypeError as error:
         raise InvalidRequest("eos_ids", repr(eos_ids), "a list of ids") from error

@@ -5,7 +5,7 @@ Shape letters: B batch rows, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Unpack
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import KnobValues, Target, aim_of
+from logitsieve.api.decoder import (
+    BeamOptions,
+    KnobValues,
+    SampleOptions,
+    Target,
+    aim_of,
+    check_keywords,
+    shows_keywords,
+)
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import (
@@ -70,6 +78,7 @@ class LocalDecoder:
         """The measured points that AUTO chooses among; none where the index was not calibrated."""
         return self.auto.points
 
+    @shows_keywords(Target)
     def topk(
         self,
         hidden: ArrayLike,
@@ -82,12 +91,15 @@ class LocalDecoder:
 
         Raises InvalidRequest naming the field, ModelNotFound unless `model` is this index.
         """
+        if target:
+            check_keywords(Target, target)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
             hidden = rows_of(self.index, hidden)
             if is_tensor(hidden):
                 return self._card.topk(hidden, k, constraints, target)
         return self.point_at(target, len(hidden), k).topk(hidden, k, constraints)
 
+    @shows_keywords(Target)
     def score(
         self,
         hidden: ArrayLike,
@@ -97,34 +109,31 @@ class LocalDecoder:
         **target: Unpack[Target],
     ) -> ScoreReply:
         """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
+        check_keywords(Target, target)
         hidden = rows_of(self.index, hidden)
         if is_tensor(hidden):
             return self._card.score(hidden, targets, constraints, target)
         ready = score_targets(targets, len(hidden))
         return self.point_at(target, len(hidden), 1).score(hidden, ready, constraints)
 
+    @shows_keywords(SampleOptions)
     def sample(
         self,
         hidden: ArrayLike,
         samples: int = 1,
         *,
-        seeds: ArrayLike | None = None,
-        step: int = 0,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **options: Unpack[SampleOptions],
     ) -> SampleReply:
         """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
         hidden = rows_of(self.index, hidden)
-        rows, (own, given) = len(hidden), tensors_apart(hidden, seeds=seeds)
-        ready = sampling(rows, samples, own["seeds"], step, temperature, top_k, top_p, min_p)
+        rows, (own, given) = len(hidden), tensors_apart(hidden, seeds=options.get("seeds"))
+        ready = sampling(rows, samples, {**options, "seeds": own["seeds"]})
         if is_tensor(hidden):
-            return self._card.sample(hidden, ready, given.get("seeds"), constraints, target)
-        return self.point_at(target, rows, 1).sample(hidden, ready, constraints)
+            return self._card.sample(hidden, ready, given.get("seeds"), constraints, options)
+        return self.point_at(options, rows, 1).sample(hidden, ready, constraints)
 
+    @shows_keywords(BeamOptions)
     def beam_step(
         self,
         hidden: ArrayLike,
@@ -132,25 +141,19 @@ class LocalDecoder:
         *,
         beams_in: int,
         beams_out: int,
-        lengths: ArrayLike | None = None,
-        finished: ArrayLike | None = None,
-        eos_ids: Sequence[int] = (),
-        length_alpha: float = 0.0,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
         """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
         hidden = rows_of(self.index, hidden)
-        rows, vectors = len(hidden), {"scores": scores, "lengths": lengths, "finished": finished}
-        own, given = tensors_apart(hidden, **vectors)
-        ready = beams(
-            rows, **own, beams_in=beams_in, beams_out=beams_out, eos_ids=eos_ids,
-            length_alpha=length_alpha,
-        )  # fmt: skip
+        vectors = {"lengths": options.get("lengths"), "finished": options.get("finished")}
+        own, given = tensors_apart(hidden, scores=scores, **vectors)
+        vectors = {name: own[name] for name in vectors}
+        ready = beams(len(hidden), own["scores"], beams_in, beams_out, {**options, **vectors})  # type: ignore[typeddict-item]
         if is_tensor(hidden):
-            return self._card.beam_step(hidden, ready, given, constraints, target)
+            return self._card.beam_step(hidden, ready, given, constraints, options)
         k = min(beams_out, self.index.vocab_size)
-        return self.point_at(target, rows, k).beam_step(hidden, ready, constraints)
+        return self.point_at(options, len(hidden), k).beam_step(hidden, ready, constraints)
 
     def point_at(self, target: Target, rows: int, k: int) -> Engine:
         """What answers a request for `k` ids of each of `rows` rows."""

@@ -123,7 +123,8 @@ class CardDecoder:
         point = self._host.point_at(target, len(hidden), k)
         if constraints is not None or point.normalizer not in ("", STEPPING):
             asked = {**beams._asdict(), **{name: here(given[name]) for name in given}}
-            reply = self._host.beam_step(here(hidden), **asked, constraints=constraints, **target)
+            keywords: Any = {**target, **asked}
+            reply = self._host.beam_step(here(hidden), constraints=constraints, **keywords)
             return in_tensors(reply, hidden.device)
         ready, head = beams_there(beams, given, hidden), cast(CardHead, point.answering)
         step = beam_step(self._index, head, hidden, ready, k)

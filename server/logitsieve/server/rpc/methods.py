@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.decoding.engine import Engine
@@ -94,17 +95,15 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: Index) ->
 
     def compute(point: Engine) -> Reply:
         ready = as_hidden(hidden, index.dim)
-        how = sampling(
-            len(ready),
-            samples,
-            seeds,
-            request.step,
-            temperature,
-            request.top_k,
-            request.top_p or 1.0,
-            request.min_p,
-        )
-        return point.sample(ready, how, constraints)
+        options: SampleOptions = {
+            "seeds": seeds,
+            "step": request.step,
+            "temperature": temperature,
+            "top_k": request.top_k,
+            "top_p": request.top_p or 1.0,
+            "min_p": request.min_p,
+        }
+        return point.sample(ready, sampling(len(ready), samples, options), constraints)
 
     return Asked(len(hidden), 1, edited, len(hidden) * samples, compute)
 
@@ -123,17 +122,14 @@ def read_beam_step(request: pb.BeamStepRequest, config: ServeConfig, index: Inde
 
     def compute(point: Engine) -> Reply:
         ready = as_hidden(hidden, index.dim)
-        hypotheses = beams(
-            len(ready),
-            scores,
-            request.beams_in,
-            beams_out,
-            lengths,
-            finished,
-            eos_ids,
-            request.length_alpha,
-        )
-        return point.beam_step(ready, hypotheses, constraints)
+        options: BeamOptions = {
+            "lengths": lengths,
+            "finished": finished,
+            "eos_ids": eos_ids,
+            "length_alpha": request.length_alpha,
+        }
+        ready_beams = beams(len(ready), scores, request.beams_in, beams_out, options)
+        return point.beam_step(ready, ready_beams, constraints)
 
     return Asked(len(hidden), min(beams_out, index.vocab_size), edited, 0, compute)
 
