@@ -2,13 +2,13 @@
 
 `python -m benchmarks.kernels`. A kernel is bound by the larger of two times: reading its bytes from
 the cache level that holds them (measured in the same run), and its multiply-adds at the rate of a
-loop that does nothing else. Entry kernels are called directly; what Python adds is in screen.json.
+loop that does nothing else. Entry kernels are called directly; benchmarks.screen
+has what Python adds.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import raw
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
 from logitsieve.kernels.topk.csr import csr_log_sum_exp
 from logitsieve.kernels.topk.gather import csr_logits
 
-OUT = Path(__file__).parent / "results" / "kernels.json"
+OUT = raw.RESULTS / "kernels.json.gz"
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
 CLUSTERS, LISTED = 100, 64
 WIDTHS = Widths(64, 128)
@@ -65,9 +66,8 @@ def main() -> None:
                 f"| {record['bound_us_per_row']:.2f} | {record['share']:.0%} | {record['by']} |",
                 flush=True,
             )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     results = {"machine": about, "k": K, "threads": 1, "records": records}
-    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    raw.write(options.out, results)
 
 
 def works(vocab_size: int, dim: int) -> list[Work]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import json
 import os
 import statistics
 import subprocess
@@ -27,6 +26,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.rpc_steps import percentiles, show_steps, steps
 from logitsieve.client.requests import to_tensor
@@ -37,7 +37,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
-OUT = Path(__file__).parent / "results" / "rpc.json"
+OUT = raw.RESULTS / "rpc.json.gz"
 CALLS, WARM_CALLS, RUNS = 3000, 500, 5
 K = 5
 ASKED = {
@@ -68,8 +68,7 @@ def main() -> None:
             return
         contexts = np.asarray(load_array(source)[:2048], np.float32)
         results = {"machine": describe()} | measure(index, contexts)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    raw.write(options.out, results)
     show(results)
 
 

@@ -9,7 +9,6 @@ first half of H_test, unseen text, and precision is judged on the second half. -
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import raw
 from benchmarks.baselines import baselines, single_thread, torch_exact
 from benchmarks.machine import describe
 from benchmarks.timing import Search, batches_of, race
@@ -26,7 +26,7 @@ from logitsieve.index_builder import build
 from logitsieve.index_builder.arrays import load_array
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
-OUT = Path(__file__).parent / "results" / "screen.json"
+OUT = raw.RESULTS / "screen.json.gz"
 TARGET = {"p1": 0.998, "p5": 0.990}
 K = 5
 BATCHES = (1, 8, 64)
@@ -54,8 +54,7 @@ def main() -> None:
             print(f"{options.data} is absent: pass --index and --contexts")
             return
         results = measure(index, unseen)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    raw.write(options.out, results)
     show(results)
 
 

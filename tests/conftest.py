@@ -22,3 +22,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(TESTS / place) for place in LAUNCHING):
             item.add_marker("card")
+
+
+@pytest.fixture(scope="session")
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh cache of verified indexes that shares its compiled kernels with the default cache."""
+    from logitsieve.kernels import compile as compiling
+
+    compiling.use_cache(None)
+    shared = compiling._cache["folder"]
+    folder = tmp_path_factory.mktemp("cache")
+    if shared is not None:
+        (folder / shared.name).symlink_to(shared)
+    return folder

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import raw
 from benchmarks.load.clients import Plan, Result
 from benchmarks.load.servers import echo_server, load, our_server
 from benchmarks.load.tables import markdown
@@ -38,7 +39,7 @@ from logitsieve.index import Index, open_index
 from logitsieve.index_builder.arrays import load_array
 from logitsieve.v1 import decoder_pb2 as pb
 
-OUT = Path(__file__).parents[1] / "results" / "load.json"
+OUT = raw.RESULTS / "load.json.gz"
 ROWS, CLIENTS = (1, 8, 64), (1, 16, 64)
 OVERLOAD = 2.0
 OVERLOAD_ROWS = 64
@@ -73,13 +74,13 @@ def main() -> None:
         np.save(contexts, np.asarray(load_array(source)[:4096], np.float32))
         parts = [options.only] if options.only else list(PARTS)
         results = {"machine": describe()} | measure(index, contexts, options.seconds, parts)
-    written = json.dumps(results, indent=1) + "\n"
     if options.only:
-        print(written)
+        print(json.dumps(results, indent=1))
         return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(written, encoding="utf-8")
-    options.out.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
+    raw.write(options.out, results)
+    options.out.with_name(options.out.name.partition(".")[0] + ".md").write_text(
+        markdown(results), encoding="utf-8"
+    )
     print(markdown(results))
 
 

@@ -1,1 +1,1 @@
-"""The race: every head, the methods of papers/001 and today's libraries on the same softmaxes."""
+"""Every head, the methods of Chen et al. 2019 and today's libraries on the same softmaxes."""

@@ -1,14 +1,13 @@
 """How the time of a row grows with the vocabulary: `python -m benchmarks.race.growth`.
 
 Synthetic softmaxes of one kind, V = 10,000 to 1,000,000 (D = 200), one row a call, one thread; the
-best exact float32, and of each head the fastest setting with P@1 >= 0.98. Writes growth.json and
-growth.svg; vocabularies that are in growth.json already are kept.
+best exact float32, and of each head the fastest setting with P@1 >= 0.98. Writes growth.json.gz
+and growth.svg; vocabularies that are in growth.json.gz already are kept.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from argparse import Namespace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot
 
+from benchmarks import raw
 from benchmarks.plots import STYLE
 from benchmarks.race.bars import bars
 from benchmarks.race.datasets import GROWTH, load
@@ -46,14 +46,13 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure what is there already too")
     options = parser.parse_args()
     hold_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "growth.json"
-    sizes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path = options.out / "growth.json.gz"
+    sizes = raw.read(path) if path.exists() else {}
     for words in options.words:
         if str(words) in sizes and not options.again:
             continue
         sizes[str(words)] = measure(words, options.cache)
-        path.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
+        raw.write(path, sizes)
     draw(sizes, options.out)
 
 
@@ -113,16 +112,17 @@ def draw(sizes: dict[str, dict[str, Any]], out: Path) -> None:
                     *zip(*line, strict=True),
                     "s--" if number else "o-",
                     color=COLOURS.get(name),
-                    label=None if number else f"{name} ({powers})",
+                    label=None if number else f"{name}: {powers}",
                     markersize=5,
                 )
         dim = next(iter(sizes.values()))["dim"]
         axes.set(
             xscale="log",
             yscale="log",
-            xlabel="vocabulary, V",
-            ylabel="µs a row",
-            title=f"One row a call, one thread, D = {dim}, P@1 >= {ASKED}; dashed: machine 2",
+            xlabel="vocabulary, V (in the legend: how the time grows with V on each machine)",
+            ylabel="µs per row",
+            title=f"One row per call, one thread, D = {dim}, fastest setting with P@1 >= {ASKED}; "
+            "dashed: second machine",
         )
         axes.set_xticks(sorted(map(int, sizes)), [f"{int(v):,}" for v in sorted(sizes, key=int)])
         axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""Pareto pictures like Figures 2 to 7 of papers/001: `python -m benchmarks.race.plots`.
+"""Pareto pictures like Figures 2 to 7 of Chen et al. 2019: `python -m benchmarks.race.plots`.
 
 Speed-up over the best exact float32 search against precision, the settings of each method that no
 other of its own settings beats in both. One panel for P@1, one for P@5.
@@ -6,7 +6,6 @@ other of its own settings beats in both. One panel for P@1, one for P@5.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -15,22 +14,23 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot
 
+from benchmarks import raw
 from benchmarks.plots import STYLE
 from benchmarks.race.peers.exact import FLOAT32
 from benchmarks.race.table import baseline, methods
 
-RESULTS = Path(__file__).parents[1] / "results" / "race"
+RESULTS = raw.RESULTS / "race"
 LEAST_PRECISION = 0.5
-OURS = ("#0b6e4f", "#2ca58d", "#1f77b4", "#6a4c93", "#c2185b", "#8d6e63", "#455a64", "#7cb342")
-OTHERS = ("#e07b00", "#b9770e", "#7f8c8d", "#a93226", "#d98880", "#5d6d7e", "#af7ac5", "#f0b27a")
-MARKS = "osD^vP*X"
+OURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
+OTHERS = ("#555555", "#999999")  # told apart by their marks
+MARKS = "osD^vP*X<>hd"
 
 
 def main() -> None:
     """Draw every dataset whose results are there."""
-    for source in sorted(RESULTS.glob("*.json")):
-        results = json.loads(source.read_text(encoding="utf-8"))
-        if "points" in results:  # growth.json has a picture of its own
+    for source in sorted(RESULTS.glob("*.json.gz")):
+        results = raw.read(source)
+        if "points" in results:  # growth.json.gz has a picture of its own
             draw(results, RESULTS)
 
 
@@ -42,7 +42,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
         figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True)
         for axes, metric in zip(panels, ("p1", "p5"), strict=True):
             panel(axes, results, mode, metric)
-        panels[0].set_ylabel("times as fast as the best exact float32")
+        panels[0].set_ylabel("times as fast as the best exact float32 search")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(0.99, 0.5), frameon=False)
         figure.suptitle(
@@ -58,8 +58,8 @@ def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
     """Every method's frontier; misses are on a log scale, so that 0.99 and 0.999 lie apart."""
     _, exact_us = baseline(results, mode)
     floor = 0.5 / results["judged_contexts"]  # half a context missed stands for none
-    ours = cycle(zip(OURS, MARKS, strict=True))
-    others = cycle(zip(OTHERS, MARKS, strict=True))
+    ours = cycle(zip(OURS, MARKS[: len(OURS)], strict=True))
+    others = cycle(zip(OTHERS * (len(MARKS) // 2), MARKS, strict=True))
     for name in methods(results):
         if name in FLOAT32:
             continue
@@ -77,12 +77,16 @@ def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
             [speed for _, speed in shown],
             marker=mark,
             markersize=5,
+            markerfacecolor=colour if mine else "white",
             color=colour,
             linestyle="-" if mine else "--",
             label=name,
         )
     axes.axhline(1, color="#999999", linewidth=0.8)
-    axes.set(xscale="log", yscale="log", xlabel=metric.upper().replace("P", "P@"))
+    axes.set(xscale="log", yscale="log", xlabel=f"P@{metric[1:]} (log scale of misses)")
+    axes.text(
+        0.98, 0.98, "better: up and to the right", transform=axes.transAxes, ha="right", va="top"
+    )
     axes.set_xlim(LEAST_PRECISION, floor * 0.8)
     ticks = [tick for tick in (0.5, 0.2, 0.1, 0.03, 0.01, 0.003, 0.001) if tick > floor * 1.5]
     axes.set_xticks([*ticks, floor], [*(f"{1 - tick:g}" for tick in ticks), "1"])

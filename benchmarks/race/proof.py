@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race.bars import bars
 from benchmarks.race.datasets import Dataset, load
@@ -31,11 +32,10 @@ def main() -> None:
     parser.add_argument("--data", default="lm-docs", help="dataset of the race")
     parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
     parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
-    parser.add_argument("--out", type=Path, default=OUT / "proof.json")
+    parser.add_argument("--out", type=Path, default=OUT / "proof.json.gz")
     options = parser.parse_args()
     results = prove(load(options.data, options.shared, options.cache))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    raw.write(options.out, results)
     print(json.dumps(results["wrong"], indent=1))
 
 

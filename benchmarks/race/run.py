@@ -1,13 +1,13 @@
 """`python -m benchmarks.race DATA`: build, judge and time every method, write the raw numbers.
 
 Each operating point is judged on the same contexts, then all of them are timed in turns with the
-exact searches: 1 row a call on 1 thread as in papers/001, then 64 rows on 1 and on 2 threads.
+exact searches: 1 row per call on 1 thread as in Chen et al. 2019 (arXiv:1810.12406), then 64 rows
+on 1 and on 2 threads.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race import plots, table
 from benchmarks.race.bars import bars
@@ -27,7 +28,7 @@ from benchmarks.race.peers.exact import FLOAT32 as EXACT_NAMES
 from benchmarks.race.prepare import CACHE, SHARED
 from logitsieve.api.results import Float32
 
-OUT = Path(__file__).parents[1] / "results" / "race"
+OUT = raw.RESULTS / "race"
 K, KS = 5, (1, 5)
 JUDGED_BYTES = 4 << 30  # of logits in float64: so many contexts judge, within the bounds
 JUDGED_LOW, JUDGED_HIGH = 1000, 5000
@@ -54,11 +55,9 @@ def main() -> None:
             print(data.beside)
         with bars() as progress:
             results = race(data, options, progress)
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"{name}.json"
-        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        raw.write(options.out / f"{name}.json.gz", results)
         text = table.markdown(results)
-        path.with_suffix(".md").write_text(text, encoding="utf-8")
+        (options.out / f"{name}.md").write_text(text, encoding="utf-8")
         plots.draw(results, options.out)
         print(text)
 

@@ -1,4 +1,4 @@
-"""A Markdown table shaped like Table 2 of papers/001, of one dataset's raw numbers.
+"""A Markdown table shaped like Table 2 of Chen et al. 2019, of one dataset's raw numbers.
 
 For each method two settings: the fastest with P@1 >= 0.98, and the most precise one (P@1 + P@5, the
 faster of equals). Speed-ups are over the fastest exact float32 search of the same run and mode.

@@ -27,11 +27,6 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture(scope="session")
-def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """demo@1 (stable), demo@2 (canary), other@1 with more heads; demo@3 is broken."""
     folder = tmp_path_factory.mktemp("models")

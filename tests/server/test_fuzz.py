@@ -50,7 +50,7 @@ CHANGING = {
 # What else there is to say where versions come and go, or a message brings a timeout of its own.
 ELSEWHERE = {Code.UNAVAILABLE, Code.PERMISSION_DENIED, Code.DEADLINE_EXCEEDED}
 
-# The same messages in every run: benchmarks/fuzz looks for others.
+# The same messages in every run: `make fuzz` looks for others.
 SEEDED: dict[str, Any] = {"derandomize": True, "deadline": None}
 
 

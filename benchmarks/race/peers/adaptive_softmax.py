@@ -5,7 +5,7 @@ starts from W itself (the first level its rows, the clusters their best low-rank
 trained on the fit contexts; targets are drawn from the exact softmax among its ten best words.
 To answer, a cluster is opened only if its own probability is above the k-th best word found: none
 of its words can be above that. The trade is the number of words in the first level, as in the
-paper's comparison (papers/001).
+comparison by Chen et al. 2019.
 Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answers, F first level.
 """
 
@@ -76,7 +76,7 @@ class AdaptiveSoftmax:
         hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Plain numpy, as papers/001 has it; clusters take the rows that need them together."""
+        """Plain numpy, as in Chen et al. 2019; clusters take the rows that need them together."""
         queries = self._queries(hidden)
         logits_BF = queries @ self._head.T
         best = _best(logits_BF[:, : self._first], k)

@@ -1,1 +1,0 @@
-"""Draws, log Z and perplexity: how right they are, and what they cost."""

@@ -1,5 +1,0 @@
-"""`python -m benchmarks.translate`."""
-
-from benchmarks.translate.run import main
-
-main()

@@ -1,0 +1,141 @@
+"""What is fuzzed: each target takes any bytes and says how they were taken, or raises.
+
+What is said is short and of few kinds, so that one input of each kind makes a corpus.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index.manifest import MANIFEST_FILE
+from logitsieve.server.rpc.arguments import to_array, to_vector
+from logitsieve.utils.hidden import as_hidden
+from logitsieve.utils.wire_tensors import DType, encode
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.fuzz.feed import Feed, built
+from tests.fuzz.indexes import Opened, read_manifest
+from tests.fuzz.models import MODEL, D, write_models
+from tests.fuzz.services import Services
+
+Target = Callable[[bytes], str]
+
+DECODER, MODELS, ADMIN, KSERVE = (
+    "logitsieve.v1.Decoder",
+    "logitsieve.v1.Models",
+    "logitsieve.v1.Admin",
+    "inference.GRPCInferenceService",
+)
+STREAMED = 6  # messages at most
+# The method -> its request, by the port that it is on.
+PUBLIC: dict[str, type[Message]] = {
+    f"{DECODER}/TopK": pb.TopKRequest,
+    f"{DECODER}/BeamStep": pb.BeamStepRequest,
+    f"{DECODER}/Sample": pb.SampleRequest,
+    f"{DECODER}/Score": pb.ScoreRequest,
+    f"{MODELS}/List": pb.ListModelsRequest,
+    f"{MODELS}/Get": pb.GetModelRequest,
+}
+CHANGING: dict[str, type[Message]] = {
+    f"{ADMIN}/Load": pb.LoadRequest,
+    f"{ADMIN}/Unload": pb.UnloadRequest,
+    f"{ADMIN}/SetAlias": pb.SetAliasRequest,
+}
+KSERVE_PUBLIC = (
+    *("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer"),
+    *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+)
+KSERVE_CHANGING = ("RepositoryModelLoad", "RepositoryModelUnload")
+NAMES = (
+    *("tensors", "manifest", "index", "decode"),
+    *(path.rpartition("/")[2] for path in (*PUBLIC, *CHANGING)),
+    *KSERVE_PUBLIC,
+    *(f"Admin{rpc}" for rpc in KSERVE_CHANGING),
+)
+
+
+@contextmanager
+def targets(kernels: Path | None = None) -> Iterator[dict[str, Target]]:
+    """By name, over models in a folder of their own; `kernels` keeps compiled ones."""
+    with tempfile.TemporaryDirectory() as scratch:
+        models = Path(scratch) / "models"
+        write_models(models)
+        good = models / MODEL / "2"
+        services = Services(models, kernels)
+        found: dict[str, Target] = {
+            "tensors": tensors,
+            "manifest": partial(read_manifest, good=(good / MANIFEST_FILE).read_bytes()),
+            "index": Opened(good, Path(scratch), kernels),
+            "decode": partial(_streamed, services),
+        }
+        public = PUBLIC | {f"{KSERVE}/{rpc}": _kserve(rpc) for rpc in KSERVE_PUBLIC}
+        changing = CHANGING | {f"{KSERVE}/{rpc}": _kserve(rpc) for rpc in KSERVE_CHANGING}
+        for path, kind in public.items():
+            found[path.rpartition("/")[2]] = partial(_asked, services, path, kind)
+        for path, kind in changing.items():
+            prefix = "Admin" if path.startswith(KSERVE) else ""
+            found[prefix + path.rpartition("/")[2]] = partial(_changed, services, path, kind)
+        try:
+            yield {name: found[name] for name in NAMES}
+        finally:
+            services.close()
+
+
+def tensors(data: bytes) -> str:
+    """An array of the rows and columns that were named, over the same bytes, or InvalidRequest."""
+    feed = Feed(data)
+    only = (None, *DType)[feed.byte() % 7]
+    message = built(pb.Tensor, feed)
+    try:
+        array = to_array(message, "hidden", only)
+        assert array.shape == (message.rows, message.cols)
+        assert encode(array) == (message.dtype, message.rows, message.cols, message.data)
+        if only is not None:
+            assert to_vector(message, "hidden", only).shape == (message.rows,)
+        elif feed.byte() % 2:
+            assert as_hidden(array, D).shape == (message.rows, D)
+    except InvalidRequest as error:
+        return f"refused: {error.field}"
+    return f"read: {array.dtype}"
+
+
+def _message(kind: type[Message], feed: Feed) -> bytes:
+    """As it comes, or of fields."""
+    if feed.byte() % 4 == 3:
+        return feed.rest()
+    return bytes(built(kind, feed).SerializeToString())
+
+
+def _asked(services: Services, path: str, kind: type[Message], data: bytes) -> str:
+    end = services.call(path, _message(kind, Feed(data)))
+    services.require_alive()
+    return end
+
+
+def _changed(services: Services, path: str, kind: type[Message], data: bytes) -> str:
+    end = services.call(path, _message(kind, Feed(data)), "admin")
+    if end == "OK":
+        services.put_back()
+    services.require_alive()
+    return end
+
+
+def _streamed(services: Services, data: bytes) -> str:
+    feed = Feed(data)
+    messages = [_message(pb.DecodeRequest, feed) for _ in range(1 + feed.byte() % STREAMED)]
+    end = services.stream(messages)
+    services.require_alive()
+    return end
+
+
+def _kserve(rpc: str) -> Any:
+    from tritonclient.grpc import service_pb2 as kserve
+
+    return getattr(kserve, f"{rpc}Request")
