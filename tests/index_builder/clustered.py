@@ -9,9 +9,9 @@ import numpy as np
 from logitsieve.evaluation.confidence import lower_bound
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_screen import Plan, spend
+from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.partition import Partition
+from logitsieve.index_builder.screen_training import ScreenPlan, spend
 from tests.synthetic import make_softmax
 
 
@@ -29,7 +29,7 @@ def make_exact(softmax: Softmax) -> Head:
     return HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
 
 
-def make_material(
+def make_inputs(
     rows: int = 1500,
     heldout: int = 500,
     depth: int = 5,
@@ -59,7 +59,7 @@ def scanned(arrays: Mapping[str, np.ndarray], knobs: Mapping[str, float]) -> flo
     return float(len(arrays["centroids"]) + knobs["probes"] * lengths.mean())
 
 
-def escalated_hits(partition: Partition, plan: Plan) -> np.ndarray:
+def escalated_hits(partition: Partition, plan: ScreenPlan) -> np.ndarray:
     """bool [H, K]: what is found of the exact labels at a plan, all where rows are escalated."""
     keep = partition.knapsack.select(spend(partition, plan.budget))
     below = partition.heldout_cosines < plan.escalate

@@ -18,9 +18,10 @@ from logitsieve.index import open_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import BuildConfig, build, pipeline
 from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.utils.floats import narrowed, widened
-from logitsieve.utils.options import no_progress
-from tests.index_builder.clustered import make_contexts, make_exact
+from logitsieve.utils.options import Progress, no_progress
+from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax
 
 CONFIG = BuildConfig(
@@ -180,9 +181,12 @@ def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
 def test_with_a_target_every_other_head_is_fitted_too(
     softmax: Softmax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(pipeline.FITS, "other", pipeline.FITS["screen"])
+    def fit_other(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+        return FitResult({}, {"clusters": config.clusters}, {})
+
+    monkeypatch.setitem(pipeline.FITS, "other", fit_other)
     train, heldout = Contexts([make_contexts(1500)]).split()
-    inputs = pipeline.Inputs(
+    inputs = pipeline.BuildInputs(
         softmax=softmax,
         train=train,
         heldout=heldout,
@@ -192,7 +196,7 @@ def test_with_a_target_every_other_head_is_fitted_too(
         best_effort=True,
         config=CONFIG,
     )
-    fitted = pipeline._fit(inputs, make_exact(softmax), tmp_path, no_progress)
+    fitted = pipeline._fit(inputs, tmp_path, no_progress)
     assert list(fitted) == ["screen", "other"]
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 

@@ -11,35 +11,35 @@ from logitsieve.heads import HEADS
 from logitsieve.index_builder.cascade import (
     PRECISE,
     UNREACHED,
-    Costs,
-    Line,
-    Target,
+    CostLine,
+    PrecisionGoal,
+    ScreenCosts,
     least_escalation,
     measure,
 )
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_screen import plain_centroids
+from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.partition import Partition
+from logitsieve.index_builder.screen_training import plain_centroids
 from tests.index_builder.clustered import (
     escalated_hits,
     lowest,
     make_exact,
-    make_material,
+    make_inputs,
     scanned,
 )
 
-SOFTMAX, MATERIAL = make_material(rows=3000, heldout=1000, depth=10)
+SOFTMAX, MATERIAL = make_inputs(rows=3000, heldout=1000, depth=10)
 REACHABLE = {"p1": 0.97, "p5": 0.95}
 
 
-def make_partition(material: FitInputs = MATERIAL, clusters: int = 12, depth: int = 5) -> Partition:
-    return Partition(material, plain_centroids(material, BuildConfig(), clusters), depth, 3e-4)
+def make_partition(inputs: FitInputs = MATERIAL, clusters: int = 12, depth: int = 5) -> Partition:
+    return Partition(inputs, plain_centroids(inputs, BuildConfig(), clusters), depth, 3e-4)
 
 
-def make_target(precision: Mapping[str, float], fallback: float = 1e5) -> Target:
-    return Target(precision, measure(make_partition(), scanned, fallback))
+def make_target(precision: Mapping[str, float], fallback: float = 1e5) -> PrecisionGoal:
+    return PrecisionGoal(precision, measure(make_partition(), scanned, fallback))
 
 
 def random_hits(rows: int = 2000) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +99,7 @@ def test_costs_are_the_lines_through_what_was_measured() -> None:
 
 
 def test_the_cost_of_a_cascade() -> None:
-    costs = Costs(100.0, [Line(3.0, 0.5)])
+    costs = ScreenCosts(100.0, [CostLine(3.0, 0.5)])
     escalated = np.array([True, False, False, False])
     assert costs.us(1, np.array([80, 4, 4, 8]), escalated) == 3 + 0.5 * 4 + 25
 
@@ -136,7 +136,7 @@ def test_a_guard_escalates_at_least_its_share() -> None:
 def test_no_plan_for_a_precision_of_one() -> None:
     plan = make_target({"p1": 1.0}).plan(make_partition())
     assert plan.budget is None
-    assert plan.badness > UNREACHED
+    assert plan.cost > UNREACHED
 
 
 @pytest.mark.parametrize("probes", [1, 2, 3])
@@ -164,10 +164,10 @@ def test_hits_sizes_and_escalated_rows_are_those_of_the_served_screen(probes: in
 def test_a_context_of_zeros_is_not_escalated() -> None:
     hidden = MATERIAL.heldout.take(np.arange(50))
     hidden[7] = 0
-    material = replace(
+    inputs = replace(
         MATERIAL, heldout=Contexts([hidden]), heldout_labels=MATERIAL.heldout_labels[:50]
     )
-    assert make_partition(material).heldout_cosines[7] == 1
+    assert make_partition(inputs).heldout_cosines[7] == 1
 
 
 def test_a_partition_of_fewer_clusters_than_were_timed_is_planned() -> None:

@@ -9,7 +9,7 @@ from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import Widths, encode, fit_certified, rotation
 from logitsieve.utils.options import no_progress
-from tests.index_builder.clustered import make_exact, make_material
+from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_hidden, make_softmax
 
 
@@ -68,14 +68,14 @@ def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
 
 @pytest.mark.parametrize("share", [0.3, 2.5])
 def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: float) -> None:
-    softmax, material = make_material(vocab_size=300)
-    made = fit_certified(material, BuildConfig(certified_memory=share), no_progress)
+    softmax, inputs = make_inputs(vocab_size=300)
+    made = fit_certified(inputs, BuildConfig(certified_memory=share), no_progress)
     bytes_a_row = made.summary["coarse"] + made.summary["fine"] + 16
     assert bytes_a_row <= max(share * 4 * softmax.dim, 16 + 64 + 16)
-    counts = np.bincount(material.labels[:, :5].ravel(), minlength=300)
+    counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=300)
     assert (np.diff(counts[made.arrays["order"]]) <= 0).all()
     assert {entry["us_per_row"] > 0 for entry in made.history} == {True}
-    hidden = material.heldout.sample(100)
+    hidden = inputs.heldout.sample(100)
     top = CertifiedHead(softmax, dict(made.arrays)).topk(hidden, 5)
     np.testing.assert_array_equal(top.ids, make_exact(softmax).topk(hidden, 5).ids)
 

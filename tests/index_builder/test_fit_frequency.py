@@ -6,15 +6,15 @@ import pytest
 from logitsieve.index_builder import fit_frequency as module
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_frequency import fit_frequency
-from logitsieve.index_builder.fit_result import TARGET, judges
+from logitsieve.index_builder.fitting import TARGET, heldout_sample
 from logitsieve.utils.options import no_progress
-from tests.index_builder.clustered import make_material
+from tests.index_builder.clustered import make_inputs
 
 
 def test_ids_come_by_how_often_they_are_a_label() -> None:
-    _, material = make_material(depth=8)
-    made = fit_frequency(material, BuildConfig(), no_progress)
-    counts = np.bincount(material.labels[:, :5].ravel(), minlength=200)
+    _, inputs = make_inputs(depth=8)
+    made = fit_frequency(inputs, BuildConfig(), no_progress)
+    counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=200)
     order = sorted(range(200), key=lambda word: (-counts[word], word))
     np.testing.assert_array_equal(made.arrays["ids"], order)
     assert made.arrays["ids"].dtype == np.int32
@@ -22,9 +22,9 @@ def test_ids_come_by_how_often_they_are_a_label() -> None:
 
 
 def test_n_is_the_least_that_suffices() -> None:
-    _, material = make_material()
-    made = fit_frequency(material, BuildConfig(), no_progress)
-    _, labels = judges(material)
+    _, inputs = make_inputs()
+    made = fit_frequency(inputs, BuildConfig(), no_progress)
+    _, labels = heldout_sample(inputs)
 
     def shares(n: int) -> tuple[float, float]:
         found = np.isin(labels, made.arrays["ids"][:n])
@@ -36,9 +36,9 @@ def test_n_is_the_least_that_suffices() -> None:
 
 
 def test_labels_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, material = make_material()
-    whole = fit_frequency(material, BuildConfig(), no_progress)
-    assert len(material.labels) < module.BLOCK_ROWS
+    _, inputs = make_inputs()
+    whole = fit_frequency(inputs, BuildConfig(), no_progress)
+    assert len(inputs.labels) < module.BLOCK_ROWS
     monkeypatch.setattr(module, "BLOCK_ROWS", 100)
-    again = fit_frequency(material, BuildConfig(), no_progress)
+    again = fit_frequency(inputs, BuildConfig(), no_progress)
     np.testing.assert_array_equal(whole.arrays["ids"], again.arrays["ids"])

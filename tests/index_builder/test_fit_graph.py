@@ -8,9 +8,9 @@ import numpy as np
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_graph import REDUCTIONS, by_angle, fit_graph, graph_arrays
-from logitsieve.index_builder.fit_result import TARGET, judges
+from logitsieve.index_builder.fitting import TARGET, heldout_sample
 from logitsieve.utils.options import no_progress
-from tests.index_builder.clustered import make_exact, make_material
+from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 
 CONFIG = BuildConfig(graph_links=8, graph_build_ef=40)
@@ -47,20 +47,20 @@ def test_rows_take_a_byte_a_dimension() -> None:
 
 
 def test_the_graph_that_needs_less_is_kept() -> None:
-    _, material = make_material(vocab_size=600)
-    made = fit_graph(material, CONFIG, no_progress)
+    _, inputs = make_inputs(vocab_size=600)
+    made = fit_graph(inputs, CONFIG, no_progress)
     needed = [(entry["ef"], -entry["found"]) for entry in made.history]
     best = needed.index(min(needed))
     assert made.summary == {"links": 8, "by_angle": best}
     assert made.knobs == {"ef": needed[best][0]}
-    expected = graph_arrays(material.softmax, REDUCTIONS[best], CONFIG)
+    expected = graph_arrays(inputs.softmax, REDUCTIONS[best], CONFIG)
     np.testing.assert_array_equal(made.arrays["graph"], expected["graph"])
 
 
 def test_the_operating_point_meets_the_target() -> None:
-    softmax, material = make_material(vocab_size=600)
-    made = fit_graph(material, CONFIG, no_progress)
-    hidden, labels = judges(material)
+    softmax, inputs = make_inputs(vocab_size=600)
+    made = fit_graph(inputs, CONFIG, no_progress)
+    hidden, labels = heldout_sample(inputs)
     exact = make_exact(softmax)
     head = HEADS["graph"].from_arrays(
         softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs
@@ -71,10 +71,10 @@ def test_the_operating_point_meets_the_target() -> None:
 def test_a_graph_that_misses_the_target_keeps_all_rows_in_view() -> None:
     """Equal rows with two links each: a walk that stops among some never meets the others."""
     equal = Softmax(np.ones((50, 16), np.float32), np.zeros(50, np.float32))
-    _, material = make_material(vocab_size=50)
-    rows = len(material.heldout_labels)
+    _, inputs = make_inputs(vocab_size=50)
+    rows = len(inputs.heldout_labels)
     labels = np.arange(5 * rows, dtype=np.uint16).reshape(rows, 5) % 50
-    material = replace(material, softmax=equal, heldout_labels=labels)
-    made = fit_graph(material, BuildConfig(graph_links=2, graph_build_ef=1), no_progress)
+    inputs = replace(inputs, softmax=equal, heldout_labels=labels)
+    made = fit_graph(inputs, BuildConfig(graph_links=2, graph_build_ef=1), no_progress)
     assert all(entry["found"] < TARGET for entry in made.history)
     assert made.knobs == {"ef": 50}

@@ -7,9 +7,9 @@ from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_ivf import cluster_ranks, fit_ivf
-from logitsieve.index_builder.fit_result import TARGET, judges
+from logitsieve.index_builder.fitting import TARGET, heldout_sample
 from logitsieve.utils.options import no_progress
-from tests.index_builder.clustered import make_exact, make_material
+from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 
 
@@ -43,9 +43,9 @@ def test_the_bias_routes() -> None:
 
 
 def test_ranks_are_what_a_head_needs() -> None:
-    softmax, material = make_material()
+    softmax, inputs = make_inputs()
     arrays = cluster_arrays(softmax, 20, BuildConfig().kmeans_iterations, seed=0)
-    hidden, labels = judges(material)
+    hidden, labels = heldout_sample(inputs)
     needed, read = cluster_ranks(arrays, hidden, labels)
     exact = make_exact(softmax)
     for nprobe in (1, 4, 20):
@@ -58,19 +58,19 @@ def test_ranks_are_what_a_head_needs() -> None:
 
 
 def test_the_start_that_reads_least_is_kept() -> None:
-    softmax, material = make_material(vocab_size=600)
+    softmax, inputs = make_inputs(vocab_size=600)
     config = BuildConfig(ivf_starts=4, ivf_clusters=30, seed=5)
-    made = fit_ivf(material, config, no_progress)
+    made = fit_ivf(inputs, config, no_progress)
     best = min(range(4), key=lambda start: made.history[start]["rows"])
     assert made.knobs == {"nprobe": made.history[best]["nprobe"]}
     expected = cluster_arrays(softmax, 30, config.kmeans_iterations, 5 + best)
     for name, array in expected.items():
         np.testing.assert_array_equal(array, made.arrays[name])
-    needed, _ = cluster_ranks(expected, *judges(material))
+    needed, _ = cluster_ranks(expected, *heldout_sample(inputs))
     found = needed <= made.knobs["nprobe"]
     assert min(found[:, 0].mean(), found.mean()) >= TARGET
 
 
 def test_clusters_grow_with_the_root_of_v() -> None:
-    _, material = make_material(vocab_size=225)
-    assert fit_ivf(material, BuildConfig(), no_progress).summary["clusters"] <= 60
+    _, inputs = make_inputs(vocab_size=225)
+    assert fit_ivf(inputs, BuildConfig(), no_progress).summary["clusters"] <= 60

@@ -11,10 +11,9 @@ from logitsieve.heads._base.hashing import draw_planes, hash_vectors, of_queries
 from logitsieve.heads._base.reduction import COSINE, MIPS, RANGED
 from logitsieve.heads.lsh import LshHead
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
 from logitsieve.index_builder.fit_lsh import fit_lsh
-from logitsieve.index_builder.fit_result import FitResult
-from tests.index_builder.clustered import make_exact, make_material
+from logitsieve.index_builder.fitting import FitInputs, FitResult
+from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_hidden
 
 CONFIG = BuildConfig(seed=5, lsh_memory=4, lsh_tables=64)
@@ -26,8 +25,8 @@ def ignore(stage: str, done: int, total: int) -> None:
 
 @pytest.fixture(scope="module")
 def made() -> tuple[Softmax, FitInputs, FitResult]:
-    softmax, material = make_material(vocab_size=400, heldout=700)
-    return softmax, material, fit_lsh(material, CONFIG, ignore)
+    softmax, inputs = make_inputs(vocab_size=400, heldout=700)
+    return softmax, inputs, fit_lsh(inputs, CONFIG, ignore)
 
 
 def serve(softmax: Softmax, made: FitResult) -> Head:
@@ -43,12 +42,12 @@ def memory(made: FitResult, softmax: Softmax) -> float:
 def test_what_is_found_reaches_the_recall_and_serves(
     made: tuple[Softmax, FitInputs, FitResult],
 ) -> None:
-    softmax, material, lsh = made
+    softmax, inputs, lsh = made
     assert lsh.summary["reaches"]
-    hidden = material.heldout.between(0, material.heldout.rows).sample(material.heldout.rows)
+    hidden = inputs.heldout.between(0, inputs.heldout.rows).sample(inputs.heldout.rows)
     head = serve(softmax, lsh)
     top = head.topk(hidden, 1)
-    recall = (top.ids[:, 0] == material.heldout_labels[:, 0]).mean()
+    recall = (top.ids[:, 0] == inputs.heldout_labels[:, 0]).mean()
     assert recall >= CONFIG.lsh_recall
     assert recall == pytest.approx(lsh.summary["recall"], abs=0.05)
     scanned = top.scanned.mean() / softmax.vocab_size
@@ -71,38 +70,38 @@ def test_the_summary_tells_the_cheapest_that_reaches(
 
 
 def test_equal_inputs_give_equal_arrays(made: tuple[Softmax, FitInputs, FitResult]) -> None:
-    _, material, first = made
-    again = fit_lsh(material, CONFIG, ignore)
+    _, inputs, first = made
+    again = fit_lsh(inputs, CONFIG, ignore)
     for name, array in first.arrays.items():
         np.testing.assert_array_equal(array, again.arrays[name])
     assert first.summary == again.summary
     assert first.history == again.history
-    threaded = fit_lsh(material, replace(CONFIG, threads=2), ignore)
+    threaded = fit_lsh(inputs, replace(CONFIG, threads=2), ignore)
     np.testing.assert_array_equal(first.arrays["ids"], threaded.arrays["ids"])
-    other = fit_lsh(material, replace(CONFIG, seed=6), ignore)
+    other = fit_lsh(inputs, replace(CONFIG, seed=6), ignore)
     assert first.arrays["planes"].tobytes() != other.arrays["planes"].tobytes()
 
 
 @pytest.mark.parametrize("allowed", [0.3, 1.0])
 def test_the_memory_holds(allowed: float) -> None:
-    softmax, material = make_material(vocab_size=400)
-    lsh = fit_lsh(material, replace(CONFIG, lsh_memory=allowed), ignore)
+    softmax, inputs = make_inputs(vocab_size=400)
+    lsh = fit_lsh(inputs, replace(CONFIG, lsh_memory=allowed), ignore)
     assert memory(lsh, softmax) <= allowed
 
 
 def test_a_recall_out_of_reach_gets_the_nearest() -> None:
-    softmax, material = make_material(vocab_size=400)
-    lsh = fit_lsh(material, replace(CONFIG, lsh_recall=1.0, lsh_tables=1), ignore)
+    softmax, inputs = make_inputs(vocab_size=400)
+    lsh = fit_lsh(inputs, replace(CONFIG, lsh_recall=1.0, lsh_tables=1), ignore)
     assert not lsh.summary["reaches"]
     assert lsh.summary["recall"] == max(entry["recall"] for entry in lsh.history)
     assert lsh.knobs["candidates"] == 0
-    serve(softmax, lsh).topk(material.sample[:5], 5)
+    serve(softmax, lsh).topk(inputs.sample[:5], 5)
 
 
 def test_memory_for_less_than_one_table_is_refused() -> None:
-    _, material = make_material()
+    _, inputs = make_inputs()
     with pytest.raises(InvalidRequest, match="one table of 4 bits") as error:
-        fit_lsh(material, replace(CONFIG, lsh_memory=0.001), ignore)
+        fit_lsh(inputs, replace(CONFIG, lsh_memory=0.001), ignore)
     assert error.value.field == "lsh_memory"
 
 
@@ -117,9 +116,9 @@ def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_few_contexts_and_words_are_enough() -> None:
-    softmax, material = make_material(rows=30, heldout=3, vocab_size=12)
-    lsh = fit_lsh(material, replace(CONFIG, lsh_memory=10), ignore)
-    top = serve(softmax, lsh).topk(material.sample, 5)
+    softmax, inputs = make_inputs(rows=30, heldout=3, vocab_size=12)
+    lsh = fit_lsh(inputs, replace(CONFIG, lsh_memory=10), ignore)
+    top = serve(softmax, lsh).topk(inputs.sample, 5)
     assert (np.diff(np.sort(top.ids, axis=1)) > 0).all()
 
 
@@ -137,10 +136,10 @@ def test_queries_hash_as_their_lifted_vectors_do() -> None:
 
 
 def test_a_large_vocabulary_is_judged_by_some_of_its_words() -> None:
-    softmax, material = make_material(rows=20, heldout=200, vocab_size=24_000)
-    lsh = fit_lsh(material, replace(CONFIG, lsh_tables=12), ignore)
-    top = serve(softmax, lsh).topk(material.heldout.sample(200), 1)
-    recall = (top.ids[:, 0] == material.heldout_labels[:, 0]).mean()
+    softmax, inputs = make_inputs(rows=20, heldout=200, vocab_size=24_000)
+    lsh = fit_lsh(inputs, replace(CONFIG, lsh_tables=12), ignore)
+    top = serve(softmax, lsh).topk(inputs.heldout.sample(200), 1)
+    recall = (top.ids[:, 0] == inputs.heldout_labels[:, 0]).mean()
     assert recall == pytest.approx(lsh.summary["recall"], abs=0.05)
     assert top.scanned.mean() / 24_000 == pytest.approx(lsh.summary["scanned"], abs=0.02)
     assert lsh.arrays["ids"].size == lsh.summary["tables"] * 24_000

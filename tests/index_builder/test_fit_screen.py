@@ -1,113 +1,138 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from logitsieve.heads import HEADS
+from logitsieve.api.errors import InvalidRequest, TargetNotReached
+from logitsieve.index_builder.cascade import UNREACHED
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_screen import FixedBudget, fit_screen, plain_centroids
-from logitsieve.index_builder.partition import route
-from tests.index_builder.clustered import make_exact, make_material
+from logitsieve.index_builder.fit_screen import checked_target, depths, search_screen
+from logitsieve.index_builder.fitting import FitInputs
+from logitsieve.index_builder.partition import Partition
+from logitsieve.index_builder.screen_training import FittedScreen
+from tests.index_builder.clustered import escalated_hits, lowest, make_inputs, scanned
 
-CONFIG = BuildConfig(clusters=10, budget=12.0, rounds=3, steps=40, batch_rows=128, seed=5)
+CONFIG = BuildConfig(clusters_tried=(4, 12), rounds=1, steps=20, batch_rows=128)
+REACHABLE = {"p1": 0.97, "p5": 0.95}
+UNREACHABLE = {"p1": 1.0}
+FALLBACK = 200.0
 
 
 @pytest.fixture(scope="module")
-def material() -> FitInputs:
-    return make_material(rows=2000)[1]
+def inputs() -> FitInputs:
+    return make_inputs(rows=3000, heldout=1000, depth=10)[1]
 
 
-def ignore(stage: str, done: int, total: int) -> None:
-    pass
+def search(
+    inputs: FitInputs,
+    target: Mapping[str, float],
+    best_effort: bool = False,
+    fallback: float = FALLBACK,
+) -> FittedScreen:
+    return search_screen(
+        inputs,
+        CONFIG,
+        lambda *step: None,
+        target=target,
+        timer=scanned,
+        fallback_us=fallback,
+        best_effort=best_effort,
+    )
 
 
-def written(arrays: Mapping[str, np.ndarray], material: FitInputs) -> float:
-    """Candidates a row of the contexts that were fitted, on average."""
-    sizes = np.diff(arrays["offsets"])
-    return float(sizes[route(material.train, arrays["centroids"])].mean())
+@pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
+def test_a_reachable_target_is_met_by_the_lower_bounds(inputs: FitInputs, fallback: float) -> None:
+    screen = search(inputs, REACHABLE, fallback=fallback)
+    found = lowest(escalated_hits(screen.partition, screen.plan), REACHABLE)
+    assert all(found[name] >= value for name, value in REACHABLE.items())
 
 
-def test_equal_inputs_give_equal_arrays(material: FitInputs) -> None:
-    first, again = (fit_screen(material, CONFIG, ignore) for _ in range(2))
-    assert first.arrays.keys() == {"centroids", "offsets", "ids"}
-    for name, array in first.arrays.items():
-        np.testing.assert_array_equal(array, again.arrays[name])
-    assert first.summary == again.summary
-    other = fit_screen(material, BuildConfig(**{**vars(CONFIG), "seed": 6}), ignore)
-    assert not np.array_equal(first.arrays["centroids"], other.arrays["centroids"])
+def test_a_cheap_fallback_answers_more(inputs: FitInputs) -> None:
+    """One that costs more than all of V answers none: the lists hold what the target needs."""
+    shares = [
+        search(inputs, REACHABLE, fallback=cost).plan.escalated for cost in (0.1, FALLBACK, 1e5)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.1
+    assert shares[-1] == 0
 
 
-def test_the_best_round_is_kept(material: FitInputs) -> None:
-    screen = fit_screen(material, CONFIG, ignore)
-    badness = [entry["badness"] for entry in screen.history]
-    assert len(badness) == CONFIG.rounds + 1
-    assert screen.best_round == int(np.argmin(badness))
-    keep = screen.partition.knapsack.select(12)
-    assert screen.partition.heldout_loss(keep) == pytest.approx(min(badness))
+def test_what_was_chosen_is_told(inputs: FitInputs) -> None:
+    screen = search(inputs, REACHABLE, fallback=0.1)
+    assert screen.knobs == {"probes": screen.plan.probes, "escalate": screen.plan.escalate}
+    assert -1 < screen.plan.escalate < 1
+    assert screen.summary.keys() >= {"clusters", "labels", "candidates", "probes", "escalate"}
+    cosines = screen.partition.heldout_cosines
+    assert screen.summary["escalated"] == (cosines < screen.plan.escalate).mean()
 
 
-def test_training_beats_plain_clusters() -> None:
-    """Where contexts do not fall into as many groups as there are clusters."""
-    _, material = make_material(rows=4000, heldout=1000, topics=100, noise=1.0)
-    screen = fit_screen(material, CONFIG, ignore)
-    assert screen.best_round > 0
-    assert screen.history[screen.best_round]["badness"] < 0.95 * screen.history[0]["badness"]
-
-
-def test_no_rounds_is_plain_k_means(material: FitInputs) -> None:
-    screen = fit_screen(material, BuildConfig(**{**vars(CONFIG), "rounds": 0}), ignore)
-    for name, array in screen.compared["plain k-means"].items():
-        np.testing.assert_array_equal(array, screen.arrays[name])
-
-
-@pytest.mark.parametrize(("labels", "budget", "filled_up"), [(5, 12.0, 0.0), (64, 10.0, 1.0)])
-def test_the_budget_holds_for_the_lists_as_written(
-    labels: int, budget: float, filled_up: float
+def test_a_target_that_leaves_no_row_to_the_screen_names_the_nearest_point(
+    inputs: FitInputs,
 ) -> None:
-    """But for what fills up the shortest of them."""
-    _, material = make_material(rows=2000, depth=64)
-    config = replace(CONFIG, labels=labels, budget=budget)
-    screen = fit_screen(material, config, ignore)
-    candidates = written(screen.arrays, material)
-    assert 8 < candidates <= budget + filled_up
-    assert screen.summary["candidates"] == pytest.approx(candidates)
+    with pytest.raises(TargetNotReached) as caught:
+        search(inputs, UNREACHABLE)
+    assert caught.value.target == UNREACHABLE
+    assert 0.9 < caught.value.best["p1"] < 1
+    assert caught.value.best["candidates"] > 5
 
 
-def test_what_fills_up_short_lists_is_counted(material: FitInputs) -> None:
-    screen = fit_screen(material, replace(CONFIG, budget=1.0), ignore)
-    assert screen.summary["candidates"] == pytest.approx(written(screen.arrays, material))
-    assert (np.diff(screen.arrays["offsets"]) >= 5).all()
+def test_best_effort_returns_the_nearest_point(inputs: FitInputs) -> None:
+    screen = search(inputs, UNREACHABLE, best_effort=True)
+    assert screen.plan.budget is None
+    assert screen.plan.cost > UNREACHED
+    assert screen.knobs == {"probes": 1, "escalate": -1.0}
+    assert screen.arrays["ids"].size
 
 
-def test_without_a_budget_every_label_seen_is_kept(material: FitInputs) -> None:
-    config = BuildConfig(clusters=10, rounds=1, steps=5, batch_rows=64, waste_weight=0)
-    screen = fit_screen(material, config, ignore)
-    keep = screen.partition.knapsack.select(screen.partition.knapsack.everything)
-    assert keep.all()
-    assert FixedBudget(None).plan(screen.plain).budget is None
+def test_a_harder_target_costs_more(inputs: FitInputs) -> None:
+    easy, hard = (search(inputs, {"p5": value}).plan.cost for value in (0.8, 0.97))
+    assert easy < hard
 
 
-def test_scaled_centroids_route_as_unit_ones(material: FitInputs) -> None:
-    norms = np.linalg.norm(plain_centroids(material, CONFIG, 10), axis=1)
-    np.testing.assert_allclose(norms, norms[0], rtol=1e-5)
+def test_partitions_that_were_timed_are_not_kept(inputs: FitInputs) -> None:
+    def alive() -> int:
+        return sum(type(thing) is Partition for thing in gc.get_objects())
+
+    before, found = alive(), []
+
+    def timer(arrays: Mapping[str, np.ndarray], knobs: Mapping[str, float]) -> float:
+        found.append(alive() - before)
+        return scanned(arrays, knobs)
+
+    search_screen(
+        inputs,
+        CONFIG,
+        lambda *step: None,
+        target=REACHABLE,
+        timer=timer,
+        fallback_us=FALLBACK,
+        best_effort=False,
+    )
+    assert set(found[:12]) <= {1, 2}  # 2 while the next is made
 
 
-def test_the_arrays_serve() -> None:
-    softmax, material = make_material()
-    screen = fit_screen(material, CONFIG, ignore)
-    exact = make_exact(softmax)
-    head = HEADS["screen"].from_arrays(softmax, screen.arrays, fallback=exact, threads=1, knobs={})
-    hidden = material.sample
-    right = (head.topk(hidden, 1).ids == exact.topk(hidden, 1).ids).mean()
-    assert right > 0.9
+def test_depths() -> None:
+    config = BuildConfig(labels=5)
+    assert depths({"p1": 0.9}, config, 1000) == (5, 7, 10, 20)
+    assert depths({"p1": 0.9, "p10": 0.9}, config, 1000) == (10, 15, 20, 40)
+    assert depths({"p1": 0.9}, config, 3) == (3,)
+    assert depths({"p1": 0.9}, BuildConfig(labels=64), 1000) == (64, 96, 128, 256)
 
 
-def test_more_clusters_than_contexts() -> None:
-    _, material = make_material(rows=30, heldout=20)
-    screen = fit_screen(material, BuildConfig(clusters=100, rounds=1, steps=2), ignore)
-    assert 1 <= screen.summary["clusters"] <= 30
-    assert (np.diff(screen.arrays["offsets"]) >= 5).all()
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"p2": 0.9}, {"p1": 0}, {"p1": 1.1}, {"p1": True}, {"p1": "1"}, {"p1": float("nan")}],
+)
+def test_targets_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked_target(wrong, 1000)
+    assert caught.value.field == "target_precision"
+
+
+def test_no_target_beyond_the_vocabulary() -> None:
+    with pytest.raises(InvalidRequest, match="beyond V = 9"):
+        checked_target({"p10": 0.5}, 9)
+    assert checked_target({"p5": 1}, 9) == {"p5": 1.0}

@@ -5,10 +5,10 @@ import pytest
 
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_result import TARGET, judges
 from logitsieve.index_builder.fit_svd import fit_svd, preview_arrays, preview_ranks, rotation
+from logitsieve.index_builder.fitting import TARGET, heldout_sample
 from logitsieve.utils.options import no_progress
-from tests.index_builder.clustered import make_exact, make_material
+from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 
 
@@ -42,9 +42,9 @@ def test_the_preview_holds_every_row_in_groups_of_sixteen(vocab_size: int) -> No
 
 
 def test_ranks_are_what_a_head_needs() -> None:
-    softmax, material = make_material()
+    softmax, inputs = make_inputs()
     arrays = preview_arrays(softmax, 16)
-    hidden, labels = judges(material)
+    hidden, labels = heldout_sample(inputs)
     needed = preview_ranks(softmax, arrays, 6, hidden, labels)
     count = int(np.median(needed[:, 0]))
     exact = make_exact(softmax)
@@ -57,22 +57,22 @@ def test_ranks_are_what_a_head_needs() -> None:
 
 
 def test_the_operating_point_meets_the_target_where_the_rank_allows() -> None:
-    _, material = make_material()
-    made = fit_svd(material, BuildConfig(svd_width=16), no_progress)
-    hidden, labels = judges(material)
-    exact = make_exact(material.softmax)
+    _, inputs = make_inputs()
+    made = fit_svd(inputs, BuildConfig(svd_width=16), no_progress)
+    hidden, labels = heldout_sample(inputs)
+    exact = make_exact(inputs.softmax)
     head = HEADS["svd"].from_arrays(
-        material.softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs
+        inputs.softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs
     )
     assert (head.topk(hidden, 1).ids[:, 0] == labels[:, 0]).mean() >= TARGET - 1e-3
-    assert made.knobs["candidates"] < material.vocab_size
+    assert made.knobs["candidates"] < inputs.vocab_size
 
 
 def test_a_low_rank_needs_a_low_width() -> None:
     softmax = low_rank()
     exact = make_exact(softmax)
-    _, material = make_material()
-    hidden = material.sample[:500]
+    _, inputs = make_inputs()
+    hidden = inputs.sample[:500]
     labels = exact.topk(hidden, 5).ids.astype(np.int64)
     arrays = preview_arrays(softmax, 16)
     needed = {
@@ -84,16 +84,16 @@ def test_a_low_rank_needs_a_low_width() -> None:
 
 
 def test_widths_asked_for_and_not() -> None:
-    _, material = make_material()
+    _, inputs = make_inputs()
     ranks = {
-        width: fit_svd(material, BuildConfig(svd_width=width), no_progress).summary["rank"]
+        width: fit_svd(inputs, BuildConfig(svd_width=width), no_progress).summary["rank"]
         for width in (None, 3, 999)
     }
     assert ranks == {None: 4, 3: 3, 999: 16}
 
 
 def test_equal_inputs_give_equal_arrays() -> None:
-    first, again = (fit_svd(make_material()[1], BuildConfig(), no_progress) for _ in range(2))
+    first, again = (fit_svd(make_inputs()[1], BuildConfig(), no_progress) for _ in range(2))
     for name, array in first.arrays.items():
         np.testing.assert_array_equal(array, again.arrays[name])
     assert first.knobs == again.knobs

@@ -54,7 +54,7 @@ class ToServing:
         target = numbers("target_precision", target_precision) if target_precision else None
         if target is not None:
             from logitsieve.index_builder.cascade import TARGETS
-            from logitsieve.index_builder.target import checked_target
+            from logitsieve.index_builder.fit_screen import checked_target
 
             checked_target(target, max(TARGETS.values()))
         return cls(

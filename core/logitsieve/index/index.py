@@ -19,7 +19,7 @@ from logitsieve.index.calibration import check_calibration
 from logitsieve.index.contents import Contents, read_vocabulary
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE, Manifest
-from logitsieve.index.verify import Progress
+from logitsieve.utils.options import Progress
 
 
 class Index:

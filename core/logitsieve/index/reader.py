@@ -17,13 +17,13 @@ from logitsieve.index.files import unreadable
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
 from logitsieve.index.verify import (
-    Progress,
     VerifiedMemory,
     fingerprint,
     verify_contents,
     verify_foreign,
 )
 from logitsieve.kernels.compile import default_cache, use_cache
+from logitsieve.utils.options import Progress
 
 
 def open_index(

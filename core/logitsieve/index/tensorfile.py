@@ -19,29 +19,18 @@ import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable, regular, unreadable
+from logitsieve.utils.dtypes import ELEMENT_TYPES
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 MAX_HEADER = 1 << 20  # bytes; ours take a few hundred
+MAX_FOREIGN_HEADER = 100_000_000  # bytes; the limit of the format
 MAX_DIMENSIONS = 4
 MAX_NAME = 64  # characters
 PIECE = 1 << 24  # bytes handed to the file at once
 METADATA = "__metadata__"
 PADDING = "_pad_"  # the format allows no holes, so the gaps are tensors of their own
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),  # its bits: numpy has no such type
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U64": np.dtype("<u8"),
-    "U32": np.dtype("<u4"),
-    "U16": np.dtype("<u2"),
-    "U8": np.dtype("u1"),
-}
+DTYPES = {kind.safetensors: kind.numpy for kind in ELEMENT_TYPES if kind.name != "bool"}
 CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
 
 
@@ -61,7 +50,7 @@ class TensorFile:
 
 
 @dataclass(frozen=True)
-class _Span:
+class Span:
     """One header entry: where a tensor lies, in bytes after the header."""
 
     name: str
@@ -70,9 +59,12 @@ class _Span:
     start: int
     stop: int
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return DTYPES[self.code]
+    def array(self, mapped: mmap.mmap, begin: int) -> np.ndarray:
+        """The tensor, sharing the pages of `mapped`, whose data begins at byte `begin`."""
+        count, dtype = math.prod(self.shape), DTYPES[self.code]
+        if count == 0:  # of which numpy maps nothing
+            return np.empty(self.shape, dtype)
+        return np.frombuffer(mapped, dtype, count, begin + self.start).reshape(self.shape)
 
 
 def pieces(
@@ -123,34 +115,24 @@ def map_tensors(path: Path) -> TensorFile:
             raise IndexUnreadable(path, f"{size} bytes, too short for a header")
         mapped = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
     try:
-        begin = 8 + _header_length(mapped, size)
-        spans, metadata = _parse_header(mapped[8:begin])
-        _check_layout(spans, begin, size)
+        begin, spans, metadata = read_header(mapped)
     except ValueError as error:
         raise unreadable(path, error) from error
     named = [span for span in spans if not span.name.startswith(PADDING)]
-    tensors = {
-        span.name: np.frombuffer(
-            mapped, span.dtype, math.prod(span.shape), begin + span.start
-        ).reshape(span.shape)
-        for span in named
-    }
+    tensors = {span.name: span.array(mapped, begin) for span in named}
     codes = {span.name: span.code for span in named}
     return TensorFile(tensors, codes, metadata, mapped, status)
 
 
-def _header_length(mapped: mmap.mmap, size: int) -> int:
-    length = int.from_bytes(mapped[:8], "little")
-    if length > min(MAX_HEADER, size - 8):
-        raise ValueError(f"header of {length} bytes in a file of {size}, at most {MAX_HEADER}")
-    if (8 + length) % ALIGNMENT:
-        raise ValueError(f"data begins at byte {8 + length}, not at a multiple of {ALIGNMENT}")
-    return length
+def read_header(mapped: mmap.mmap, foreign: bool = False) -> tuple[int, list[Span], dict[str, str]]:
+    """(the byte at which the data begins, the tensors by their place, the strings of the header).
 
-
-def _parse_header(text: bytes) -> tuple[list[_Span], dict[str, str]]:
+    ValueError unless every byte of the file is accounted for, and, but for a `foreign` file, which
+    any writer may have made, every tensor is as `pieces` writes it.
+    """
+    begin = 8 + _header_length(mapped, foreign)
     try:
-        header = json.loads(text, object_pairs_hook=_without_duplicates)
+        header = json.loads(mapped[8:begin], object_pairs_hook=_without_duplicates)
     except RecursionError as error:
         raise ValueError("header is nested too deeply") from error
     except UnicodeDecodeError as error:
@@ -162,37 +144,51 @@ def _parse_header(text: bytes) -> tuple[list[_Span], dict[str, str]]:
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError(f"{METADATA} does not map strings to strings")
-    spans = [_parse_entry(name, entry) for name, entry in header.items()]
-    return sorted(spans, key=lambda span: (span.start, span.stop)), metadata
+    spans = [_parse_entry(name, entry, foreign) for name, entry in header.items()]
+    spans.sort(key=lambda span: (span.start, span.stop))
+    _check_layout(spans, begin, len(mapped))
+    return begin, spans, metadata
+
+
+def _header_length(mapped: mmap.mmap, foreign: bool) -> int:
+    length, size = int.from_bytes(mapped[:8], "little"), len(mapped)
+    most = MAX_FOREIGN_HEADER if foreign else MAX_HEADER
+    if length > min(most, size - 8):
+        raise ValueError(f"header of {length} bytes in a file of {size}, at most {most}")
+    if (8 + length) % ALIGNMENT and not foreign:
+        raise ValueError(f"data begins at byte {8 + length}, not at a multiple of {ALIGNMENT}")
+    return length
 
 
 def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in header:
             raise ValueError(f"key {key[:64]!r} occurs twice in the header")
-        found[key] = value
-    return found
+        header[key] = value
+    return header
 
 
-def _parse_entry(name: str, entry: object) -> _Span:
-    if len(name) > MAX_NAME:
+def _parse_entry(name: str, entry: object, foreign: bool) -> Span:
+    if len(name) > MAX_NAME and not foreign:
         raise ValueError(f"a tensor name has {len(name)} characters, at most {MAX_NAME}")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"tensor {name!r} needs exactly dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(code, str) or code not in DTYPES:
+    if not isinstance(code, str) or not (code in DTYPES or foreign):
         raise ValueError(f"tensor {name!r} has dtype {code!r:.40}, allowed: {', '.join(DTYPES)}")
-    if not _are_counts(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
+    ours = _are_counts(shape) and 1 <= len(shape) <= MAX_DIMENSIONS and 0 not in shape
+    if not ours and not (foreign and _are_counts(shape)):
         raise ValueError(f"tensor {name!r} has no usable shape: {str(shape)[:80]}")
     if not _are_counts(offsets) or len(offsets) != 2:
         raise ValueError(f"tensor {name!r} has no usable data_offsets: {str(offsets)[:80]}")
     start, stop = offsets
-    if stop - start != math.prod(shape) * DTYPES[code].itemsize:
+    size = math.prod(shape) * DTYPES[code].itemsize if code in DTYPES else max(0, stop - start)
+    if stop - start != size:
         raise ValueError(f"tensor {name!r} spans {stop - start} bytes, not what its shape takes")
-    if start % ALIGNMENT and not name.startswith(PADDING):
+    if start % ALIGNMENT and not (foreign or name.startswith(PADDING)):
         raise ValueError(f"tensor {name!r} does not begin at a multiple of {ALIGNMENT} bytes")
-    return _Span(name, code, tuple(shape), start, stop)
+    return Span(name, code, tuple(shape), start, stop)
 
 
 def _are_counts(values: object) -> bool:
@@ -200,7 +196,7 @@ def _are_counts(values: object) -> bool:
     return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
 
 
-def _check_layout(spans: list[_Span], begin: int, size: int) -> None:
+def _check_layout(spans: list[Span], begin: int, size: int) -> None:
     """No holes, no overlaps, nothing outside; `spans` are sorted by their start."""
     position = 0
     for span in spans:

@@ -22,8 +22,7 @@ from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical
 from logitsieve.index.tensorfile import TensorFile
-
-Progress = Callable[[str, int, int], None]  # stage, done, total
+from logitsieve.utils.options import Progress
 
 THREADS = 2
 PIECE = 1 << 20  # bytes read at once

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +58,19 @@ def write_index(
     seeds: Mapping[str, int] | None = None,
     calibration: Mapping[str, Any] | None = None,
     checkpoint: Callable[[str], None] = lambda step: None,
+    finite: Collection[str] = (),
 ) -> Path:
     """Write the index directory `out` (<name>/<version>) and return it.
 
     `parts` maps part names to named arrays, without `softmax`, whose matrix [V, D], in the type it
     is stored in, and bias [V] are written from where they lie. Missing parents are made; an
     existing `out` is an error. `checkpoint` is called with each step's name once the step is done.
+    `finite` names parts whose numbers the caller has checked, which are not read once more for it.
     Equal arguments give equal files, `calibration` (what depends on the machine) aside.
     InvalidRequest names the argument.
     """
     out = new_path(out)
-    arrays = _checked_parts(softmax, parts)
+    arrays = _checked_parts(softmax, parts, finite)
     matrix = arrays["softmax"]
     words = None if vocabulary is None else _vocabulary_bytes(vocabulary, softmax.vocab_size)
     measured = None if calibration is None else _plain("calibration", calibration)
@@ -165,7 +167,9 @@ def new_path(out: Path | str) -> Path:
     return path
 
 
-def _checked_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, Arrays]:
+def _checked_parts(
+    softmax: Softmax, parts: Mapping[str, Arrays], finite: Collection[str]
+) -> dict[str, Arrays]:
     """Every array, contiguous and little-endian, after the checks that a reader will make."""
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
@@ -178,7 +182,8 @@ def _checked_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, A
         file = Path(f"{name}.safetensors")
         try:
             require_structure(file, name, checked[name], softmax.vocab_size, softmax.dim)
-            require_values(file, name, checked[name], lambda _: None)
+            if name not in finite:
+                require_values(file, name, checked[name], lambda _: None)
         except IndexUnreadable as error:
             field = "softmax" if name == "softmax" else f"parts[{name!r}]"
             raise InvalidRequest(field, error.reason, "docs/index-format.md") from error

@@ -6,17 +6,17 @@ numpy has no bfloat16: everywhere here its bits are uint16, the upper half of a 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32
+from logitsieve.utils.dtypes import BY_NAME
 
-STORED: dict[str, np.dtype[np.generic]] = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(np.uint16),
+STORED: dict[str, np.dtype[Any]] = {
+    name: BY_NAME[name].numpy for name in ("float32", "float16", "bfloat16")
 }
-CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}  # as safetensors has them
+CODES = {name: BY_NAME[name].safetensors for name in STORED}
 LARGEST = {"float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.3895314e38}
 
 EXPONENT = np.uint16(0x7F80)  # of bfloat16; all ones: NaN or infinity

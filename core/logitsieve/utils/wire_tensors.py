@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.dtypes import BY_NAME
 
 
 class DType(IntEnum):
@@ -25,15 +26,7 @@ class DType(IntEnum):
     BOOL = 6
 
 
-# bfloat16 has no numpy type of its own: its bits travel as uint16.
-NUMPY_TYPES: dict[DType, np.dtype[Any]] = {
-    DType.FLOAT32: np.dtype("<f4"),
-    DType.FLOAT16: np.dtype("<f2"),
-    DType.BFLOAT16: np.dtype("<u2"),
-    DType.INT32: np.dtype("<i4"),
-    DType.UINT64: np.dtype("<u8"),
-    DType.BOOL: np.dtype("?"),
-}
+NUMPY_TYPES = {code: BY_NAME[code.name.lower()].numpy for code in DType}
 TYPES: dict[int, np.dtype[Any]] = {int(code): dtype for code, dtype in NUMPY_TYPES.items()}
 CODES = {dtype: int(code) for code, dtype in NUMPY_TYPES.items()}
 

@@ -1,12 +1,15 @@
 """Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`.
 
 Files are mapped, not read; a member of an `.npz` is compressed or at any address, so it is unpacked
-in pieces to a folder given for that. Nothing is ever unpickled.
+in pieces to a folder given for that. Nothing is ever unpickled. The matrix and the bias of a build
+are checked, and kept in the types that the index stores.
+
+Shape letters: D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-import json
+import mmap
 import os
 import shutil
 import zipfile
@@ -14,19 +17,24 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32
+from logitsieve.index_builder.config import GIVEN
 from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
+from logitsieve.utils.hidden import as_rows
 
 FORMS = (
     "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "
     "of float16, float32, float64 or bfloat16 (or its uint16 view)"
 )
-SAFETENSORS_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
-PIECE = 1 << 24  # bytes unpacked at once
+SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
+UNPACKED = 1 << 24  # bytes unpacked at once
+PIECE = 1 << 20  # numbers rounded at once
 
 
 def load_array(source: Path | str, field: str = "array") -> np.ndarray:
@@ -99,27 +107,19 @@ def _map_npy(path: Path, field: str) -> np.ndarray:
 
 
 def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
-    """The tensor `name`, mapped where it lies: https://huggingface.co/docs/safetensors."""
-    from safetensors import SafetensorError, safe_open
+    from logitsieve.index.tensorfile import read_header  # loads numba
 
     try:
-        with safe_open(path, framework="np") as file:  # checks the whole header
-            names = list(file.keys())
-        _check_name(names, name, path, field)
         with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            entry: dict[str, Any] = json.loads(stream.read(length))[name]
-    except InvalidRequest:
-        raise
-    except (OSError, ValueError, SafetensorError) as error:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        begin, spans, _ = read_header(mapped, foreign=True)
+    except (OSError, ValueError) as error:
         raise _refused(field, path, error) from error
-    if entry["dtype"] not in SAFETENSORS_TYPES:
-        raise InvalidRequest(field, f"{path}: {name} is {entry['dtype']}", "F16, BF16, F32 or F64")
-    offset = 8 + length + int(entry["data_offsets"][0])
-    shape = tuple(entry["shape"])
-    if 0 in shape:
-        return np.empty(shape, SAFETENSORS_TYPES[entry["dtype"]])
-    return np.memmap(path, SAFETENSORS_TYPES[entry["dtype"]], "r", offset, shape)
+    named = {span.name: span for span in spans}
+    _check_name(list(named), name, path, field)
+    if (code := named[name].code) not in SAFETENSORS_TYPES:
+        raise InvalidRequest(field, f"{path}: {name} is {code}", "F16, BF16, F32 or F64")
+    return named[name].array(mapped, begin)
 
 
 def _shards(folder: Path, field: str) -> list[Path]:
@@ -144,7 +144,7 @@ def _unpack(path: Path, name: str, field: str, scratch: Path) -> Path:
     """The member `name` of an `.npz` as a file of its own in `scratch`, copied in pieces."""
     target = scratch / f"{field}.npy"
     with _member_of(path, name, field) as packed, target.open("wb") as stream:
-        shutil.copyfileobj(packed, stream, PIECE)
+        shutil.copyfileobj(packed, stream, UNPACKED)
     return target
 
 
@@ -171,6 +171,64 @@ def _check_name(names: list[str], name: str, path: Path, field: str) -> None:
 
 def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
     reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-    if "allow_pickle" in reason:  # advice to whoever calls numpy, not to whoever names a file
+    if "allow_pickle" in reason:  # advice for callers of numpy, not for users who name a file
         reason = "not an array of numbers"
     return InvalidRequest(field, reason if str(path) in reason else f"{path}: {reason}", FORMS)
+
+
+def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
+    """[V, D] of `dtype`, a name of STORED, or of the half type it has, else float32.
+
+    A file, named as above, or anything that contexts may be; bfloat16 becomes its bits,
+    uint16. InvalidRequest for another form, for NaN, and for what is infinite in that type.
+    """
+    array = load_array(weight, "weight") if isinstance(weight, (str, Path)) else weight
+    if np.ndim(array) != 2:
+        raise InvalidRequest("weight", f"shape {list(np.shape(array))}", "[V, D]")
+    rows = _rows(array, "weight")
+    if dtype == GIVEN:
+        dtype = next((name for name, kind in STORED.items() if kind == rows.dtype), "float32")
+    return np.ascontiguousarray(_stored_as(dtype, rows, "weight"))
+
+
+def vector(bias: ArrayLike | None, vocab_size: int) -> Float32:
+    """float32 [V]; None is zeros. InvalidRequest names what is wrong."""
+    if bias is None:
+        return np.zeros(vocab_size, np.float32)
+    array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias
+    if np.shape(array) != (vocab_size,):
+        raise InvalidRequest("bias", f"shape {list(np.shape(array))}", f"[V] = [{vocab_size}]")
+    rows = _rows(array, "bias")
+    return np.ascontiguousarray(_stored_as("float32", rows, "bias")[0])
+
+
+def _rows(array: ArrayLike, field: str) -> np.ndarray:
+    try:
+        return as_rows(array)
+    except InvalidRequest as error:
+        raise InvalidRequest(field, error.got, error.allowed) from error
+
+
+def _stored_as(dtype: str, rows: np.ndarray, field: str) -> np.ndarray:
+    """The values of rows [V, D], each rounded once and finite; `rows` itself if it has the type."""
+    same = rows.dtype == STORED[dtype]
+    stored = rows if same else np.empty(rows.shape, STORED[dtype])
+    step = max(1, PIECE // rows.shape[1])
+    for start in range(0, len(rows), step):
+        piece = rows[start : start + step]
+        if not same:
+            half = piece.dtype in (np.float16, np.uint16)
+            stored[start : start + step] = narrowed(widened(piece) if half else piece, dtype)
+        good = finite(stored[start : start + step])
+        if good.all():
+            continue
+        if not finite(piece).all():
+            raise InvalidRequest(field, "NaN or infinity", "finite values")
+        row, column = np.unravel_index(int(good.argmin()), good.shape)
+        number = float((widened(piece) if piece.dtype == np.uint16 else piece)[row, column])
+        raise InvalidRequest(
+            f"{field}[{start + int(row)}, {int(column)}]",
+            f"{number:g}, infinite as {dtype}",
+            f"numbers that {dtype} holds, up to {LARGEST[dtype]:g}",
+        )
+    return stored

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 from logitsieve.evaluation.confidence import BLOCKS
+from logitsieve.index_builder.arrays import matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
-from logitsieve.index_builder.matrix import matrix, vector
 from logitsieve.utils.extras import require
 from logitsieve.utils.options import Progress, no_progress
 
@@ -73,7 +73,7 @@ def build(
             train, judged = train.split()
         else:
             judged = open_contexts(heldout, softmax.dim, scratch, "heldout")
-        inputs = pipeline.Inputs(
+        inputs = pipeline.BuildInputs(
             softmax=softmax,
             train=train,
             heldout=judged.spread(config.heldout_rows, BLOCKS),

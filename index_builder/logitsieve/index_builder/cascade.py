@@ -17,8 +17,8 @@ import numpy as np
 
 from logitsieve.api.results import Bool, Float64
 from logitsieve.evaluation.confidence import lower_bound
-from logitsieve.index_builder.fit_screen import Plan
 from logitsieve.index_builder.partition import MOST_PROBES, Partition
+from logitsieve.index_builder.screen_training import ScreenPlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 PRECISE = 0.25  # candidates a row to which a budget is found
@@ -31,7 +31,7 @@ Timer = Callable[[Mapping[str, np.ndarray], Mapping[str, float]], float]
 """Microseconds a row of a screen over these arrays at these knobs, measured."""
 
 
-class Line(NamedTuple):
+class CostLine(NamedTuple):
     """Microseconds a row of a screen: what routing costs, and each candidate."""
 
     routing: float
@@ -39,11 +39,11 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Costs:
+class ScreenCosts:
     """Measured times: of the fallback, and of screens by the number of probes, from 1."""
 
     fallback: float
-    lines: Sequence[Line]
+    lines: Sequence[CostLine]
 
     def us(self, probes: int, sizes_H: np.ndarray, escalated_H: Bool) -> float:
         """Microseconds a row: routing all, scanning the lists of some, answering others exactly."""
@@ -53,7 +53,7 @@ class Costs:
         return line.routing + line.candidate * scanned + share * self.fallback
 
 
-def measure(partition: Partition, timer: Timer, fallback: float) -> Costs:
+def measure(partition: Partition, timer: Timer, fallback: float) -> ScreenCosts:
     """Times screens of few labels and of all, with each number of probes, for lines between."""
     most = partition.knapsack.everything
     few_P, all_P = (partition.knapsack.select(share * most) for share in (FEW, 1.0))
@@ -62,32 +62,32 @@ def measure(partition: Partition, timer: Timer, fallback: float) -> Costs:
         us = [timer(partition.arrays(keep_P), {"probes": probes}) for keep_P in (few_P, all_P)]
         sizes = [partition.heldout_sizes(keep_P, probes).mean() for keep_P in (few_P, all_P)]
         slope = max(0.0, (us[1] - us[0]) / max(1.0, float(sizes[1] - sizes[0])))
-        lines.append(Line(max(0.0, us[1] - slope * float(sizes[1])), slope))
-    return Costs(fallback, tuple(lines))
+        lines.append(CostLine(max(0.0, us[1] - slope * float(sizes[1])), slope))
+    return ScreenCosts(fallback, tuple(lines))
 
 
 @dataclass(frozen=True)
-class Target:
+class PrecisionGoal:
     """A goal for training: the least time whose lower 95 % bounds meet `precision`."""
 
     precision: Mapping[str, float]
-    costs: Costs
+    costs: ScreenCosts
 
-    def plan(self, partition: Partition) -> Plan:
+    def plan(self, partition: Partition) -> ScreenPlan:
         """The cheapest of the plans that meet the target, by the measured costs.
 
         Where not even all labels and all but one row escalated meet it: no limit, and no row
         escalated but those that a guard demands.
         """
-        best = min(self._plans(partition), key=lambda plan: plan.badness, default=None)
+        best = min(self._plans(partition), key=lambda plan: plan.cost, default=None)
         if best is not None:
             return best
         keep_P = partition.knapsack.select(partition.knapsack.everything)
-        badness = UNREACHED + self.shortfall(partition, keep_P)
+        cost = UNREACHED + self.shortfall(partition, keep_P)
         escalated = float((partition.heldout_cosines < partition.guarded).mean())
-        return Plan(None, badness, escalate=partition.guarded, escalated=escalated)
+        return ScreenPlan(None, cost, escalate=partition.guarded, escalated=escalated)
 
-    def _plans(self, partition: Partition) -> Iterator[Plan]:
+    def _plans(self, partition: Partition) -> Iterator[ScreenPlan]:
         most = partition.knapsack.everything
         # Clusters that training left empty are gone: there may be fewer than were timed.
         for probes in range(1, min(len(self.costs.lines), partition.clusters) + 1):
@@ -104,7 +104,7 @@ class Target:
                 escalated_H = partition.heldout_cosines < escalate
                 sizes_H = partition.heldout_sizes(keep_P, probes)
                 us = self.costs.us(probes, sizes_H, escalated_H)
-                yield Plan(budget, us, probes, escalate, float(escalated_H.mean()))
+                yield ScreenPlan(budget, us, probes, escalate, float(escalated_H.mean()))
 
     def _least_budget(self, partition: Partition, probes: int) -> float | None:
         """The least budget that meets the target with no row escalated, if there is one."""

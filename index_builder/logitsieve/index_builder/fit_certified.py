@@ -17,8 +17,7 @@ from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_result import FitResult
+from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 from logitsieve.utils.options import Progress
@@ -64,14 +63,14 @@ class Turned(NamedTuple):
     left: float  # >= ||w - B^T w'||
 
 
-def fit_certified(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_certified(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """The sketch that answers fastest, by measuring, of those within their share of memory.
 
     The smallest is always among them.
     """
-    softmax = material.softmax
-    turned, order_V = turn(softmax, rotation(softmax, material.sample)), _often_first(material)
-    hidden = material.heldout.sample(TIMED_ROWS)
+    softmax = inputs.softmax
+    turned, order_V = turn(softmax, rotation(softmax, inputs.sample)), _often_first(inputs)
+    hidden = inputs.heldout.sample(TIMED_ROWS)
     measured: dict[Widths, float] = {}
 
     def time(widths: Widths) -> float:
@@ -152,12 +151,12 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
         yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
 
 
-def _often_first(material: FitInputs) -> Int32:
+def _often_first(inputs: FitInputs) -> Int32:
     """[V] ids, those first that are most often among the labels of the contexts."""
-    counts_V = np.zeros(material.vocab_size, np.int64)
-    for start in range(0, len(material.labels), BLOCK_ROWS):
-        labels = material.labels[start : start + BLOCK_ROWS, :TIMED_K].ravel()
-        counts_V += np.bincount(labels, minlength=material.vocab_size)
+    counts_V = np.zeros(inputs.vocab_size, np.int64)
+    for start in range(0, len(inputs.labels), BLOCK_ROWS):
+        labels = inputs.labels[start : start + BLOCK_ROWS, :TIMED_K].ravel()
+        counts_V += np.bincount(labels, minlength=inputs.vocab_size)
     return np.argsort(-counts_V, kind="stable").astype(np.int32)
 
 

@@ -8,23 +8,28 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_result import DEPTH, FitResult, judges, least_reaching
+from logitsieve.index_builder.fitting import (
+    DEPTH,
+    FitInputs,
+    FitResult,
+    heldout_sample,
+    least_reaching,
+)
 from logitsieve.utils.options import Progress
 
 BLOCK_ROWS = 1 << 16
 
 
-def fit_frequency(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_frequency(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """All ids, the most frequent first, equal ones by the lower id; n is what suffices."""
-    counts_V = np.zeros(material.vocab_size, np.int64)
-    for start in range(0, len(material.labels), BLOCK_ROWS):
-        labels = material.labels[start : start + BLOCK_ROWS, :DEPTH].reshape(-1)
-        counts_V += np.bincount(labels, minlength=material.vocab_size)
+    counts_V = np.zeros(inputs.vocab_size, np.int64)
+    for start in range(0, len(inputs.labels), BLOCK_ROWS):
+        labels = inputs.labels[start : start + BLOCK_ROWS, :DEPTH].reshape(-1)
+        counts_V += np.bincount(labels, minlength=inputs.vocab_size)
     ids_V = np.argsort(-counts_V, kind="stable").astype(np.int32)
-    place_V = np.empty(material.vocab_size, np.int64)
-    place_V[ids_V] = np.arange(1, material.vocab_size + 1)
-    _, labels_HK = judges(material)
+    place_V = np.empty(inputs.vocab_size, np.int64)
+    place_V[ids_V] = np.arange(1, inputs.vocab_size + 1)
+    _, labels_HK = heldout_sample(inputs)
     progress("fit frequency", 1, 1)
     knobs = {"n": least_reaching(place_V[labels_HK])}
     return FitResult({"ids": ids_V}, {"seen": int((counts_V > 0).sum())}, knobs)

@@ -12,19 +12,18 @@ import numpy as np
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_result import FitResult, judges, least_reaching
+from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
 from logitsieve.utils.options import Progress
 
 
-def fit_ivf(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_ivf(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """Of `ivf_starts` seeds the one that scans least at the target; nprobe is what it needs.
 
     Starts differ much: one frequent row in a list that is routed to late costs all its contexts.
     """
-    softmax = material.softmax
+    softmax = inputs.softmax
     clusters = config.ivf_clusters or max(1, round(4 * softmax.vocab_size**0.5))
-    hidden_HD, labels_HK = judges(material)
+    hidden_HD, labels_HK = heldout_sample(inputs)
     history, best, least = [], None, np.inf
     for number in range(config.ivf_starts):
         arrays = cluster_arrays(softmax, clusters, config.kmeans_iterations, config.seed + number)

@@ -27,8 +27,7 @@ from logitsieve.heads._base.reduction import (
     squared_norms,
 )
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_result import FitResult
+from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.kernels.retrieval.lsh import bucket_tables, lsh_collisions
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
 from logitsieve.utils.options import Progress
@@ -65,7 +64,7 @@ class Setting:
     reaches: bool  # the recall asked for
 
 
-def _badness(setting: Setting) -> tuple[bool, float, float]:
+def _rank(setting: Setting) -> tuple[bool, float, float]:
     """Least for the cheapest of those that reach the recall, else for the nearest to it."""
     if setting.reaches:
         return False, setting.cost, -setting.recall
@@ -77,22 +76,22 @@ _Tried = tuple[Reduction, int, int]  # with that many bits and probes
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    material: FitInputs
+    inputs: FitInputs
     config: BuildConfig
     hidden: Float32  # [H, D]
     words: Int64  # [U], ascending
     labels: Int64  # [H], places of the exact best words in `words`
 
     @classmethod
-    def over(cls, material: FitInputs, config: BuildConfig) -> _Search:
-        held, vocab_size = material.heldout.rows, material.vocab_size
+    def over(cls, inputs: FitInputs, config: BuildConfig) -> _Search:
+        held, vocab_size = inputs.heldout.rows, inputs.vocab_size
         count = min(JUDGES, held)
-        best = material.heldout_labels[np.arange(count) * held // count, 0].astype(np.int64)
+        best = inputs.heldout_labels[np.arange(count) * held // count, 0].astype(np.int64)
         random = np.random.default_rng(config.seed)
         drawn = random.permutation(vocab_size)[: min(WORDS, vocab_size)]
         words = np.union1d(drawn, best)
         labels = np.searchsorted(words, best)
-        return cls(material, config, material.heldout.sample(count), words, labels)
+        return cls(inputs, config, inputs.heldout.sample(count), words, labels)
 
     @cached_property
     def needed(self) -> int:
@@ -103,28 +102,30 @@ class _Search:
 
     def most_tables(self, bits: int) -> int:
         """As many as the memory allows, and offsets of 32 bits."""
-        allowed = self.config.lsh_memory * _matrix_memory(self.material)
-        fitting = int(allowed / _table_memory(self.material, bits))
-        return min(self.config.lsh_tables, fitting, (2**31 - 1) // self.material.vocab_size)
+        allowed = self.config.lsh_memory * _matrix_memory(self.inputs)
+        fitting = int(allowed / _table_memory(self.inputs, bits))
+        return min(self.config.lsh_tables, fitting, (2**31 - 1) // self.inputs.vocab_size)
 
     def bits_allowed(self) -> list[int]:
         """Those of which a table fits in the memory, while buckets hold an id on average."""
-        useful = max(LEAST_BITS, self.material.vocab_size.bit_length() - 1)
+        useful = max(LEAST_BITS, self.inputs.vocab_size.bit_length() - 1)
         bits = range(LEAST_BITS, min(useful, LARGEST_BITS) + 1)
         allowed = [n for n in bits if self.most_tables(n)]
         if not allowed:
-            needed = _table_memory(self.material, LEAST_BITS) / _matrix_memory(self.material)
+            needed = _table_memory(self.inputs, LEAST_BITS) / _matrix_memory(self.inputs)
             wanted = f"{needed:.3g} or more: one table of {LEAST_BITS} bits"
             raise InvalidRequest("lsh_memory", self.config.lsh_memory, wanted)
         return allowed
 
     def best(self, reduction: Reduction, bits: int, probes: int) -> Setting:
         """With the best number of tables."""
-        return min(self.settings(reduction, bits, probes), key=_badness)
+        return min(self.settings(reduction, bits, probes), key=_rank)
 
     def settings(self, reduction: Reduction, bits: int, probes: int) -> Iterator[Setting]:
         """With more and more tables, until the memory ends."""
-        planes = draw_planes(self.most_tables(bits), bits, self.material.dim, self.config.seed)
+        planes = draw_planes(
+            self.most_tables(bits), bits, self.inputs.softmax.dim, self.config.seed
+        )
         codes = hash_vectors(reduction.vectors(self.words), planes, self.config.threads)
         own, shifts = of_queries(planes, reduction.beta)
         offsets, ids = bucket_tables(codes, bits)
@@ -142,10 +143,10 @@ class _Search:
         limit, recall = self._tightest(counts_HU)
         reaches = recall * len(self.labels) >= self.needed - ROUNDING
         sizes = (counts_HU > 0).sum(axis=1)
-        growth = self.material.vocab_size / len(self.words)
+        growth = self.inputs.vocab_size / len(self.words)
         found, entries = sizes.mean() * growth, counts_HU.sum() / len(counts_HU) * growth
         scanned = np.minimum(sizes, limit).mean() * growth
-        dim, ranked = self.material.dim, RANKED * tables * bits * (probes > 1)
+        dim, ranked = self.inputs.softmax.dim, RANKED * tables * bits * (probes > 1)
         cost = PLANE * tables * bits * dim + ranked + BUCKET * tables * probes
         cost += COLLISION * entries + FOUND * found + scanned * dim
         return Setting(
@@ -156,8 +157,8 @@ class _Search:
             probes=probes,
             candidates=int(np.ceil(limit * growth)) if reaches else 0,
             recall=recall,
-            scanned=float(scanned / self.material.vocab_size),
-            cost=float(cost / (self.material.vocab_size * dim)),
+            scanned=float(scanned / self.inputs.vocab_size),
+            cost=float(cost / (self.inputs.vocab_size * dim)),
             reaches=reaches,
         )
 
@@ -184,13 +185,13 @@ class _Search:
         return high, recall(high)
 
 
-def _table_memory(material: FitInputs, bits: int) -> int:
+def _table_memory(inputs: FitInputs, bits: int) -> int:
     """Planes, shifts, offsets and ids, in numbers of four bytes."""
-    return bits * (material.dim + 1) + (1 << bits) + material.vocab_size
+    return bits * (inputs.softmax.dim + 1) + (1 << bits) + inputs.vocab_size
 
 
-def _matrix_memory(material: FitInputs) -> int:
-    return material.vocab_size * (material.dim + 1)
+def _matrix_memory(inputs: FitInputs) -> int:
+    return inputs.vocab_size * (inputs.softmax.dim + 1)
 
 
 def _growing(most: int) -> list[int]:
@@ -199,14 +200,14 @@ def _growing(most: int) -> list[int]:
     return [*(tables for tables in steps if tables < most), most]
 
 
-def fit_lsh(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_lsh(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """Search the settings in two rounds, then hash the whole vocabulary with the best one."""
-    search = _Search.over(material, config)
+    search = _Search.over(inputs, config)
     bits = search.bits_allowed()
     reductions = _reductions(search)
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
     history = [search.best(*point) for point in _reported(first, "lsh: reduction", progress)]
-    coarse = min(range(len(first)), key=lambda i: _badness(history[i]))
+    coarse = min(range(len(first)), key=lambda i: _rank(history[i]))
     reduction, n, _ = first[coarse]
     # Probes make up for finer buckets.
     second = [
@@ -216,7 +217,7 @@ def fit_lsh(material: FitInputs, config: BuildConfig, progress: Progress) -> Fit
         if more in bits and probes <= 1 << more and (reduction, more, probes) not in first
     ]
     history += [search.best(*point) for point in _reported(second, "lsh: probes", progress)]
-    best = min(history, key=_badness)
+    best = min(history, key=_rank)
     return FitResult(
         arrays=_arrays(search, reduction, best),
         summary=_numbers(best),
@@ -233,7 +234,7 @@ def _reported(tried: list[_Tried], stage: str, progress: Progress) -> Iterator[_
 
 
 def _reductions(search: _Search) -> list[Reduction]:
-    softmax = search.material.softmax
+    softmax = search.inputs.softmax
     squares_V = squared_norms(softmax)
     power = float(np.einsum("hd,hd->", search.hidden, search.hidden)) / len(search.hidden)
     beta = best_beta(squares_V, softmax.bias.astype(np.float64), power)
@@ -246,8 +247,8 @@ def _reductions(search: _Search) -> list[Reduction]:
 
 def _arrays(search: _Search, reduction: Reduction, best: Setting) -> dict[str, np.ndarray]:
     config = search.config
-    planes = draw_planes(best.tables, best.bits, search.material.dim, config.seed)
-    rows = np.arange(search.material.vocab_size)
+    planes = draw_planes(best.tables, best.bits, search.inputs.softmax.dim, config.seed)
+    rows = np.arange(search.inputs.vocab_size)
     codes = np.concatenate(
         [
             hash_vectors(reduction.vectors(rows[start : start + WORDS]), planes, config.threads)

@@ -1,167 +1,191 @@
-"""The learned screen: clusters of contexts, and a short list of candidate labels for each.
+"""The screen of an index: trained with a given budget, or searched for to meet a target precision.
 
-papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, as docs/building.md derives it.
+The search takes the least measured time. For one partition the greedy order fixes the lists at
+every budget, and their contents say which rows to escalate, so the best operating point needs no
+further fit: see cascade.py.
 
-Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
-(cluster, label) pairs.
+Shape letters: D hidden size, C clusters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
-import numpy as np
-import torch
-
+from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Float32
+from logitsieve.evaluation import us_per_row
+from logitsieve.evaluation.timing import TIMED_K
+from logitsieve.heads import Head
+from logitsieve.heads._base.spec import Arrays
+from logitsieve.index_builder.calibrate import TIMED_ROWS
+from logitsieve.index_builder.cascade import (
+    TARGETS,
+    UNREACHED,
+    PrecisionGoal,
+    ScreenCosts,
+    Timer,
+    measure,
+)
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.gumbel import train_centroids
-from logitsieve.index_builder.kmeans import spherical_kmeans, trainable_scale
-from logitsieve.index_builder.partition import Partition
-from logitsieve.utils.options import Progress
+from logitsieve.index_builder.fitting import FitInputs, FitResult, heads_of
+from logitsieve.index_builder.screen_training import (
+    FittedScreen,
+    plain_centroids,
+    spend,
+    start,
+    train_fixed,
+    train_screen,
+)
+from logitsieve.utils.options import Progress, no_progress
+
+DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than are asked for generalise better
+TRAINED = 4  # partitions trained at least, the fastest of the plain ones
+TIMINGS = 5  # times each finalist is timed, in turn; the least counts, for load only ever adds
+PROMISED = 0.01  # guard of a screen that promises a precision
 
 
-class Plan(NamedTuple):
-    """The budget that a partition's lists should have, and how bad they are then: lower wins.
+def fit_screen(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+    """A screen with the budget of `config`, or the fastest that meets the target of `inputs`.
 
-    And how they are asked: the knobs of the head, with the share of rows they leave to another.
+    With `certified` among the heads fitted before, whether the screen bounds its candidates first
+    is decided by measuring. Times are those of the public `topk`, one row a call, one thread.
     """
+    hidden = inputs.heldout.sample(TIMED_ROWS)
+    k = min(TIMED_K, inputs.vocab_size)
 
-    budget: float | None
-    badness: float
-    probes: int = 1
-    escalate: float = -1.0
-    escalated: float = 0.0
+    def us(head: Head) -> float:
+        return us_per_row(head, hidden, k, 1)
 
+    def screen(result: FitResult) -> Head:
+        return heads_of(inputs.softmax, {**inputs.fitted, "screen": result})["screen"]
 
-class Goal(Protocol):
-    """Chooses the budget of a partition and ranks partitions."""
+    def timer(arrays: Arrays, knobs: Mapping[str, float]) -> float:
+        return us(screen(FitResult(arrays, {}, knobs)))
 
-    def plan(self, partition: Partition) -> Plan:
-        """The budget to use with `partition`."""
-        ...
-
-
-@dataclass(frozen=True)
-class FixedBudget:
-    """The budget the user gave; partitions are ranked by their held-out loss (eq. 6)."""
-
-    budget: float | None
-
-    def plan(self, partition: Partition) -> Plan:
-        """This budget."""
-        keep_P = partition.knapsack.select(spend(partition, self.budget))
-        escalated = float((partition.heldout_cosines < partition.guarded).mean())
-        loss = partition.heldout_loss(keep_P)
-        return Plan(self.budget, loss, escalate=partition.guarded, escalated=escalated)
-
-
-@dataclass(frozen=True, eq=False)
-class Screen:
-    """A fitted screen: the best partition with its plan, and the plain k-means it grew from."""
-
-    partition: Partition
-    plan: Plan
-    plain: Partition
-    best_round: int  # 0 is plain k-means
-    history: tuple[Mapping[str, float], ...]  # one entry a round
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The `screen` part of the index."""
-        return self._arrays(self.partition)
-
-    @property
-    def compared(self) -> dict[str, dict[str, np.ndarray]]:
-        """What is measured beside it: plain spherical k-means of the same clusters and budget."""
-        return {"plain k-means": self._arrays(self.plain)}
-
-    @property
-    def summary(self) -> dict[str, float]:
-        """What was fitted, for the manifest."""
-        keep_P = self._keep(self.partition)
-        return {
-            "clusters": self.partition.clusters,
-            "labels": self.partition.depth,
-            "candidates": self.partition.candidates(keep_P),
-            "best_round": self.best_round,
-            **self.knobs,
-            "escalated": self.plan.escalated,
-        }
-
-    @property
-    def knobs(self) -> dict[str, float]:
-        """The operating point of the plan."""
-        return {"probes": self.plan.probes, "escalate": self.plan.escalate}
-
-    def _arrays(self, partition: Partition) -> dict[str, np.ndarray]:
-        return partition.arrays(self._keep(partition))
-
-    def _keep(self, partition: Partition) -> np.ndarray:
-        return partition.knapsack.select(spend(partition, self.plan.budget))
-
-
-def spend(partition: Partition, budget: float | None) -> float:
-    """The budget, or what keeping everything costs where there is none."""
-    return partition.knapsack.everything if budget is None else budget
-
-
-def fit_screen(material: FitInputs, config: BuildConfig, progress: Progress) -> Screen:
-    """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
-    centroids_CD = plain_centroids(material, config, config.clusters)
-    plain = Partition(
-        material, centroids_CD, config.labels, config.waste_weight, config.guard or 0.0
-    )
-    return train_screen(material, plain, FixedBudget(config.budget), config, progress)
-
-
-def plain_centroids(material: FitInputs, config: BuildConfig, clusters: int) -> Float32:
-    """Line 3: spherical k-means over the sample, [C, D], scaled so that it can be trained.
-
-    The scale is one for all centroids, so it does not change any argmax.
-    """
-    unit_CD = spherical_kmeans(material.sample, clusters, config, config.seed)
-    return unit_CD * np.float32(trainable_scale(material.sample, unit_CD))
-
-
-def train_screen(
-    material: FitInputs, plain: Partition, goal: Goal, config: BuildConfig, progress: Progress
-) -> Screen:
-    """Lines 5-8 from a plain partition; the round that is best on the held-out contexts is kept.
-
-    The lists come first: while all are empty, every cluster has the same loss and v no gradient.
-    """
-    hidden_SD = torch.from_numpy(material.sample)
-    labels_SK = torch.from_numpy(
-        material.labels[material.sample_rows, : plain.depth].astype(np.int64)
-    )
-    latest, plan = plain, goal.plan(plain)
-    best, best_plan, best_round = latest, plan, 0
-    history = [{"round": 0.0, "badness": plan.badness}]
-    for number in range(1, config.rounds + 1):
-        keep_P = latest.knapsack.select(spend(latest, plan.budget))
-        trained_CD, loss = train_centroids(
-            torch.from_numpy(latest.centroids_CD),
-            hidden_SD,
-            labels_SK,
-            torch.from_numpy(latest.table(keep_P)),
-            plan.budget,
-            config,
-            config.seed + number,
+    train = train_fixed
+    if inputs.target is not None:
+        config = replace(config, guard=PROMISED if config.guard is None else config.guard)
+        proving = [head for head in heads_of(inputs.softmax, inputs.fitted).values() if head.proves]
+        train = partial(
+            search_screen,
+            target=inputs.target,
+            timer=timer,
+            fallback_us=us(proving[-1]),
+            best_effort=inputs.best_effort,
         )
-        latest = Partition(
-            material, _float32(trained_CD), plain.depth, config.waste_weight, config.guard or 0.0
-        )
-        plan = goal.plan(latest)
-        history.append({"round": number, "loss": loss, "badness": plan.badness})
-        if plan.badness < best_plan.badness:
-            best, best_plan, best_round = latest, plan, number
-        progress("train", number, config.rounds)
-    return Screen(best, best_plan, plain, best_round, tuple(history))
+    result = train(inputs, config, progress).result()
+    if "certified" not in inputs.fitted:
+        return result
+    plain, bounded = (us(screen(result).with_knobs(prescreen=on)) for on in (0, 1))
+    return replace(result, knobs={**result.knobs, "prescreen": int(bounded < plain)})
 
 
-def _float32(tensor: torch.Tensor) -> Float32:
-    return np.ascontiguousarray(tensor.numpy(), np.float32)
+def label_depth(config: BuildConfig, target: Mapping[str, float] | None, vocab_size: int) -> int:
+    """Labels a context that a fit needs."""
+    return config.labels if target is None else max(depths(target, config, vocab_size))
+
+
+def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, float]:
+    """A copy of `target`; InvalidRequest unless it maps p1, p5 or p10 to numbers in (0, 1]."""
+    allowed = f"{', '.join(TARGETS)}, each in (0, 1], none beyond V = {vocab_size}"
+    if not target:
+        raise InvalidRequest("target_precision", "nothing", allowed)
+    for name, value in target.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name not in TARGETS or TARGETS[name] > vocab_size or not (number and 0 < value <= 1):
+            raise InvalidRequest("target_precision", f"{name}={value}", allowed)
+    return {name: float(value) for name, value in target.items()}
+
+
+class Start(NamedTuple):
+    """A start of training: plain k-means [C, D], and the costs of its screens."""
+
+    centroids: Float32
+    depth: int
+    costs: ScreenCosts
+
+
+def depths(target: Mapping[str, float], config: BuildConfig, vocab_size: int) -> tuple[int, ...]:
+    """Numbers of labels a context that the search counts: those of the target, and more."""
+    least = max(config.labels, *(TARGETS[name] for name in target))
+    return tuple(sorted({min(int(least * factor), vocab_size) for factor in DEEPER}))
+
+
+def search_screen(
+    inputs: FitInputs,
+    config: BuildConfig,
+    progress: Progress,
+    *,
+    target: Mapping[str, float],
+    timer: Timer,
+    fallback_us: float,
+    best_effort: bool,
+) -> FittedScreen:
+    """The fastest screen found that meets `target`, over clusters, labels, budget and knobs.
+
+    Plain partitions are judged for all clusters and depths. The fastest are trained and timed,
+    and the slower ones too while none has reached the target. `fallback_us`, microseconds a row, is
+    what a row costs that the screen leaves to its fallback, whose answers are right.
+    TargetNotReached with the nearest point where only that answering all rows would meet the
+    target, unless `best_effort`, which returns the nearest.
+    """
+    reached: list[FittedScreen] = []
+    nearest: tuple[FittedScreen, PrecisionGoal] | None = None
+    starts = _fastest_starts(inputs, target, config, timer, fallback_us, progress)
+    for number, begin in enumerate(starts, start=1):
+        goal = PrecisionGoal(target, begin.costs)
+        plain = start(inputs, begin.centroids, begin.depth, config)
+        screen = train_screen(inputs, plain, goal, config, no_progress)
+        if screen.plan.cost < UNREACHED:
+            reached.append(screen)
+        if nearest is None or screen.plan.cost < nearest[0].plan.cost:
+            nearest = screen, goal
+        progress("train", number, max(number, min(TRAINED, len(starts))))
+        if reached and number >= TRAINED:
+            break
+    if reached:
+        return _fastest(reached, timer)
+    assert nearest is not None
+    screen, goal = nearest
+    if best_effort:
+        return screen
+    keep_P = screen.partition.knapsack.select(spend(screen.partition, screen.plan.budget))
+    raise TargetNotReached(target, {**goal.bounds(screen.partition, keep_P), **screen.summary})
+
+
+def _fastest_starts(
+    inputs: FitInputs,
+    target: Mapping[str, float],
+    config: BuildConfig,
+    timer: Timer,
+    fallback_us: float,
+    progress: Progress,
+) -> list[Start]:
+    """Plain k-means at all numbers of clusters and depths, the fastest first.
+
+    One that misses the target comes last: training may make up for it.
+    The partitions are not kept, for there are many and few are trained.
+    """
+    ranked: list[tuple[float, int, Start]] = []
+    for number, clusters in enumerate(config.clusters_tried, start=1):
+        centroids_CD = plain_centroids(inputs, config, clusters)
+        costs: ScreenCosts | None = None
+        for depth in reversed(depths(target, config, inputs.vocab_size)):
+            partition = start(inputs, centroids_CD, depth, config)
+            costs = costs or measure(partition, timer, fallback_us)
+            cost = PrecisionGoal(target, costs).plan(partition).cost
+            ranked.append((cost, len(ranked), Start(centroids_CD, depth, costs)))
+        progress("search", number, len(config.clusters_tried))
+    return [begin for _, _, begin in sorted(ranked, key=lambda entry: entry[:2])]
+
+
+def _fastest(screens: list[FittedScreen], timer: Timer) -> FittedScreen:
+    """Timed in turn, so that a busy moment of the machine meets all of them."""
+    least = [float("inf")] * len(screens)
+    for _ in range(TIMINGS):
+        for number, screen in enumerate(screens):
+            least[number] = min(least[number], timer(screen.arrays, screen.knobs))
+    return screens[least.index(min(least))]

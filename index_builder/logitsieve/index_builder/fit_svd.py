@@ -13,8 +13,7 @@ import numpy as np
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_inputs import FitInputs
-from logitsieve.index_builder.fit_result import FitResult, judges, least_reaching
+from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
 from logitsieve.utils.options import Progress
 
 LANES = 16  # rows whose columns lie together
@@ -23,13 +22,13 @@ WIDEST = 256  # the rank stored where none is asked for, at most
 GATHERED = 2  # reading a row from its place in W costs about so many of the preview's
 
 
-def fit_svd(material: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_svd(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
     """The preview, and the width and candidates that reach the target at the least cost."""
-    softmax = material.softmax
+    softmax = inputs.softmax
     rank = config.svd_width or min(-(-softmax.dim // 4), WIDEST)
     arrays = preview_arrays(softmax, rank)
     rank = len(arrays["basis"])
-    hidden_HD, labels_HK = judges(material)
+    hidden_HD, labels_HK = heldout_sample(inputs)
     history = []
     for number, width in enumerate(widths := _widths(rank), start=1):
         needed_HK = preview_ranks(softmax, arrays, width, hidden_HD, labels_HK)

@@ -13,7 +13,7 @@ import torch
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit_inputs import FitInputs
+from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.knapsack import Knapsack
 
 COUNTED_ROWS = 1 << 18  # contexts grouped by cluster at once
@@ -40,18 +40,18 @@ class Partition:
 
     def __init__(
         self,
-        material: FitInputs,
+        inputs: FitInputs,
         centroids_CD: Float32,
         depth: int,
         waste_weight: float,
         guard: float = 0.0,
     ) -> None:
-        self._material = material
-        self.depth = min(depth, material.labels.shape[1])
+        self._material = inputs
+        self.depth = min(depth, inputs.labels.shape[1])
         self.waste_weight = waste_weight
-        cluster_N = route(material.train, centroids_CD)
+        cluster_N = route(inputs.train, centroids_CD)
         pairs = count_pairs(
-            cluster_N, material.labels[:, : self.depth], len(centroids_CD), material.vocab_size
+            cluster_N, inputs.labels[:, : self.depth], len(centroids_CD), inputs.vocab_size
         )
         used = np.flatnonzero(pairs.rows)
         self.centroids_CD = centroids_CD[used]
@@ -59,11 +59,11 @@ class Partition:
             cluster=np.searchsorted(used, pairs.cluster).astype(np.int32), rows=pairs.rows[used]
         )
         self.knapsack = Knapsack(self.pairs.cluster, self.pairs.hits, self.pairs.rows, waste_weight)
-        self._near_HR, self.heldout_cosines = nearest(material.heldout, self.centroids_CD)
+        self._near_HR, self.heldout_cosines = nearest(inputs.heldout, self.centroids_CD)
         self.guarded = -1.0
         self._reaches_C: Float32 | None = None
         if guard > 0:
-            cosines_N = cosines(material.train, self.centroids_CD, np.searchsorted(used, cluster_N))
+            cosines_N = cosines(inputs.train, self.centroids_CD, np.searchsorted(used, cluster_N))
             ends_C = farthest(cosines_N, np.searchsorted(used, cluster_N), guard)
             self.guarded = float(ends_C.min())
             self._reaches_C = (ends_C / self.guarded).astype(np.float32)

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.matrix import PIECE, matrix, vector
+from logitsieve.index_builder.arrays import PIECE, load_array, matrix, vector
 from logitsieve.utils.floats import LARGEST, STORED, narrowed, widened
 
 WIDE = np.random.default_rng(5).standard_normal((9, 4))
@@ -138,3 +138,22 @@ def test_a_bias_is_float32_whatever_it_was() -> None:
     assert not vector(None, 9).any()
     with pytest.raises(InvalidRequest, match="bias"):
         vector(WIDE[:, 0], 8)
+
+
+def test_a_tensor_beside_others_that_an_index_could_not_hold(tmp_path: Path) -> None:
+    """Types, ranks, names and addresses as the library that defines the format writes them."""
+    tensors = {
+        "w": WIDE.astype(np.float32),
+        "b" * 70: np.ones(3, bool),
+        "five": np.zeros((1, 1, 1, 1, 2), np.int8),
+        "none": np.zeros((0, 4), np.float32),
+        "one": np.array(2.5),
+    }
+    save_file(tensors, tmp_path / "any.safetensors", metadata={"note": "x" * (1 << 20)})
+    for name in ("w", "none", "one"):
+        loaded = load_array(f"{tmp_path}/any.safetensors:{name}")
+        np.testing.assert_array_equal(loaded, tensors[name])
+        assert loaded.dtype == tensors[name].dtype
+    for name in ("b" * 70, "five"):
+        with pytest.raises(InvalidRequest, match="F16, BF16, F32 or F64"):
+            load_array(f"{tmp_path}/any.safetensors:{name}")

@@ -8,13 +8,22 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, TopK
+from logitsieve.heads import Softmax
+from logitsieve.heads._base.reduction import augmented
+from logitsieve.index_builder import fitting
+from logitsieve.index_builder.centroids import spherical_kmeans
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.contexts import Contexts, open_contexts
-from logitsieve.index_builder.fit_inputs import exact_labels, prepare, sample_rows
-from logitsieve.index_builder.kmeans import spherical_kmeans
+from logitsieve.index_builder.fitting import (
+    exact_labels,
+    heldout_sample,
+    least_reaching,
+    prepare,
+    sample_rows,
+)
 from logitsieve.index_builder.partition import Partition
-from tests.index_builder.clustered import make_contexts, make_exact
-from tests.synthetic import make_softmax
+from tests.index_builder.clustered import make_contexts, make_exact, make_inputs
+from tests.synthetic import make_hidden, make_softmax
 
 ROWS, DIM = 300_000, 64
 
@@ -32,7 +41,7 @@ def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
     hidden, exact = make_contexts(300), make_exact(softmax)
     train, heldout = Contexts([hidden]).split()
     seen: list[tuple[str, int, int]] = []
-    material = prepare(
+    inputs = prepare(
         exact,
         softmax,
         train,
@@ -42,9 +51,9 @@ def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
         tmp_path,
         lambda *step: seen.append(step),
     )
-    np.testing.assert_array_equal(material.labels, exact.topk(hidden[:270], 5).ids)
-    np.testing.assert_array_equal(material.heldout_labels, exact.topk(hidden[270:], 10).ids)
-    np.testing.assert_array_equal(material.sample, hidden[:270])
+    np.testing.assert_array_equal(inputs.labels, exact.topk(hidden[:270], 5).ids)
+    np.testing.assert_array_equal(inputs.heldout_labels, exact.topk(hidden[270:], 10).ids)
+    np.testing.assert_array_equal(inputs.sample, hidden[:270])
     assert seen[-1] == ("label held-out", 30, 30)
 
 
@@ -87,7 +96,7 @@ def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row
 def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:
     train, heldout = Contexts([make_contexts(40)]).split()
     softmax = make_softmax(vocab_size=3, dim=16)
-    material = prepare(
+    inputs = prepare(
         make_exact(softmax),
         softmax,
         train,
@@ -97,8 +106,8 @@ def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:
         tmp_path,
         lambda *step: None,
     )
-    assert material.labels.shape == (36, 3)
-    assert material.heldout_labels.shape == (4, 3)
+    assert inputs.labels.shape == (36, 3)
+    assert inputs.heldout_labels.shape == (4, 3)
 
 
 def test_the_sample_is_spread_and_drawn() -> None:
@@ -126,7 +135,7 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     before, resident = resident_anonymous(), []
     tracemalloc.start()
     train, heldout = open_contexts(tmp_path, DIM, tmp_path).split()
-    material = prepare(
+    inputs = prepare(
         exact,
         softmax,
         train,
@@ -136,11 +145,51 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
         tmp_path,
         lambda *step: resident.append(resident_anonymous()),
     )
-    centroids = spherical_kmeans(material.sample, 16, ScreenConfig(), seed=1)
-    partition = Partition(material, centroids, 5, 3e-4)
+    centroids = spherical_kmeans(inputs.sample, 16, ScreenConfig(), seed=1)
+    partition = Partition(inputs, centroids, 5, 3e-4)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert partition.pairs.rows.sum() == train.rows
     as_float32 = ROWS * DIM * 4
     assert peak < as_float32 / 2
     assert max(resident) - before < as_float32 / 2
+
+
+def test_the_least_setting_finds_the_share_asked_for() -> None:
+    needed = np.arange(1, 101)[:, None]
+    assert least_reaching(needed, 0.99) == 99
+    assert least_reaching(needed, 0.985) == 99
+    assert least_reaching(needed, 1.0) == 100
+    assert least_reaching(np.full((7, 3), 4), 0.5) == 4
+
+
+def test_the_best_label_counts_alone_and_among_all() -> None:
+    first, others = np.full((100, 1), 50), np.full((100, 4), 2)
+    assert least_reaching(np.hstack([first, others]), 0.5) == 50
+    assert least_reaching(np.hstack([others, first]), 0.9) == 50
+
+
+def test_judges_are_spread_and_carry_their_own_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, inputs = make_inputs(heldout=90)
+    monkeypatch.setattr(fitting, "JUDGED", 30)
+    hidden, labels = heldout_sample(inputs)
+    rows = np.arange(30) * 3
+    np.testing.assert_array_equal(hidden, inputs.heldout.take(rows))
+    np.testing.assert_array_equal(labels, inputs.heldout_labels[rows, :5])
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18, 1e36])
+def test_augmented_rows_turn_logits_into_angles(scale: float) -> None:
+    small, hidden = make_softmax(), make_hidden(20)
+    softmax = Softmax(small.weight * np.float32(scale), small.bias * np.float32(scale))
+    rows = augmented(softmax).astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
+    queries = np.hstack([hidden, np.ones((20, 1)), np.zeros((20, 1))])
+    logits = hidden.astype(np.float64) @ small.weight.T.astype(np.float64) + small.bias
+    ratio = (queries @ rows.T) / logits
+    np.testing.assert_allclose(ratio, np.median(ratio), rtol=1e-2)
+
+
+def test_rows_of_zeros_are_augmented() -> None:
+    zeros = Softmax(np.zeros((4, 3), np.float32), np.zeros(4, np.float32))
+    np.testing.assert_array_equal(augmented(zeros), np.eye(1, 5, 4).repeat(4, axis=0))

@@ -1,0 +1,198 @@
+"""The inputs and results of fits, and the choice of operating points on held-out contexts.
+
+Shape letters: N contexts to fit on, H held-out contexts, S sampled contexts, D hidden size,
+V vocabulary, K labels a context.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32, Int64, TopK
+from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads._base.spec import Arrays
+from logitsieve.heads.assembly import make_heads
+from logitsieve.index_builder.arrays import reserve
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.contexts import Contexts
+from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.options import Progress
+
+EVALUATED = 10  # held-out precision is judged at up to so many answers
+LABEL_ROWS = 1024  # rows answered by the exact head at once
+TARGET = 0.99  # P@1 and P@5 that a stored operating point reaches on held-out contexts
+JUDGED = 2048  # held-out contexts that choose it
+DEPTH = 5
+
+
+class TopKHead(Protocol):
+    """The part of a head that labelling needs."""
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        """The k best ids of each row."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """A fitted head: its part, a summary for the manifest, and the operating point it is stored at.
+
+    The summary is the same on every machine. `history` has one entry a round, for the report;
+    `compared` holds other arrays for the same head, by name, to be measured and not stored.
+    """
+
+    arrays: Arrays
+    summary: Mapping[str, float]
+    knobs: Mapping[str, float]
+    history: Sequence[Mapping[str, float]] = ()
+    compared: Mapping[str, Arrays] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FitInputs:
+    """The softmax, contexts, labels and sample to fit to, and the heads fitted before.
+
+    Labels come best first, and lie in mapped files of as few bytes as ids need.
+    """
+
+    softmax: Softmax
+    train: Contexts
+    labels: np.ndarray  # [N, K]
+    heldout: Contexts
+    heldout_labels: np.ndarray  # [H, K or more]
+    sample: Float32  # [S, D]
+    sample_rows: Int64  # [S] numbers of the sampled contexts
+    target: Mapping[str, float] | None = None  # precisions that a screen must reach
+    best_effort: bool = False  # the nearest screen will do
+    fitted: Mapping[str, FitResult] = field(default_factory=dict)
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of rows of W."""
+        return self.softmax.vocab_size
+
+
+def part_name(head: str) -> str:
+    """The name of the part that holds the arrays of `head`."""
+    part = HEADS[head].part
+    assert part is not None, f"{head} has no arrays to fit"
+    return part.name
+
+
+def heads_of(
+    softmax: Softmax, fitted: Mapping[str, FitResult], threads: int = 1
+) -> dict[str, Head]:
+    """`exact` and every fitted head at its operating point; each may fall back on those before."""
+    parts = {part_name(name): result.arrays for name, result in fitted.items()}
+    knobs = {name: result.knobs for name, result in fitted.items()}
+    return dict(make_heads(HEADS, softmax, parts, knobs, threads))
+
+
+def prepare(
+    exact: TopKHead,
+    softmax: Softmax,
+    train: Contexts,
+    heldout: Contexts,
+    depth: int,
+    config: BuildConfig,
+    scratch: Path,
+    progress: Progress,
+    **goal: Any,
+) -> FitInputs:
+    """Label every context with its exact top `depth`, and draw the sample that fits in memory.
+
+    `goal` holds further fields of FitInputs.
+    """
+    vocab_size = softmax.vocab_size
+    depth = min(depth, vocab_size)
+    judged = min(max(depth, EVALUATED), vocab_size)
+
+    def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
+        return exact_labels(exact, contexts, vocab_size, depth, scratch / file, stage, progress)
+
+    rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
+    return FitInputs(
+        softmax=softmax,
+        train=train,
+        labels=label(train, depth, "labels-fitted.npy", "label"),
+        heldout=heldout,
+        heldout_labels=label(heldout, judged, "labels-heldout.npy", "label held-out"),
+        sample=train.take(rows_S),
+        sample_rows=rows_S,
+        **goal,
+    )
+
+
+def exact_labels(
+    exact: TopKHead,
+    contexts: Contexts,
+    vocab_size: int,
+    depth: int,
+    file: Path,
+    stage: str,
+    progress: Progress,
+) -> np.ndarray:
+    """[N, depth] ids of the exact top `depth`, best first, in a mapped file."""
+    dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
+    with name_in_errors(file):
+        labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
+    reserve(file, labels, 0, contexts.rows)
+    done = 0
+    for block in contexts.blocks(LABEL_ROWS):
+        try:
+            labels[done : done + len(block)] = exact.topk(block, depth).ids
+        except InvalidRequest as error:
+            raise _of_contexts(error, contexts, done) from error
+        done += len(block)
+        progress(stage, done, contexts.rows)
+    return labels
+
+
+def _of_contexts(error: InvalidRequest, contexts: Contexts, done: int) -> InvalidRequest:
+    """The same error with the row's number in the user's contexts instead of `hidden[row]`."""
+    row = re.fullmatch(r"hidden\[(\d+)\]", error.field)
+    if row is None:
+        return error
+    number = contexts.number(done + int(row[1]))
+    return InvalidRequest(f"{contexts.field}[{number}]", error.got, error.allowed)
+
+
+def sample_rows(rows: int, most: int, seed: int) -> Int64:
+    """int64 [S], ascending: all rows, or one drawn from each of `most` equal cells.
+
+    Drawn at random: every n-th row of sequences of one length could be one position of all.
+    """
+    most = max(1, most)
+    if rows <= most:
+        return np.arange(rows, dtype=np.int64)
+    jitter = np.random.default_rng(seed).random(most)
+    return np.minimum((np.arange(most) + jitter) * (rows / most), rows - 1).astype(np.int64)
+
+
+def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:
+    """(hidden [H, D], labels [H, K]): held-out contexts at equal distances, best labels first."""
+    rows = inputs.heldout.rows
+    count = min(JUDGED, rows)
+    taken = np.arange(count) * rows // count
+    labels = inputs.heldout_labels[taken, :DEPTH].astype(np.int64)
+    return inputs.heldout.sample(count), labels
+
+
+def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
+    """The least n at which `target` of the labels, and of the best ones alone, are found.
+
+    Label j of context h is found by settings from needed_HK[h, j] on.
+    """
+    return max(_quantile(needed_HK[:, 0], target), _quantile(needed_HK, target))
+
+
+def _quantile(values: np.ndarray, share: float) -> int:
+    ordered = np.sort(values, axis=None)
+    return int(ordered[int(np.ceil(share * ordered.size)) - 1])

@@ -1,0 +1,164 @@
+"""The learned screen: clusters of contexts, and a short list of candidate labels for each.
+
+papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, as docs/building.md derives it.
+
+Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
+(cluster, label) pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from logitsieve.api.results import Float32
+from logitsieve.index_builder.centroids import spherical_kmeans, train_centroids, trainable_scale
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fitting import FitInputs, FitResult
+from logitsieve.index_builder.partition import Partition
+from logitsieve.utils.options import Progress
+
+
+class ScreenPlan(NamedTuple):
+    """The budget of a partition's lists, their cost, and the operating point of the head."""
+
+    budget: float | None
+    cost: float  # the lowest wins
+    probes: int = 1
+    escalate: float = -1.0
+    escalated: float = 0.0  # share of the rows left to the fallback
+
+
+class ScreenGoal(Protocol):
+    """Chooses the budget of a partition and ranks partitions."""
+
+    def plan(self, partition: Partition) -> ScreenPlan:
+        """The budget to use with `partition`."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedBudget:
+    """The budget the user gave; partitions are ranked by their held-out loss (eq. 6)."""
+
+    budget: float | None
+
+    def plan(self, partition: Partition) -> ScreenPlan:
+        """This budget."""
+        keep_P = partition.knapsack.select(spend(partition, self.budget))
+        escalated = float((partition.heldout_cosines < partition.guarded).mean())
+        loss = partition.heldout_loss(keep_P)
+        return ScreenPlan(self.budget, loss, escalate=partition.guarded, escalated=escalated)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedScreen:
+    """A fitted screen: the best partition with its plan, and the plain k-means it grew from."""
+
+    partition: Partition
+    plan: ScreenPlan
+    plain: Partition
+    best_round: int  # 0 is plain k-means
+    history: tuple[Mapping[str, float], ...]  # one entry a round
+
+    def result(self) -> FitResult:
+        """Arrays, summary and knobs; plain k-means of the same clusters and budget is compared."""
+        return FitResult(
+            self.arrays,
+            self.summary,
+            self.knobs,
+            self.history,
+            compared={"plain k-means": self._arrays(self.plain)},
+        )
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The `screen` part of the index."""
+        return self._arrays(self.partition)
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """The sizes that were chosen, for the manifest."""
+        keep_P = self._keep(self.partition)
+        return {
+            "clusters": self.partition.clusters,
+            "labels": self.partition.depth,
+            "candidates": self.partition.candidates(keep_P),
+            "best_round": self.best_round,
+            **self.knobs,
+            "escalated": self.plan.escalated,
+        }
+
+    @property
+    def knobs(self) -> dict[str, float]:
+        """The operating point of the plan."""
+        return {"probes": self.plan.probes, "escalate": self.plan.escalate}
+
+    def _arrays(self, partition: Partition) -> dict[str, np.ndarray]:
+        return partition.arrays(self._keep(partition))
+
+    def _keep(self, partition: Partition) -> np.ndarray:
+        return partition.knapsack.select(spend(partition, self.plan.budget))
+
+
+def spend(partition: Partition, budget: float | None) -> float:
+    """The budget, or where there is none the cost of keeping everything."""
+    return partition.knapsack.everything if budget is None else budget
+
+
+def start(inputs: FitInputs, centroids_CD: Float32, depth: int, config: BuildConfig) -> Partition:
+    """The partition that training grows from: `depth` labels count, and `config` guards it."""
+    return Partition(inputs, centroids_CD, depth, config.waste_weight, config.guard or 0.0)
+
+
+def train_fixed(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FittedScreen:
+    """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
+    centroids_CD = plain_centroids(inputs, config, config.clusters)
+    plain = start(inputs, centroids_CD, config.labels, config)
+    return train_screen(inputs, plain, FixedBudget(config.budget), config, progress)
+
+
+def plain_centroids(inputs: FitInputs, config: BuildConfig, clusters: int) -> Float32:
+    """Line 3: spherical k-means over the sample, [C, D], scaled so that it can be trained.
+
+    The scale is one for all centroids, so it does not change any argmax.
+    """
+    unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed)
+    return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
+
+
+def train_screen(
+    inputs: FitInputs, plain: Partition, goal: ScreenGoal, config: BuildConfig, progress: Progress
+) -> FittedScreen:
+    """Lines 5-8 from a plain partition; the round that is best on the held-out contexts is kept.
+
+    The lists come first: while all are empty, every cluster has the same loss and v no gradient.
+    """
+    hidden_SD = torch.from_numpy(inputs.sample)
+    labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))
+    latest, plan = plain, goal.plan(plain)
+    best, best_plan, best_round = latest, plan, 0
+    history = [{"round": 0.0, "badness": plan.cost}]
+    for number in range(1, config.rounds + 1):
+        keep_P = latest.knapsack.select(spend(latest, plan.budget))
+        trained_CD, loss = train_centroids(
+            torch.from_numpy(latest.centroids_CD),
+            hidden_SD,
+            labels_SK,
+            torch.from_numpy(latest.table(keep_P)),
+            plan.budget,
+            config,
+            config.seed + number,
+        )
+        trained = np.ascontiguousarray(trained_CD.numpy(), np.float32)
+        latest = start(inputs, trained, plain.depth, config)
+        plan = goal.plan(latest)
+        history.append({"round": number, "loss": loss, "badness": plan.cost})
+        if plan.cost < best_plan.cost:
+            best, best_plan, best_round = latest, plan, number
+        progress("train", number, config.rounds)
+    return FittedScreen(best, best_plan, plain, best_round, tuple(history))
