@@ -22,18 +22,18 @@ check: .venv          ## formatting, lint, types
 	$(BIN)/mypy
 
 unit: .venv           ## fast tests
-	$(BIN)/pytest -m 'not system and not card'
+	$(BIN)/pytest -m 'not system and not gpu'
 
 test-system: .venv    ## tests that install packages, kill processes or start other servers
 	$(BIN)/pytest -m system
 
-test-card: .venv      ## kernels of a card, under Triton's interpreter: slow, so on two cores
-	$(BIN)/pytest -m card -n 2
+test-gpu-kernels: .venv      ## the GPU kernels, under Triton's interpreter: slow, so on two cores
+	$(BIN)/pytest -m gpu -n 2
 
-test-gpu:             ## the same tests on a card, with the python that PYTHON names
-	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m card tests/kernels/gpu tests/heads/card tests/heads/test_contract.py tests/gpu/decoding/test_decoder.py tests/gpu/decoding/test_tensors.py
+test-gpu:             ## the same tests on a GPU, with the python that PYTHON names
+	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m gpu tests/gpu tests/heads/test_contract.py
 
-test: check unit test-card test-system   ## everything
+test: check unit test-gpu-kernels test-system   ## everything
 
 bench: .venv          ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen
@@ -44,4 +44,4 @@ race: .venv           ## every method on one dataset: make race DATA=lm-docs (do
 proto: .venv          ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve check unit test-card test-gpu test-system test bench race proto
+.PHONY: demo serve check unit test-gpu-kernels test-gpu test-system test bench race proto

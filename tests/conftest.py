@@ -1,7 +1,7 @@
-"""Kernels for a card run under Triton's interpreter, unless TRITON_INTERPRET=0 asks for the card.
+"""Kernels for a GPU run under Triton's interpreter, unless TRITON_INTERPRET=0 asks for the GPU.
 
 It is read when a kernel is defined, so it is set before any test is imported. Tests that launch
-such kernels have the marker `card`: the interpreter takes its time.
+such kernels have the marker `gpu`: the interpreter takes its time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies in those folders and files."""
     for item in items:
         if any(item.path.is_relative_to(TESTS / place) for place in LAUNCHING):
-            item.add_marker("card")
+            item.add_marker("gpu")
 
 
 @pytest.fixture(scope="session")

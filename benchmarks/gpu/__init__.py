@@ -1,1 +1,1 @@
-"""What a call costs on a card, beside PyTorch's: `python -m benchmarks.gpu`."""
+"""What a call costs on a GPU, beside PyTorch's: `python -m benchmarks.gpu`."""

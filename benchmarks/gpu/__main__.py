@@ -1,11 +1,11 @@
-"""Heads on a card beside PyTorch: `python -m benchmarks.gpu`.
+"""Heads on a GPU beside PyTorch: `python -m benchmarks.gpu`.
 
 For each shape, type of W, batch size and k: our heads, and a product with a top k (eager, from a
 CUDA graph, by blocks first, compiled; FlashInfer's where it is installed); our draws, and compiled
 draws. Medians of warm calls: device time by events with and without a flushed L2 cache, and wall
-time. Shares are of what a copy reaches on the same card. Writes gpu.json and gpu.md.
+time. Shares are of what a copy reaches on the same GPU. Writes gpu.json and gpu.md.
 
-Without a card it runs under Triton's interpreter (TRITON_INTERPRET=1): that shows that it runs, and
+Without a GPU it runs under Triton's interpreter (TRITON_INTERPRET=1): that shows that it runs, and
 its times mean nothing.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.gpu.softmaxes import FitResult, Shape, make
 from benchmarks.race.bars import bars
 from logitsieve.gpu.device import name_of
 from logitsieve.gpu.heads import device_named
-from logitsieve.gpu.heads.exact import CardExact
+from logitsieve.gpu.heads.exact import GpuExact
 
 OUT = Path(__file__).parents[1] / "results"
 SHAPES = "10000x200,15852x512,50257x1024,128256x2048,151936x4096,256000x2048"
@@ -106,7 +106,7 @@ def _drawn(made: FitResult, step: Step, about: Row, clock: Clock) -> Iterator[Ro
     for name, call in draws(step):
         yield {**asked, "method": f"torch {name}", **clock.us(call)}
     seeds = torch.arange(rows, device=clock.device)
-    exact = cast(CardExact, made.heads["exact"])
+    exact = cast(GpuExact, made.heads["exact"])
     draw = partial(exact.draw, step.hidden.float(), 1, seeds, 0, 1.0, None)
     yield {**asked, "method": "exact, a draw", **clock.us(draw)}
 

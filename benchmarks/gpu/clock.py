@@ -1,4 +1,4 @@
-"""Times of calls on a card: what the card took, by events, and what the caller waited."""
+"""Times of calls on a GPU: what the GPU took, by events, and what the caller waited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from time import perf_counter_ns
 import torch
 
 Call = Callable[[], object]
-FLUSHED = 256 << 20  # bytes written between calls, more than any card's L2
+FLUSHED = 256 << 20  # bytes written between calls, more than any GPU's L2
 COPIED = 1 << 30
 
 
@@ -24,7 +24,7 @@ class Clock:
     def us(self, call: Call) -> dict[str, float]:
         """Microseconds: `device`, `device_flushed`, and `wall` of a call that is waited for.
 
-        Without a card (under the interpreter) all three are the caller's.
+        Without a GPU (under the interpreter) all three are the caller's.
         """
         for _ in range(3):
             call()
@@ -67,7 +67,7 @@ class Clock:
 
 
 def captured(call: Call, device: torch.device) -> Call:
-    """The same launches from a CUDA graph; `call` itself where there is no card."""
+    """The same launches from a CUDA graph; `call` itself where there is no GPU."""
     if device.type != "cuda":
         return call
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

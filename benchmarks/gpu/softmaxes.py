@@ -1,4 +1,4 @@
-"""The softmaxes that are measured, and the heads over them, fitted on the card.
+"""The softmaxes that are measured, and the heads over them, fitted on the GPU.
 
 The screen is spherical k-means with lists of all labels that a cluster's contexts had: plainer than
 what the builder learns, so its precision is measured beside its time.
@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.race.synthetic import generate
 from logitsieve.api.results import Float32
-from logitsieve.gpu.heads import CardHead, card_heads
+from logitsieve.gpu.heads import GpuHead, gpu_heads
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
@@ -25,7 +25,7 @@ from logitsieve.utils.floats import narrowed
 
 DEEP = 20  # labels of a context that its cluster's list must hold
 ITERATIONS = 12
-CODED = (64, 256)  # bytes of a row of the sketch: coarse ones, which a card does not read, and fine
+CODED = (64, 256)  # bytes of a row of the sketch: coarse ones, which a GPU does not read, and fine
 
 
 class Shape(NamedTuple):
@@ -36,10 +36,10 @@ class Shape(NamedTuple):
 
 
 class FitResult(NamedTuple):
-    """A softmax of a type, its heads on the card, and contexts that decided nothing."""
+    """A softmax of a type, its heads on the GPU, and contexts that decided nothing."""
 
     softmax: Softmax
-    heads: dict[str, CardHead]
+    heads: dict[str, GpuHead]
     test: Float32
 
 
@@ -51,13 +51,13 @@ def make(shape: Shape, dtype: str, contexts: int, clusters: int, device: torch.d
         "sketch": encode(softmax, rotation(softmax, made.fit[:20_000]), Widths(*CODED))
     }
     knobs: dict[str, dict[str, float]] = {"exact": {}, "certified": {}}
-    exact = card_heads(HEADS, softmax, parts, knobs, 1, device)["exact"]
+    exact = gpu_heads(HEADS, softmax, parts, knobs, 1, device)["exact"]
     parts["screen"] = lists(exact, torch.from_numpy(made.fit[:contexts]).to(device), clusters)
-    heads = card_heads(HEADS, softmax, parts, {**knobs, "screen": {}}, 1, device)
+    heads = gpu_heads(HEADS, softmax, parts, {**knobs, "screen": {}}, 1, device)
     return FitResult(softmax, heads, made.test[:contexts])
 
 
-def lists(exact: CardHead, fit: Tensor, clusters: int) -> dict[str, np.ndarray]:
+def lists(exact: GpuHead, fit: Tensor, clusters: int) -> dict[str, np.ndarray]:
     """The arrays of a screen of so many clusters over the contexts `fit` [N, D]."""
     centroids, owners = k_means(fit, clusters)
     labels = exact.topk(fit, DEEP).ids

@@ -1,4 +1,4 @@
-"""The benchmark of cards runs to its end under the interpreter; its times mean nothing here."""
+"""The benchmark of GPUs runs to its end under the interpreter; its times mean nothing here."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, bool], Loc
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalDecoder, LocalDecoder]:
-    """Decoders over one index of V = 260, D = 12, on a card and on the host."""
+    """Decoders over one index of V = 260, D = 12, on a GPU and on the host."""
     softmax = make_softmax(260, 12)
     parts = {"sketch": ARRAYS["certified"](softmax), "screen": ARRAYS["screen"](softmax)}
     heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch"), "screen": HeadEntry("screen")}
-    path = tmp_path_factory.mktemp("card") / "lm" / "1"
+    path = tmp_path_factory.mktemp("GPU") / "lm" / "1"
     write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="screen")
     return LocalDecoder(open_index(path, device="cuda")), LocalDecoder(open_index(path))

@@ -168,6 +168,6 @@ def test_where_an_index_was_measured(tmp_path: Path, cache: Path) -> None:
     assert measured_elsewhere(other.index) == "Z80" != cpu_name()
 
 
-def test_what_was_measured_on_a_processor_was_not_measured_on_a_card(tmp_path: Path) -> None:
+def test_what_was_measured_on_a_processor_was_not_measured_on_a_gpu(tmp_path: Path) -> None:
     index = open_index(write_model(tmp_path, calibration=MEASURED), device="cuda")
     assert measured_elsewhere(index) == cpu_name() != answers_on(index)

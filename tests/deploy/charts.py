@@ -44,7 +44,7 @@ VARIANTS: dict[str, str] = {
               podSelector: {matchLabels: {decodes: "yes"}}
           monitoring: []
     """,
-    "on cards": GPU_VALUES.read_text(encoding="utf-8"),
+    "on GPUs": GPU_VALUES.read_text(encoding="utf-8"),
     "everything": """
         image:
           repository: images.example/logitsieve

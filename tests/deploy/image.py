@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.deploy.dockerfile import REPOSITORY, Stage, assignments, read
 
 CACHE = "/var/cache/logitsieve"
-STAGES = ("builder", "runtime")  # what the image without a card is made of
+STAGES = ("builder", "runtime")  # what the image without a GPU is made of
 BUILD_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 HOLD = """

@@ -229,8 +229,8 @@ def test_a_digest_goes_before_the_tag() -> None:
     assert render(values).container["image"] == f"logitsieve@{digest}"
 
 
-def test_on_cards_each_pod_has_one_and_says_so_to_the_server() -> None:
-    rendered = render(VARIANTS["on cards"])
+def test_on_gpus_each_pod_has_one_and_says_so_to_the_server() -> None:
+    rendered = render(VARIANTS["on GPUs"])
     assert rendered.container["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert "nvidia.com/gpu" not in render().container["resources"]["limits"]
     assert rendered.options["device"] == "cuda"

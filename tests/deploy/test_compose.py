@@ -70,7 +70,7 @@ def test_servers_run_what_the_image_says(server: dict[str, Any]) -> None:
     assert int(server["stop_grace_period"].removesuffix("s")) > 10 + 10
 
 
-def test_on_cards_the_same_servers_each_reserve_one() -> None:
+def test_on_gpus_the_same_servers_each_reserve_one() -> None:
     text = (REPOSITORY / "deploy" / "compose.gpu.yaml").read_text(encoding="utf-8")
     changed = yaml.safe_load(text)["services"]
     assert changed.keys() == SERVERS.keys()

@@ -25,8 +25,8 @@ ASKED = [
     "Guard level",
     "Refused before computing",
     "Indexes",
-    "Memory of cards",
-    "Time on cards",
+    "GPU memory",
+    "GPU time",
 ]
 
 

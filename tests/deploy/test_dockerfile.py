@@ -24,7 +24,7 @@ def gpu() -> Stage:
     return read()["gpu"]
 
 
-def test_all_stages_begin_with_the_same_python_and_the_last_needs_no_card() -> None:
+def test_all_stages_begin_with_the_same_python_and_the_last_needs_no_gpu() -> None:
     assert [*read()] == ["builder", "gpu-builder", "base", "gpu", "runtime"]
     assert {stage.base for stage in read().values()} == {"python:3.11-slim"}
 
@@ -50,9 +50,7 @@ def test_it_runs_as_a_fixed_user_that_is_not_root(runtime: Stage) -> None:
     assert "RUN" not in names[names.index("USER") :]
 
 
-def test_the_image_for_a_card_is_the_other_with_what_a_card_needs(
-    gpu: Stage, runtime: Stage
-) -> None:
+def test_the_image_for_a_gpu_is_the_other_with_what_a_gpu_needs(gpu: Stage, runtime: Stage) -> None:
     extra = [step for step in gpu.steps if step not in runtime.steps]
     assert [name for name, _ in extra] == ["USER", "RUN", "COPY", "ENV"]
     assert extra[2][1] == "--from=gpu-builder /opt/logitsieve /opt/logitsieve"
@@ -67,7 +65,7 @@ def test_the_image_for_a_card_is_the_other_with_what_a_card_needs(
     assert "RUN" not in names[len(names) - 1 - names[::-1].index("USER") :]
 
 
-def test_what_a_card_compiles_goes_to_the_one_folder_that_can_be_written(gpu: Stage) -> None:
+def test_what_a_gpu_compiles_goes_to_the_one_folder_that_can_be_written(gpu: Stage) -> None:
     options = gpu.words("CMD")
     cache = options[options.index("--kernel-cache") + 1]
     assert gpu.environment["TRITON_CACHE_DIR"].startswith(f"{cache}/")

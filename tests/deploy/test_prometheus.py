@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 WITHIN_S = 120.0
-# What a healthy server under this load, without a card, has no series of.
+# What a healthy server under this load, without a GPU, has no series of.
 MAY_BE_EMPTY = (
     "trial", "shed_total", "lost_rows", "guard_moves", "reloads", "fallback", "logitsieve_device_",
 )  # fmt: skip

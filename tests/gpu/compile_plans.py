@@ -1,4 +1,4 @@
-"""Compiles every kernel of every plan for a card, on a machine without one; launches nothing.
+"""Compiles every kernel of every plan for a GPU, on a machine without one; launches nothing.
 
 `python -m tests.gpu.compile_plans 90` names the compute capability.
 """
@@ -29,7 +29,7 @@ from tests.gpu.compile_lists import run_lists, run_many_lists, run_svd
 TYPES = (torch.float32, torch.float16, torch.int16)
 
 
-class Card:
+class GpuArrays:
     """As much of a driver as compiling needs."""
 
     def __init__(self, capability: int) -> None:
@@ -117,7 +117,7 @@ def sketch_of(softmax: Matrix) -> Sketch:
 
 if __name__ == "__main__":
     names: list[str] = []
-    driver.set_active(Card(int(sys.argv[1])))
+    driver.set_active(GpuArrays(int(sys.argv[1])))
     JITFunction.run = compile_only(names)
     run_plans()
     print("\n".join(names))

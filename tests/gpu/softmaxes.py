@@ -1,4 +1,4 @@
-"""Matrices on the device that tests run on: a card, or the host under Triton's interpreter."""
+"""Matrices on the device that tests run on: a GPU, or the host under Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def widened(stored: np.ndarray) -> np.ndarray:
     return stored.astype(np.float32)
 
 
-def on_card(softmax: Softmax, dtype: str = "float32") -> tuple[Softmax, Matrix]:
+def on_gpu(softmax: Softmax, dtype: str = "float32") -> tuple[Softmax, Matrix]:
     """The softmax as it is once stored in that type, and the same on the device."""
     stored = stored_as(softmax.weight, dtype)
     matrix = matrix_on(device_named("cuda"), stored, softmax.bias)

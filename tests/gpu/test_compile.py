@@ -1,4 +1,4 @@
-"""Every kernel compiles for real cards: what the interpreter takes, a compiler may refuse."""
+"""Every kernel compiles for real GPUs: what the interpreter takes, a compiler may refuse."""
 
 from __future__ import annotations
 

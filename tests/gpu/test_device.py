@@ -1,4 +1,4 @@
-"""What goes wrong on a card has a name of ours, whoever says it."""
+"""What goes wrong on a GPU has a name of ours, whoever says it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from logitsieve.api.errors import DeviceExhausted, DeviceLost
 from logitsieve.gpu.device import memory_of, translated
-from logitsieve.gpu.heads import Card, device_named
+from logitsieve.gpu.heads import GpuArrays, device_named
 from logitsieve.gpu.plans import Plan, empty_found
 from logitsieve.gpu.runner import Runner, spent_ns
 from tests.synthetic import make_softmax
 
-CARD = Card(device_named("cuda"), make_softmax(64, 8), {}, dict)
+GPU = GpuArrays(device_named("cuda"), make_softmax(64, 8), {}, dict)
 EXHAUSTED = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     torch.AcceleratorError("CUDA error: out of memory", 2),
@@ -57,25 +57,25 @@ def test_memory_that_ends_is_told_while_a_plan_is_made_and_when_it_runs(error: E
         raise error
 
     for plan in (made, failing(error)):
-        with pytest.raises(DeviceExhausted, match=f"^{CARD.device}: out of memory$") as caught:
-            Runner(CARD, plan, 2)
+        with pytest.raises(DeviceExhausted, match=f"^{GPU.device}: out of memory$") as caught:
+            Runner(GPU, plan, 2)
         assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("error", LOST, ids=str)
-def test_a_lost_card_is_told_by_arrays_and_by_tensors(error: Exception) -> None:
-    runner = Runner(CARD, failing(error, after=2), 2)
+def test_a_lost_gpu_is_told_by_arrays_and_by_tensors(error: Exception) -> None:
+    runner = Runner(GPU, failing(error, after=2), 2)
     with pytest.raises(DeviceLost) as caught:
         runner.answer_host(np.zeros((2, 8), np.float32), nothing_more)
-    assert str(caught.value) == f"{CARD.device}: {str(error).splitlines()[0]}"
+    assert str(caught.value) == f"{GPU.device}: {str(error).splitlines()[0]}"
     with pytest.raises(DeviceLost):
-        runner.answer(torch.zeros(2, 8), empty_found(2, 3, CARD.device), nothing_more)
+        runner.answer(torch.zeros(2, 8), empty_found(2, 3, GPU.device), nothing_more)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=str)
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
-        Runner(CARD, failing(error), 1)
+        Runner(GPU, failing(error), 1)
     assert caught.value is error
 
 
@@ -87,7 +87,7 @@ def test_what_ends_a_capture_is_what_went_wrong_within_it() -> None:
     assert isinstance(translated(error, "cuda:0"), DeviceLost)
 
 
-def test_a_card_that_has_no_room_for_w_says_so() -> None:
+def test_a_gpu_that_has_no_room_for_w_says_so() -> None:
     softmax = make_softmax(64, 8)
 
     class Full:
@@ -98,16 +98,16 @@ def test_a_card_that_has_no_room_for_w_says_so() -> None:
             raise EXHAUSTED[0]
 
     with pytest.raises(DeviceExhausted):
-        Card(CARD.device, Full(), {}, dict)  # type: ignore[arg-type]
+        GpuArrays(GPU.device, Full(), {}, dict)  # type: ignore[arg-type]
 
 
-def test_without_a_card_there_is_neither_memory_nor_time_to_tell() -> None:
+def test_without_a_gpu_there_is_neither_memory_nor_time_to_tell() -> None:
     before = spent_ns()
-    if CARD.graphs:
-        memory = memory_of(CARD.device)
+    if GPU.graphs:
+        memory = memory_of(GPU.device)
         assert memory is not None
         assert 0 < memory.used <= memory.total
     else:
-        assert memory_of(CARD.device) is None
+        assert memory_of(GPU.device) is None
     assert translated(ValueError("anything"), "cuda:0") is None
     assert spent_ns() == before

@@ -1,4 +1,4 @@
-"""`generate` with an index on a card: what it chooses is what it chose, and tensors stay there."""
+"""`generate` with an index on a GPU: what it chooses is what it chose, and tensors stay there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def decoder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
-    path: Path = tmp_path_factory.mktemp("card") / "lm" / "1"
+    path: Path = tmp_path_factory.mktemp("gpu") / "lm" / "1"
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, torch.zeros(len(weight)).numpy())
     heads = {"exact": HeadEntry()}

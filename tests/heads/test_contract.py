@@ -1,6 +1,6 @@
-"""What every head in the registry must do, whatever its method, on the host and on a card.
+"""What every head in the registry must do, whatever its method, on the host and on a GPU.
 
-A card's kernels run under Triton's interpreter, for which a row takes its time: so they are asked
+A GPU's kernels run under Triton's interpreter, for which a row takes its time: so they are asked
 for few.
 """
 
@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
-from logitsieve.gpu.heads import CARD_HEADS
+from logitsieve.gpu.heads import GPU_HEADS
 from logitsieve.heads import HEADS, Head, Softmax
-from tests.gpu.heads.opened import make_card_head
+from tests.gpu.heads.opened import make_gpu_head
 from tests.oracle import best, logits64
 from tests.synthetic import make_head, make_hidden, make_softmax
 
@@ -32,29 +32,29 @@ EVERY_HEAD = pytest.mark.parametrize("name", HEADS)  # on the host
 class Kind:
     """A head's name, and where it runs."""
 
-    def __init__(self, name: str, on_card: bool) -> None:
-        self.on_card, self.label = on_card, f"{name}-card" if on_card else name
-        self.make: Callable[..., Any] = partial(make_card_head if on_card else make_head, name)
+    def __init__(self, name: str, on_gpu: bool) -> None:
+        self.on_gpu, self.label = on_gpu, f"{name}-GPU" if on_gpu else name
+        self.make: Callable[..., Any] = partial(make_gpu_head if on_gpu else make_head, name)
         self.made: Callable[..., Any] = cache(partial(self.make, SOFTMAX))
 
-    def rows(self, most: int, on_card: int) -> np.ndarray:
+    def rows(self, most: int, on_gpu: int) -> np.ndarray:
         """The first of HIDDEN."""
-        return HIDDEN[: on_card if self.on_card else most]
+        return HIDDEN[: on_gpu if self.on_gpu else most]
 
 
-KINDS = [Kind(name, False) for name in HEADS] + [Kind(name, True) for name in CARD_HEADS]
+KINDS = [Kind(name, False) for name in HEADS] + [Kind(name, True) for name in GPU_HEADS]
 
 
 def every_kind(
-    names: str = "", on_host: Sequence[Any] = ((),), on_card: Sequence[Any] = ()
+    names: str = "", on_host: Sequence[Any] = ((),), on_gpu: Sequence[Any] = ()
 ) -> pytest.MarkDecorator:
     """Each kind with each of these values of `names`."""
     cases = [
         pytest.param(
-            kind, *values, id=f"{kind.label}-{number}", marks=[pytest.mark.card] * kind.on_card
+            kind, *values, id=f"{kind.label}-{number}", marks=[pytest.mark.gpu] * kind.on_gpu
         )
         for kind in KINDS
-        for number, values in enumerate((kind.on_card and on_card) or on_host)
+        for number, values in enumerate((kind.on_gpu and on_gpu) or on_host)
     ]
     return pytest.mark.parametrize(f"kind,{names}".rstrip(","), cases)
 
@@ -114,12 +114,12 @@ def test_shapes_and_scales(name: str, **shape: Any) -> None:
     assert_right_at(partial(make_head, name), **shape)
 
 
-@pytest.mark.card
-@pytest.mark.parametrize("name", CARD_HEADS)
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GPU_HEADS)
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(rows=st.integers(1, 2), **SHAPES)
-def test_shapes_and_scales_on_a_card(name: str, **shape: Any) -> None:
-    assert_right_at(partial(make_card_head, name), **shape)
+def test_shapes_and_scales_on_a_gpu(name: str, **shape: Any) -> None:
+    assert_right_at(partial(make_gpu_head, name), **shape)
 
 
 def ties(softmax: Softmax) -> Softmax:
@@ -165,7 +165,7 @@ def test_adversarial_matrices(
 ) -> None:
     softmax = attack(SOFTMAX)
     hidden = (kind.rows(6, 2) * scale).astype(np.float32)
-    for k in (5,) if kind.on_card else (1, 5, 40):
+    for k in (5,) if kind.on_gpu else (1, 5, 40):
         assert_right(kind.make(softmax), softmax, hidden, k)
 
 
@@ -215,7 +215,7 @@ def test_nothing_is_proven_over_a_matrix_that_is_not_finite(kind: Kind, place: s
 def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
     head, hidden = kind.make(SOFTMAX, threads=threads), kind.rows(70, 4)
     alone = [head.topk(row, 5) for row in hidden]
-    for size in (3, 4) if kind.on_card else (2, 3, 4, 5, 33, 70):
+    for size in (3, 4) if kind.on_gpu else (2, 3, 4, 5, 33, 70):
         batches = [head.topk(hidden[i : i + size], 5) for i in range(0, len(hidden), size)]
         for field in ("ids", "logits", "exact", "scanned"):
             together = np.concatenate([getattr(top, field) for top in batches])
@@ -326,7 +326,7 @@ def with_value(value: float) -> np.ndarray:
     ],
 )
 def test_bad_input_names_the_field(kind: Kind, hidden: Any, k: Any, field: str) -> None:
-    for head in {kind.made(), kind.made() if kind.on_card else kind.made(threads=2)}:
+    for head in {kind.made(), kind.made() if kind.on_gpu else kind.made(threads=2)}:
         for method in (head.topk, head.candidates):
             with pytest.raises(InvalidRequest) as error:
                 method(hidden, k)

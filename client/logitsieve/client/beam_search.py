@@ -121,7 +121,7 @@ def beam_search(
 
 
 def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
-    """What was answered in tensors, as `step` returned one on a card: the search is the host's."""
+    """What was answered in tensors, as `step` returned one on a GPU: the search is the host's."""
     if isinstance(reply.tokens, np.ndarray):
         return reply
     found, exact = (each.cpu().numpy() for each in reply[:5]), reply.answer.exact.cpu().numpy()

@@ -22,7 +22,7 @@ LISTED_AT_ONCE = 512  # ids of a row in one request
 class Asked(NamedTuple):
     """The last answer, for the processors that come after."""
 
-    hidden: Tensor  # [B, D] where the decoder wants it: on its card, or on the CPU
+    hidden: Tensor  # [B, D] where the decoder wants it: on its GPU, or on the CPU
     ids: Tensor  # [B, K] int64
     logits: Tensor  # [B, K] float32
     log_z: Tensor | None  # [B]
@@ -117,7 +117,7 @@ class DecoderHead(nn.Module):
         reply = self._decoder.topk(rows, k, constraints=constraints, **target)
         log_z = reply.answer.log_z
         ids, logits = torch.as_tensor(reply.ids).long(), torch.as_tensor(reply.logits)
-        if not self._tensors and int(ids.max()) >= self.out_features:  # a card would be waited for
+        if not self._tensors and int(ids.max()) >= self.out_features:  # a GPU would be waited for
             raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
         return ids, logits, None if log_z is None else torch.as_tensor(log_z)
 
@@ -147,7 +147,7 @@ class DecoderHead(nn.Module):
 
 
 def takes_tensors(decoder: Decoder) -> bool:
-    """Whether it answers tensors in tensors: one in process whose index is on a card."""
+    """Whether it answers tensors in tensors: one in process whose index is on a GPU."""
     return bool(getattr(decoder, "takes_tensors", False))
 
 

@@ -8,8 +8,8 @@ LogitsieveError
 ├── BuildFailed                      the builder could not finish
 │   └── TargetNotReached             no setting meets the asked precision; .best is the nearest one
 ├── TrainingFailed                   the training could not go on; what it had saved is whole
-├── DeviceExhausted                  a card has no memory left for what was asked; .device
-├── DeviceLost                       a card has failed, for the life of the process; .device
+├── DeviceExhausted                  a GPU has no memory left for what was asked; .device
+├── DeviceLost                       a GPU has failed, for the life of the process; .device
 ├── ServiceError                     the server answered with an error
 │   ├── ModelNotFound                no such model, version or alias
 │   ├── Unauthenticated              no token that the server knows
@@ -82,7 +82,7 @@ class TrainingFailed(LogitsieveError):
 
 
 class DeviceExhausted(LogitsieveError):
-    """A card has no memory left for what was asked; what is there goes on working."""
+    """A GPU has no memory left for what was asked; what is there goes on working."""
 
     def __init__(self, device: str) -> None:
         super().__init__(f"{device}: out of memory")
@@ -90,7 +90,7 @@ class DeviceExhausted(LogitsieveError):
 
 
 class DeviceLost(LogitsieveError):
-    """A card has failed. This process cannot use it any more: another may, once it is started."""
+    """A GPU has failed. This process cannot use it any more: another may, once it is started."""
 
     def __init__(self, device: str, reason: str) -> None:
         super().__init__(f"{device}: {reason}")

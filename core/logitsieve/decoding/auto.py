@@ -26,7 +26,7 @@ from logitsieve.evaluation import (
 )
 from logitsieve.evaluation.operating_points import k_class
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
-from logitsieve.gpu.open import card_name
+from logitsieve.gpu.open import gpu_name
 from logitsieve.heads._base.head import Head, checked_k
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
@@ -139,8 +139,8 @@ def read_auto(index: Index, head_of: HeadOf, point_of: PointOf) -> Auto:
 
 
 def answers_on(index: Index) -> str:
-    """The processor, or the card, that the index answers on, as the system names it."""
-    return cpu_name() if index.device == "cpu" else card_name(index.device)
+    """The processor, or the GPU, that the index answers on, as the system names it."""
+    return cpu_name() if index.device == "cpu" else gpu_name(index.device)
 
 
 def measured_elsewhere(index: Index) -> str:

@@ -39,7 +39,7 @@ from logitsieve.heads._base.head import Head
 from logitsieve.index import Index
 
 if TYPE_CHECKING:
-    from logitsieve.gpu.decoding import CardDecoder
+    from logitsieve.gpu.decoding import GpuDecoder
 
 # Operating points kept: clients use a handful, and a stream of fresh knobs must not grow memory.
 POINTS_KEPT = 64
@@ -63,15 +63,15 @@ class LocalDecoder:
 
     @property
     def takes_tensors(self) -> bool:
-        """Whether tensors on the index's card are answered in tensors (docs/gpu.md)."""
+        """Whether tensors on the index's GPU are answered in tensors (docs/gpu.md)."""
         return self.index.device != "cpu"
 
     @property
-    def _card(self) -> CardDecoder:
-        """What answers these; only where there is a card is PyTorch known to be installed."""
-        from logitsieve.gpu.decoding import CardDecoder
+    def _gpu(self) -> GpuDecoder:
+        """What answers these; only where there is a GPU is PyTorch known to be installed."""
+        from logitsieve.gpu.decoding import GpuDecoder
 
-        return CardDecoder(self)
+        return GpuDecoder(self)
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
@@ -96,7 +96,7 @@ class LocalDecoder:
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
             hidden = rows_of(self.index, hidden)
             if is_tensor(hidden):
-                return self._card.topk(hidden, k, constraints, target)
+                return self._gpu.topk(hidden, k, constraints, target)
         return self.point_at(target, len(hidden), k).topk(hidden, k, constraints)
 
     @shows_keywords(Target)
@@ -112,7 +112,7 @@ class LocalDecoder:
         check_keywords(Target, target)
         hidden = rows_of(self.index, hidden)
         if is_tensor(hidden):
-            return self._card.score(hidden, targets, constraints, target)
+            return self._gpu.score(hidden, targets, constraints, target)
         ready = score_targets(targets, len(hidden))
         return self.point_at(target, len(hidden), 1).score(hidden, ready, constraints)
 
@@ -130,7 +130,7 @@ class LocalDecoder:
         rows, (own, given) = len(hidden), tensors_apart(hidden, seeds=options.get("seeds"))
         ready = sampling(rows, samples, {**options, "seeds": own["seeds"]})
         if is_tensor(hidden):
-            return self._card.sample(hidden, ready, given.get("seeds"), constraints, options)
+            return self._gpu.sample(hidden, ready, given.get("seeds"), constraints, options)
         return self.point_at(options, rows, 1).sample(hidden, ready, constraints)
 
     @shows_keywords(BeamOptions)
@@ -151,7 +151,7 @@ class LocalDecoder:
         vectors = {name: own[name] for name in vectors}
         ready = beams(len(hidden), own["scores"], beams_in, beams_out, {**options, **vectors})  # type: ignore[typeddict-item]
         if is_tensor(hidden):
-            return self._card.beam_step(hidden, ready, given, constraints, options)
+            return self._gpu.beam_step(hidden, ready, given, constraints, options)
         k = min(beams_out, self.index.vocab_size)
         return self.point_at(options, len(hidden), k).beam_step(hidden, ready, constraints)
 
@@ -191,7 +191,7 @@ class LocalDecoder:
         if "svd" in self.index.heads:
             self.topk(zeros, 1, normalizer="lowrank")
         if self.takes_tensors:
-            self._card.warm()
+            self._gpu.warm()
 
     def close(self) -> None:
         """Let go of the index and of all that was made from it; nobody may be asking by then."""

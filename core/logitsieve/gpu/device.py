@@ -1,4 +1,4 @@
-"""A card as a device: being its user, its errors in our words, its name and its memory."""
+"""A GPU as a device: being its user, its errors in our words, its name and its memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from logitsieve.api.errors import DeviceExhausted, DeviceLost, LogitsieveError
 
 # What PyTorch and Triton begin the errors of the driver with. Most of them are for the life of the
-# process: whatever is asked of the card afterwards fails as well.
+# process: whatever is asked of the GPU afterwards fails as well.
 OF_THE_DRIVER = ("CUDA error", "Triton Error [CUDA]")
 NO_MEMORY = "out of memory"
 
@@ -20,7 +20,7 @@ _own = local()
 
 
 class Memory(NamedTuple):
-    """Bytes of a card, whoever uses them."""
+    """Bytes of a GPU, whoever uses them."""
 
     used: int
     total: int
@@ -39,7 +39,7 @@ def using(device: torch.device) -> Iterator[None]:
 
 
 def translated(error: BaseException, device: str) -> LogitsieveError | None:
-    """What has happened to the card; None where the error is of another kind."""
+    """What has happened to the GPU; None where the error is of another kind."""
     at: BaseException | None = error
     while at is not None:  # what goes wrong within a capture ends in an error of the capture
         if isinstance(at, torch.OutOfMemoryError) or NO_MEMORY in str(at):
@@ -51,7 +51,7 @@ def translated(error: BaseException, device: str) -> LogitsieveError | None:
 
 
 def own_stream(device: torch.device) -> torch.cuda.Stream:
-    """This thread's stream on a card: threads do not wait for each other there."""
+    """This thread's stream on a GPU: threads do not wait for each other there."""
     streams: dict[torch.device, torch.cuda.Stream] = _own.__dict__.setdefault("streams", {})
     if device not in streams:
         streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -59,14 +59,14 @@ def own_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def name_of(device: torch.device) -> str:
-    """The card as its driver calls it."""
+    """The GPU as its driver calls it."""
     if device.type != "cuda":
         return "Triton's interpreter"
     return torch.cuda.get_device_name(device)
 
 
 def memory_of(device: torch.device) -> Memory | None:
-    """None where there is no card, or where it does not answer."""
+    """None where there is no GPU, or where it does not answer."""
     if device.type != "cuda":
         return None
     try:

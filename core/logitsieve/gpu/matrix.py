@@ -1,4 +1,4 @@
-"""A frozen softmax on a card, and what its float32 logits may be off by.
+"""A frozen softmax on a GPU, and what its float32 logits may be off by.
 
 Shape letters: V vocabulary, D hidden size.
 """
@@ -64,13 +64,13 @@ def on(device: torch.device, array: np.ndarray) -> Tensor:
 def device_named(name: str) -> torch.device:
     """The device that "cuda" or "cuda:1" names: the host itself under Triton's interpreter.
 
-    InvalidRequest where there is no such card.
+    InvalidRequest where there is no such GPU.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         return torch.device("cpu")
-    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     place = name.removeprefix("cuda").removeprefix(":") or "0"
-    if not name.startswith("cuda") or not place.isdecimal() or int(place) >= cards:
-        known = ", ".join(["cpu", *(f"cuda:{card}" for card in range(cards))])
+    if not name.startswith("cuda") or not place.isdecimal() or int(place) >= gpus:
+        known = ", ".join(["cpu", *(f"cuda:{gpu}" for gpu in range(gpus))])
         raise InvalidRequest("device", repr(name), known)
     return torch.device("cuda", int(place))

@@ -1,4 +1,4 @@
-"""A card and what an index has there: the matrix, and the arrays of heads, copied once."""
+"""A GPU and what an index has there: the matrix, and the arrays of heads, copied once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 INTERPRETING = Lock()  # Triton's interpreter runs one kernel at a time
 
 
-class Card:
+class GpuArrays:
     """An index's arrays on one device. Heads share it; any number of threads may use it."""
 
     def __init__(

@@ -17,18 +17,18 @@ from torch import Tensor
 from logitsieve.api.results import Float32
 from logitsieve.gpu.device import own_stream, using
 from logitsieve.gpu.plans import Plan
-from logitsieve.gpu.resident import Card
+from logitsieve.gpu.resident import GpuArrays
 
 _spent = local()
 
 
 def spent_ns() -> int:
-    """How long cards have worked on this thread's arrays so far, the copies included."""
+    """How long GPUs have worked on this thread's arrays so far, the copies included."""
     return getattr(_spent, "ns", 0)
 
 
 class Staged(NamedTuple):
-    """Pinned memory, so that the card copies by itself."""
+    """Pinned memory, so that the GPU copies by itself."""
 
     hidden: Tensor  # [B, D]
     found: tuple[Tensor, ...]
@@ -36,18 +36,18 @@ class Staged(NamedTuple):
 
 class Runner:
     """Used by one thread at a time. Tensors are answered on whatever stream is current, arrays on
-    the thread's own. Raises DeviceExhausted where the card has no room, DeviceLost where it fails.
+    the thread's own. Raises DeviceExhausted where the GPU has no room, DeviceLost where it fails.
     """
 
-    def __init__(self, card: Card, plan: Callable[[Tensor], Plan], rows: int) -> None:
-        self._device, self._turn = card.device, card.turn
+    def __init__(self, gpu: GpuArrays, plan: Callable[[Tensor], Plan], rows: int) -> None:
+        self._device, self._turn = gpu.device, gpu.turn
         self._graph: torch.cuda.CUDAGraph | None = None
         self._began: torch.cuda.Event | None = None
         self._done: torch.cuda.Event | None = None
-        if card.graphs:
+        if gpu.graphs:
             self._began, self._done = _timed_event(), _timed_event()
         with using(self._device), self._own_stream():
-            shape = rows, card.matrix.dim
+            shape = rows, gpu.matrix.dim
             # A row that nobody asks about is refused at once.
             hidden = torch.full(shape, torch.nan, dtype=torch.float32, device=self._device)
             self._plan = plan(hidden)
@@ -56,7 +56,7 @@ class Runner:
             )
             with self._turn:
                 self._plan.run()  # compiles what is not compiled
-            if card.graphs:
+            if gpu.graphs:
                 self._graph = _captured(self._plan)
 
     def _beside(self, tensor: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Runner:
         return torch.cuda.stream(own_stream(self._device))
 
     def answer(self, hidden: Tensor, found: Sequence[Tensor], fill: Callable[[Any], None]) -> None:
-        """Answer a few rows on the card into tensors there; nothing is waited for.
+        """Answer a few rows on the GPU into tensors there; nothing is waited for.
 
         `fill` writes what else the plan reads.
         """
@@ -117,7 +117,7 @@ class Runner:
             event.record()
 
     def _wait(self) -> None:
-        """Until the card is done; only then is it known how long it took."""
+        """Until the GPU is done; only then is it known how long it took."""
         if self._began is not None and self._done is not None:
             self._done.synchronize()
             _spent.ns = spent_ns() + round(self._began.elapsed_time(self._done) * 1e6)

@@ -1,6 +1,6 @@
-"""The sketch of a matrix on a card: the fine codes of sketch/sketch.py, in columns of their own.
+"""The sketch of a matrix on a GPU: the fine codes of sketch/sketch.py, in columns of their own.
 
-docs/certified.md derives the bound that they give, and what the card's own rounding adds to it.
+docs/certified.md derives the bound that they give, and what the GPU's own rounding adds to it.
 
 Shape letters: V vocabulary, D hidden size, T bytes of a row in `fine`, M coordinates coded.
 """

@@ -1,4 +1,4 @@
-"""Telling tensors from all else; decoding/card answers them.
+"""Telling tensors from all else; decoding/GPU answers them.
 
 PyTorch is an extra, and not imported for this.
 
@@ -22,7 +22,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def rows_of(index: Index, hidden: ArrayLike) -> Any:
-    """[B, D]: of a tensor on the index's card a tensor, of anything else a float32 array.
+    """[B, D]: of a tensor on the index's GPU a tensor, of anything else a float32 array.
 
     InvalidRequest names what is wrong with it.
     """

@@ -82,7 +82,7 @@ class Index:
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
         """Exact logits W[ids] . h + b, [B, M], of the ids [B, M] asked for each row of `hidden`.
 
-        Where the index is on a card, tensors there are answered in one: -inf for ids that are not
+        Where the index is on a GPU, tensors there are answered in one: -inf for ids that are not
         in the vocabulary. InvalidRequest names `hidden` or `ids`.
         """
         if self.device != "cpu" and hasattr(hidden, "is_cuda") and hasattr(ids_BM, "is_cuda"):

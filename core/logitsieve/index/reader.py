@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
-from logitsieve.gpu.open import card
+from logitsieve.gpu.open import gpu_device
 from logitsieve.heads import HEADS, Head
 from logitsieve.heads.assembly import make_heads
 from logitsieve.index.checks import Registry, check_heads
@@ -40,12 +40,12 @@ def open_index(
     `verify="full"` hashes every file and reads every number once, then remembers the result beside
     the compiled kernels in `kernel_cache` by inode, size and times; "sizes" trusts the numbers, and
     hashes only what faiss will read. `device` "cuda" or "cuda:1": W and what heads need are copied
-    to that card, where the heads answer that run on one.
+    to that GPU, where the heads answer that run on one.
     IndexUnreadable names the file and the reason, InvalidRequest the argument; DeviceExhausted and
-    DeviceLost are the card's.
+    DeviceLost are the GPU's.
     """
     if device != "cpu":
-        _on_card(device)  # before anything is read
+        _on_gpu(device)  # before anything is read
     if verify not in ("full", "sizes"):
         raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
     if type(threads) is not int or threads < 1:
@@ -94,7 +94,7 @@ def assemble(contents: Contents, registry: Registry, threads: int, device: str =
     """
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
-    make = make_heads if device == "cpu" else _on_card(device)
+    make = make_heads if device == "cpu" else _on_gpu(device)
     try:
         heads = make(registry, contents.softmax, contents.parts, knobs, threads)
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
@@ -102,9 +102,9 @@ def assemble(contents: Contents, registry: Registry, threads: int, device: str =
     return Index(contents, heads, threads, device)
 
 
-def _on_card(device: str) -> Callable[..., Mapping[str, Head]]:
-    """`card_heads` for that device; raises as `card` does."""
-    place = card(device)
-    from logitsieve.gpu.heads import card_heads
+def _on_gpu(device: str) -> Callable[..., Mapping[str, Head]]:
+    """`gpu_heads` for that device; raises as `gpu_device` does."""
+    place = gpu_device(device)
+    from logitsieve.gpu.heads import gpu_heads
 
-    return cast("Callable[..., Mapping[str, Head]]", partial(card_heads, device=place))
+    return cast("Callable[..., Mapping[str, Head]]", partial(gpu_heads, device=place))

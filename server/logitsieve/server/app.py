@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from logitsieve.api.errors import DeviceLost
 from logitsieve.decoding import LocalDecoder
-from logitsieve.gpu.open import card_ns
+from logitsieve.gpu.open import gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.http import HttpServer
 from logitsieve.server.kserve.register import kserve_admin_handlers, kserve_handlers
@@ -32,7 +32,7 @@ from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
-from logitsieve.server.scheduling.executor import Executor, no_card
+from logitsieve.server.scheduling.executor import Executor, no_gpu
 from logitsieve.server.security.tokens import ADMIN, READ
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Server:
         self.metrics_port = 0
         self.admin_port = 0  # stays so where there is none
         self._ready = self._stopping = False
-        self.lost: DeviceLost | None = None  # a card that has failed: the process must end
+        self.lost: DeviceLost | None = None  # a GPU that has failed: the process must end
         self._losing = asyncio.Event()
         self._health = Health()
         self._devices = Devices(config, self.metrics.registry)
@@ -62,7 +62,7 @@ class Server:
             batch_delay_us=config.batch_delay_us,
             counted=self.metrics.batch,
             lost=self._lose,
-            device_ns=card_ns if self._devices.cards else no_card,
+            device_ns=gpu_ns if self._devices.gpus else no_gpu,
         )
         self.metrics.watch_queue(lambda: self._work.queue_rows)
         self._again = Recalibrator()
@@ -80,7 +80,7 @@ class Server:
         """Load and warm every version, then listen and say SERVING.
 
         The HTTP port answers from the beginning. InvalidRequest names a port that cannot be
-        bound, a file of TLS or tokens that is not good, `models` where there is none, or a card
+        bound, a file of TLS or tokens that is not good, `models` where there is none, or a GPU
         that is not there; DeviceLost one that has failed.
         """
         config = self.config
@@ -108,7 +108,7 @@ class Server:
         self._shadow.start()
 
     async def until_lost(self) -> None:
-        """Return once a card has failed, which is `lost` then; nothing is ready any more."""
+        """Return once a GPU has failed, which is `lost` then; nothing is ready any more."""
         await self._losing.wait()
 
     async def stop(self) -> None:
@@ -131,7 +131,7 @@ class Server:
         )
 
     def _ready_pool(self, decoder: LocalDecoder) -> None:
-        """On a card each thread has its own buffers and graphs: no request waits for them."""
+        """On a GPU each thread has its own buffers and graphs: no request waits for them."""
         if decoder.index.device != "cpu":
             for head in answering(decoder):
                 self._work.on_each(head.warm)
@@ -187,7 +187,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. InvalidRequest names a bad option.
 
-    DeviceLost where a card fails, after draining: what this process has there is of no use.
+    DeviceLost where a GPU fails, after draining: what this process has there is of no use.
     `progress()` is entered while versions load: it yields what is told (stage, done, total).
     """
     configure(config.log_format)

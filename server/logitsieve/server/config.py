@@ -54,7 +54,7 @@ class ServeConfig:
     )
     device: str = field(
         default="cpu",
-        metadata={"help": "Where models answer: cpu, or a card: cuda, cuda:0, cuda:1, ..."},
+        metadata={"help": "Where models answer: cpu, or a GPU: cuda, cuda:0, cuda:1, ..."},
     )
     model_devices: tuple[str, ...] = field(
         default=(),

@@ -126,7 +126,7 @@ class Metrics(Collector):
         )
         self._queue_seconds = Histograms("queue_seconds", "From arrival to computing", "model")
         self._compute_seconds = Histograms("compute_seconds", "Computing", "model", "head")
-        self._device_seconds = Histograms("device_seconds", "Working on a card", "model", "head")
+        self._device_seconds = Histograms("device_seconds", "Working on a GPU", "model", "head")
         self._rows = Counters("rows", "Rows answered", "model", "head")
         self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")

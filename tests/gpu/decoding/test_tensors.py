@@ -1,4 +1,4 @@
-"""Tensors on a card are answered in tensors there, with the host's numbers, and nobody waits."""
+"""Tensors on a GPU are answered in tensors there, with the host's numbers, and nobody waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BY_ROW = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high")
 
 
 def there(array: np.ndarray | None = None) -> torch.Tensor:
-    """A copy on the card; of HIDDEN, if of nothing else."""
+    """A copy on the GPU; of HIDDEN, if of nothing else."""
     return torch.from_numpy((HIDDEN if array is None else array).copy()).to(device_named("cuda"))
 
 
@@ -33,10 +33,10 @@ def bits(seeds: np.ndarray) -> torch.Tensor:
     return there(seeds.view(np.int64))
 
 
-def assert_same(card: Any, host: Any) -> None:
-    """Equal in everything but for what rounds in log Z; `card` all in tensors."""
-    for name in card._fields:
-        mine, theirs = getattr(card, name), getattr(host, name)
+def assert_same(gpu: Any, host: Any) -> None:
+    """Equal in everything but for what rounds in log Z; `gpu` all in tensors."""
+    for name in gpu._fields:
+        mine, theirs = getattr(gpu, name), getattr(host, name)
         if name == "answer":
             continue
         assert isinstance(mine, torch.Tensor), name
@@ -47,20 +47,20 @@ def assert_same(card: Any, host: Any) -> None:
             np.testing.assert_array_equal(mine.cpu(), theirs, err_msg=name)
     for name in BY_ROW:
         if (name, host.answer.head) == ("scanned", "certified"):
-            continue  # the card's bounds are of the fine codes only
-        mine, theirs = getattr(card.answer, name), getattr(host.answer, name)
+            continue  # the GPU's bounds are of the fine codes only
+        mine, theirs = getattr(gpu.answer, name), getattr(host.answer, name)
         assert (mine is None) == (theirs is None), name
         if theirs is not None:
             assert isinstance(mine, torch.Tensor), name
             np.testing.assert_allclose(mine.cpu(), theirs, rtol=1e-6, err_msg=name)
     told = "model", "version", "digest", "head", "knobs", "normalizer"
-    assert [getattr(card.answer, name) for name in told] == [
+    assert [getattr(gpu.answer, name) for name in told] == [
         getattr(host.answer, name) for name in told
     ]
 
 
 def judge(pair: Pair, asked: dict[str, Any]) -> LocalDecoder:
-    """The host, or, where log Z is an interval, the card by arrays: its bounds are its own."""
+    """The host, or, where log Z is an interval, the GPU by arrays: its bounds are its own."""
     return pair[0] if asked.get("normalizer") == "certified" else pair[1]
 
 
@@ -68,9 +68,9 @@ def judge(pair: Pair, asked: dict[str, Any]) -> LocalDecoder:
 @pytest.mark.parametrize("normalizer", [None, "exact", "certified", "candidates"])
 def test_topk(pair: Pair, head: str, normalizer: Any) -> None:
     asked: Any = {"head": head, "normalizer": normalizer}
-    card, host = pair[0].topk(there(), 3, **asked), pair[1].topk(HIDDEN, 3, **asked)
-    assert_same(card, judge(pair, asked).topk(HIDDEN, 3, **asked))
-    np.testing.assert_array_equal(card.logits, host.logits)
+    gpu, host = pair[0].topk(there(), 3, **asked), pair[1].topk(HIDDEN, 3, **asked)
+    assert_same(gpu, judge(pair, asked).topk(HIDDEN, 3, **asked))
+    np.testing.assert_array_equal(gpu.logits, host.logits)
 
 
 TARGETS = np.random.default_rng(3).integers(0, 260, (4, 5))
@@ -80,21 +80,21 @@ TARGETS = np.random.default_rng(3).integers(0, 260, (4, 5))
 def test_scores(pair: Pair, targets: np.ndarray) -> None:
     host = pair[1].score(HIDDEN, targets, normalizer="exact")
     for form in (there(targets), targets, targets.tolist()):
-        card = pair[0].score(there(), form, normalizer="exact")
-        assert_same(card, host)
+        gpu = pair[0].score(there(), form, normalizer="exact")
+        assert_same(gpu, host)
     softmax = pair[1].index.softmax
     ids = np.ascontiguousarray(targets.reshape(4, -1), np.int32)
     logits = softmax.logits64(HIDDEN, np.arange(5) * ids.shape[1], ids.ravel()).reshape(ids.shape)
-    log_z: Any = card.answer.log_z
+    log_z: Any = gpu.answer.log_z
     rounded = (logits - log_z.double().cpu().numpy()[:, None]).astype(np.float32)
-    np.testing.assert_array_equal(card.log_probs, rounded)
+    np.testing.assert_array_equal(gpu.log_probs, rounded)
 
 
 def test_scores_are_by_a_proven_interval_where_none_is_named(pair: Pair) -> None:
-    card = pair[0].score(there(), there(TARGETS))
-    assert card.answer.normalizer == "certified"
-    assert_same(card, pair[0].score(HIDDEN, TARGETS))
-    value, low, high = cast(Any, card.answer)[9:12]
+    gpu = pair[0].score(there(), there(TARGETS))
+    assert gpu.answer.normalizer == "certified"
+    assert_same(gpu, pair[0].score(HIDDEN, TARGETS))
+    value, low, high = cast(Any, gpu.answer)[9:12]
     truth = cast(Any, pair[1].topk(HIDDEN, 1, normalizer="exact").answer.log_z)
     assert ((low <= value) & (value <= high)).all()
     assert ((low.cpu().numpy() <= truth) & (truth <= high.cpu().numpy())).all()
@@ -120,18 +120,18 @@ def test_wrong_targets_are_refused(pair: Pair, wrong: torch.Tensor) -> None:
 def test_draws_from_all(pair: Pair, step: int, dtype: torch.dtype) -> None:
     asked: Any = {"step": step, "temperature": 0.7, "head": "exact"}
     host = pair[1].sample(HIDDEN, 2, seeds=SEEDS, **asked)
-    card = pair[0].sample(there().to(dtype), 2, seeds=bits(SEEDS), **asked)
-    assert_same(card, host)
+    gpu = pair[0].sample(there().to(dtype), 2, seeds=bits(SEEDS), **asked)
+    assert_same(gpu, host)
 
 
 @pytest.mark.parametrize("normalizer", [None, "certified", "exact"])
 @pytest.mark.parametrize("head", ["exact", "certified"])
 def test_draws_from_all_with_a_log_z(pair: Pair, head: Any, normalizer: Any) -> None:
     asked: Any = {"head": head, "normalizer": normalizer, "temperature": 1.3}
-    card = pair[0].sample(there(), 2, seeds=bits(SEEDS), **asked)
-    assert_same(card, pair[0].sample(HIDDEN, 2, seeds=SEEDS, **asked))
+    gpu = pair[0].sample(there(), 2, seeds=bits(SEEDS), **asked)
+    assert_same(gpu, pair[0].sample(HIDDEN, 2, seeds=SEEDS, **asked))
     host = pair[1].sample(HIDDEN, 2, seeds=SEEDS, head="exact", temperature=1.3)
-    np.testing.assert_array_equal(card.ids, host.ids)
+    np.testing.assert_array_equal(gpu.ids, host.ids)
 
 
 def test_seeds_may_be_of_either_place(pair: Pair) -> None:
@@ -158,8 +158,8 @@ def test_seeds_may_be_of_either_place(pair: Pair) -> None:
 )
 def test_draws_from_lists(pair: Pair, asked: dict[str, Any]) -> None:
     asked = {"head": "exact", **asked, "step": 5}
-    card = pair[0].sample(there(), 33, seeds=bits(SEEDS), **asked)
-    assert_same(card, pair[1].sample(HIDDEN, 33, seeds=SEEDS, **asked))
+    gpu = pair[0].sample(there(), 33, seeds=bits(SEEDS), **asked)
+    assert_same(gpu, pair[1].sample(HIDDEN, 33, seeds=SEEDS, **asked))
 
 
 @pytest.mark.parametrize(
@@ -213,18 +213,18 @@ def test_equal_pairs_are_in_the_hosts_order(pair: Pair) -> None:
     """Hypotheses that are the same three times over."""
     hidden = np.repeat(HIDDEN[:1], 3, axis=0)
     asked: Any = {"beams_in": 3, "beams_out": 9, "head": "exact"}
-    card, host = pair[0].beam_step(there(hidden), **asked), pair[1].beam_step(hidden, **asked)
-    assert_same(card, host)
-    assert card.parents[0].tolist() == [0, 1, 2] * 3
+    gpu, host = pair[0].beam_step(there(hidden), **asked), pair[1].beam_step(hidden, **asked)
+    assert_same(gpu, host)
+    assert gpu.parents[0].tolist() == [0, 1, 2] * 3
 
 
 @pytest.mark.parametrize(("beams_in", "beams_out"), [(1, 270), (2, 263)])
 def test_groups_with_too_few_pairs(pair: Pair, beams_in: int, beams_out: int) -> None:
     asked: Any = {"beams_in": beams_in, "beams_out": beams_out, "eos_ids": [3], "head": "exact"}
     finished = np.array([False, True, True, False])
-    card = pair[0].beam_step(there(), finished=there(finished), **asked)
-    assert_same(card, pair[1].beam_step(HIDDEN, finished=finished, **asked))
-    assert (card.tokens[:, -1] == -1).all()
+    gpu = pair[0].beam_step(there(), finished=there(finished), **asked)
+    assert_same(gpu, pair[1].beam_step(HIDDEN, finished=finished, **asked))
+    assert (gpu.tokens[:, -1] == -1).all()
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ def test_constraints_and_other_normalizers_go_by_the_host(pair: Pair) -> None:
     steps: Any = {"beams_in": 2, "beams_out": 3, "eos_ids": [2]}
     for asked in ({"constraints": rules}, {"normalizer": "certified"}):
         more: Any = {**asked, "head": "exact"}
-        by = pair[0]  # by arrays: `score` has an interval for log Z, of bounds that are the card's
+        by = pair[0]  # by arrays: `score` has an interval for log Z, of bounds that are the GPU's
         assert_same(pair[0].topk(there(), 4, **more), by.topk(HIDDEN, 4, **more))
-        card = pair[0].score(there(), there(TARGETS), **more)
-        assert_same(card, by.score(HIDDEN, TARGETS, **more))
+        gpu = pair[0].score(there(), there(TARGETS), **more)
+        assert_same(gpu, by.score(HIDDEN, TARGETS, **more))
         stepped = pair[0].beam_step(there(), **tensors, **steps, **more)
         assert_same(stepped, by.beam_step(HIDDEN, **vectors, **steps, **more))
 
@@ -287,16 +287,16 @@ def test_a_bad_row_has_no_numbers_and_harms_no_other(pair: Pair) -> None:
 def test_a_hypothesis_that_cannot_be_answered_has_no_continuations(pair: Pair) -> None:
     hidden, asked = there(), dict[str, Any](beams_in=2, beams_out=3, head="exact")
     hidden[2, 1] = torch.nan
-    card, host = pair[0].beam_step(hidden, **asked), pair[1].beam_step(HIDDEN, **asked)
-    assert card.answer.exact.tolist() == [True, True, False, False]
-    assert (card.parents[1] == 1).all()
-    np.testing.assert_array_equal(card.tokens[0], host.tokens[0])
+    gpu, host = pair[0].beam_step(hidden, **asked), pair[1].beam_step(HIDDEN, **asked)
+    assert gpu.answer.exact.tolist() == [True, True, False, False]
+    assert (gpu.parents[1] == 1).all()
+    np.testing.assert_array_equal(gpu.tokens[0], host.tokens[0])
     for wrong in (np.nan, np.inf, -np.inf):
         scores = there(np.array([wrong, 0, 0, wrong], np.float32))
         assert pair[0].beam_step(there(), scores, **asked).parents[:, 0].tolist() == [1, 0]
 
 
-def test_a_search_whose_model_is_on_the_card(pair: Pair) -> None:
+def test_a_search_whose_model_is_on_the_gpu(pair: Pair) -> None:
     contexts = make_hidden(50, 12, seed=9)
 
     def search(decoder: LocalDecoder, of: Any) -> Found:
@@ -305,10 +305,10 @@ def test_a_search_whose_model_is_on_the_card(pair: Pair) -> None:
             beams=2, eos_ids=[3], max_tokens=3, head="exact",
         )  # fmt: skip
 
-    card, host = search(pair[0], there), search(pair[1], np.asarray)
-    for mine, theirs in zip(card.hypotheses, host.hypotheses, strict=True):
+    gpu, host = search(pair[0], there), search(pair[1], np.asarray)
+    for mine, theirs in zip(gpu.hypotheses, host.hypotheses, strict=True):
         assert [each.tokens for each in mine] == [each.tokens for each in theirs]
-    assert card.exact.tolist() == host.exact.tolist()
+    assert gpu.exact.tolist() == host.exact.tolist()
 
 
 class _Waits(TorchDispatchMode):
@@ -328,7 +328,7 @@ class _Waits(TorchDispatchMode):
 
 @contextmanager
 def nobody_waits() -> Iterator[None]:
-    """Fails where a value of the card is waited for."""
+    """Fails where a value of the GPU is waited for."""
     if device_named("cuda").type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
         try:

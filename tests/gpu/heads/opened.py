@@ -1,19 +1,19 @@
-"""Heads on a card over the arrays of tests/synthetic.py."""
+"""Heads on a GPU over the arrays of tests/synthetic.py."""
 
 from __future__ import annotations
 
-from logitsieve.gpu.heads import CardHead, card_heads, device_named
+from logitsieve.gpu.heads import GpuHead, device_named, gpu_heads
 from logitsieve.heads import HEADS, Softmax
 from tests.synthetic import ARRAYS
 
 
-def make_card_heads(softmax: Softmax, knobs: dict[str, dict[str, float]]) -> dict[str, CardHead]:
+def make_gpu_heads(softmax: Softmax, knobs: dict[str, dict[str, float]]) -> dict[str, GpuHead]:
     """Those that `knobs` names."""
     kinds = {name: HEADS[name].part for name in knobs}
     parts = {part.name: ARRAYS[name](softmax) for name, part in kinds.items() if part}
-    return card_heads(HEADS, softmax, parts, knobs, 1, device_named("cuda"))
+    return gpu_heads(HEADS, softmax, parts, knobs, 1, device_named("cuda"))
 
 
-def make_card_head(name: str, softmax: Softmax, threads: int = 1, **knobs: float) -> CardHead:
+def make_gpu_head(name: str, softmax: Softmax, threads: int = 1, **knobs: float) -> GpuHead:
     """As `make_head`; `threads` are the host's affair."""
-    return make_card_heads(softmax, {"exact": {}, name: knobs})[name]
+    return make_gpu_heads(softmax, {"exact": {}, name: knobs})[name]

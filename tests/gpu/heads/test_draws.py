@@ -1,4 +1,4 @@
-"""Draws of `exact` and `certified` on a card are those of `exact` on the host, asked any way."""
+"""Draws of `exact` and `certified` on a GPU are those of `exact` on the host, asked any way."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.gpu.heads import card_heads, device_named, draws
-from logitsieve.gpu.heads.draws import CardDraws, cut
+from logitsieve.gpu.heads import device_named, draws, gpu_heads
+from logitsieve.gpu.heads.draws import GpuDrawHead, cut
 from logitsieve.heads import HEADS, ExactHead
 from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
@@ -27,12 +27,12 @@ EDITS = (
 
 
 @pytest.fixture(scope="module")
-def heads() -> dict[str, CardDraws]:
-    """Both on one card."""
+def heads() -> dict[str, GpuDrawHead]:
+    """Both on one GPU."""
     parts = {"sketch": ARRAYS["certified"](SOFTMAX)}
     knobs: dict[str, dict[str, float]] = {"exact": {}, "certified": {}}
-    found = card_heads(HEADS, SOFTMAX, parts, knobs, 1, device_named("cuda"))
-    return cast(dict[str, CardDraws], found)
+    found = gpu_heads(HEADS, SOFTMAX, parts, knobs, 1, device_named("cuda"))
+    return cast(dict[str, GpuDrawHead], found)
 
 
 def assert_log_z(found: np.ndarray, log_z: np.ndarray) -> None:
@@ -48,7 +48,7 @@ def assert_log_z(found: np.ndarray, log_z: np.ndarray) -> None:
 @DRAWING
 @pytest.mark.parametrize("samples", [0, 1, 4])
 @pytest.mark.parametrize("edited", [False, True])
-def test_arrays(heads: dict[str, CardDraws], name: str, samples: int, edited: bool) -> None:
+def test_arrays(heads: dict[str, GpuDrawHead], name: str, samples: int, edited: bool) -> None:
     hidden, edits = make_hidden(3, 12), EDITS if edited else None
     ids, log_z, scanned = heads[name].draw(hidden, samples, SEEDS, STEP, SCALE, edits)
     expected = HOST.draw(hidden, samples, SEEDS, STEP, SCALE, edits)
@@ -61,7 +61,7 @@ def test_arrays(heads: dict[str, CardDraws], name: str, samples: int, edited: bo
 @DRAWING
 @pytest.mark.parametrize("edited", [False, True])
 def test_more_draws_than_a_plan_holds_come_from_several(
-    heads: dict[str, CardDraws], name: str, edited: bool, monkeypatch: pytest.MonkeyPatch
+    heads: dict[str, GpuDrawHead], name: str, edited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draws, "SLOTS_AT_ONCE", 4)  # so that 7 are 3 + 3 + 1, for a row at once
     hidden, edits = make_hidden(3, 12), EDITS if edited else None
@@ -88,7 +88,7 @@ def test_a_plan_holds_so_much_and_no_more(samples: int) -> None:
 
 @DRAWING
 @pytest.mark.parametrize("samples", [0, 3])
-def test_tensors(heads: dict[str, CardDraws], name: str, samples: int) -> None:
+def test_tensors(heads: dict[str, GpuDrawHead], name: str, samples: int) -> None:
     hidden = make_hidden(3, 12)
     there = torch.from_numpy(hidden).to(device_named("cuda"), torch.float64)
     seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
@@ -101,7 +101,7 @@ def test_tensors(heads: dict[str, CardDraws], name: str, samples: int) -> None:
 
 @DRAWING
 def test_a_bad_row_raises_or_is_told_from_the_others(
-    heads: dict[str, CardDraws], name: str
+    heads: dict[str, GpuDrawHead], name: str
 ) -> None:
     hidden = make_hidden(3, 12)
     hidden[1, 2] = np.nan

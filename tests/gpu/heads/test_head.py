@@ -1,4 +1,4 @@
-"""Heads on a card answer as the same heads on the host, bit for bit; arrays or tensors.
+"""Heads on a GPU answer as the same heads on the host, bit for bit; arrays or tensors.
 
 What any head must do is in tests/heads/test_contract.py, for these too.
 """
@@ -12,25 +12,25 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.gpu.heads import CARD_HEADS, CardHead, device_named
+from logitsieve.gpu.heads import GPU_HEADS, GpuHead, device_named
 from logitsieve.gpu.heads.head import LARGEST_BUCKET
 from logitsieve.index import HeadEntry, open_index, write_index
-from tests.gpu.heads.opened import make_card_head, make_card_heads
+from tests.gpu.heads.opened import make_gpu_head, make_gpu_heads
 from tests.synthetic import ARRAYS, make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax(400, 20)
-EVERY_HEAD = pytest.mark.parametrize("name", CARD_HEADS)
+EVERY_HEAD = pytest.mark.parametrize("name", GPU_HEADS)
 
 
-def on_card(name: str) -> CardHead:
-    return make_card_head(name, SOFTMAX)
+def on_gpu(name: str) -> GpuHead:
+    return make_gpu_head(name, SOFTMAX)
 
 
 @EVERY_HEAD
 @pytest.mark.parametrize(("rows", "k"), [(1, 5), (3, 1), (2, 64), (2, 400)])
 def test_arrays_are_answered_as_on_the_host(name: str, rows: int, k: int) -> None:
     hidden = make_hidden(rows, 20)
-    top, host = on_card(name).topk(hidden, k), make_head(name, SOFTMAX).topk(hidden, k)
+    top, host = on_gpu(name).topk(hidden, k), make_head(name, SOFTMAX).topk(hidden, k)
     np.testing.assert_array_equal(top.ids, host.ids)
     np.testing.assert_array_equal(top.logits, host.logits)
     np.testing.assert_array_equal(top.exact, host.exact)
@@ -39,7 +39,7 @@ def test_arrays_are_answered_as_on_the_host(name: str, rows: int, k: int) -> Non
 
 def test_large_batches_are_answered_in_turns() -> None:
     softmax, hidden = make_softmax(48, 4), make_hidden(LARGEST_BUCKET + 1, 4)
-    top = make_card_head("exact", softmax).topk(hidden, 1)
+    top = make_gpu_head("exact", softmax).topk(hidden, 1)
     np.testing.assert_array_equal(top.ids, make_head("exact", softmax).topk(hidden, 1).ids)
 
 
@@ -47,7 +47,7 @@ def test_large_batches_are_answered_in_turns() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_tensors_are_answered_in_tensors(name: str, dtype: torch.dtype) -> None:
     hidden = torch.from_numpy(make_hidden(3, 20)).to(device_named("cuda"), dtype)
-    top = on_card(name).topk(hidden, 4)
+    top = on_gpu(name).topk(hidden, 4)
     host = make_head(name, SOFTMAX).topk(hidden.float().cpu().numpy(), 4)
     for mine, theirs in zip(top[:3], host[:3], strict=True):
         assert isinstance(mine, torch.Tensor)
@@ -59,7 +59,7 @@ def test_tensors_are_answered_in_tensors(name: str, dtype: torch.dtype) -> None:
 def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
     hidden = torch.from_numpy(make_hidden(3, 20)).to(device_named("cuda"))
     hidden[1, 2] = torch.nan
-    head = on_card(name)
+    head = on_gpu(name)
     top = head.topk(hidden, k)
     assert (top.ids[1] == -1).all()
     assert torch.from_numpy(np.isnan(np.asarray(top.logits.tolist())[1])).all()
@@ -72,7 +72,7 @@ def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
 @pytest.mark.parametrize("proving", ["exact", "certified"])
 def test_rows_that_a_screen_passes_on_are_proven(proving: str) -> None:
     hidden = make_hidden(6, 20)
-    heads = make_card_heads(SOFTMAX, {"exact": {}, proving: {}, "screen": {"escalate": 0.3}})
+    heads = make_gpu_heads(SOFTMAX, {"exact": {}, proving: {}, "screen": {"escalate": 0.3}})
     top = heads["screen"].topk(hidden, 4)
     host = make_head("screen", SOFTMAX, escalate=0.3).topk(hidden, 4)
     assert 0 < top.exact.sum() < 6
@@ -93,7 +93,7 @@ def test_rows_that_a_screen_passes_on_are_proven(proving: str) -> None:
 )
 def test_operating_points_are_the_hosts(name: str, knobs: dict[str, float]) -> None:
     hidden = make_hidden(5, 20)
-    head, host = on_card(name).with_knobs(**knobs), make_head(name, SOFTMAX).with_knobs(**knobs)
+    head, host = on_gpu(name).with_knobs(**knobs), make_head(name, SOFTMAX).with_knobs(**knobs)
     assert head.knobs == host.knobs
     for mine, theirs in zip(head.topk(hidden, 3), host.topk(hidden, 3), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -111,10 +111,10 @@ def test_operating_points_are_the_hosts(name: str, knobs: dict[str, float]) -> N
 )
 def test_wrong_tensors_are_refused(name: str, hidden: torch.Tensor, k: int, field: str) -> None:
     with pytest.raises(InvalidRequest, match=field):
-        on_card(name).topk(hidden.to(device_named("cuda")), k)
+        on_gpu(name).topk(hidden.to(device_named("cuda")), k)
 
 
-def test_an_index_opens_on_a_card(tmp_path: Path) -> None:
+def test_an_index_opens_on_a_gpu(tmp_path: Path) -> None:
     heads = {"exact": HeadEntry(), "lsh": HeadEntry("lsh")}
     path = write_index(
         tmp_path / "lm" / "1", softmax=SOFTMAX, parts={"lsh": ARRAYS["lsh"](SOFTMAX)},

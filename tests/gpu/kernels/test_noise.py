@@ -1,4 +1,4 @@
-"""Noise on a card: the host's bits and float64 numbers, and float32 numbers near them."""
+"""Noise on a GPU: the host's bits and float64 numbers, and float32 numbers near them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from logitsieve.gpu.plans.certified import CertifiedPlan, fits, room_of
 from logitsieve.gpu.sketch import Sketch, sketch_on
 from logitsieve.heads import ExactHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.gpu.uppers import bounds_of
 from tests.heads.test_certified import decaying
 from tests.synthetic import make_hidden, make_softmax
@@ -25,7 +25,7 @@ def sketched(
     softmax: Softmax, seen: np.ndarray, dtype: str = "float32", widths: Widths = WIDTHS
 ) -> tuple[Softmax, Matrix, Sketch]:
     """The softmax as stored, and on the device with a sketch turned towards the contexts `seen`."""
-    stored, matrix = on_card(softmax, dtype)
+    stored, matrix = on_gpu(softmax, dtype)
     arrays = encode(stored, rotation(stored, seen), widths)
     return stored, matrix, sketch_on(matrix.weight.device, arrays)
 

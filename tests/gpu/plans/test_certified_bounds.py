@@ -1,4 +1,4 @@
-"""Attacks on the bound that the certified plan computes on a card, judged in float64."""
+"""Attacks on the bound that the certified plan computes on a GPU, judged in float64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.sketch import sketch_on
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode
-from tests.gpu.softmaxes import on_card, tensor
+from tests.gpu.softmaxes import on_gpu, tensor
 from tests.gpu.uppers import bounds_of
 from tests.heads.test_certified import BIASES, MATRICES, WIDTHS, attacks, certified
 from tests.oracle import best, logits64
@@ -19,7 +19,7 @@ from tests.synthetic import make_hidden
 
 
 def planned(head: CertifiedHead, hidden: np.ndarray, k: int) -> CertifiedPlan:
-    _, matrix = on_card(head._softmax)
+    _, matrix = on_gpu(head._softmax)
     sketch = sketch_on(matrix.weight.device, head._arrays)
     return CertifiedPlan(matrix, sketch, tensor(hidden), k)
 

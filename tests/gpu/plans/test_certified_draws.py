@@ -1,4 +1,4 @@
-"""certified's draws on a card are the exact head's, id by id, and log Z is within its interval."""
+"""certified's draws on a GPU are the exact head's, id by id, and log Z is within its interval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gpu.plans.test_certified import sketched
 from tests.gpu.plans.test_certified_bounds import with_codes
 from tests.gpu.plans.test_draws import Edited, csr, seeds_of, twins_within_twice_the_slack
 from tests.gpu.plans.test_draws import plan_of as exact_plan
-from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.heads.test_certified import BIASES, MATRICES, attacks, certified, decaying
 from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax
@@ -39,7 +39,7 @@ def plan_of(
     if head is None:
         stored, matrix, sketch = sketched(softmax, np.nan_to_num(hidden), dtype)
     else:
-        stored, matrix = on_card(softmax, dtype)
+        stored, matrix = on_gpu(softmax, dtype)
         sketch = sketch_on(matrix.weight.device, head._arrays)
     noise = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([STEP, 0]))
     edits = Edits(*map(tensor, csr(edited))) if edited else None

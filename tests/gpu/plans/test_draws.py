@@ -1,4 +1,4 @@
-"""Draws on a card are the exact head's, id by id, and so is log Z."""
+"""Draws on a GPU are the exact head's, id by id, and so is log Z."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from logitsieve.gpu.kernels.noise import NOISE_ERROR
 from logitsieve.gpu.plans.draws import DrawPlan
 from logitsieve.gpu.plans.log_z import Edits
 from logitsieve.heads import ExactHead, Softmax
-from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.synthetic import make_hidden, make_softmax
 
 Edited = list[tuple[list[int], list[float]]]
@@ -36,7 +36,7 @@ def plan_of(
     dtype: str = "float32",
     step: int = 7,
 ) -> tuple[DrawPlan, Softmax]:
-    stored, matrix = on_card(softmax, dtype)
+    stored, matrix = on_gpu(softmax, dtype)
     seeds, scale = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([1 / temperature]))
     edits = Edits(*map(tensor, csr(edited))) if edited else None
     plan = DrawPlan(matrix, tensor(hidden), draws, seeds, tensor(np.array([step, 0])), scale, edits)
@@ -176,7 +176,7 @@ def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
 
 @pytest.mark.parametrize("temperature", [1e-5, 1.0])
 def test_maxima_may_be_off_by_all_that_is_allowed(temperature: float) -> None:
-    """A card's products are worse than the interpreter's: winners lowered, all others raised."""
+    """A GPU's products are worse than the interpreter's: winners lowered, all others raised."""
     softmax, hidden = twins_within_twice_the_slack(), make_hidden(8, 17)
     plan, stored = plan_of(softmax, hidden, 2, temperature)
     ids, _, _ = ExactHead(stored).draw(hidden, 2, seeds_of(8), 7, 1 / temperature, None)

@@ -7,12 +7,12 @@ import pytest
 
 from logitsieve.gpu.plans.exact import ExactPlan, fits
 from logitsieve.heads import ExactHead, Softmax
-from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.synthetic import make_hidden, make_softmax
 
 
 def assert_same(softmax: Softmax, hidden: np.ndarray, k: int, dtype: str = "float32") -> ExactPlan:
-    stored, matrix = on_card(softmax, dtype)
+    stored, matrix = on_gpu(softmax, dtype)
     assert fits(matrix.rows, k)
     plan = ExactPlan(matrix, tensor(hidden), k)
     plan.run()
@@ -45,7 +45,7 @@ def test_what_the_tensor_cores_drop_is_within_the_slack(dtype: str) -> None:
     rng, dim = np.random.default_rng(3), 40
     bits = rng.integers(1, 2**23, (17, dim), np.int64).astype(np.uint32) | 0x3F807FFF
     hidden = bits.view(np.float32) * rng.choice(np.array([-1, 1], np.float32), (17, dim))
-    stored, matrix = on_card(make_softmax(600, dim), dtype)
+    stored, matrix = on_gpu(make_softmax(600, dim), dtype)
     plan = ExactPlan(matrix, tensor(hidden), 3)
     plan.run()
     maxima = plan.maxima.cpu().numpy()
@@ -88,7 +88,7 @@ def test_a_row_of_zeros_ties_everything() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     softmax, hidden = make_softmax(700, 9), make_hidden(3, 9)
-    _, matrix = on_card(softmax)
+    _, matrix = on_gpu(softmax)
     plain = ExactPlan(matrix, tensor(hidden), 4)
     plain.run()
     hidden[1, 5] = value

@@ -9,14 +9,14 @@ from logitsieve.gpu.plans.frequency import frequency_on
 from logitsieve.gpu.plans.screen import ScreenPlan
 from logitsieve.heads import ExactHead, FrequencyHead, Softmax
 from tests.gpu.answers import assert_answers, assert_refused, exact_behind
-from tests.gpu.softmaxes import on_card, tensor
+from tests.gpu.softmaxes import on_gpu, tensor
 from tests.synthetic import frequency_arrays, make_hidden, make_softmax
 
 
 def assert_same(
     softmax: Softmax, hidden: np.ndarray, k: int, n: int, dtype: str = "float32"
 ) -> ScreenPlan:
-    stored, matrix = on_card(softmax, dtype)
+    stored, matrix = on_gpu(softmax, dtype)
     arrays = frequency_arrays(softmax)
     screen = frequency_on(matrix.weight.device, arrays["ids"], n, matrix.dim)
     plan = ScreenPlan(matrix, screen, tensor(hidden), k, exact_behind(matrix))

@@ -1,4 +1,4 @@
-"""log Z on a card against float64, also where float32 logits mislead."""
+"""log Z on a GPU against float64, also where float32 logits mislead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from logitsieve.gpu.plans.log_z import Edits, LogZPlan
 from logitsieve.heads import ExactHead, Softmax
-from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.kernels.sampling.test_log_z import Make, biased, cancelling, flat, gaussian, peaked, tiny
 from tests.oracle import log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
@@ -17,7 +17,7 @@ UNIT = 1.2e-7  # twice what rounding to float32 may be off by, of the value
 
 
 def plan_of(softmax: Softmax, hidden: np.ndarray, scale: float = 1.0) -> LogZPlan:
-    _, matrix = on_card(softmax)
+    _, matrix = on_gpu(softmax)
     return LogZPlan(matrix, tensor(hidden), tensor(np.array([scale])))
 
 
@@ -55,7 +55,7 @@ def test_it_is_that_of_float64(make: Make, V: int, D: int, scale: float) -> None
 )
 def test_types_and_rows(dtype: str, rows: int) -> None:
     softmax, hidden = make_softmax(2100, 13), make_hidden(rows, 13)
-    stored, matrix = on_card(softmax, dtype)
+    stored, matrix = on_gpu(softmax, dtype)
     plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)))
     plan.run()
     log_z = ExactHead(stored).log_z(hidden, 1.0)
@@ -85,7 +85,7 @@ def test_edits_are_weighed_instead() -> None:
     ids = np.concatenate([banned, np.arange(5, 1000, dtype=np.int32)])
     values = np.concatenate([np.full(50, -np.inf), np.full(995, -1.25)])
     edits = Edits(tensor(np.array([0, 50, 50, 1045])), tensor(ids), tensor(values))
-    _, matrix = on_card(softmax)
+    _, matrix = on_gpu(softmax)
     plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)), edits)
     plan.run()
     logits[0, banned], logits[2, 5:1000] = -np.inf, -1.25

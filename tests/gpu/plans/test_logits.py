@@ -1,4 +1,4 @@
-"""Logits on a card are the host's, bit for bit."""
+"""Logits on a GPU are the host's, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.gpu.plans.logits import LogitsPlan
-from tests.gpu.softmaxes import TYPES, on_card, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax
 
@@ -14,7 +14,7 @@ from tests.synthetic import make_hidden, make_softmax
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("rows", "vocab_size", "dim"), [(1, 1, 1), (3, 100, 33), (9, 47, 16)])
 def test_logits_of_named_ids_and_of_all(dtype: str, rows: int, vocab_size: int, dim: int) -> None:
-    stored, matrix = on_card(make_softmax(vocab_size, dim), dtype)
+    stored, matrix = on_gpu(make_softmax(vocab_size, dim), dtype)
     hidden = make_hidden(rows, dim)
     expected = logits64(stored.weight, stored.bias, hidden)
     plan = LogitsPlan(matrix, tensor(hidden))
@@ -31,7 +31,7 @@ def test_logits_of_named_ids_and_of_all(dtype: str, rows: int, vocab_size: int, 
 def test_rows_that_cannot_be_answered_have_none(value: float) -> None:
     softmax, hidden = make_softmax(50, 9), make_hidden(3, 9)
     hidden[1, 3] = value
-    _, matrix = on_card(softmax)
+    _, matrix = on_gpu(softmax)
     plan = LogitsPlan(matrix, tensor(hidden))
     plan.run()
     expected = logits64(softmax.weight, softmax.bias, hidden[::2])

@@ -15,7 +15,7 @@ from tests.gpu.answers import (
     exact_behind,
     nothing_behind,
 )
-from tests.gpu.softmaxes import on_card, tensor
+from tests.gpu.softmaxes import on_gpu, tensor
 from tests.synthetic import make_hidden, make_softmax, screen_arrays
 
 Arrays = dict[str, np.ndarray]
@@ -32,7 +32,7 @@ def assert_same(
     softmax: Softmax, arrays: Arrays, hidden: np.ndarray, k: int, dtype: str = "float32",
     fallback: Fallback | None = None, probes: int = 1, escalate: float = -1.0,
 ) -> ScreenPlan:  # fmt: skip
-    stored, matrix = on_card(softmax, dtype)
+    stored, matrix = on_gpu(softmax, dtype)
     behind, screen = fallback or exact_behind(matrix), screen_on(matrix.weight.device, arrays)
     plan = ScreenPlan(matrix, screen, tensor(hidden), k, behind, probes=probes, escalate=escalate)
     plan.run()
@@ -166,7 +166,7 @@ def test_room_for_more_candidates_than_one_program_ranks(k: int) -> None:
 def test_rows_that_cannot_be_answered_have_no_ids(value: float, escalate: float) -> None:
     hidden, good = make_hidden(6), np.array([0, 2, 3, 5])
     hidden[[1, 4], 5] = value
-    _, matrix = on_card(SOFTMAX)
+    _, matrix = on_gpu(SOFTMAX)
     screen = screen_on(matrix.weight.device, ARRAYS)
     plan = ScreenPlan(
         matrix, screen, tensor(hidden), 5, exact_behind(matrix), probes=2, escalate=escalate

@@ -11,7 +11,7 @@ from logitsieve.gpu.plans.svd import SvdPlan, chunk_of, fits, preview_on, svd_pl
 from logitsieve.heads import ExactHead, Softmax, SvdHead
 from logitsieve.index_builder.fit_svd import preview_arrays
 from tests.gpu.answers import assert_answers, assert_refused, exact_behind
-from tests.gpu.softmaxes import on_card, tensor
+from tests.gpu.softmaxes import on_gpu, tensor
 from tests.synthetic import make_hidden, make_softmax
 
 
@@ -27,7 +27,7 @@ def assert_same(
     softmax: Softmax, hidden: np.ndarray, k: int, candidates: int, width: int = 8,
     dtype: str = "float32",
 ) -> SvdPlan | FallbackPlan:  # fmt: skip
-    stored, matrix = on_card(softmax, dtype)
+    stored, matrix = on_gpu(softmax, dtype)
     arrays = preview_arrays(stored, stored.dim)
     preview = preview_on(matrix.weight.device, arrays, matrix.rows, width)
     plan = svd_plan(matrix, preview, tensor(hidden), k, exact_behind(matrix), candidates=candidates)

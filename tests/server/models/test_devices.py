@@ -1,4 +1,4 @@
-"""A server on a card: it answers as on the host, tells of a full one, leaves with a lost one."""
+"""A server on a GPU: it answers as on the host, tells of a full one, leaves with a lost one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def on_card(loop: Loop, folder: Path, kernel_cache: Path) -> Iterator[Running]:
+def on_gpu(loop: Loop, folder: Path, kernel_cache: Path) -> Iterator[Running]:
     config = config_for(
         folder, kernel_cache=kernel_cache, device="cuda", model_devices=("host=cpu",), threads=2
     )
@@ -81,19 +81,19 @@ def on_card(loop: Loop, folder: Path, kernel_cache: Path) -> Iterator[Running]:
         yield run
 
 
-def test_a_server_answers_on_a_card_as_on_the_host(on_card: Running) -> None:
-    hidden, batches = make_hidden(3), value(on_card, "logitsieve_batch_rows_count")
-    host = on_card.client.topk(hidden, 5, model="host")
-    top = on_card.client.topk(hidden, 5, model="demo")
+def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running) -> None:
+    hidden, batches = make_hidden(3), value(on_gpu, "logitsieve_batch_rows_count")
+    host = on_gpu.client.topk(hidden, 5, model="host")
+    top = on_gpu.client.topk(hidden, 5, model="demo")
     np.testing.assert_array_equal(top.ids, host.ids)
     np.testing.assert_array_equal(top.logits, host.logits)
-    assert get(on_card, "/readyz")[0] == 200
-    # However small it is: the loop does not wait for a card.
-    assert value(on_card, "logitsieve_batch_rows_count") == batches + 1
+    assert get(on_gpu, "/readyz")[0] == 200
+    # However small it is: the loop does not wait for a GPU.
+    assert value(on_gpu, "logitsieve_batch_rows_count") == batches + 1
 
 
-def test_each_model_tells_where_it_answers(on_card: Running) -> None:
-    info = re.findall(r'index_info{device="(.+?)".*model="(.+?)"', get(on_card, "/metrics")[1])
+def test_each_model_tells_where_it_answers(on_gpu: Running) -> None:
+    info = re.findall(r'index_info{device="(.+?)".*model="(.+?)"', get(on_gpu, "/metrics")[1])
     assert sorted(info) == [("cpu", "host"), ("cuda", "demo")]
 
 
@@ -123,7 +123,7 @@ def devices(*pairs: str, device: str = "cpu", **more: Any) -> Devices:
     return Devices(config, CollectorRegistry(), **more)
 
 
-def test_a_card_that_is_not_there_is_said_before_anything_loads(
+def test_a_gpu_that_is_not_there_is_said_before_anything_loads(
     loop: Loop, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
@@ -141,7 +141,7 @@ def test_a_model_that_is_not_there_is_said() -> None:
     devices("demo=cpu").check({"demo", "host"})
 
 
-def test_the_memory_of_each_card_once() -> None:
+def test_the_memory_of_each_gpu_once() -> None:
     registry = CollectorRegistry()
     config = ServeConfig(device="cuda", model_devices=("a=cuda:0", "b=cuda:1", "c=cpu"))
     told = {"cuda": ("cuda:0", Memory(3, 8)), "cuda:0": ("cuda:0", Memory(3, 8))}
@@ -155,13 +155,13 @@ def test_the_memory_of_each_card_once() -> None:
 
 @pytest.fixture
 def doubled(loop: Loop, folder: Path, kernel_cache: Path, gate: Gate) -> Iterator[Running]:
-    """A gate before each computation, which can fail as a card does."""
+    """A gate before each computation, which can fail as a GPU does."""
     config = config_for(folder, kernel_cache=kernel_cache, drain_s=WAIT_S)
     with running(loop, config, gated(config, gate)) as run:
         yield run
 
 
-def test_a_full_card_is_an_overload_and_the_server_lives(doubled: Running, gate: Gate) -> None:
+def test_a_full_gpu_is_an_overload_and_the_server_lives(doubled: Running, gate: Gate) -> None:
     gate.failure = DeviceExhausted("cuda:0")
     request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=5)
     with pytest.raises(grpc.RpcError) as caught:
@@ -176,7 +176,7 @@ def test_a_full_card_is_an_overload_and_the_server_lives(doubled: Running, gate:
     assert get(doubled, "/readyz")[0] == 200
 
 
-def test_with_a_lost_card_nothing_is_served(doubled: Running, gate: Gate) -> None:
+def test_with_a_lost_gpu_nothing_is_served(doubled: Running, gate: Gate) -> None:
     gate.failure = LOST
     request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=5)
     with pytest.raises(grpc.RpcError) as caught:
@@ -195,7 +195,7 @@ def failing(path: Path, config: ServeConfig, progress: Any) -> Index:
     raise LOST
 
 
-def test_a_card_lost_while_loading_is_no_fault_of_the_version(
+def test_a_gpu_lost_while_loading_is_no_fault_of_the_version(
     loop: Loop, folder: Path, kernel_cache: Path
 ) -> None:
     config = config_for(folder, kernel_cache=kernel_cache)
@@ -205,7 +205,7 @@ def test_a_card_lost_while_loading_is_no_fault_of_the_version(
     loop.run(server.stop())
 
 
-def test_a_card_lost_by_a_load_ends_a_server_that_serves(
+def test_a_gpu_lost_by_a_load_ends_a_server_that_serves(
     loop: Loop, folder: Path, kernel_cache: Path
 ) -> None:
     first = True
@@ -252,7 +252,7 @@ def keep_asking(client: DecoderClient) -> None:
 
 
 @pytest.mark.system
-def test_the_process_leaves_with_a_lost_card(folder: Path, kernel_cache: Path) -> None:
+def test_the_process_leaves_with_a_lost_gpu(folder: Path, kernel_cache: Path) -> None:
     command = [sys.executable, "-c", LOSING, str(folder), str(kernel_cache)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY

@@ -56,7 +56,7 @@ def test_overload_says_when_to_come_back() -> None:
     assert error_of(Overloaded("full", 0.05))[1].retry_after_ms == 50
 
 
-def test_a_card_without_memory_is_an_overload_and_a_lost_one_is_not() -> None:
+def test_a_gpu_without_memory_is_an_overload_and_a_lost_one_is_not() -> None:
     status = to_status(DeviceExhausted("cuda:1"))
     assert status.code is StatusCode.RESOURCE_EXHAUSTED
     assert dict(status.trailer)[PUSHBACK] == str(EXHAUSTED_RETRY_MS)

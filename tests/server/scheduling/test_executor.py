@@ -31,7 +31,7 @@ async def run(
     estimate_us: float,
     time_left_s: float | None = None,
     *,
-    on_card: bool = False,
+    on_gpu: bool = False,
 ) -> tuple[Any, int, int]:
     return await work.run(
         NO_POINT,
@@ -39,7 +39,7 @@ async def run(
         estimate_us=estimate_us,
         arrived_ns=perf_counter_ns(),
         time_left_s=time_left_s,
-        on_card=on_card,
+        on_gpu=on_gpu,
     )
 
 
@@ -49,9 +49,9 @@ def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Executor) -
     assert asyncio.run(run(work, threading.get_ident, LARGE))[0] != here
 
 
-def test_what_waits_for_a_card_never_stays_on_the_loop(work: Executor) -> None:
+def test_what_waits_for_a_gpu_never_stays_on_the_loop(work: Executor) -> None:
     here = threading.get_ident()
-    assert asyncio.run(run(work, threading.get_ident, SMALL, on_card=True))[0] != here
+    assert asyncio.run(run(work, threading.get_ident, SMALL, on_gpu=True))[0] != here
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
@@ -131,7 +131,7 @@ def test_closing_finishes_what_is_computing_and_cancels_what_waits() -> None:
     asyncio.run(scene())
 
 
-def test_a_request_is_told_how_long_a_card_worked_for_it() -> None:
+def test_a_request_is_told_how_long_a_gpu_worked_for_it() -> None:
     worked = threading.local()
 
     def compute() -> str:
@@ -145,12 +145,12 @@ def test_a_request_is_told_how_long_a_card_worked_for_it() -> None:
         device_ns=lambda: getattr(worked, "ns", 0),
     )
     for _ in range(2):
-        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, on_card=True))
+        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, on_gpu=True))
         assert (reply, device_ns) == ("found", 40)
     work.close()
 
 
-def test_a_lost_card_is_told_to_the_server_and_to_who_asked() -> None:
+def test_a_lost_gpu_is_told_to_the_server_and_to_who_asked() -> None:
     told: list[DeviceLost] = []
     work = Executor(threads=1, max_in_flight=9, max_queue_rows=9, lost=told.append)
     error = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")

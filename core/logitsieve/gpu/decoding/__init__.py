@@ -1,5 +1,5 @@
-"""A decoder's answers to tensors on a card, in tensors there."""
+"""A decoder's answers to tensors on a GPU, in tensors there."""
 
-from logitsieve.gpu.decoding.decoder import CardDecoder
+from logitsieve.gpu.decoding.decoder import GpuDecoder
 
-__all__ = ["CardDecoder"]
+__all__ = ["GpuDecoder"]

@@ -1,4 +1,4 @@
-"""One step of a beam search on a card, in the order of kernels/beams.best_pairs.
+"""One step of a beam search on a GPU, in the order of kernels/beams.best_pairs.
 
 A hypothesis whose row of hidden cannot be answered, or whose score is not finite, has no
 continuations.
@@ -17,8 +17,8 @@ from logitsieve.api.requests import Beams
 from logitsieve.decoding.beam import Step
 from logitsieve.decoding.logit_edits import LARGEST
 from logitsieve.decoding.normalizers import LogZ
-from logitsieve.gpu.heads import CardHead
-from logitsieve.gpu.heads.exact import CardExact
+from logitsieve.gpu.heads import GpuHead
+from logitsieve.gpu.heads.exact import GpuExact
 from logitsieve.index import Index
 
 
@@ -31,13 +31,13 @@ class _Pairs(NamedTuple):
     finished: Tensor  # [B, N]
 
 
-def beam_step(index: Index, head: CardHead, hidden: Tensor, beams: Beams, k: int) -> Step:
+def beam_step(index: Index, head: GpuHead, hidden: Tensor, beams: Beams, k: int) -> Step:
     """The best continuations of the hypotheses at the rows of hidden [B, D], by the exact log Z.
 
     The vectors of `beams` are tensors; `k` is how many tokens of a hypothesis may be among them.
     """
     top, finished = cast(Any, head.topk(hidden, k)), cast(Tensor, beams.finished)
-    exact = cast(CardExact, index.head("exact"))
+    exact = cast(GpuExact, index.head("exact"))
     logits, log_z = exact.logits64(hidden, top.ids), exact.log_z(hidden, 1.0)
     chosen = _chosen(beams, _pairs(beams, top.ids, logits - log_z.double()[:, None]))
     proven = ((top.exact & ~torch.isnan(log_z)) | finished).view(-1, beams.beams_in).all(1)

@@ -1,6 +1,6 @@
-"""LocalDecoder's methods for tensors on its index's card: nothing is waited for.
+"""LocalDecoder's methods for tensors on its index's GPU: nothing is waited for.
 
-What a card cannot do goes by the host, which waits for it, and is answered in tensors all the same.
+What a GPU cannot do goes by the host, which waits for it, and is answered in tensors all the same.
 
 A row that cannot be answered, being not finite or too large, has ids of -1, other numbers of NaN,
 and `exact` False.
@@ -39,13 +39,13 @@ from logitsieve.gpu.decoding.requests import (
     there,
 )
 from logitsieve.gpu.decoding.sample import draws_there, logits_of, narrowed, sample
-from logitsieve.gpu.heads import CardHead
+from logitsieve.gpu.heads import GpuHead
 
 if TYPE_CHECKING:
     from logitsieve.decoding.decoder import LocalDecoder
 
 
-class CardDecoder:
+class GpuDecoder:
     """Answers hidden [B, D], a tensor that `rows_of` returned."""
 
     def __init__(self, host: LocalDecoder) -> None:
@@ -98,7 +98,7 @@ class CardDecoder:
         """Draws for each row; `seeds` None: those of `how`."""
         started = perf_counter_ns()
         point = self._host.point_at(target, len(hidden), 1)
-        head = cast(CardHead, point.answering)
+        head = cast(GpuHead, point.answering)
         bits = there(how.seeds.view(np.int64), hidden.device) if seeds is None else seeds
         how = narrowed(how, self._index.vocab_size)
         how = how._replace(seeds=cast(Any, seeds_there(bits, hidden)))
@@ -126,13 +126,13 @@ class CardDecoder:
             keywords: Any = {**target, **asked}
             reply = self._host.beam_step(here(hidden), constraints=constraints, **keywords)
             return in_tensors(reply, hidden.device)
-        ready, head = beams_there(beams, given, hidden), cast(CardHead, point.answering)
+        ready, head = beams_there(beams, given, hidden), cast(GpuHead, point.answering)
         step = beam_step(self._index, head, hidden, ready, k)
         found = step.exact, step.scanned, step.fallback, STEPPING, step.log_z
         return BeamStepReply(*step[:5], point.answer(started, *found))
 
     def warm(self) -> None:
         """Compile what arrays have no need of."""
-        device = cast(CardHead, self._index.head("exact")).device
+        device = cast(GpuHead, self._index.head("exact")).device
         zeros = torch.zeros((1, self._index.dim), device=device)
         self._host.sample(zeros, top_k=1)

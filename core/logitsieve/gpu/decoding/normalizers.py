@@ -1,4 +1,4 @@
-"""log Z of rows of hidden on a card: the normalizers that need nobody on the host.
+"""log Z of rows of hidden on a GPU: the normalizers that need nobody on the host.
 
 Shape letters: B batch rows.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.decoding.normalizers import LogZ
-from logitsieve.gpu.heads.exact import CardExact
+from logitsieve.gpu.heads.exact import GpuExact
 from logitsieve.index import Index
 
 
@@ -46,7 +46,7 @@ def of_interval(found: Tensor) -> Known:
 
 def over_vocabulary(index: Index, hidden: Tensor, scale: float) -> LogZ:
     """The number itself."""
-    return log_z(cast(CardExact, index.head("exact")).log_z(hidden, scale))
+    return log_z(cast(GpuExact, index.head("exact")).log_z(hidden, scale))
 
 
 def with_proof(index: Index, hidden: Tensor, scale: float) -> LogZ:
@@ -66,7 +66,7 @@ DRAWN: Mapping[str, Callable[[Tensor], Known]] = {"exact": of_number, "certified
 
 
 def normalizes_there(index: Index, normalizer: str) -> bool:
-    """Whether the card finds it, or none is asked for; what the index has no head for it does not.
+    """Whether the GPU finds it, or none is asked for; what the index has no head for it does not.
 
     The host refuses that by name.
     """

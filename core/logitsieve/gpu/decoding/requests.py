@@ -1,6 +1,6 @@
-"""What goes with hidden, as tensors on its card; and the way by the host and back.
+"""What goes with hidden, as tensors on its GPU; and the way by the host and back.
 
-Values of tensors on a card are not looked at: that would wait for it.
+Values of tensors on a GPU are not looked at: that would wait for it.
 
 Shape letters: B batch rows, T targets.
 """
@@ -24,13 +24,13 @@ KINDS = {"scores": "a number", "lengths": "a whole number", "finished": "a bool"
 
 
 def there(array: np.ndarray, device: torch.device) -> Tensor:
-    """A copy on a card; what was asked of the card before is not waited for."""
+    """A copy on a GPU; what was asked of the GPU before is not waited for."""
     own = np.array(array)  # which may be read-only
     return torch.from_numpy(own).to(device, non_blocking=True)
 
 
 def here(value: Any) -> Any:
-    """A tensor's values in an array, for which its card is waited for; anything else as it is."""
+    """A tensor's values in an array, for which its GPU is waited for; anything else as it is."""
     if not isinstance(value, Tensor):
         return value
     value = value.detach()
@@ -38,7 +38,7 @@ def here(value: Any) -> Any:
 
 
 def in_tensors(reply: Reply, device: torch.device) -> Reply:
-    """A reply whose arrays, the answer's too, are on a card."""
+    """A reply whose arrays, the answer's too, are on a GPU."""
     found: dict[str, Any] = {
         name: there(value, device) if isinstance(value, np.ndarray) else value
         for name, value in reply._asdict().items()

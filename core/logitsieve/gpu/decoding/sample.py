@@ -1,4 +1,4 @@
-"""Draws on a card: the ids that the host draws, by the same seeds.
+"""Draws on a GPU: the ids that the host draws, by the same seeds.
 
 Shape letters: B batch rows, N draws, K ids of a list.
 """
@@ -20,14 +20,14 @@ from logitsieve.gpu.decoding.normalizers import (
     normalizes_there,
 )
 from logitsieve.gpu.decoding.requests import there
-from logitsieve.gpu.heads import CardHead
-from logitsieve.gpu.heads.exact import CardExact
+from logitsieve.gpu.heads import GpuHead
+from logitsieve.gpu.heads.exact import GpuExact
 from logitsieve.gpu.plans.nucleus import ListDraws
 from logitsieve.index import Index
 
 
-def draws_there(index: Index, head: CardHead, how: Sampling, normalizer: str) -> bool:
-    """Whether the card can draw so: from a list that it finds, or from all by a head that can."""
+def draws_there(index: Index, head: GpuHead, how: Sampling, normalizer: str) -> bool:
+    """Whether the GPU can draw so: from a list that it finds, or from all by a head that can."""
     if how.top_k > 0:
         return head.fits(how.top_k)
     filtered = how.top_p < 1.0 or how.min_p > 0.0
@@ -39,7 +39,7 @@ def narrowed(how: Sampling, vocab_size: int) -> Sampling:
     return how._replace(top_k=min(how.top_k, vocab_size) if how.temperature else 1)
 
 
-def sample(index: Index, head: CardHead, hidden: Tensor, how: Sampling, normalizer: str) -> Draws:
+def sample(index: Index, head: GpuHead, hidden: Tensor, how: Sampling, normalizer: str) -> Draws:
     """Draws for each row of hidden [B, D], where `draws_there`; `how.seeds` are a tensor."""
     if how.top_k > 0:
         return _from_lists(index, head, hidden, how)
@@ -48,10 +48,10 @@ def sample(index: Index, head: CardHead, hidden: Tensor, how: Sampling, normaliz
 
 def logits_of(index: Index, hidden: Tensor, ids: Tensor) -> Tensor:
     """[B, M] float64 of ids [B, M], NaN where a row cannot be answered."""
-    return cast(CardExact, index.head("exact")).logits64(hidden, ids)
+    return cast(GpuExact, index.head("exact")).logits64(hidden, ids)
 
 
-def _from_lists(index: Index, head: CardHead, hidden: Tensor, how: Sampling) -> Draws:
+def _from_lists(index: Index, head: GpuHead, hidden: Tensor, how: Sampling) -> Draws:
     top = head.topk(hidden, how.top_k)
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     step = np.array([how.step], np.uint64).view(np.int64)
@@ -67,9 +67,7 @@ def _from_lists(index: Index, head: CardHead, hidden: Tensor, how: Sampling) -> 
     return Draws(*found, *more)
 
 
-def _from_all(
-    index: Index, head: CardHead, hidden: Tensor, how: Sampling, normalizer: str
-) -> Draws:
+def _from_all(index: Index, head: GpuHead, hidden: Tensor, how: Sampling, normalizer: str) -> Draws:
     scale, drawing = 1.0 / how.temperature, cast(Any, head)
     ids, own, scanned = drawing.draw(hidden, how.samples, how.seeds, how.step, scale, None)
     found, value = DRAWN[head.name](own)

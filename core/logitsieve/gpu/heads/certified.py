@@ -1,4 +1,4 @@
-"""The certified head on a card: the k best, draws and log Z, each in a pass over the sketch.
+"""The certified head on a GPU: the k best, draws and log Z, each in a pass over the sketch.
 
 Shape letters: B rows of hidden, D hidden size, K answers, N draws.
 """
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from torch import Tensor
 
 from logitsieve.api.results import ArrayLike, Bounds
-from logitsieve.gpu.heads.draws import AnyDrawPlan, CardDraws, HostEdits, Noise
+from logitsieve.gpu.heads.draws import AnyDrawPlan, GpuDrawHead, HostEdits, Noise
 from logitsieve.gpu.plans import Plan
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
@@ -18,14 +18,14 @@ from logitsieve.gpu.plans.log_z import Edits
 from logitsieve.heads.certified import CertifiedHead
 
 
-class CardCertified(CardDraws):
+class GpuCertified(GpuDrawHead):
     """Bounds every row of W, and computes those whose bound leaves a doubt."""
 
     log_z_of_row: ClassVar[tuple[int, ...]] = (3,)
 
     def plan(self, hidden: Tensor, k: int) -> Plan:
         """One pass over the sketch."""
-        return CertifiedPlan(self._card.matrix, self._card.sketch, hidden, k)
+        return CertifiedPlan(self._gpu.matrix, self._gpu.sketch, hidden, k)
 
     def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
         """The bounds of the head on the host."""
@@ -42,10 +42,10 @@ class CardCertified(CardDraws):
         *,
         fine: bool = False,
     ) -> tuple[Any, Any, Any]:
-        """The ids that head `exact` draws, log Z [B, 3] and scanned [B]; else as CardDraws has it.
+        """The ids that head `exact` draws, log Z [B, 3] and scanned [B]; else as its base has it.
 
         log Z is an estimate and what it is proven to lie between: that of the fine codes, which
-        are all that a card reads, `fine` or not.
+        are all that a GPU reads, `fine` or not.
         """
         return super().draw(hidden, samples, seeds, step, scale, edits)
 
@@ -53,5 +53,5 @@ class CardCertified(CardDraws):
         self, hidden: Tensor, samples: int, noise: Noise, scale: Tensor, edits: Edits | None
     ) -> AnyDrawPlan:
         """One pass over the sketch."""
-        card = self._card
-        return CertifiedDrawPlan(card.matrix, card.sketch, hidden, samples, *noise, scale, edits)
+        gpu = self._gpu
+        return CertifiedDrawPlan(gpu.matrix, gpu.sketch, hidden, samples, *noise, scale, edits)

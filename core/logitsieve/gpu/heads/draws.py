@@ -1,4 +1,4 @@
-"""Draws from the whole softmax on a card, as arrays or tensors, of rows with edits or without.
+"""Draws from the whole softmax on a GPU, as arrays or tensors, of rows with edits or without.
 
 Shape letters: B rows of hidden, D hidden size, N draws.
 """
@@ -18,7 +18,7 @@ from logitsieve.api.results import Float32, Float64, Int32, Int64, UInt64
 from logitsieve.gpu.heads.head import (
     LARGEST_BUCKET,
     Asked,
-    CardHead,
+    GpuHead,
     refuse_unanswered,
     turns,
 )
@@ -46,7 +46,7 @@ def portions(samples: int) -> Iterator[tuple[int, int]]:
         yield first, min(most, samples - first)
 
 
-class CardDraws(CardHead):
+class GpuDrawHead(GpuHead):
     """A head whose draws a plan finds."""
 
     log_z_of_row: ClassVar[tuple[int, ...]] = ()  # its shape
@@ -68,7 +68,7 @@ class CardDraws(CardHead):
     ) -> tuple[Any, Any, Any]:
         """Draws from softmax(scale x logits), as the head on the host has them.
 
-        ids [B, N], log Z and scanned [B]. Tensors on the card (seeds int64) are answered in tensors
+        ids [B, N], log Z and scanned [B]. Tensors on the GPU (seeds int64) are answered in tensors
         there, if nothing is edited.
         """
         if isinstance(hidden, Tensor) and edits is None:
@@ -124,7 +124,7 @@ class CardDraws(CardHead):
         self, asked: Asked, hidden: Float32, part: slice, samples: int, edits: HostEdits
     ) -> tuple[np.ndarray, ...]:
         """As many edits as there happen to be: launched without a graph."""
-        device = self._card.device
+        device = self._gpu.device
         with self.launching():
             plan = self._plan(on(device, hidden), samples, Edits(*(on(device, e) for e in edits)))
             asked.fill(plan, part)

@@ -1,4 +1,4 @@
-"""The exact head on a card: the k best, log Z and draws, each in a pass over W.
+"""The exact head on a GPU: the k best, log Z and draws, each in a pass over W.
 
 Shape letters: B rows of hidden, D hidden size, K answers.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.gpu.heads.draws import AnyDrawPlan, CardDraws, Noise
+from logitsieve.gpu.heads.draws import AnyDrawPlan, GpuDrawHead, Noise
 from logitsieve.gpu.heads.head import Asked, refuse_unanswered
 from logitsieve.gpu.plans import Plan
 from logitsieve.gpu.plans.draws import DrawPlan
@@ -22,17 +22,17 @@ from logitsieve.gpu.plans.log_z import Edits, LogZPlan
 from logitsieve.gpu.plans.logits import LogitsPlan
 
 
-class CardExact(CardDraws):
+class GpuExact(GpuDrawHead):
     """Looks at every row of W."""
 
     def plan(self, hidden: Tensor, k: int) -> Plan:
         """One pass over W."""
-        return ExactPlan(self._card.matrix, hidden, k)
+        return ExactPlan(self._gpu.matrix, hidden, k)
 
     def log_z(self, hidden: Any, scale: float) -> Any:
         """[B] the logarithm of the sum of e^{scale x} over all logits of rows of hidden [B, D].
 
-        A tensor on the card is answered in one there, NaN for a row that `topk` would refuse.
+        A tensor on the GPU is answered in one there, NaN for a row that `topk` would refuse.
         """
         asked = Asked(("log Z",), self._log_z_plan, partial(_scale, scale=scale))
         if isinstance(hidden, Tensor):
@@ -50,7 +50,7 @@ class CardExact(CardDraws):
         return self.logits64(hidden, ids).float()
 
     def logits64(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the card.
+        """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the GPU.
 
         -inf for an id that is not in the vocabulary, NaN for a row that `topk` would refuse.
         Nothing is waited for. InvalidRequest names `hidden` or `ids`.
@@ -62,7 +62,7 @@ class CardExact(CardDraws):
         known = torch.where((ids >= 0) & (ids < self._vocab_size), ids, -1)
         known = known.to(hidden.device, torch.int32)
         with self.launching():
-            plan = LogitsPlan(self._card.matrix, hidden.float().contiguous(), known.contiguous())
+            plan = LogitsPlan(self._gpu.matrix, hidden.float().contiguous(), known.contiguous())
             plan.run()
         return plan.logits
 
@@ -70,11 +70,11 @@ class CardExact(CardDraws):
         self, hidden: Tensor, samples: int, noise: Noise, scale: Tensor, edits: Edits | None
     ) -> AnyDrawPlan:
         """One pass over W."""
-        return DrawPlan(self._card.matrix, hidden, samples, *noise, scale, edits)
+        return DrawPlan(self._gpu.matrix, hidden, samples, *noise, scale, edits)
 
     def _log_z_plan(self, hidden: Tensor) -> LogZPlan:
         scale = torch.ones(1, dtype=torch.float64, device=hidden.device)
-        return LogZPlan(self._card.matrix, hidden, scale)
+        return LogZPlan(self._gpu.matrix, hidden, scale)
 
 
 def _scale(plan: LogZPlan, part: slice, scale: float) -> None:

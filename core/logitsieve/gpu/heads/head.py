@@ -1,4 +1,4 @@
-"""What every head on a card shares: batches in buckets, arrays or tensors, in and out.
+"""What every head on a GPU shares: batches in buckets, arrays or tensors, in and out.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
@@ -23,7 +23,7 @@ from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, TopK
 from logitsieve.gpu.device import using
 from logitsieve.gpu.plans import Found, Plan, above, empty_found
 from logitsieve.gpu.plans.exact import fits
-from logitsieve.gpu.resident import Card
+from logitsieve.gpu.resident import GpuArrays
 from logitsieve.gpu.runner import Runner
 from logitsieve.heads._base.fallback_head import FallbackHead
 from logitsieve.heads._base.head import Head, checked_k, checked_knobs, ready_request, refuse_row
@@ -63,16 +63,16 @@ def refuse_unanswered(bad: Bool) -> None:
         refuse_row(int(bad.argmax()))
 
 
-class CardHead(ABC):
-    """The head `kind` whose answers a card finds. Immutable; any number of threads may call it."""
+class GpuHead(ABC):
+    """The head `kind` whose answers a GPU finds. Immutable; any number of threads may call it."""
 
     borrows: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, kind: type[Head], card: Card, knobs: Mapping[str, float]) -> None:
-        self._kind, self._card = kind, card
+    def __init__(self, kind: type[Head], gpu: GpuArrays, knobs: Mapping[str, float]) -> None:
+        self._kind, self._gpu = kind, gpu
         self.name, self.knob_table, self.proves = kind.name, kind.knob_table, kind.proves
         self.part: PartSpec | None = kind.part
-        self._arrays = card.parts[kind.part.name] if kind.part else {}
+        self._arrays = gpu.parts[kind.part.name] if kind.part else {}
         self._local = local()
         self.knobs = self._held(checked_knobs(self.knob_table, {}, knobs))
 
@@ -83,7 +83,7 @@ class CardHead(ABC):
     def _held(self, knobs: Mapping[str, float]) -> Mapping[str, float]:
         """The knobs within what the arrays have."""
         if issubclass(self._kind, FallbackHead):
-            return self._kind.held(knobs, self._arrays, self._card.softmax)
+            return self._kind.held(knobs, self._arrays, self._gpu.softmax)
         return dict(knobs)
 
     def fits(self, k: int) -> bool:
@@ -104,10 +104,10 @@ class CardHead(ABC):
     def topk(self, hidden: ArrayLike, k: int, *, check: bool = False) -> TopK:
         """The k best tokens of each row of `hidden` [B, D] or [D].
 
-        A tensor on the card is answered in tensors there, and nothing is waited for: a row that
+        A tensor on the GPU is answered in tensors there, and nothing is waited for: a row that
         is not finite, or too large, has ids of -1, logits of NaN and exact False, or raises with
         `check`, which does wait. Anything else is answered in arrays, and raises InvalidRequest for
-        such a row. More answers than a card's kernels find (64, or so many that the vocabulary has
+        such a row. More answers than a GPU's kernels find (64, or so many that the vocabulary has
         no 16 ids for each two) come from the host.
         """
         if (there := self.rows_there(hidden)) is not None:
@@ -126,7 +126,7 @@ class CardHead(ABC):
         return TopK(*found)
 
     def rows_there(self, hidden: ArrayLike) -> Tensor | None:
-        """[B, D] of a tensor on the card, and None for anything else.
+        """[B, D] of a tensor on the GPU, and None for anything else.
 
         InvalidRequest names what is wrong with it.
         """
@@ -136,13 +136,13 @@ class CardHead(ABC):
 
     @property
     def device(self) -> torch.device:
-        """The card."""
-        return self._card.device
+        """The GPU."""
+        return self._gpu.device
 
     @contextmanager
     def launching(self) -> Iterator[None]:
-        """What kernels for this head's card are launched within; raises as `using` does."""
-        with using(self.device), self._card.turn:
+        """What kernels for this head's GPU are launched within; raises as `using` does."""
+        with using(self.device), self._gpu.turn:
             yield
 
     def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
@@ -157,7 +157,7 @@ class CardHead(ABC):
         return TopK(found.ids, found.logits, found.exact.bool(), found.scanned)  # type: ignore[arg-type]
 
     def _from_host(self, hidden: Tensor, k: int) -> Found:
-        """The host's answers; rows that it would refuse are as the card has them."""
+        """The host's answers; rows that it would refuse are as the GPU has them."""
         rows = hidden.float().cpu()
         good = torch.isfinite(rows).all(1) & (rows.double().norm(dim=1) < 1e30)
         found = empty_found(len(rows), k, torch.device("cpu"))
@@ -176,12 +176,12 @@ class CardHead(ABC):
     @cached_property
     def plain(self) -> Head:
         """The same head on the host, over the same arrays; made when first asked for."""
-        return self._card.plain(self.name, self.knobs)
+        return self._gpu.plain(self.name, self.knobs)
 
     def warm(self) -> None:
         """Compile and capture what batches up to the largest bucket need, for the usual ks."""
         buckets = [1 << power for power in range(LARGEST_BUCKET.bit_length())]
-        for rows in buckets if self._card.graphs else [1]:
+        for rows in buckets if self._gpu.graphs else [1]:
             for k in WARM_K:
                 if self.fits(k):
                     self._runner(Asked(("topk", k), partial(self.plan, k=k)), rows)
@@ -195,7 +195,7 @@ class CardHead(ABC):
                 mine[part] = theirs
 
     def _find_tensors(self, asked: Asked, hidden: Tensor, found: Sequence[Tensor]) -> None:
-        """The same on the card; nothing is waited for."""
+        """The same on the GPU; nothing is waited for."""
         for part in turns(len(hidden), asked.most):
             runner = self._runner(asked, part.stop - part.start)
             own = [each[part] for each in found]
@@ -207,7 +207,7 @@ class CardHead(ABC):
             "runners", OrderedDict()
         )
         key = (*asked.name, above(rows))
-        runner = runners.pop(key, None) or Runner(self._card, asked.plan, above(rows))
+        runner = runners.pop(key, None) or Runner(self._gpu, asked.plan, above(rows))
         runners[key] = runner
         if len(runners) > RUNNERS_KEPT:
             runners.popitem(last=False)
@@ -225,8 +225,8 @@ class CardHead(ABC):
 
     @property
     def _dim(self) -> int:
-        return self._card.matrix.dim
+        return self._gpu.matrix.dim
 
     @property
     def _vocab_size(self) -> int:
-        return self._card.matrix.rows
+        return self._gpu.matrix.rows

@@ -1,6 +1,6 @@
 """What a context is to the sketch: its fifteen-bit codes in two planes of bytes, and its factors.
 
-sketch/sketch.py's `describe` with the rounding of this card; docs/certified.md has the terms.
+sketch/sketch.py's `describe` with the rounding of this GPU; docs/certified.md has the terms.
 
 Shape letters: B rows of hidden, D hidden size, M coordinates coded, T bytes of a row of codes.
 """

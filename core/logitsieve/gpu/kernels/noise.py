@@ -1,4 +1,4 @@
-"""The noise of ids on a card: the same counters, bits and numbers as sampling/philox.py has.
+"""The noise of ids on a GPU: the same counters, bits and numbers as sampling/philox.py has.
 
 Words 0 and 1 of the four are the bits of the even id of a pair, words 2 and 3 those of the odd one,
 the lower word first. To choose by there is Gumbel noise in float32. Near u = 1 that needs 1 - u,

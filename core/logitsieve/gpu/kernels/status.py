@@ -1,4 +1,4 @@
-"""What has become of a row of hidden, noted on the card so that the host need not ask."""
+"""What has become of a row of hidden, noted on the GPU so that the host need not ask."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def fits(vocab_size: int, k: int) -> bool:
 
 
 def tile_of(rows: int, weight: Tensor) -> tuple[int, int]:
-    """Ids and dimensions of W that a program holds at once, within the 99 KiB of every card."""
+    """Ids and dimensions of W that a program holds at once, within the 99 KiB of every GPU."""
     return (64, 128) if rows == 1 else (128, 128 // weight.itemsize)
 
 

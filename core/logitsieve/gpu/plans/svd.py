@@ -47,7 +47,7 @@ def chunk_of(vocab_size: int, candidates: int) -> int:
 
 
 def fits(vocab_size: int, candidates: int) -> bool:
-    """Whether so many candidates can be chosen on a card."""
+    """Whether so many candidates can be chosen on a GPU."""
     return chunk_of(vocab_size, candidates) <= 2 * LONGEST
 
 

@@ -1,4 +1,4 @@
-"""The cards that models answer on: looked for before anything loads, and watched afterwards."""
+"""The GPUs that models answer on: looked for before anything loads, and watched afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.gpu.open import card, card_memory
+from logitsieve.gpu.open import gpu_device, gpu_memory
 from logitsieve.heads import Head
 from logitsieve.server.config import ServeConfig
 
@@ -22,20 +22,20 @@ MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 
 
 class Devices(Collector):
-    """The cards that a configuration names; their memory, for Prometheus."""
+    """The GPUs that a configuration names; their memory, for Prometheus."""
 
     def __init__(
-        self, config: ServeConfig, registry: CollectorRegistry, memory_of: MemoryOf = card_memory
+        self, config: ServeConfig, registry: CollectorRegistry, memory_of: MemoryOf = gpu_memory
     ) -> None:
         self._config, self._memory_of = config, memory_of
         named = [config.device, *config.own_devices.values()]
-        self.cards = sorted({name for name in named if name != "cpu"})
+        self.gpus = sorted({name for name in named if name != "cpu"})
         registry.register(self)
 
     def check(self, models: Collection[str]) -> None:
-        """InvalidRequest names a card that is not there, or a model that is not among `models`."""
+        """InvalidRequest names a GPU that is not there, or a model that is not among `models`."""
         if self._config.device != "cpu":
-            card(self._config.device)
+            gpu_device(self._config.device)
         for model, device in self._config.own_devices.items():
             got = f"{model}={device}"
             if model not in models:
@@ -43,20 +43,20 @@ class Devices(Collector):
                 raise InvalidRequest("model_devices", got, f"one of the models: {known}")
             try:
                 if device != "cpu":
-                    card(device)
+                    gpu_device(device)
             except InvalidRequest as error:
                 raise InvalidRequest("model_devices", got, error.allowed) from error
 
     def collect(self) -> Iterator[Metric]:
-        """The series of every card that tells."""
+        """The series of every GPU that tells."""
         used = GaugeMetricFamily(
-            "logitsieve_device_memory_used_bytes", "Memory of a card in use", labels=("device",)
+            "logitsieve_device_memory_used_bytes", "Memory of a GPU in use", labels=("device",)
         )
         total = GaugeMetricFamily(
-            "logitsieve_device_memory_bytes", "Memory of a card", labels=("device",)
+            "logitsieve_device_memory_bytes", "Memory of a GPU", labels=("device",)
         )
-        # By their own names: "cuda" and "cuda:0" are one card.
-        for device, memory in dict(map(self._memory_of, self.cards)).items():
+        # By their own names: "cuda" and "cuda:0" are one GPU.
+        for device, memory in dict(map(self._memory_of, self.gpus)).items():
             if memory is not None:
                 used.add_metric((device,), memory.used)
                 total.add_metric((device,), memory.total)

@@ -77,7 +77,7 @@ class Repository:
         self.changed: Callable[[], object] = lambda: None
         # Called with what is warm, before it answers, by the thread that loads it.
         self.prepare: Callable[[LocalDecoder], object] = lambda decoder: None
-        # Called with what a load made known of a card, by the thread that loads.
+        # Called with what a load made known of a GPU, by the thread that loads.
         self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
@@ -97,7 +97,7 @@ class Repository:
     def load(self, name: str, number: int, progress: Progress) -> Version:
         """Open and warm one version at the start; one that fails is kept with its error.
 
-        DeviceLost where its card has failed: no other version will do better there.
+        DeviceLost where its GPU has failed: no other version will do better there.
         """
         try:
             served = self._opened(name, number, progress)

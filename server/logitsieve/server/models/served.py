@@ -42,7 +42,7 @@ class Served:
 
     def __init__(self, decoder: LocalDecoder) -> None:
         self.decoder = decoder
-        self.on_card = decoder.index.device != "cpu"
+        self.on_gpu = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
         self.guard = DriftGuard()
         self._lock = Lock()  # points are measured in another thread than they are judged in

@@ -1,4 +1,4 @@
-"""Measuring operating points again where an index was calibrated on another processor or card.
+"""Measuring operating points again where an index was calibrated on another processor or GPU.
 
 In the background, one point at a time, on a small share of one core: no request waits for it.
 Until it is done AUTO goes by the times of the other machine. The index is not written to.

@@ -73,7 +73,7 @@ class DecoderService:
                 + priced.us_beside(asked.logits, asked.draws),
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,
-                on_card=served.on_card,
+                on_gpu=served.on_gpu,
             )
             call.answer = reply.answer
             if asked.independent is not None and isinstance(reply, TopKReply):

@@ -40,7 +40,7 @@ PUSHBACK = "grpc-retry-pushback-ms"
 # A trailer over 8 KiB makes gRPC replace the whole status; the message stands in it twice.
 MAX_TEXT = 500
 
-# A card has memory again when what uses it now is done: a few of the largest batches.
+# A GPU has memory again when what uses it now is done: a few of the largest batches.
 EXHAUSTED_RETRY_MS = 100
 
 CODES: dict[type[LogitsieveError], StatusCode] = {

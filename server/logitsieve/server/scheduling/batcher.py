@@ -26,8 +26,8 @@ from logitsieve.server.rpc.replies import Reply
 BATCH_ROWS = 64
 BATCH_US = 2000.0
 
-# What a card answers at once costs it little more than one row does: whatever is estimated, a batch
-# for a card is as large as its largest bucket.
+# What a GPU answers at once costs it little more than one row does: whatever is estimated, a batch
+# for a GPU is as large as its largest bucket.
 BUCKET_ROWS = 256
 
 # The least that a refused client is told to wait: long enough for a queue of ordinary batches to
@@ -46,11 +46,11 @@ FRESH = 0.2
 
 
 class Computed(NamedTuple):
-    """A reply, how long its request waited, and how long a card worked for it."""
+    """A reply, how long its request waited, and how long a GPU worked for it."""
 
     reply: Reply
     queue_ns: int
-    device_ns: int  # that of the batches that the request shared; 0 without a card
+    device_ns: int  # that of the batches that the request shared; 0 without a GPU
 
 
 class Waiting:
@@ -63,7 +63,7 @@ class Waiting:
         "device_ns",
         "future",
         "key",
-        "on_card",
+        "on_gpu",
         "parts",
         "point",
         "queue_ns",
@@ -80,9 +80,9 @@ class Waiting:
         arrived_ns: int,
         deadline: float | None,
         future: asyncio.Future[Computed],
-        on_card: bool = False,
+        on_gpu: bool = False,
     ) -> None:
-        self.point, self.asked, self.on_card = point, asked, on_card
+        self.point, self.asked, self.on_gpu = point, asked, on_gpu
         self.us_per_row = estimate_us / asked.rows
         self.arrived_ns, self.deadline, self.future = arrived_ns, deadline, future
         hidden = asked.independent
@@ -103,7 +103,7 @@ class Waiting:
         """Most rows of a batch of such rows."""
         if self.key is None:
             return self.asked.rows
-        if self.on_card:
+        if self.on_gpu:
             return BUCKET_ROWS
         return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
 

@@ -28,16 +28,16 @@ def ignore(told: object) -> None:
     """What nobody wants to know."""
 
 
-def no_card() -> int:
-    """The nanoseconds that a thread has used of no card."""
+def no_gpu() -> int:
+    """The nanoseconds that a thread has used of no GPU."""
     return 0
 
 
 class Executor:
     """Runs computations for event loops: at most `max_in_flight` wait or run on the pool.
 
-    `counted` is told the rows of each batch of the pool, and `lost` of a card that has failed, on
-    the event loop. `device_ns` is how long cards have worked for the calling thread so far.
+    `counted` is told the rows of each batch of the pool, and `lost` of a GPU that has failed, on
+    the event loop. `device_ns` is how long GPUs have worked for the calling thread so far.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Executor:
         batch_delay_us: int = 0,
         counted: Callable[[int], None] = ignore,
         lost: Callable[[DeviceLost], None] = ignore,
-        device_ns: Callable[[], int] = no_card,
+        device_ns: Callable[[], int] = no_gpu,
     ) -> None:
         self._threads, self._counted, self._lost = threads, counted, lost
         self._device_ns = device_ns
@@ -87,15 +87,15 @@ class Executor:
         estimate_us: float,
         arrived_ns: int,
         time_left_s: float | None,
-        on_card: bool = False,
+        on_gpu: bool = False,
     ) -> Computed:
         """What `asked.compute(point)` returns; it was in the queue from `arrived_ns` to its start.
 
-        What waits for a card is never done on the loop, `on_card` says. DeadlineExceeded if no time
+        What waits for a GPU is never done on the loop, `on_gpu` says. DeadlineExceeded if no time
         is left at the start, Overloaded if too much is in flight or the queue takes too much of the
         time that is left. Cancelled while it waits, it is never computed.
         """
-        small = estimate_us < INLINE_US and not on_card
+        small = estimate_us < INLINE_US and not on_gpu
         if small and self._batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
@@ -103,7 +103,7 @@ class Executor:
             return Computed(asked.compute(point), queue_ns, 0)
         deadline = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
-        waiting = Waiting(point, asked, estimate_us, arrived_ns, deadline, future, on_card)
+        waiting = Waiting(point, asked, estimate_us, arrived_ns, deadline, future, on_gpu)
         self._batcher.put(waiting)
         try:
             return cast("Computed", await future)
