@@ -1,0 +1,34 @@
+"""A KServe v2 client: any tool that speaks to Triton can ask a logitsieve server.
+
+pip install '.[server,kserve]'
+logitsieve serve --models models
+python examples/kserve_infer.py localhost:50051 lm
+"""
+
+import sys
+
+import numpy as np
+import tritonclient.grpc as triton
+
+
+def main(address: str, model: str) -> None:
+    """Ask for the five best ids of four contexts."""
+    client = triton.InferenceServerClient(address)
+    [hidden_input] = [
+        entry for entry in client.get_model_metadata(model).inputs if entry.name == "hidden"
+    ]
+    dim = int(hidden_input.shape[-1])
+    hidden = np.random.default_rng(0).standard_normal((4, dim)).astype(np.float32)
+
+    rows = triton.InferInput("hidden", hidden.shape, "FP32")
+    rows.set_data_from_numpy(hidden)
+    k = triton.InferInput("k", [1], "INT32")
+    k.set_data_from_numpy(np.array([5], np.int32))
+    result = client.infer(model, [rows, k], parameters={"head": "certified"})
+    print(result.as_numpy("ids"))
+    print("proven", result.as_numpy("exact").tolist())
+    client.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,122 @@
+"""Every script of examples/ runs, with the arguments that its first lines name."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import Softmax
+from logitsieve.index import HeadEntry, write_index
+from logitsieve.index_builder import BuildConfig
+from tests.server.running import Loop, Running, config_for, running
+from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LIGHT = BuildConfig(clusters_tried=(8,), rounds=1, steps=5, kmeans_iterations=3)
+TESTED = {
+    "arrays_to_index",
+    "beam_search",
+    "huggingface_generate",
+    "kserve_infer",
+    "server_and_clients",
+}
+
+
+def main_of(name: str) -> Callable[..., Any]:
+    """The `main` of an example."""
+    main: Callable[..., Any] = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
+    return main
+
+
+def write_model(folder: Path, softmax: Softmax) -> Path:
+    """An index of the heads that the examples name."""
+    return write_index(
+        folder,
+        softmax=softmax,
+        parts={"sketch": certified_arrays(softmax), "screen": screen_arrays(softmax)},
+        heads={
+            "exact": HeadEntry(),
+            "screen": HeadEntry("screen", {"probes": 1}),
+            "certified": HeadEntry("sketch"),
+        },
+        default_head="screen",
+    )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder / "lm" / "1", make_softmax())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    loop = Loop()
+    cache = tmp_path_factory.mktemp("kernels")
+    with running(loop, config_for(models, kernel_cache=cache)) as run:
+        yield run
+    loop.close()
+
+
+def test_every_example_is_tested_and_listed() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == TESTED
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert all(f"({name}.py)" in listed for name in TESTED)
+
+
+def test_arrays_to_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    softmax = make_softmax()
+    arrays = tmp_path / "softmax.npz"
+    np.savez(arrays, W=softmax.weight, b=softmax.bias, contexts=np.float32(make_hidden(600)))
+    main_of("arrays_to_index")(arrays, tmp_path / "lm" / "1", LIGHT)
+    assert "certified  same ids 1.000  proven 1.000" in capsys.readouterr().out
+
+
+def test_beam_search(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("beam_search")(str(models / "lm" / "1"))
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_server_and_clients(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(main_of("server_and_clients")(models, "lm"))
+    lines = dict(line.split("[", 1) for line in capsys.readouterr().out.splitlines())
+    answered = {name.strip(): ids.partition("]")[0] for name, ids in lines.items()}
+    assert answered["one call"] == answered["stream"] == answered["asyncio"]
+
+
+def test_kserve_infer(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("kserve_infer")(server.address, "lm")
+    assert "proven [True, True, True, True]" in capsys.readouterr().out
+
+
+def test_huggingface_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.client import tiny_models
+
+    model = tiny_models.gpt2()
+    write_tokenizer(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    weight = model.lm_head.weight.detach().numpy().copy()
+    softmax = Softmax(weight, np.zeros(len(weight), np.float32))
+    write_model(tmp_path / "lm" / "1", softmax)
+    main_of("huggingface_generate")(str(tmp_path / "model"), str(tmp_path / "lm" / "1"), "w5 w6 w7")
+    assert "the same ids" in capsys.readouterr().out
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Words w0, w1, ... of the tiny models."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from tests.client.tiny_models import VOCABULARY
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=words)  # type: ignore[no-untyped-call]
+    fast.save_pretrained(str(folder))
