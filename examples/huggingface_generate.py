@@ -1,8 +1,8 @@
 """A Hugging Face model whose output layer is an index.
 
-    logitsieve capture --huggingface ./model --text corpus.txt.gz --out captured
-    logitsieve build --weight captured/weight.npy --contexts captured --out models/lm/1
-    python examples/huggingface_generate.py ./model models/lm/1 "Once upon a time"
+logitsieve capture --huggingface ./model --text corpus.txt.gz --out captured
+logitsieve build --weight captured/weight.npy --contexts captured --out models/lm/1
+python examples/huggingface_generate.py ./model models/lm/1 "Once upon a time"
 """
 
 import sys
