@@ -34,7 +34,7 @@ wheel: .venv/demo     ## dist/logitsieve-<version>-py3-none-any.whl
 check: .venv/dev      ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(WORKERS)
 
 unit: .venv/dev       ## fast tests
 	$(PYTEST) -m 'not system and not gpu and not exhaustive'
