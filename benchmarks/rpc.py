@@ -29,10 +29,10 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.rpc_steps import percentiles, show_steps, steps
-from logitsieve.client.requests import to_tensor
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.arrays import load_array
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 
@@ -119,7 +119,7 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
 
 def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> dict[str, Any]:
     """p50 and p99 of both servers in microseconds, and the ratios of alternating runs."""
-    requests = [pb.TopKRequest(hidden=to_tensor(row[None]), k=K) for row in contexts]
+    requests = [pb.TopKRequest(hidden=put(pb.Tensor(), row[None]), k=K) for row in contexts]
     for request in requests:
         request.target.normalizer = normalizer
     with our_server(index) as address:

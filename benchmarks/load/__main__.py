@@ -34,9 +34,9 @@ from benchmarks.load.servers import echo_server, load, our_server
 from benchmarks.load.tables import markdown
 from benchmarks.machine import describe
 from benchmarks.rpc import DATA, K, build_index, stub_of
-from logitsieve.client.requests import to_tensor
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder.arrays import load_array
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 
 OUT = raw.RESULTS / "load.json.gz"
@@ -158,7 +158,7 @@ def server(index: Index, cpus: list[int], **options: Any) -> Any:
 def echo(address: str, plan: Plan, rows: int, cpus: list[int]) -> Iterator[str]:
     """Of the reply that the server at `address` gives to so many rows."""
     hidden = np.load(plan.contexts, mmap_mode="r")[:rows]
-    reply = stub_of(address).TopK(pb.TopKRequest(hidden=to_tensor(hidden), k=plan.k))
+    reply = stub_of(address).TopK(pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k))
     with echo_server(reply, cpus) as other:
         yield other
 

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from logitsieve.client.requests import to_tensor
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
 
@@ -142,7 +142,7 @@ def _requests(plan: Plan) -> list[pb.TopKRequest]:
     requests = []
     for start in starts:
         hidden = np.asarray(contexts[start : start + plan.rows], np.float32)
-        request = pb.TopKRequest(hidden=to_tensor(hidden), k=plan.k)
+        request = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k)
         if plan.head:
             request.target.head.name = plan.head
         if plan.alone:

@@ -11,7 +11,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, Unavailable
 from logitsieve.client import AsyncDecoderClient, DecoderClient
-from logitsieve.client.channel import to_target
+from logitsieve.client.connection import to_target
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server import create_server

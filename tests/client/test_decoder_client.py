@@ -11,8 +11,8 @@ import pytest
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
-from logitsieve.client.requests import to_tensor
 from logitsieve.utils.hidden import as_hidden, as_wire
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 
 
@@ -57,7 +57,7 @@ def test_importing_it_loads_only_the_base() -> None:
 def test_half_sized_values_stay_half_sized(dtype: Any, code: int, size: int) -> None:
     hidden = np.arange(6).reshape(2, 3).astype(dtype)
     for form in (hidden, np.asfortranarray(hidden)):
-        tensor = to_tensor(as_wire(form))
+        tensor = put(pb.Tensor(), as_wire(form))
         assert (tensor.dtype, tensor.rows, tensor.cols) == (code, 2, 3)
         assert len(tensor.data) == 6 * size
         np.testing.assert_array_equal(as_hidden(as_wire(form)), as_hidden(form))

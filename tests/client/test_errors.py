@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,11 +25,12 @@ from logitsieve.api.errors import (
     RequestTooLarge,
     Unavailable,
 )
-from logitsieve.client import DecoderClient
-from logitsieve.client.errors import EXCEPTIONS
+from logitsieve.client import AdminClient, DecoderClient, Tls
+from logitsieve.client.errors import EXCEPTIONS, of_message
 from logitsieve.server.rpc.status import CODES
 from logitsieve.server.rpc.status import to_status as status_of
 from logitsieve.v1 import decoder_pb2 as pb
+from tests.server.certificates import authority, signed_by
 
 ANSWER = pb.Model(name="demo", version="7").SerializeToString()
 
@@ -160,3 +164,55 @@ def test_pushback_beyond_the_timeout_ends_at_the_timeout() -> None:
 def test_nobody_listens() -> None:
     with DecoderClient("127.0.0.1:1", timeout_s=60) as client, pytest.raises(Unavailable):
         client.models()
+
+
+def hint(port: int, tls: Tls | None = None, kind: Any = DecoderClient) -> str:
+    """The text of what a call to this port raises."""
+    with kind(f"127.0.0.1:{port}", timeout_s=60, tls=tls) as client:
+        call = client.models if kind is DecoderClient else partial(client.load, "demo", 1)
+        with pytest.raises(LogitsieveError) as caught:
+            call()
+    assert isinstance(caught.value.__cause__, grpc.RpcError)
+    return str(caught.value)
+
+
+def test_an_error_without_a_server_says_what_to_do(tmp_path: Path) -> None:
+    issuer = authority()
+    pair, ca = signed_by(issuer), tmp_path / "ca.crt"
+    ca.write_bytes(issuer.cert_pem)
+    keys = [(pair.key_pem, pair.cert_pem)]
+    server = grpc.server(ThreadPoolExecutor(1))
+    plain = server.add_insecure_port("127.0.0.1:0")
+    credentials = grpc.ssl_server_credentials(keys)
+    secure = server.add_secure_port("127.0.0.1:0", credentials)
+    credentials = grpc.ssl_server_credentials(keys, issuer.cert_pem, True)
+    mutual = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    trusting = Tls(ca=ca)
+    try:
+        assert hint(1) == "nothing answers at 127.0.0.1:1: is `logitsieve serve` running there?"
+        assert hint(1, trusting) == hint(1)
+        assert "is that the admin port?" in hint(plain)
+        assert "is that the admin port?" in hint(secure, trusting)
+        assert "is that the public port?" in hint(plain, kind=AdminClient)
+        assert hint(plain, trusting).endswith("does not speak TLS: connect without it")
+        assert hint(secure).endswith("does it ask for TLS?")
+        assert hint(secure, Tls()).endswith("is its authority in `tls.ca`?")
+        assert hint(mutual, trusting).endswith("does it ask for a client's certificate?")
+    finally:
+        server.stop(None).wait()
+
+
+def test_an_http_port_says_so() -> None:
+    http = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    with http, ThreadPoolExecutor(1) as pool:
+        pool.submit(http.serve_forever)
+        try:
+            assert hint(http.server_port).endswith("is that the metrics port?")
+        finally:
+            http.shutdown()
+
+
+def test_a_text_that_was_cut_short_stays_as_it_is() -> None:
+    error = pb.Error(code=3, field="k", message="k: got 0, allo")
+    assert str(of_message(error)) == "k: got 0, allo"

@@ -22,7 +22,7 @@ from logitsieve.api.errors import (
     Unavailable,
 )
 from logitsieve.client import DecoderClient, DecodeStream
-from logitsieve.client.requests import to_tensor
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 
 WAIT_S = 60.0
@@ -32,13 +32,15 @@ Script = Callable[[Iterator[pb.DecodeRequest], Any], Iterator[pb.DecodeResponse]
 
 def answered(request: pb.DecodeRequest) -> pb.DecodeResponse:
     """A reply whose only id is the k that was asked for."""
-    flag = to_tensor(np.zeros(1, np.bool_))
+    flag = put(pb.Tensor(), np.zeros(1, np.bool_))
     return pb.DecodeResponse(
         id=request.id,
         top_k=pb.TopKResponse(
-            ids=to_tensor(np.array([[request.top_k.k]], np.int32)),
-            logits=to_tensor(np.zeros((1, 1), np.float32)),
-            answer=pb.Answer(exact=flag, fallback=flag, scanned=to_tensor(np.zeros(1, np.int32))),
+            ids=put(pb.Tensor(), np.array([[request.top_k.k]], np.int32)),
+            logits=put(pb.Tensor(), np.zeros((1, 1), np.float32)),
+            answer=pb.Answer(
+                exact=flag, fallback=flag, scanned=put(pb.Tensor(), np.zeros(1, np.int32))
+            ),
         ),
     )
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 import numpy as np
 
-from logitsieve.client.requests import to_tensor
 from logitsieve.server import ServeConfig
-from logitsieve.server.kserve.register import kserve_admin_handlers, kserve_handlers
+from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.repository import Repository, ignore
 from logitsieve.server.precision.recalibrator import Recalibrator
@@ -22,6 +21,7 @@ from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.status import MAX_TEXT, TRAILER
 from logitsieve.server.scheduling.executor import Executor
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.fuzz.models import MODEL, D
 
@@ -40,7 +40,7 @@ DOCUMENTED = frozenset(
 )
 LIMITS = {"max_rows": 64, "max_k": 60, "max_samples": 16, "max_constraint_ids": 200}
 GOOD = pb.TopKRequest(
-    target=pb.Target(model=MODEL), hidden=to_tensor(np.ones((2, D), np.float32)), k=3
+    target=pb.Target(model=MODEL), hidden=put(pb.Tensor(), np.ones((2, D), np.float32)), k=3
 ).SerializeToString()
 TOP_K = "logitsieve.v1.Decoder/TopK"
 LOAD = "logitsieve.v1.Admin/Load"
@@ -109,7 +109,7 @@ class Services:
         describing = ModelsService(config, repository, metrics, 1 << 20)
         self._admin = AdminService(repository, metrics, Recalibrator(), describing.describe)
         public = (decoder.handler(), describing.handler())
-        kserve = kserve_handlers(repository, decoder.answer, metrics)
+        kserve = kserve_handlers(repository, decoder, metrics)
         self._handlers = {
             "public": (*public, *kserve),
             "admin": (self._admin.handler(), *kserve_admin_handlers(self._admin, metrics)),

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index.manifest import MANIFEST_FILE
-from logitsieve.server.rpc.arguments import to_array, to_vector
+from logitsieve.server.rpc.codec import to_array, to_vector
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.wire_tensors import DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
@@ -27,27 +28,23 @@ from tests.fuzz.services import Services
 
 Target = Callable[[bytes], str]
 
-DECODER, MODELS, ADMIN, KSERVE = (
-    "logitsieve.v1.Decoder",
-    "logitsieve.v1.Models",
-    "logitsieve.v1.Admin",
-    "inference.GRPCInferenceService",
-)
+KSERVE = "inference.GRPCInferenceService"
 STREAMED = 6  # messages at most
+
+
+def unary_requests(service: str) -> dict[str, type[Message]]:
+    """The requests of a service's unary methods, by their paths."""
+    methods = pb.DESCRIPTOR.services_by_name[service].methods
+    return {
+        f"logitsieve.v1.{service}/{method.name}": GetMessageClass(method.input_type)
+        for method in methods
+        if not method.client_streaming
+    }
+
+
 # The method -> its request, by the port that it is on.
-PUBLIC: dict[str, type[Message]] = {
-    f"{DECODER}/TopK": pb.TopKRequest,
-    f"{DECODER}/BeamStep": pb.BeamStepRequest,
-    f"{DECODER}/Sample": pb.SampleRequest,
-    f"{DECODER}/Score": pb.ScoreRequest,
-    f"{MODELS}/List": pb.ListModelsRequest,
-    f"{MODELS}/Get": pb.GetModelRequest,
-}
-CHANGING: dict[str, type[Message]] = {
-    f"{ADMIN}/Load": pb.LoadRequest,
-    f"{ADMIN}/Unload": pb.UnloadRequest,
-    f"{ADMIN}/SetAlias": pb.SetAliasRequest,
-}
+PUBLIC = unary_requests("Decoder") | unary_requests("Models")
+CHANGING = unary_requests("Admin")
 KSERVE_PUBLIC = (
     *("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer"),
     *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),

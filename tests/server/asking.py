@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
-from logitsieve.client.requests import to_tensor
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import RPCS
 from tests.server.running import WAIT_S, Running
 from tests.synthetic import make_hidden
 
@@ -20,7 +21,7 @@ DOCUMENTED = {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.UNIMPLEMENTED, Code.RE
 
 ROWS = 4
 TARGET = pb.Target(model="demo")
-HIDDEN = to_tensor(make_hidden(ROWS))
+HIDDEN = put(pb.Tensor(), make_hidden(ROWS))
 GOOD: dict[str, Any] = {
     "TopK": pb.TopKRequest(target=TARGET, hidden=HIDDEN, k=3),
     "BeamStep": pb.BeamStepRequest(
@@ -28,9 +29,9 @@ GOOD: dict[str, Any] = {
         hidden=HIDDEN,
         beams_in=2,
         beams_out=3,
-        scores=to_tensor(np.array([0, -1, -2, -3], np.float32)),
-        lengths=to_tensor(np.array([1, 2, 3, 4], np.int32)),
-        finished=to_tensor(np.array([False, True, False, False])),
+        scores=put(pb.Tensor(), np.array([0, -1, -2, -3], np.float32)),
+        lengths=put(pb.Tensor(), np.array([1, 2, 3, 4], np.int32)),
+        finished=put(pb.Tensor(), np.array([False, True, False, False])),
         eos_ids=[2, 5],
         length_alpha=0.6,
     ),
@@ -38,7 +39,7 @@ GOOD: dict[str, Any] = {
         target=TARGET,
         hidden=HIDDEN,
         samples=2,
-        seeds=to_tensor(np.arange(ROWS, dtype=np.uint64)),
+        seeds=put(pb.Tensor(), np.arange(ROWS, dtype=np.uint64)),
         step=3,
         temperature=0.5,
         top_k=9,
@@ -46,16 +47,11 @@ GOOD: dict[str, Any] = {
         min_p=0.01,
     ),
     "Score": pb.ScoreRequest(
-        target=TARGET, hidden=HIDDEN, targets=to_tensor(np.ones((ROWS, 2), np.int32))
+        target=TARGET, hidden=HIDDEN, targets=put(pb.Tensor(), np.ones((ROWS, 2), np.int32))
     ),
 }
-RESPONSES: dict[str, Any] = {
-    "TopK": pb.TopKResponse,
-    "BeamStep": pb.BeamStepResponse,
-    "Sample": pb.SampleResponse,
-    "Score": pb.ScoreResponse,
-}
-FIELDS = {"TopK": "top_k", "BeamStep": "beam_step", "Sample": "sample", "Score": "score"}
+RESPONSES = {rpc.name: rpc.response for rpc in RPCS}
+FIELDS = {rpc.name: rpc.field for rpc in RPCS}
 
 
 def changed(rpc: str, **fields: Any) -> Any:

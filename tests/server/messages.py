@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as kserve
 
-from logitsieve.client.requests import to_tensor
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import FIELDS, GOOD, tensor
 from tests.synthetic import make_hidden
@@ -25,7 +25,7 @@ NOT_FINITE = np.array([np.nan, np.inf, -np.inf], np.float32)
 def spoiled_hidden(place: int, value: float) -> pb.Tensor:
     hidden = np.asarray(make_hidden(4), np.float32).copy()
     hidden.ravel()[place] = value
-    return to_tensor(hidden)
+    return put(pb.Tensor(), hidden)
 
 
 TENSORS = st.builds(
@@ -38,7 +38,7 @@ TENSORS = st.builds(
 HIDDEN = (
     st.just(GOOD["TopK"].hidden)
     | st.builds(spoiled_hidden, st.integers(0, 95), st.sampled_from([*NOT_FINITE, 3e38]))
-    | st.builds(to_tensor, st.builds(make_hidden, st.sampled_from([1, 64, 300])))
+    | st.builds(put, st.builds(pb.Tensor), st.builds(make_hidden, st.sampled_from([1, 64, 300])))
     | TENSORS
 )
 HEADS = st.builds(
@@ -65,7 +65,8 @@ FITTING = st.builds(
 )
 VECTORS = st.none() | FITTING | TENSORS
 EACH_ONE = pb.IdSets(
-    offsets=to_tensor(np.arange(5, dtype=np.int32)), ids=to_tensor(np.arange(1, 5, dtype=np.int32))
+    offsets=put(pb.Tensor(), np.arange(5, dtype=np.int32)),
+    ids=put(pb.Tensor(), np.arange(1, 5, dtype=np.int32)),
 )
 SETS = st.none() | st.builds(pb.IdSets, offsets=VECTORS, ids=VECTORS) | st.just(EACH_ONE)
 CONSTRAINTS = st.none() | st.builds(

@@ -22,8 +22,8 @@ from logitsieve.api.errors import (
     Unavailable,
 )
 from logitsieve.client import DecoderClient
-from logitsieve.client.requests import to_tensor
 from logitsieve.server import ServeConfig, create_server
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.doubles import Gate, gated
 from tests.server.running import START_S, WAIT_S, Loop, Running, config_for, running, write_model
@@ -115,7 +115,7 @@ def test_what_clients_send_is_no_label(server: Running) -> None:
 
 def send(server: Running, timeout: float = WAIT_S) -> Future[bytes]:
     call = server.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
-    request = pb.TopKRequest(target=pb.Target(model="demo"), hidden=to_tensor(LARGE), k=3)
+    request = pb.TopKRequest(target=pb.Target(model="demo"), hidden=put(pb.Tensor(), LARGE), k=3)
     sent = call.future(request.SerializeToString(), timeout=timeout)
     done: Future[bytes] = Future()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logitsieve.client.requests import to_tensor
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.administered import administered, config_of, ids_by_digest
 from tests.server.asking import RawStream
@@ -21,7 +21,7 @@ K = 5
 
 
 def request_of(hidden: np.ndarray) -> pb.TopKRequest:
-    return pb.TopKRequest(target=pb.Target(model="demo"), hidden=to_tensor(hidden), k=K)
+    return pb.TopKRequest(target=pb.Target(model="demo"), hidden=put(pb.Tensor(), hidden), k=K)
 
 
 class Asker:

@@ -1,11 +1,11 @@
-"""The thin client: a Decoder over gRPC. Loads numpy, grpc and protobuf, and nothing else."""
+"""The thin client: a Decoder over gRPC. Imports numpy, grpc and protobuf alone."""
 
 from logitsieve.client.admin import AdminClient
 from logitsieve.client.async_client import AsyncDecoderClient
 from logitsieve.client.async_stream import AsyncDecodeStream
-from logitsieve.client.channel import Tls
+from logitsieve.client.connection import Tls
 from logitsieve.client.decoder_client import DecoderClient
-from logitsieve.client.models import Limits, ModelInfo, OperatingPoint
+from logitsieve.client.models import Limits, ModelInfo, PointInfo
 from logitsieve.client.stream import DecodeStream
 
 __all__ = [
@@ -16,6 +16,6 @@ __all__ = [
     "DecoderClient",
     "Limits",
     "ModelInfo",
-    "OperatingPoint",
+    "PointInfo",
     "Tls",
 ]

@@ -1,10 +1,9 @@
-"""AdminClient: loading, unloading and naming versions of a server that goes on serving."""
+"""AdminClient: loads, unloads and names versions while their server goes on serving."""
 
 from __future__ import annotations
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.channel import Tls
-from logitsieve.client.connection import Connection
+from logitsieve.client.connection import BlockingConnection, Tls
 from logitsieve.client.models import ModelInfo, model_info
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import AdminStub
@@ -14,11 +13,13 @@ DRAIN_S = 10.0
 MAX_DRAIN_S = 3600.0
 
 
-class AdminClient(Connection):
+class AdminClient(BlockingConnection):
     """The Admin service at `address`, the admin port. Nothing is retried.
 
     A server finishes what it has begun, also where a call ends by DeadlineExceeded.
     """
+
+    other_port = "public"
 
     def __init__(
         self,
@@ -32,16 +33,16 @@ class AdminClient(Connection):
         self._admin = AdminStub(self._channel)
 
     def load(self, name: str, version: int, alias: str = "") -> ModelInfo:
-        """Open a version, and let `alias` name it from the moment that it answers.
+        """Open a version, and point `alias` at it from the moment that it answers.
 
         Raises ModelNotFound, InvalidRequest with the reason where it cannot be opened, or
-        Unavailable if the alias could not be written; all goes on as before then.
+        Unavailable if the alias could not be written; then nothing changes.
         """
         request = pb.LoadRequest(name=name, version=str(version), alias=alias)
         return model_info(self._call(self._admin.Load, request))
 
     def unload(self, name: str, version: int, drain_s: float = DRAIN_S) -> ModelInfo:
-        """Send no more requests to a version, and wait `drain_s` for those that it answers.
+        """Send no more requests to a version, and wait `drain_s` seconds for those it has.
 
         The state is "unspecified" when it is gone, "unloading" as long as requests use it. Raises
         ModelNotFound, or InvalidRequest where an alias names it.
@@ -52,7 +53,7 @@ class AdminClient(Connection):
         return model_info(self._call(self._admin.Unload, request))
 
     def set_alias(self, name: str, alias: str, version: int | None) -> ModelInfo:
-        """Let `alias` name a loaded version, or None no more.
+        """Point `alias` at a loaded version; None takes the alias away.
 
         Raises ModelNotFound, InvalidRequest, or Unavailable if it could not be written.
         """

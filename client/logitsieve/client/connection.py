@@ -1,27 +1,50 @@
-"""What clients of any service share: a channel, one timeout, our exceptions."""
+"""A channel to a server, blocking or not: its TLS, its token, its timeout, our exceptions."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
 from numbers import Real
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.channel import Tls, open_channel, to_metadata
 from logitsieve.client.errors import to_exception
+from logitsieve.utils.hosts import is_loopback
 
 MAX_TIMEOUT_S = 3600.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """PEM files: the authorities to trust, and the client's own certificate."""
+
+    ca: Path | str | None = None  # authorities of the server's certificate; None: gRPC's own list
+    cert: Path | str | None = None  # with its key, where the server asks for one
+    key: Path | str | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """InvalidRequest names the file that cannot be read."""
+        if (self.cert is None) != (self.key is None):
+            missing = "tls.key" if self.key is None else "tls.cert"
+            raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
+        return grpc.ssl_channel_credentials(
+            _read("tls.ca", self.ca), _read("tls.key", self.key), _read("tls.cert", self.cert)
+        )
+
+
 class Closing(ABC):
-    """What a `with` block closes at its end."""
+    """Closed at the end of its `with` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Close the connection; calls in flight fail."""
 
     def __enter__(self) -> Self:
         return self
@@ -35,24 +58,38 @@ class Closing(ABC):
         self.close()
 
 
-class Connection(Closing):
-    """Blocking calls to `address`, which connects at the first; thread-safe.
+class Connection:
+    """A channel of `grpc` or of `grpc.aio` to `address`, which connects at the first call.
 
     Each call, its retries included, takes at most `timeout_s` seconds, at most an hour.
     """
 
+    other_port = "admin"  # for which the right one may be taken
+
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         timeout_s: float,
         tls: Tls | None,
         token: str,
         options: list[tuple[str, Any]],
+        api: Any = grpc,
     ) -> None:
-        self.address = address
+        self.address = to_target(address)
         self.timeout_s = seconds(timeout_s)
-        self._metadata = to_metadata(token, address, tls)
-        self._channel = open_channel(address, tls, options)
+        self._metadata = to_metadata(token, self.address, tls)
+        self._exception = partial(
+            to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
+        )
+        if tls is None:
+            self._channel = api.insecure_channel(self.address, options=options)
+        else:
+            credentials = tls.credentials()
+            self._channel = api.secure_channel(self.address, credentials, options=options)
+
+
+class BlockingConnection(Connection, Closing):
+    """Blocking calls; thread-safe."""
 
     def close(self) -> None:
         """Close the channel; calls in flight fail."""
@@ -62,12 +99,67 @@ class Connection(Closing):
         try:
             return method(request, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.RpcError as failure:
-            raise to_exception(failure) from failure
+            raise self._exception(failure) from failure
 
 
 def seconds(value: float) -> float:
-    """A timeout; InvalidRequest names `timeout_s`."""
+    """Check a timeout; InvalidRequest names `timeout_s`."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MAX_TIMEOUT_S:
         allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
         raise InvalidRequest("timeout_s", repr(value), allowed)
     return float(value)
+
+
+def to_target(address: str | Sequence[str]) -> str:
+    """Return one address as it is, and several as the target that gRPC has for them.
+
+    InvalidRequest unless several are all IPv4 or all IPv6 with ports: a name may stand for many
+    servers by itself, but gRPC takes no list of names.
+    """
+    if isinstance(address, str):
+        return address
+    if len(address) == 1:
+        return address[0]
+    for scheme, kind in (("ipv4", IPv4Address), ("ipv6", IPv6Address)):
+        if address and all(_is_numeric(one, kind) for one in address):
+            return f"{scheme}:{','.join(address)}"
+    raise InvalidRequest("address", list(address), "IPs with ports, all v4 or all v6")
+
+
+def _is_numeric(address: str, kind: type[IPv4Address | IPv6Address]) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        kind(host.strip("[]"))
+    except ValueError:
+        return False
+    return port.isdecimal()
+
+
+def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
+    """Metadata of every call. InvalidRequest where a token would leave the machine in the clear."""
+    if not token:
+        return ()
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidRequest("token", "other characters", "printable ASCII without spaces")
+    if tls is None and not _is_this_machine(address):
+        raise InvalidRequest("tls", "none", f"TLS, for a token that goes to {address}")
+    return (("authorization", f"Bearer {token}"),)
+
+
+def _is_this_machine(address: str) -> bool:
+    """True if all of "host:port", "[host]:port", "ipv4:host:port,host:port" are."""
+    scheme, _, rest = address.partition(":")
+    if scheme in ("unix", "unix-abstract"):
+        return True
+    targets = rest.lstrip("/") if scheme in ("ipv4", "ipv6", "dns") else address
+    hosts = [target.rpartition(":")[0].strip("[]") for target in targets.split(",")]
+    return all(is_loopback(host) for host in hosts)
+
+
+def _read(field: str, file: Path | str | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise InvalidRequest(field, error, "a PEM file") from error

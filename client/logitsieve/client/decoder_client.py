@@ -1,20 +1,21 @@
-"""DecoderClient: the Decoder protocol over gRPC, one channel, blocking calls."""
+"""DecoderClient: the Decoder protocol over gRPC, by blocking calls on one channel."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
+import grpc
+
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.channel import Tls, to_target
-from logitsieve.client.connection import Connection, seconds
+from logitsieve.client.connection import BlockingConnection, Connection, Tls, seconds
 from logitsieve.client.models import Listing, ModelInfo, model_info
 from logitsieve.client.remote_decoder import RemoteDecoder
 from logitsieve.client.stream import DecodeStream
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
+from logitsieve.v1.rpcs import Rpc
 
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 64 << 20
@@ -55,7 +56,7 @@ PING_S = 5.0
 
 
 def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[tuple[str, Any]]:
-    """What makes a channel retry, spread, reconnect and notice that nobody is there any more."""
+    """Let a channel retry, spread its calls, reconnect and notice a server that has died."""
     options = [
         ("grpc.service_config", SERVICE_CONFIG),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -74,17 +75,10 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
     ]
 
 
-class DecoderClient(Connection, RemoteDecoder):
-    """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
+class DecoderConnection(Connection):
+    """A connection with the stubs of the public port, for both kinds of clients."""
 
-    Several addresses (["10.0.0.1:50051", "10.0.0.2:50051"]) share the calls, and a name those that
-    it resolves to. While calls are in flight a server that has been silent for `keepalive_s` is
-    asked whether it is there: streams break within 5 s if it is not.
-
-    Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
-    over `max_message_bytes`, either way, raise RequestTooLarge. `token` goes along with every call;
-    it needs `tls` unless the address is this machine.
-    """
+    api: Any = grpc
 
     def __init__(
         self,
@@ -96,38 +90,53 @@ class DecoderClient(Connection, RemoteDecoder):
         tls: Tls | None = None,
         token: str = "",
     ) -> None:
-        super().__init__(
-            to_target(address),
-            timeout_s,
-            tls,
-            token,
-            channel_options(max_message_bytes, keepalive_s),
-        )
+        options = channel_options(max_message_bytes, keepalive_s)
+        super().__init__(address, timeout_s, tls, token, options, self.api)
         self._max_message_bytes = max_message_bytes
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
 
-    def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
-        """A decoder whose calls share one stream; close it, or use it in a `with`.
+    def _stream_options(self, timeout_s: float | None) -> dict[str, Any]:
+        return {
+            "timeout_s": self.timeout_s if timeout_s is None else seconds(timeout_s),
+            "metadata": self._metadata,
+            "max_message_bytes": self._max_message_bytes,
+            "to_exception": self._exception,
+        }
 
-        Each of its calls takes at most `timeout_s` seconds, or as many as those of this client.
+
+class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
+    """A decoder at `address` ("localhost:50051"). Connects at the first call; thread-safe.
+
+    Several addresses (["10.0.0.1:50051", "10.0.0.2:50051"]) share the calls, and a name those that
+    it resolves to. While calls are in flight a server that has been silent for `keepalive_s` is
+    pinged: streams break within 5 s if it does not answer.
+
+    Each call, its retries included, takes at most `timeout_s` seconds, at most an hour. Messages
+    over `max_message_bytes`, either way, raise RequestTooLarge. `token` goes along with every call;
+    it needs `tls` unless the address is this machine.
+    """
+
+    def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
+        """Open a decoder whose calls share one stream; close it, or use it in a `with`.
+
+        Each of its calls takes at most `timeout_s` seconds, by default as many as this client's.
         """
-        return DecodeStream(
-            partial(self._decoder.Decode, metadata=self._metadata),
-            timeout_s=self.timeout_s if timeout_s is None else seconds(timeout_s),
-            max_message_bytes=self._max_message_bytes,
-        )
+        return DecodeStream(self._decoder.Decode, **self._stream_options(timeout_s))
 
     def models(self) -> list[ModelInfo]:
-        """Every version that the server knows, without operating points."""
+        """Return every version that the server knows, without operating points."""
         listing = Listing()
         while not listing.whole:
             listing.add(self._call(self._models.List, listing.request))
-        return listing.found
+        return listing.models
 
     def model(self, name: str) -> ModelInfo:
-        """The version that "name", "name@version" or "name:alias" means, or ModelNotFound."""
+        """Return the version that "name", "name@version" or "name:alias" means.
+
+        Raises ModelNotFound.
+        """
         return model_info(self._call(self._models.Get, pb.GetModelRequest(model=name)))
 
-    def _ask(self, rpc: str, request: Any) -> Any:
-        return self._call(getattr(self._decoder, rpc), request)
+    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+        return self._call(getattr(self._decoder, rpc.name), request)

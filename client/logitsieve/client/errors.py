@@ -26,17 +26,50 @@ from logitsieve.v1 import decoder_pb2 as pb
 TRAILER = "logitsieve-error-bin"
 
 
-def to_exception(failure: grpc.RpcError) -> LogitsieveError:
-    """The exception that in-process code would have raised; without a trailer, gRPC's own words."""
+# Words of gRPC where no connection came about, with what they mean without and with TLS.
+NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "errors resolving")
+HINTS: dict[str, tuple[str, str]] = {
+    "Connection refused": ("nothing answers at {}: is `logitsieve serve` running there?",) * 2,
+    "errors resolving": ("{} has no address: is the name right?",) * 2,
+    "Failed parsing HTTP/2": ("{} does not speak gRPC: is that the metrics port?",) * 2,
+    "WRONG_VERSION_NUMBER": ("", "{} does not speak TLS: connect without it"),
+    "CERTIFICATE_VERIFY_FAILED": ("", "{} is not trusted: is its authority in `tls.ca`?"),
+    "Socket closed": (
+        "{} closed the connection: does it ask for TLS?",
+        "{} closed the connection: does it ask for a client's certificate?",
+    ),
+}
+
+
+def to_exception(
+    failure: grpc.RpcError, address: str = "", tls: bool = False, other_port: str = ""
+) -> LogitsieveError:
+    """Return the exception that in-process code would have raised.
+
+    Without a trailer of the server its text is gRPC's own, or says what may be wrong with the
+    address: `other_port` is the server's port for which it may have been taken.
+    """
     error = _trailer(failure)
     if not error.message:
         error.message = failure.details() or failure.code().name
+        if address:
+            error.message = _explained(error.message, address, tls, other_port)
     return EXCEPTIONS.get(failure.code(), _internal)(error)
 
 
 def of_message(error: pb.Error) -> LogitsieveError:
-    """The same of an Error that came as the reply to one message of a stream."""
+    """Return the exception for an Error that came as the reply to one message of a stream."""
     return EXCEPTIONS.get(STATUS.get(error.code, grpc.StatusCode.UNKNOWN), _internal)(error)
+
+
+def _explained(words: str, address: str, tls: bool, other_port: str) -> str:
+    if words == "Method not found!":
+        return f"Method not found at {address}: is that the {other_port} port?"
+    if words.startswith(NOT_CONNECTED):
+        for sign, hints in HINTS.items():
+            if sign in words and (hint := hints[tls]):
+                return hint.format(address)
+    return words
 
 
 def _trailer(failure: grpc.RpcError) -> pb.Error:
@@ -51,11 +84,13 @@ def _trailer(failure: grpc.RpcError) -> pb.Error:
 
 
 def _invalid(error: pb.Error) -> LogitsieveError:
-    # The message is "field: got X, allowed: Y": taking it apart gives the same exception again.
+    # "field: got X, allowed: Y", perhaps cut short: whatever becomes of its parts, the text stays.
     field = error.field or "request"
     got, _, allowed = error.message.removeprefix(f"{field}: got ").partition(", allowed: ")
     kind = InvalidKnob if field.startswith("knobs.") else InvalidRequest
-    return kind(field, got, allowed or "see the server's documentation")
+    exception = kind(field, got, allowed)
+    exception.args = (error.message,)
+    return exception
 
 
 def _exhausted(error: pb.Error) -> LogitsieveError:
@@ -76,7 +111,7 @@ EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], LogitsieveError]] = {
     grpc.StatusCode.UNAUTHENTICATED: lambda error: Unauthenticated(error.message, error.field),
     grpc.StatusCode.PERMISSION_DENIED: lambda error: PermissionDenied(error.message, error.field),
     grpc.StatusCode.UNAVAILABLE: lambda error: Unavailable(error.message, error.field),
-    # By closing the client, or by a server that cannot wait any longer.
+    # The client was closed, or the server cannot wait any longer.
     grpc.StatusCode.CANCELLED: lambda error: Unavailable(error.message, error.field),
     grpc.StatusCode.DEADLINE_EXCEEDED: lambda error: DeadlineExceeded(error.message, error.field),
     grpc.StatusCode.UNIMPLEMENTED: lambda error: NotBuilt(error.message, error.field),

@@ -1,9 +1,9 @@
-"""What a server says about the models it holds."""
+"""The models of a server, as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -20,8 +20,8 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatingPoint:
-    """A measured setting of a head: one of those that AUTO chooses among."""
+class PointInfo:
+    """A measured operating point: a head and its knobs, one of those that AUTO chooses among."""
 
     head: str
     knobs: Mapping[str, float]
@@ -34,7 +34,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """One version of a model; `points` are only given for a model asked by name."""
+    """One version of a model; `points` are empty in a list of models."""
 
     name: str
     version: str
@@ -47,26 +47,26 @@ class ModelInfo:
     vocabulary_id: str
     limits: Limits
     heads: tuple[str, ...]
-    points: tuple[OperatingPoint, ...]
+    points: tuple[PointInfo, ...]
 
 
 class Listing:
-    """The answers to Models.List, page by page: send `request` until it is `whole`."""
+    """The pages of Models.List: send `request` and `add` its answer until the list is `whole`."""
 
     def __init__(self) -> None:
         self.request = pb.ListModelsRequest()
-        self.found: list[ModelInfo] = []
+        self.models: list[ModelInfo] = []
         self.whole = False
 
     def add(self, page: pb.ListModelsResponse) -> None:
-        """The answer to `request`."""
-        self.found += [model_info(model) for model in page.models]
+        """Take in the answer to `request`."""
+        self.models += [model_info(model) for model in page.models]
         self.request.page_token = page.next_page_token
         self.whole = not page.next_page_token
 
 
 def model_info(model: pb.Model) -> ModelInfo:
-    """The message as a plain value."""
+    """Convert a message."""
     limits = model.limits
     return ModelInfo(
         name=model.name,
@@ -78,20 +78,14 @@ def model_info(model: pb.Model) -> ModelInfo:
         vocab_size=model.vocabulary,
         dim=model.dim,
         vocabulary_id=model.vocabulary_id,
-        limits=Limits(
-            max_rows=limits.max_rows,
-            max_k=limits.max_k,
-            max_samples=limits.max_samples,
-            max_constraint_ids=limits.max_constraint_ids,
-            max_request_bytes=limits.max_request_bytes,
-        ),
+        limits=Limits(**{each.name: getattr(limits, each.name) for each in fields(Limits)}),
         heads=tuple(model.heads),
         points=tuple(_point(point) for point in model.points),
     )
 
 
-def _point(point: pb.OperatingPoint) -> OperatingPoint:
-    return OperatingPoint(
+def _point(point: pb.OperatingPoint) -> PointInfo:
+    return PointInfo(
         head=point.head.name,
         knobs=dict(point.head.knobs),
         rows=point.rows,

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Unpack
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import BeamOptions, SampleOptions, Target, shows_keywords
-from logitsieve.api.results import (
-    ArrayLike,
-    BeamStepReply,
-    SampleReply,
-    ScoreReply,
-    TopKReply,
-)
-from logitsieve.client.replies import R, to_reply
-from logitsieve.client.requests import (
+from logitsieve.api.results import ArrayLike, BeamStepReply, SampleReply, ScoreReply, TopKReply
+from logitsieve.client.codec import (
+    R,
     beam_step_request,
     sample_request,
     score_request,
+    to_reply,
     topk_request,
 )
+from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Rpc
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Awaited = Callable[Concatenate["AsyncRemoteDecoder", P], Coroutine[Any, Any, T]]
 
 
 class RemoteDecoder(ABC):
-    """The four methods of a decoder; how they get to the server is `_ask`.
+    """The four methods of a `Decoder`; subclasses carry requests to a server.
 
-    Hidden states of float16 and bfloat16 travel as they are, everything else as float32. All raise
-    what the in-process decoder raises, and ServiceError's family for what only a server can meet.
+    B rows of hidden size D are contexts. Those of float16 and bfloat16 travel as they are, all
+    others as float32. Every method raises InvalidRequest naming the field at fault, ModelNotFound,
+    and others of ServiceError's family for what only a server can meet.
     """
 
     @abstractmethod
-    def _ask(self, rpc: str, request: Any) -> Any:
-        """The response to a request of the RPC called so, or one of our exceptions."""
+    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+        """Return the response to a request, or raise one of our exceptions."""
 
-    def _reply(self, kind: type[R], rpc: str, request: Any) -> R:
-        return to_reply(kind, self._ask(rpc, request))
+    def _reply(self, rpc: Rpc[R], request: Any) -> R:
+        return to_reply(rpc, self._ask(rpc, request))
 
     @shows_keywords(Target)
     def topk(
@@ -46,9 +49,13 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; see `Decoder.topk`."""
-        request = topk_request(hidden, k, constraints, target)
-        return self._reply(TopKReply, "TopK", request)
+        """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
+
+        `constraints` say which ids may be answered. `model` chooses the index; `head` and `knobs`,
+        `min_precision` or `exact` choose the operating point, and AUTO does without them. A
+        `normalizer` adds log Z to the answer.
+        """
+        return self._reply(TOP_K, topk_request(hidden, k, constraints, target))
 
     @shows_keywords(Target)
     def score(
@@ -59,9 +66,12 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **target: Unpack[Target],
     ) -> ScoreReply:
-        """Log-probabilities of `targets`, ids [B, T] or [B]; see `Decoder.score`."""
-        request = score_request(hidden, targets, constraints, target)
-        return self._reply(ScoreReply, "Score", request)
+        """Return log-probabilities of `targets`, ids [B, T] or [B], one list for each row.
+
+        They are relative to what the `constraints` leave. The other keywords are those of `topk`;
+        without a `normalizer`, one that fits the index finds log Z.
+        """
+        return self._reply(SCORE, score_request(hidden, targets, constraints, target))
 
     @shows_keywords(SampleOptions)
     def sample(
@@ -72,9 +82,14 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """`samples` draws for each row; see `Decoder.sample`."""
-        request = sample_request(hidden, samples, constraints, options)
-        return self._reply(SampleReply, "Sample", request)
+        """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
+
+        After the temperature only the `top_k` best ids remain (0: all), of those the least set with
+        a probability of at least `top_p`, and those at least `min_p` as probable as the best. A
+        draw depends on its row's seed (uint64 [B]; None draws fresh ones), on `step` and on its
+        place among the row's draws alone. The other keywords are those of `topk`.
+        """
+        return self._reply(SAMPLE, sample_request(hidden, samples, constraints, options))
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -87,6 +102,48 @@ class RemoteDecoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
-        """One step of a beam search; see `Decoder.beam_step`."""
+        """Return the `beams_out` best continuations of each group of `beams_in` hypotheses.
+
+        A hypothesis is a row of `hidden`, with its score so far, its length in tokens (None: 0) and
+        whether it has `finished` (None: it has not); one that has continues as itself, with the
+        first of `eos_ids`. Continuations are ranked by score / ((5 + length) / 6)^length_alpha.
+        The other keywords are those of `topk`.
+        """
         request = beam_step_request(hidden, scores, beams_in, beams_out, constraints, options)
-        return self._reply(BeamStepReply, "BeamStep", request)
+        return self._reply(BEAM_STEP, request)
+
+
+def awaited(method: Callable[Concatenate[RemoteDecoder, P], T]) -> Awaited[P, T]:
+    """Reuse a method that returns the value of `_reply`, which is a coroutine where `_ask` is."""
+    return cast("Awaited[P, T]", method)
+
+
+class AsyncRemoteDecoder(ABC):
+    """The methods of `RemoteDecoder`, to be awaited; `async with` closes it at its end."""
+
+    topk = awaited(RemoteDecoder.topk)
+    score = awaited(RemoteDecoder.score)
+    sample = awaited(RemoteDecoder.sample)
+    beam_step = awaited(RemoteDecoder.beam_step)
+
+    @abstractmethod
+    async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+        """Return the response to a request, or raise one of our exceptions."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connection; calls in flight fail."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _reply(self, rpc: Rpc[R], request: Any) -> R:
+        return to_reply(rpc, await self._ask(rpc, request))

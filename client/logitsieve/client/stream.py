@@ -12,11 +12,12 @@ from typing import Any
 import grpc
 
 from logitsieve.client.connection import Closing
-from logitsieve.client.pending_replies import PendingReplies, too_late
+from logitsieve.client.pending_replies import PendingReplies, ToException, too_late
 from logitsieve.client.remote_decoder import RemoteDecoder
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import Rpc
 
-# Requests that wait to be sent; a caller beyond that waits for its turn.
+# Requests that may wait to be sent: further callers block.
 OUTBOX = 64
 
 
@@ -27,34 +28,42 @@ class DecodeStream(Closing, RemoteDecoder):
     opened again: calls under way raise what broke it, usually Unavailable, later ones Unavailable.
     """
 
-    def __init__(self, decode: Any, *, timeout_s: float, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        decode: Any,
+        *,
+        timeout_s: float,
+        metadata: Any,
+        max_message_bytes: int,
+        to_exception: ToException,
+    ) -> None:
         self.timeout_s = timeout_s
-        self._letters: PendingReplies[SimpleQueue[Any]] = PendingReplies(
-            SimpleQueue, SimpleQueue.put, max_message_bytes
+        self._pending: PendingReplies[SimpleQueue[Any]] = PendingReplies(
+            SimpleQueue, SimpleQueue.put, max_message_bytes, to_exception
         )
         self._outbox: Queue[pb.DecodeRequest | None] = Queue(OUTBOX)  # None: the last one
-        self._call = decode(self._requests())
+        self._call = decode(self._requests(), metadata=metadata)
         self._reader = Thread(target=self._read, name="logitsieve-stream", daemon=True)
         self._reader.start()
 
     def close(self) -> None:
         """End the stream; calls in flight fail."""
-        self._letters.end("closed")
+        self._pending.end("closed")
         self._send_no_more()
         self._call.cancel()
         self._reader.join()
 
-    def _ask(self, rpc: str, request: Any) -> Any:
+    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
         until = monotonic() + self.timeout_s
-        message, mailbox = self._letters.write(rpc, request, self.timeout_s)
+        message, mailbox = self._pending.write(rpc, request, self.timeout_s)
         try:
             self._outbox.put(message, timeout=self.timeout_s)
-            found = mailbox.get(timeout=max(0.0, until - monotonic()))
+            reply = mailbox.get(timeout=max(0.0, until - monotonic()))
         except (Full, Empty):
             raise too_late(self.timeout_s) from None
         finally:
-            self._letters.forget(message)
-        return self._letters.open(rpc, found)
+            self._pending.forget(message)
+        return self._pending.open(rpc, reply)
 
     def _requests(self) -> Iterator[pb.DecodeRequest]:
         while (message := self._outbox.get()) is not None:
@@ -63,11 +72,11 @@ class DecodeStream(Closing, RemoteDecoder):
     def _read(self) -> None:
         try:
             for response in self._call:
-                self._letters.deliver(response)
+                self._pending.deliver(response)
         except grpc.RpcError as failure:
-            self._letters.end_by(failure)
+            self._pending.end_by(failure)
         else:
-            self._letters.end_by_server()
+            self._pending.end_by_server()
         self._send_no_more()
 
     def _send_no_more(self) -> None:

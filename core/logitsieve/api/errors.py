@@ -149,6 +149,9 @@ class MissingExtra(LogitsieveError, ImportError):
     """An optional dependency is not installed; the message holds the pip line."""
 
     def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"{module} is not installed: pip install 'logitsieve[{extra}]'")
+        super().__init__(
+            f"{module} is not installed: pip install 'logitsieve[{extra}]',"
+            f" or in a checkout: pip install '.[{extra}]'"
+        )
         self.module = module
         self.extra = extra

@@ -7,12 +7,14 @@ only, so that client and server share it without generated code.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.dtypes import BY_NAME
+
+T = TypeVar("T")
 
 
 class DType(IntEnum):
@@ -37,6 +39,16 @@ def encode(array: np.ndarray) -> tuple[int, int, int, bytes]:
         array = array.astype(array.dtype.newbyteorder("<"))
     rows, cols = array.shape if array.ndim == 2 else (array.size, 1)
     return CODES[array.dtype], rows, cols, array.tobytes()
+
+
+def put(tensor: T, array: np.ndarray) -> T:
+    """Write an array into a message Tensor, and return it.
+
+    In place, into the field of its parent: a Tensor made apart would be copied, bytes and all.
+    """
+    message: Any = tensor
+    message.dtype, message.rows, message.cols, message.data = encode(array)
+    return tensor
 
 
 def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarray:

@@ -18,7 +18,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.open import gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.http import HttpServer
-from logitsieve.server.kserve.register import kserve_admin_handlers, kserve_handlers
+from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices, answering
@@ -160,7 +160,7 @@ class Server:
         handlers = (
             self._decoder.handler(),
             models.handler(),
-            *kserve_handlers(self.repository, self._decoder.answer, self.metrics),
+            *kserve_handlers(self.repository, self._decoder, self.metrics),
         )
         self._grpc = ports.server(READ, handlers, most)
         add_HealthServicer_to_server(self._health, self._grpc)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.client.requests import to_tensor
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.models.served import Served
-from logitsieve.server.rpc.arguments import to_aim
+from logitsieve.server.rpc.codec import to_point_request
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.running import (
     MEASURED,
@@ -27,7 +27,7 @@ def asked(measured: Running, rows: int, k: int, **target: object) -> tuple[str, 
     """Head and probes of the answer to a target as any client may send it."""
     request = pb.TopKRequest(
         target=pb.Target(model="demo@2", **target),  # type: ignore[arg-type]
-        hidden=to_tensor(make_hidden(rows)),
+        hidden=put(pb.Tensor(), make_hidden(rows)),
         k=k,
     )
     reply = pb.TopKResponse.FromString(measured.raw("Decoder/TopK", request.SerializeToString()))
@@ -90,7 +90,7 @@ def served(tmp_path: Path, kernel_cache: Path) -> Served:
 
 
 def test_prices_follow_the_measurements(served: Served) -> None:
-    aim = to_aim(pb.Target(exact=True))
+    aim = to_point_request(pb.Target(exact=True))
     assert served.at(aim, 64, 1).us_per_row == 3.0
     assert served.measure_again(lambda seconds: False)
     assert served.at(aim, 64, 1).us_per_row != 3.0

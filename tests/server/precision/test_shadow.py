@@ -19,7 +19,7 @@ from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from logitsieve.server.precision.shadow import QUEUE, Judgement, Sample, Shadow, judge
-from logitsieve.server.rpc.arguments import to_aim
+from logitsieve.server.rpc.codec import to_point_request
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.oracle import best, log_sum_exp, logits64
 from tests.server.domains import TARGET, contexts, write_domains
@@ -27,8 +27,8 @@ from tests.server.running import WAIT_S, Loop
 from tests.server.test_metrics import samples
 from tests.synthetic import make_softmax
 
-AUTO = to_aim(pb.Target())
-SCREEN = to_aim(pb.Target(head=pb.Head(name="screen", knobs={"probes": 1})))
+AUTO = to_point_request(pb.Target())
+SCREEN = to_point_request(pb.Target(head=pb.Head(name="screen", knobs={"probes": 1})))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_hits_are_those_of_the_true_answer(served: Served) -> None:
 
 
 def test_a_proven_answer_is_its_own_truth(served: Served) -> None:
-    sample = sampled(served, contexts(2, 1), 5, to_aim(pb.Target(exact=True)))
+    sample = sampled(served, contexts(2, 1), 5, to_point_request(pb.Target(exact=True)))
     assert sample.answer.exact.all()
     judgement = judge(sample)
     assert (judgement.hits, judgement.missed_mass) == ({1: 1.0, 5: 5.0}, 0.0)

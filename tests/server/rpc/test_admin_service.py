@@ -240,19 +240,17 @@ def test_equal_loads_at_one_time_are_one(served: Administered, models: Path, doo
     write_model(models, version=2)
     service = served.run.server._admin
     assert service is not None
-    two = pb.LoadRequest(name="demo", version="2", alias="stable").SerializeToString()
-    one = pb.LoadRequest(name="demo", version="1").SerializeToString()
+    two, one = ("demo", "2", "stable"), ("demo", "1", "")
     door.shut()
 
-    async def load_all() -> list[bytes]:
-        loads = [service.load(message, None, Call("Load")) for message in (two, two, one, two)]
+    async def load_all() -> list[pb.Model]:
+        loads = [service.load(*version, Call("Load")) for version in (two, two, one, two)]
         return await asyncio.gather(*loads)
 
     loading = served.run.loop.start(load_all())
     door.wait_entered()
     door.open()
-    replies = [pb.Model.FromString(reply) for reply in loading.result(WAIT_S)]
-    assert [(model.version, model.state) for model in replies] == [
+    assert [(model.version, model.state) for model in loading.result(WAIT_S)] == [
         (version, pb.STATE_AVAILABLE) for version in ("2", "2", "1", "2")
     ]
     assert door.came == 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import RequestTooLarge
-from logitsieve.client.requests import to_tensor
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import (
     GOOD,
@@ -64,7 +64,8 @@ TARGETS = [
 
 def sets(offsets: list[int], ids: list[int]) -> pb.IdSets:
     return pb.IdSets(
-        offsets=to_tensor(np.array(offsets, np.int32)), ids=to_tensor(np.array(ids, np.int32))
+        offsets=put(pb.Tensor(), np.array(offsets, np.int32)),
+        ids=put(pb.Tensor(), np.array(ids, np.int32)),
     )
 
 
@@ -155,7 +156,7 @@ OWN: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"targets": tensor(INT32, 4, 0)}, "targets"),
         ({"targets": tensor(FLOAT32, 4, 2)}, "targets.dtype"),
         ({"targets": tensor(INT32, 4, 2, b"\xff" * 32)}, "targets"),
-        ({"targets": to_tensor(np.full((4, 1), 300, np.int32))}, "targets"),
+        ({"targets": put(pb.Tensor(), np.full((4, 1), 300, np.int32))}, "targets"),
     ],
 }
 SPOILED = [

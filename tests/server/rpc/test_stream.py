@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.client.requests import to_tensor
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.stream import IN_FLIGHT, Streams
+from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import (
     DOCUMENTED,
@@ -33,7 +33,7 @@ from tests.server.running import WAIT_S, Loop, Running, config_for, running
 from tests.server.test_app import LARGE, value
 from tests.synthetic import make_hidden
 
-LARGE_REQUEST = pb.TopKRequest(target=TARGET, hidden=to_tensor(LARGE), k=3)
+LARGE_REQUEST = pb.TopKRequest(target=TARGET, hidden=put(pb.Tensor(), LARGE), k=3)
 CODES = {code.value[0] for code in DOCUMENTED}
 
 
@@ -311,5 +311,5 @@ def test_defects_are_incidents_and_the_stream_lives_on(
     assert error.incident in caplog.text
     assert "secret" not in error.message
     gate.failure = None
-    small = changed("TopK", hidden=to_tensor(make_hidden(1)))
+    small = changed("TopK", hidden=put(pb.Tensor(), make_hidden(1)))
     assert stream.ask(asked("TopK", 2, small)).top_k.ids.rows == 1

@@ -16,7 +16,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.heads.head import LARGEST_BUCKET
 from logitsieve.index import open_index
-from logitsieve.server.rpc.methods import Asked
+from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.batch_slices import compute, joined
 from logitsieve.server.scheduling.batcher import BATCH_ROWS, BUCKET_ROWS, Batch, Batcher, Waiting
 from tests.server.running import write_whole
@@ -47,7 +47,7 @@ def waiting(
 ) -> Waiting:
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
-    asked = Asked(
+    asked = PreparedRequest(
         len(hidden), k, 0, 0, lambda point: point.topk(hidden, k), hidden if independent else None
     )
     future = asyncio.get_running_loop().create_future()

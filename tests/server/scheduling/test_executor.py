@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
 from logitsieve.decoding.engine import Engine
-from logitsieve.server.rpc.methods import Asked
+from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.executor import INLINE_US, Executor
 from tests.server.running import WAIT_S
 
@@ -35,7 +35,7 @@ async def run(
 ) -> tuple[Any, int, int]:
     return await work.run(
         NO_POINT,
-        Asked(1, 1, 0, 0, lambda point: compute()),
+        PreparedRequest(1, 1, 0, 0, lambda point: compute()),
         estimate_us=estimate_us,
         arrived_ns=perf_counter_ns(),
         time_left_s=time_left_s,

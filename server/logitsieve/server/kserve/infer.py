@@ -1,18 +1,31 @@
-"""ModelInfer's requests as our own, and our responses as its."""
+"""ModelInfer: its requests as arrays and a target of ours, our replies as its responses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from tritonclient.grpc import service_pb2 as kserve
 
-from logitsieve.api.decoder import NORMALIZER_CODES
+from logitsieve.api.decoder import NORMALIZER_CODES, SampleOptions
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.server.rpc.methods import METHODS, Method
-from logitsieve.utils.wire_tensors import DType
+from logitsieve.index import Index
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.models.served import CostedPoint
+from logitsieve.server.rpc.methods import (
+    METHODS,
+    Method,
+    PreparedRequest,
+    Read,
+    Rows,
+    prepare_sample,
+    prepare_top_k,
+    to_hidden,
+)
+from logitsieve.utils.wire_tensors import DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import SAMPLE, TOP_K, Reply
 
 # KServe's name of a datatype -> ours, and the field of typed contents that it may come in.
 DATATYPES: dict[str, tuple[DType, str]] = {
@@ -62,21 +75,34 @@ TENSORS: dict[str, tuple[TensorKind, ...]] = {
         TensorKind("log_z", ("FP32",), "B"),
     ),
 }
-# The parameter `method` -> the name of ours.
-KINDS = {"topk": "top_k", "sample": "sample"}
+# By the parameter `method`.
+KINDS = {rpc.method: METHODS[rpc.field] for rpc in (TOP_K, SAMPLE)}
+OF_ANY = ("method", "head", "knobs.<name>", "min_precision", "exact", "normalizer", "timeout")
+OF_SAMPLE = ("step", "temperature", "top_k", "top_p", "min_p")
+BY_ROW = ("exact", "scanned", "log_z")  # outputs that are the Answer's
 
 
-class Asked(NamedTuple):
-    """A request as our own, and what to tell of its reply."""
+class InferTensor(NamedTuple):
+    """An input, with the fields of a pb.Tensor; that its bytes fit its shape is checked later."""
+
+    dtype: int = 0
+    rows: int = 0
+    cols: int = 0
+    data: bytes = b""
+
+
+class InferCall(NamedTuple):
+    """A ModelInferRequest, taken apart."""
 
     method: Method
-    request: Any
+    target: pb.Target
+    read: Read
     outputs: tuple[str, ...]
     timeout_s: float  # 0: none but the call's own
 
 
 class Parameters:
-    """The parameters of a request, each of them taken by its name and type."""
+    """The parameters of a request, each taken once by its name and type."""
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self._left = {
@@ -85,7 +111,6 @@ class Parameters:
         }
 
     def has(self, name: str) -> bool:
-        """Whether it is there and nobody took it."""
         return name in self._left
 
     def text(self, name: str) -> str:
@@ -98,92 +123,103 @@ class Parameters:
 
     def number(self, name: str, default: float) -> float:
         """An int or a double."""
-        found = self._take(name, (int, float), "a number")
-        return default if found is None else float(found)
+        value = self._take(name, (int, float), "a number")
+        return default if value is None else float(value)
 
     def whole(self, name: str, default: int = 0, most: int = MOST) -> int:
         """An int in 0..most - 1."""
-        found = self._take(name, int, "an integer")
-        return default if found is None else _within(f"parameters.{name}", found, most)
+        value = self._take(name, int, "an integer")
+        return default if value is None else _within(f"parameters.{name}", value, most)
 
     def knobs(self) -> dict[str, float]:
-        """Of "knobs.<name>"."""
+        """The numbers named "knobs.<name>", by <name>."""
         names = [name for name in self._left if name.startswith("knobs.")]
         return {name.removeprefix("knobs."): self.number(name, 0.0) for name in names}
 
-    def require_none_left(self) -> None:
-        """InvalidRequest names one that nobody took."""
+    def require_none_left(self, kind: str) -> None:
+        """Raise InvalidRequest for a parameter that the method `kind` does not take."""
         for name in self._left:
-            raise InvalidRequest(f"parameters.{name[:100]}", "it", "parameters of the method asked")
+            allowed = ", ".join(OF_ANY + OF_SAMPLE * (kind == SAMPLE.method))
+            got = f"{name[:100]!r} for {kind}"
+            raise InvalidRequest(f"parameters.{name[:100]}", got, allowed)
 
     def _take(self, name: str, kind: Any, allowed: str) -> Any:
         if name not in self._left:
             return None
-        found = self._left.pop(name)
-        if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-            raise InvalidRequest(f"parameters.{name[:100]}", type(found).__name__, allowed)
-        return found
+        value = self._left.pop(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InvalidRequest(f"parameters.{name[:100]}", type(value).__name__, allowed)
+        return value
 
 
-def to_asked(message: Any, model: str) -> Asked:
-    """A ModelInferRequest as a request of ours for `model`; InvalidRequest names what is wrong."""
+def to_infer_call(message: Any, model: str) -> InferCall:
+    """Take a ModelInferRequest for `model` apart; InvalidRequest names what is wrong with it."""
     parameters = Parameters(message.parameters)
-    kind = parameters.text("method") or "topk"
+    kind = parameters.text("method") or TOP_K.method
     if kind not in KINDS:
         raise InvalidRequest("parameters.method", repr(kind[:100]), ", ".join(KINDS))
     inputs = _inputs(message, kind)
     target = _target(parameters, model)
-    make: Callable[..., Any] = {"topk": _top_k, "sample": _sample}[kind]
-    request = make(target, inputs, parameters)
+    read = {TOP_K.method: _read_top_k, SAMPLE.method: _read_sample}[kind](inputs, parameters)
     timeout_us = parameters.whole("timeout", most=MOST**2)
-    parameters.require_none_left()
-    told = [one.name for one in TENSORS["outputs"] if kind in one.methods]
-    if kind == "topk" and not target.normalizer:
-        told.remove("log_z")
-    return Asked(METHODS[KINDS[kind]], request, _outputs(message, told), timeout_us * 1e-6)
+    parameters.require_none_left(kind)
+    outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
+    if kind == TOP_K.method and not target.normalizer:
+        outputs.remove("log_z")
+    return InferCall(KINDS[kind], target, read, _outputs(message, outputs), timeout_us * 1e-6)
 
 
-def to_infer_response(asked: Asked, response: bytes, request_id: str) -> Any:
-    """A response of ours as a ModelInferResponse with raw contents, in the order asked for."""
-    reply: Any = asked.method.response.FromString(response)
+def to_infer_response(
+    outputs: tuple[str, ...], request_id: str, reply: Reply, costed: CostedPoint, queue_ns: int
+) -> bytes:
+    """Serialize a reply as a ModelInferResponse with raw contents, in the order asked for."""
     answer = reply.answer
     message = kserve.ModelInferResponse(
         model_name=answer.model, model_version=answer.version, id=request_id
     )
-    message.parameters["head"].string_param = answer.head.name
+    message.parameters["head"].string_param = answer.head
     message.parameters["digest"].string_param = answer.digest
     if answer.normalizer:
-        normalizer = pb.Normalizer.Name(answer.normalizer).removeprefix("NORMALIZER_").lower()
-        message.parameters["normalizer"].string_param = normalizer
-    for name in asked.outputs:
-        of_a_row = name in ("exact", "scanned", "log_z")
-        tensor = getattr(answer if of_a_row else reply, name)
-        shape = [tensor.rows] if of_a_row else [tensor.rows, tensor.cols]
-        message.outputs.add(name=name, datatype=NAMES[tensor.dtype], shape=shape)
-        message.raw_output_contents.append(tensor.data)
-    return message
+        message.parameters["normalizer"].string_param = answer.normalizer
+    for name in outputs:
+        array: np.ndarray = getattr(answer if name in BY_ROW else reply, name)
+        code, _, _, data = encode(array)
+        message.outputs.add(name=name, datatype=NAMES[code], shape=array.shape)
+        message.raw_output_contents.append(data)
+    return cast(bytes, message.SerializeToString())
 
 
-def _top_k(target: pb.Target, inputs: dict[str, pb.Tensor], parameters: Parameters) -> Any:
-    return pb.TopKRequest(target=target, hidden=inputs.get("hidden"), k=_scalar(inputs, "k"))
+def _read_top_k(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
+    k = _scalar(inputs, "k")
+
+    def read(config: ServeConfig, index: Index) -> PreparedRequest:
+        return prepare_top_k(_rows(inputs, config), k, config)
+
+    return read
 
 
-def _sample(target: pb.Target, inputs: dict[str, pb.Tensor], parameters: Parameters) -> Any:
-    return pb.SampleRequest(
-        target=target,
-        hidden=inputs.get("hidden"),
-        samples=_scalar(inputs, "samples") if "samples" in inputs else 1,
-        seeds=inputs.get("seeds"),
-        step=parameters.whole("step", most=MOST**2),
-        temperature=parameters.number("temperature", 1.0),
-        top_k=parameters.whole("top_k"),
-        top_p=parameters.number("top_p", 1.0),
-        min_p=parameters.number("min_p", 0.0),
-    )
+def _read_sample(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
+    samples = _scalar(inputs, "samples") if "samples" in inputs else 1
+    options: SampleOptions = {
+        "step": parameters.whole("step", most=MOST**2),
+        "temperature": parameters.number("temperature", 1.0),
+        "top_k": parameters.whole("top_k"),
+        "top_p": parameters.number("top_p", 1.0) or 1.0,
+        "min_p": parameters.number("min_p", 0.0),
+    }
+
+    def read(config: ServeConfig, index: Index) -> PreparedRequest:
+        seeds = inputs.get("seeds", InferTensor())
+        return prepare_sample(_rows(inputs, config), samples, seeds, options, config, index)
+
+    return read
+
+
+def _rows(inputs: dict[str, InferTensor], config: ServeConfig) -> Rows:
+    return Rows(to_hidden(inputs.get("hidden", InferTensor()), config))
 
 
 def _target(parameters: Parameters, model: str) -> pb.Target:
-    """What AUTO may choose among, as our own requests say it."""
     head, knobs = parameters.text("head"), parameters.knobs()
     precise, precision = parameters.has("min_precision"), parameters.number("min_precision", 0.0)
     exact = parameters.flag("exact")
@@ -205,24 +241,23 @@ def _target(parameters: Parameters, model: str) -> pb.Target:
     return target
 
 
-def _inputs(message: Any, kind: str) -> dict[str, pb.Tensor]:
-    known = {one.name: one for one in TENSORS["inputs"] if kind in one.methods}
+def _inputs(message: Any, kind: str) -> dict[str, InferTensor]:
+    kinds = {one.name: one for one in TENSORS["inputs"] if kind in one.methods}
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         allowed = f"{len(message.inputs)}, one for each input, or none"
         raise InvalidRequest("raw_input_contents", len(raw), allowed)
-    found: dict[str, pb.Tensor] = {}
+    inputs: dict[str, InferTensor] = {}
     for place, tensor in enumerate(message.inputs):
-        if tensor.name not in known or tensor.name in found:
-            allowed = f"each once of {', '.join(known)}"
+        if tensor.name not in kinds or tensor.name in inputs:
+            allowed = f"each once of {', '.join(kinds)}"
             raise InvalidRequest("inputs", repr(tensor.name[:100]), allowed)
         _require_plain(tensor)
-        found[tensor.name] = _tensor(tensor, known[tensor.name], raw[place] if raw else None)
-    return found
+        inputs[tensor.name] = _tensor(tensor, kinds[tensor.name], raw[place] if raw else None)
+    return inputs
 
 
-def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
-    """A tensor of ours; that its bytes fit its shape is checked where it is read."""
+def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> InferTensor:
     field = kind.name
     if tensor.datatype not in kind.datatypes:
         raise InvalidRequest(
@@ -238,16 +273,15 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
         if not typed:
             raise InvalidRequest(f"{field}.contents", tensor.datatype, "raw_input_contents")
         raw = np.asarray(getattr(tensor.contents, typed), TYPED[dtype]).tobytes()
-    code: Any = int(dtype)
-    return pb.Tensor(dtype=code, rows=rows, cols=cols, data=raw)
+    return InferTensor(int(dtype), rows, cols, raw)
 
 
-def _outputs(message: Any, told: list[str]) -> tuple[str, ...]:
+def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:
     for tensor in message.outputs:
-        if tensor.name not in told:
-            raise InvalidRequest("outputs", repr(tensor.name[:100]), ", ".join(told))
+        if tensor.name not in names:
+            raise InvalidRequest("outputs", repr(tensor.name[:100]), ", ".join(names))
         _require_plain(tensor)
-    return tuple(tensor.name for tensor in message.outputs) or tuple(told)
+    return tuple(tensor.name for tensor in message.outputs) or tuple(names)
 
 
 def _require_plain(tensor: Any) -> None:
@@ -256,11 +290,13 @@ def _require_plain(tensor: Any) -> None:
         raise InvalidRequest(f"{tensor.name}.parameters", repr(name[:100]), "none")
 
 
-def _scalar(inputs: dict[str, pb.Tensor], name: str) -> int:
-    tensor = inputs.get(name)
-    if tensor is None or len(tensor.data) != 4:
-        raise InvalidRequest(name, "nothing" if tensor is None else "more", "one integer")
-    return _within(name, int(np.frombuffer(tensor.data, "<i4")[0]), MOST)
+def _scalar(inputs: dict[str, InferTensor], name: str) -> int:
+    if name not in inputs:
+        raise InvalidRequest(name, "no such input", "an INT32 input of one integer")
+    data = inputs[name].data
+    if len(data) != 4:
+        raise InvalidRequest(name, f"{len(data)} bytes", "an INT32 input of one integer")
+    return _within(name, int(np.frombuffer(data, "<i4")[0]), MOST)
 
 
 def _within(field: str, value: int, most: int) -> int:

@@ -1,11 +1,12 @@
-"""GRPCInferenceService on the public port: what is loaded, and ModelInfer.
+"""GRPCInferenceService: ModelInfer and what is loaded; on the admin port, loading.
 
-Requests and replies travel as our own messages through the same path as those of the Decoder
-service: kserve_infer.py translates.
+A reply is computed on the same path as those of the Decoder service: infer.py translates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version as version_of
 from typing import Any
 
@@ -13,12 +14,13 @@ import grpc
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, PermissionDenied
-from logitsieve.server.kserve.infer import TENSORS, to_asked, to_infer_response
+from logitsieve.server.kserve.infer import TENSORS, to_infer_call, to_infer_response
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
-from logitsieve.server.rpc.handlers import Behaviour, Context, parse, unary
-from logitsieve.server.rpc.stream import Answer
+from logitsieve.server.rpc.admin_service import AdminService
+from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.handlers import Behaviour, Context, service
 
 SERVICE = "inference.GRPCInferenceService"
 PLATFORM = "logitsieve"
@@ -33,12 +35,12 @@ STATES = {
 class KserveService:
     """What a KServe client needs, without what Triton adds for shared memory and traces."""
 
-    def __init__(self, repository: Repository, answer: Answer, metrics: Metrics) -> None:
-        self._repository, self._answer, self._metrics = repository, answer, metrics
+    def __init__(self, repository: Repository, decoder: DecoderService, metrics: Metrics) -> None:
+        self._repository, self._decoder, self._metrics = repository, decoder, metrics
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The methods that are built, over raw bytes; the others are UNIMPLEMENTED."""
-        behaviours: dict[str, Behaviour] = {
+        """The methods that are built; the others are UNIMPLEMENTED."""
+        behaviours = {
             "ServerLive": self.server_live,
             "ServerReady": self.server_ready,
             "ServerMetadata": self.server_metadata,
@@ -49,98 +51,121 @@ class KserveService:
             "RepositoryModelLoad": self.on_another_port,
             "RepositoryModelUnload": self.on_another_port,
         }
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {name: unary(name, behaviour, self._metrics) for name, behaviour in behaviours.items()},
-        )
+        return _handler(behaviours, self._metrics)
 
-    async def server_live(self, message: bytes, context: Context, call: Call) -> bytes:
-        """Whoever gets an answer knows it."""
-        return serialized(kserve.ServerLiveResponse(live=True))
+    async def server_live(self, request: Any, context: Context, call: Call) -> Any:
+        return kserve.ServerLiveResponse(live=True)
 
-    async def server_ready(self, message: bytes, context: Context, call: Call) -> bytes:
-        """Whether anything is loaded."""
+    async def server_ready(self, request: Any, context: Context, call: Call) -> Any:
         ready = any(version.served is not None for version in self._repository.versions())
-        return serialized(kserve.ServerReadyResponse(ready=ready))
+        return kserve.ServerReadyResponse(ready=ready)
 
-    async def server_metadata(self, message: bytes, context: Context, call: Call) -> bytes:
-        """Name, version and what is built beyond the protocol."""
-        return serialized(
-            kserve.ServerMetadataResponse(
-                name=PLATFORM, version=version_of(PLATFORM), extensions=["model_repository"]
-            )
+    async def server_metadata(self, request: Any, context: Context, call: Call) -> Any:
+        return kserve.ServerMetadataResponse(
+            name=PLATFORM, version=version_of(PLATFORM), extensions=["model_repository"]
         )
 
-    async def model_ready(self, message: bytes, context: Context, call: Call) -> bytes:
-        """Whether requests for it would be answered; what there is not, is not ready."""
-        request = parse(kserve.ModelReadyRequest, message)
+    async def model_ready(self, request: Any, context: Context, call: Call) -> Any:
+        """A model that is not found is not ready."""
         try:
             ready = self._get(request).served is not None
         except ModelNotFound:
             ready = False
-        return serialized(kserve.ModelReadyResponse(ready=ready))
+        return kserve.ModelReadyResponse(ready=ready)
 
-    async def model_metadata(self, message: bytes, context: Context, call: Call) -> bytes:
-        """Its loaded versions and the tensors of both methods."""
-        version = self._get(parse(kserve.ModelMetadataRequest, message))
+    async def model_metadata(self, request: Any, context: Context, call: Call) -> Any:
+        """The loaded versions of a model, and the tensors of both methods."""
+        version = self._get(request)
         if version.served is None:
             raise ModelNotFound(f"name: {version.label} is not loaded: {version.error}", "name")
         call.model = version.name
         dim = version.served.decoder.index.dim
         loaded = [v for v in self._repository.versions() if v.served and v.name == version.name]
-        return serialized(
-            kserve.ModelMetadataResponse(
-                name=version.name,
-                versions=[str(v.number) for v in loaded],
-                platform=PLATFORM,
-                inputs=[tensor.metadata(dim) for tensor in TENSORS["inputs"]],
-                outputs=[tensor.metadata(dim) for tensor in TENSORS["outputs"]],
-            )
+        return kserve.ModelMetadataResponse(
+            name=version.name,
+            versions=[str(v.number) for v in loaded],
+            platform=PLATFORM,
+            inputs=[tensor.metadata(dim) for tensor in TENSORS["inputs"]],
+            outputs=[tensor.metadata(dim) for tensor in TENSORS["outputs"]],
         )
 
-    async def model_infer(self, message: bytes, context: Context, call: Call) -> bytes:
-        """ModelInferRequest -> ModelInferResponse, by TopK or Sample."""
-        request = parse(kserve.ModelInferRequest, message)
-        asked = to_asked(request, label(request.model_name, request.model_version))
+    async def model_infer(self, request: Any, context: Context, call: Call) -> bytes:
+        infer = to_infer_call(request, _label(request.model_name, request.model_version))
         left_s = context.time_remaining()
-        if asked.timeout_s:
-            left_s = asked.timeout_s if left_s is None else min(left_s, asked.timeout_s)
-        response = await self._answer(asked.method, asked.request, call, left_s)
-        return serialized(to_infer_response(asked, response, request.id))
-
-    async def repository_index(self, message: bytes, context: Context, call: Call) -> bytes:
-        """Every version and its state; `ready` leaves out those that do not answer."""
-        request = parse(kserve.RepositoryIndexRequest, message)
-        if request.repository_name:
-            raise InvalidRequest("repository_name", repr(request.repository_name[:100]), "nothing")
-        return serialized(
-            kserve.RepositoryIndexResponse(
-                models=[
-                    kserve.RepositoryIndexResponse.ModelIndex(
-                        name=version.name,
-                        version=str(version.number),
-                        state=STATES[version.state],
-                        reason=version.error,
-                    )
-                    for version in self._repository.versions()
-                    if version.served is not None or not request.ready
-                ]
-            )
+        if infer.timeout_s:
+            left_s = infer.timeout_s if left_s is None else min(left_s, infer.timeout_s)
+        write = partial(to_infer_response, infer.outputs, request.id)
+        return await self._decoder.respond(
+            infer.method, infer.target, infer.read, write, call, left_s
         )
 
-    async def on_another_port(self, message: bytes, context: Context, call: Call) -> bytes:
-        """What changes the repository."""
+    async def repository_index(self, request: Any, context: Context, call: Call) -> Any:
+        """Every version and its state; `ready` leaves out those that do not answer."""
+        _refuse_repository(request)
+        return kserve.RepositoryIndexResponse(
+            models=[
+                kserve.RepositoryIndexResponse.ModelIndex(
+                    name=version.name,
+                    version=str(version.number),
+                    state=STATES[version.state],
+                    reason=version.error,
+                )
+                for version in self._repository.versions()
+                if version.served is not None or not request.ready
+            ]
+        )
+
+    async def on_another_port(self, request: Any, context: Context, call: Call) -> Any:
         raise PermissionDenied("models are loaded and unloaded on the admin port")
 
     def _get(self, request: Any) -> Version:
-        return self._repository.get(label(request.name, request.version))
+        return self._repository.get(_label(request.name, request.version))
 
 
-def label(name: str, version: str) -> str:
+class KserveAdmin:
+    """Triton's way to load and to unload a model, by our Admin service.
+
+    `model_name` is "name@version".
+    """
+
+    def __init__(self, admin: AdminService, metrics: Metrics) -> None:
+        self._admin, self._metrics = admin, metrics
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        behaviours = {"RepositoryModelLoad": self.load, "RepositoryModelUnload": self.unload}
+        return _handler(behaviours, self._metrics)
+
+    async def load(self, request: Any, context: Context, call: Call) -> Any:
+        """Return when the version answers."""
+        for parameter in request.parameters:  # a configuration or files of Triton's
+            raise InvalidRequest("parameters", repr(parameter[:100]), "none")
+        await self._admin.load(*_name_and_version(request), "", call)
+        return kserve.RepositoryModelLoadResponse()
+
+    async def unload(self, request: Any, context: Context, call: Call) -> Any:
+        """Return at once: the version is closed when its last request is answered."""
+        await self._admin.unload(*_name_and_version(request), drain_s=0.0)
+        return kserve.RepositoryModelUnloadResponse()
+
+
+def _handler(behaviours: Mapping[str, Behaviour], metrics: Metrics) -> grpc.GenericRpcHandler:
+    methods = {rpc: (getattr(kserve, f"{rpc}Request"), each) for rpc, each in behaviours.items()}
+    return service(SERVICE, methods, metrics)
+
+
+def _label(name: str, version: str) -> str:
     """As our own requests name a model; `name` may be one of ours that names the version."""
     return f"{name}@{version}" if version else name
 
 
-def serialized(message: Any) -> bytes:
-    """The bytes of a message."""
-    return bytes(message.SerializeToString())
+def _refuse_repository(request: Any) -> None:
+    if request.repository_name:
+        raise InvalidRequest("repository_name", repr(request.repository_name[:100]), "nothing")
+
+
+def _name_and_version(request: Any) -> tuple[str, str]:
+    _refuse_repository(request)
+    name, at, version = request.model_name.partition("@")
+    if not at:
+        raise InvalidRequest("model_name", repr(name[:100]), "name@version")
+    return name, version

@@ -16,7 +16,7 @@ from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.server.models.use_count import UseCount
 from logitsieve.server.precision.drift_guard import DriftGuard, Move, Rungs, move_between
-from logitsieve.server.rpc.replies import to_origin
+from logitsieve.server.rpc.codec import to_origin
 from logitsieve.server.scheduling.costs import Costs
 from logitsieve.v1 import decoder_pb2 as pb
 

@@ -1,6 +1,6 @@
-"""The Admin service, on a port of its own: loading, unloading and naming versions while they serve.
+"""The Admin service, on a port of its own: loads, unloads and names versions while others serve.
 
-What has begun is finished, whether or not the client waits for it.
+Work that has begun is finished, whether or not the client waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
 from logitsieve.server.precision.recalibrator import Recalibrator
-from logitsieve.server.rpc.handlers import Context, parse, unary
+from logitsieve.server.rpc.handlers import Context, service
 from logitsieve.v1 import decoder_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ Describe = Callable[[Version], pb.Model]
 
 
 class AdminService:
-    """Changes the repository. Versions load one after the other, beside all else."""
+    """Changes the repository. Versions load one after the other, while others answer."""
 
     def __init__(
         self, repository: Repository, metrics: Metrics, again: Recalibrator, describe: Describe
@@ -43,51 +43,58 @@ class AdminService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """All methods of the service, over raw bytes."""
-        return grpc.method_handlers_generic_handler(
+        return service(
             "logitsieve.v1.Admin",
             {
-                "Load": unary("Load", self.load, self._metrics),
-                "Unload": unary("Unload", self.unload, self._metrics),
-                "SetAlias": unary("SetAlias", self.set_alias, self._metrics),
+                "Load": (pb.LoadRequest, self._load_rpc),
+                "Unload": (pb.UnloadRequest, self._unload_rpc),
+                "SetAlias": (pb.SetAliasRequest, self._set_alias_rpc),
             },
+            self._metrics,
         )
 
-    async def load(self, message: bytes, context: Context, call: Call) -> bytes:
-        """LoadRequest -> Model, once it answers. Equal requests at one time are one load."""
-        request = parse(pb.LoadRequest, message)
-        key = request.name, to_number(request.version), request.alias
+    async def load(self, name: str, version: str, alias: str, call: Call) -> pb.Model:
+        """Return once the version answers. Equal requests at one time are one load."""
+        key = name, to_number(version), alias
         task = self._loads.get(key)
         if task is None:
             task = self._loads[key] = self._begin(self._load(*key))
             task.add_done_callback(lambda _: self._loads.pop(key))
         await asyncio.shield(task)
-        call.model = request.name
-        return self._reply(*key[:2])
+        call.model = name
+        return self._model(*key[:2])
 
-    async def unload(self, message: bytes, context: Context, call: Call) -> bytes:
-        """UnloadRequest -> Model, without a state when it is gone, which takes `drain_ms` at most.
+    async def unload(self, name: str, version: str, drain_s: float) -> pb.Model:
+        """Return the version without a state when it is gone, which takes `drain_s` at most.
 
         UNLOADING else: it is closed when the last request that it answers is done.
         """
-        request = parse(pb.UnloadRequest, message)
-        key = request.name, to_number(request.version)
+        key = name, to_number(version)
         unloading = self._begin(self._unload(*key))
         if (retiring := await asyncio.shield(unloading)) is not None:
-            await asyncio.wait((retiring,), timeout=request.drain_ms / 1000)
-        return self._reply(*key)
+            await asyncio.wait((retiring,), timeout=drain_s)
+        return self._model(*key)
 
-    async def set_alias(self, message: bytes, context: Context, call: Call) -> bytes:
-        """SetAliasRequest -> the Model that the alias names; no version takes the alias away."""
-        request = parse(pb.SetAliasRequest, message)
+    async def _load_rpc(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
+        return await self.load(request.name, request.version, request.alias, call)
+
+    async def _unload_rpc(
+        self, request: pb.UnloadRequest, context: Context, call: Call
+    ) -> pb.Model:
+        return await self.unload(request.name, request.version, request.drain_ms / 1000)
+
+    async def _set_alias_rpc(
+        self, request: pb.SetAliasRequest, context: Context, call: Call
+    ) -> pb.Model:
+        """No version takes the alias away."""
         number = to_number(request.version) if request.version else None
         version = await asyncio.to_thread(
             self._repository.set_alias, request.name, request.alias, number
         )
-        return self._describe(version).SerializeToString()
+        return self._describe(version)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Cancel what has not begun."""
         self._loader.shutdown(wait=False, cancel_futures=True)
         for task in self._tasks:
             task.cancel()
@@ -126,12 +133,12 @@ class AdminService:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to those who wait, who may be nobody
+            task.exception()  # marks it as seen: the client may have gone away
 
-    def _reply(self, name: str, number: int) -> bytes:
-        version = self._repository.routes.by_key.get((name, number))
-        gone = pb.Model(name=name, version=str(number))
-        return (gone if version is None else self._describe(version)).SerializeToString()
+    def _model(self, name: str, number: int) -> pb.Model:
+        if (version := self._repository.routes.by_key.get((name, number))) is None:
+            return pb.Model(name=name, version=str(number))
+        return self._describe(version)
 
     def _label(self, name: str) -> str:
         loaded = {v.name for v in self._repository.versions() if v.served is not None}
@@ -139,7 +146,7 @@ class AdminService:
 
 
 async def _retire(served: Served) -> None:
-    """Close a version that is not routed to any more, when nobody uses it any more."""
+    """Close a version that takes no more requests, once its last use has ended."""
     began, decoder = monotonic(), served.decoder
     digest = decoder.index.digest
     served.leases.end()

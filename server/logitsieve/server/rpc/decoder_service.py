@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,13 +12,18 @@ from logitsieve.api.results import TopKReply
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
+from logitsieve.server.models.served import CostedPoint
 from logitsieve.server.precision.shadow import Shadow
-from logitsieve.server.rpc.arguments import to_aim
-from logitsieve.server.rpc.handlers import Context, parse, unary
-from logitsieve.server.rpc.methods import METHODS, Method
-from logitsieve.server.rpc.replies import to_response
+from logitsieve.server.rpc.codec import to_point_request, to_response
+from logitsieve.server.rpc.handlers import Context, unary
+from logitsieve.server.rpc.methods import METHODS, Method, Read
 from logitsieve.server.rpc.stream import Streams
 from logitsieve.server.scheduling.executor import Executor
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import Reply
+
+# (reply, the point that computed it, nanoseconds that the request waited) -> the response
+Write = Callable[[Reply, CostedPoint, int], bytes]
 
 
 class DecoderService:
@@ -39,10 +45,10 @@ class DecoderService:
         self._streams = Streams(self.answer, metrics)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """All methods of the service, over raw bytes."""
         handlers = {
-            method.rpc: unary(method.rpc, partial(self._unary, method), self._metrics)
+            rpc.name: unary(rpc.name, rpc.request, partial(self._unary, method), self._metrics)
             for method in METHODS.values()
+            for rpc in (method.rpc,)
         }
         handlers["Decode"] = self._streams.handler()
         return grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", handlers)
@@ -51,31 +57,47 @@ class DecoderService:
         """Take no more messages from streams; each ends when what it has sent is answered."""
         self._streams.drain()
 
-    async def _unary(self, method: Method, message: bytes, context: Context, call: Call) -> bytes:
-        request = parse(method.request, message)
+    async def _unary(self, method: Method, request: Any, context: Context, call: Call) -> bytes:
         return await self.answer(method, request, call, context.time_remaining())
 
     async def answer(
         self, method: Method, request: Any, call: Call, time_left_s: float | None
     ) -> bytes:
-        """The serialized response to one request."""
-        served = self._repository.served(request.target.model)
+        """Return the serialized response to one request."""
+
+        def write(reply: Reply, costed: CostedPoint, queue_ns: int) -> bytes:
+            return costed.origin + to_response(method.rpc.response, reply, queue_ns)
+
+        read = partial(method.read, request)
+        return await self.respond(method, request.target, read, write, call, time_left_s)
+
+    async def respond(
+        self,
+        method: Method,
+        target: pb.Target,
+        read: Read,
+        write: Write,
+        call: Call,
+        time_left_s: float | None,
+    ) -> bytes:
+        """Read a request of any form once it is admitted, compute its reply and write it."""
+        served = self._repository.served(target.model)
         call.model = served.decoder.name
         self._work.admit(time_left_s)  # what is refused costs no more than it must
-        with served.leases:  # until the reply is made, whatever is loaded meanwhile
-            asked = method.read(request, self._config, served.decoder.index)
-            aim = to_aim(request.target, method.normalizer)
-            priced = served.at(aim, asked.rows, asked.k, method.finds_log_z)
+        with served.leases:  # until the reply is written, whatever is loaded meanwhile
+            prepared = read(self._config, served.decoder.index)
+            wanted = to_point_request(target, method.normalizer)
+            costed = served.at(wanted, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self._work.run(
-                priced.point,
-                asked,
-                estimate_us=asked.rows * priced.us_per_row
-                + priced.us_beside(asked.logits, asked.draws),
+                costed.point,
+                prepared,
+                estimate_us=prepared.rows * costed.us_per_row
+                + costed.us_beside(prepared.logits, prepared.draws),
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,
                 on_gpu=served.on_gpu,
             )
             call.answer = reply.answer
-            if asked.independent is not None and isinstance(reply, TopKReply):
-                self._shadow.offer(served, priced, asked.independent, reply)
-            return priced.origin + to_response(method.response, reply, call.queue_ns)
+            if prepared.independent is not None and isinstance(reply, TopKReply):
+                self._shadow.offer(served, costed, prepared.independent, reply)
+            return write(reply, costed, call.queue_ns)

@@ -1,4 +1,4 @@
-"""From a method over bytes to a gRPC handler: errors, metrics and cancellation in one place.
+"""From a method over messages to a gRPC handler: errors, metrics and cancellation in one place.
 
 gRPC's own deserializers answer UNKNOWN to garbage, so handlers take the raw bytes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -21,7 +21,8 @@ from logitsieve.server.rpc.status import Status, to_status
 log = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply types of bytes
-Behaviour = Callable[[bytes, Context, Call], Awaitable[bytes]]
+# A request, of the type that stands with it -> its response, serialized or not
+Behaviour = Callable[[Any, Context, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
 
 SHED = {
@@ -32,7 +33,7 @@ SHED = {
 
 
 def parse(kind: type[M], message: bytes) -> M:
-    """The message in these bytes; InvalidRequest if there is none."""
+    """Raise InvalidRequest unless these bytes are a message of this type."""
     try:
         return kind.FromString(message)
     except DecodeError as error:
@@ -42,13 +43,19 @@ def parse(kind: type[M], message: bytes) -> M:
         ) from error
 
 
-def unary(rpc: str, behaviour: Behaviour, metrics: Metrics) -> grpc.RpcMethodHandler:
-    """`behaviour` as a unary handler: every failure becomes a status with our trailer."""
+def unary(
+    rpc: str, kind: type[Message], behaviour: Behaviour, metrics: Metrics
+) -> grpc.RpcMethodHandler:
+    """Wrap `behaviour`, which takes a `kind`: every failure becomes a status with our trailer."""
+
+    async def answer(message: bytes, context: Context, call: Call) -> bytes:
+        response = await behaviour(parse(kind, message), context, call)
+        return response if isinstance(response, bytes) else response.SerializeToString()
 
     async def handler(message: bytes, context: Context) -> bytes:
         call = Call(rpc)
         call.request_id = request_id(context.invocation_metadata())
-        outcome = await settle(behaviour(message, context, call), call, metrics)
+        outcome = await settle(answer(message, context, call), call, metrics)
         if isinstance(outcome, Status):
             await abort(outcome, context, call.request_id)
         if call.request_id:
@@ -58,10 +65,18 @@ def unary(rpc: str, behaviour: Behaviour, metrics: Metrics) -> grpc.RpcMethodHan
     return grpc.unary_unary_rpc_method_handler(handler)
 
 
+def service(
+    name: str, methods: Mapping[str, tuple[type[Message], Behaviour]], metrics: Metrics
+) -> grpc.GenericRpcHandler:
+    """Make the handler of a service whose methods are all unary, by their names."""
+    handlers = {rpc: unary(rpc, *method, metrics) for rpc, method in methods.items()}
+    return grpc.method_handlers_generic_handler(name, handlers)
+
+
 async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | Status:
-    """What a call ends in, and is counted as: its reply, or the Status of its failure."""
+    """Await a reply, and count and log how the call ends; the Status is that of its failure."""
     try:
-        found = await reply
+        response = await reply
     except asyncio.CancelledError:
         call.finish("CANCELLED")
         metrics.record(call)
@@ -76,18 +91,18 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
         return status
     call.finish("OK")
     metrics.record(call)
-    return found
+    return response
 
 
 async def abort(status: Status, context: Context, request_id: str = "") -> NoReturn:
     """End the call by this status."""
-    own = ((REQUEST_ID, request_id),) if request_id else ()
-    await context.abort(status.code, status.error.message, status.trailer + own)
+    trailer = status.trailer + (((REQUEST_ID, request_id),) if request_id else ())
+    await context.abort(status.code, status.error.message, trailer)
     raise AssertionError("abort raises")
 
 
 def _log_failure(call: Call, status: Status) -> None:
-    """One line, without the message: what clients send may be quoted there."""
+    # One line, without the message: what clients send may be quoted there.
     call.request_id = call.request_id or new_request_id()
     failed(
         log,

@@ -16,9 +16,9 @@ import grpc
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.server.logs import REQUEST_ID, request_id
 from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, abort, parse, settle
 from logitsieve.server.rpc.methods import METHODS, Method
-from logitsieve.server.rpc.replies import to_decode_response
 from logitsieve.server.rpc.status import Status, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -78,7 +78,7 @@ class Streams:
         if field is None:
             raise InvalidRequest("request", "nothing", ", ".join(METHODS))
         method = METHODS[field]
-        call.rpc = method.rpc
+        call.rpc = method.rpc.name
         left = _time_left_s(request.timeout_ms, context.time_remaining())
         response = await self._answer(method, getattr(request, field), call, left)
         return to_decode_response(call.id, field, response)

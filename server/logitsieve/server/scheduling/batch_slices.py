@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from logitsieve.api.results import Answer, TopKReply
-from logitsieve.server.rpc.replies import Reply
 from logitsieve.server.scheduling.batcher import Piece
 from logitsieve.utils.hidden import as_hidden
+from logitsieve.v1.rpcs import Reply
 
 # Of Answer, what has a value for each row.
 BY_ROW = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding.engine import Engine
-from logitsieve.server.rpc.methods import Asked
-from logitsieve.server.rpc.replies import Reply
+from logitsieve.server.rpc.methods import PreparedRequest
+from logitsieve.v1.rpcs import Reply
 
 # What heads gain by a batch they have gained by this size, the largest that is calibrated; cheap
 # rows make larger batches, up to what a request behind them can well wait.
@@ -75,7 +75,7 @@ class Waiting:
     def __init__(
         self,
         point: Engine,
-        asked: Asked,
+        asked: PreparedRequest,
         estimate_us: float,
         arrived_ns: int,
         deadline: float | None,

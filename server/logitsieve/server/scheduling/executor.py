@@ -13,7 +13,7 @@ from typing import cast
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Unavailable
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding.engine import Engine
-from logitsieve.server.rpc.methods import Asked
+from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.batch_slices import Outcome, compute, joined
 from logitsieve.server.scheduling.batcher import TOO_LATE, Batch, Batcher, Computed, Waiting
 
@@ -82,7 +82,7 @@ class Executor:
     async def run(
         self,
         point: Engine,
-        asked: Asked,
+        asked: PreparedRequest,
         *,
         estimate_us: float,
         arrived_ns: int,

@@ -6,7 +6,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient, Tls
-from logitsieve.client.channel import to_metadata
+from logitsieve.client.connection import to_metadata
 
 TOKEN = "a-token-of-readers"
 

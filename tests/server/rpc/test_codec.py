@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Answer, BeamStepReply, SampleReply, ScoreReply, TopKReply
-from logitsieve.client.replies import to_reply
+from logitsieve.client.codec import to_reply
 from logitsieve.decoding.engine import Engine
+from logitsieve.server.rpc.codec import to_decode_response, to_origin, to_response
 from logitsieve.server.rpc.methods import METHODS
-from logitsieve.server.rpc.replies import to_decode_response, to_origin, to_response
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.test_congruence import assert_same
 
@@ -49,10 +49,10 @@ REPLIES: dict[str, Any] = {
 def test_there_and_back(field: str, request_id: int) -> None:
     reply = REPLIES[field]
     origin = to_origin(cast(Engine, POINT))
-    response = origin + to_response(METHODS[field].response, reply, 5)
+    response = origin + to_response(METHODS[field].rpc.response, reply, 5)
     message = pb.DecodeResponse.FromString(to_decode_response(request_id, field, response))
     assert (message.id, message.WhichOneof("reply")) == (request_id, field)
-    read = to_reply(type(reply), getattr(message, field))
+    read = to_reply(METHODS[field].rpc, getattr(message, field))
     assert read.answer.queue_ns == 5
     if field == "score":
         reply = reply._replace(answer=without_log_z(reply.answer))

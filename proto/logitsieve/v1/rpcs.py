@@ -1,0 +1,35 @@
+"""The RPCs that answer one request by one reply, a row each: the only list of them.
+
+The client, the server, the Decode stream, KServe and the fuzzers take names and messages from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from logitsieve.api.results import BeamStepReply, SampleReply, ScoreReply, TopKReply
+from logitsieve.v1 import decoder_pb2 as pb
+
+Reply = TopKReply | BeamStepReply | SampleReply | ScoreReply
+R_co = TypeVar("R_co", bound=Reply, covariant=True)
+
+
+class Rpc(NamedTuple, Generic[R_co]):
+    """An RPC of the Decoder service and the method of a `Decoder` that it stands for."""
+
+    name: str  # of the RPC
+    field: str  # of a stream's DecodeRequest and DecodeResponse
+    method: str  # of a `Decoder`
+    request: type[Any]
+    response: type[Any]  # field 1 is its Answer, the others are named as the arrays of `reply`
+    reply: type[R_co]
+
+
+TOP_K = Rpc("TopK", "top_k", "topk", pb.TopKRequest, pb.TopKResponse, TopKReply)
+BEAM_STEP = Rpc(
+    "BeamStep", "beam_step", "beam_step", pb.BeamStepRequest, pb.BeamStepResponse, BeamStepReply
+)
+SAMPLE = Rpc("Sample", "sample", "sample", pb.SampleRequest, pb.SampleResponse, SampleReply)
+SCORE = Rpc("Score", "score", "score", pb.ScoreRequest, pb.ScoreResponse, ScoreReply)
+
+RPCS: tuple[Rpc[Reply], ...] = (TOP_K, BEAM_STEP, SAMPLE, SCORE)

@@ -1,0 +1,147 @@
+"""Messages -> what decoders take, and replies -> messages.
+
+The beginning of a response, which tells the operating point, is serialized once for each point:
+protobuf merges what follows into what it has read. Every response has its Answer as field 1, so
+one beginning does for all kinds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints, IdSets
+from logitsieve.api.decoder import AUTO, NORMALIZER_CODES, PointRequest, asked_precision
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Answer
+from logitsieve.decoding.engine import Engine
+from logitsieve.utils.wire_tensors import DType, decode, put
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import Reply
+
+NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODES.items()}
+SETS = ("banned", "allowed", "biased", "repeated")
+LENGTH_DELIMITED = 2  # protobuf's wire type of a message within a message
+
+
+def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
+    """Convert a pb.Tensor, or a value with its fields, to an array [rows, cols] over its bytes.
+
+    InvalidRequest names `field` unless the tensor is sound, and `only` its dtype.
+    """
+    dtype, data = int(tensor.dtype), tensor.data  # read once: every reading copies the bytes
+    if not dtype and not data:
+        raise InvalidRequest(field, "nothing", "a tensor")
+    if only is not None and dtype != int(only):
+        raise InvalidRequest(f"{field}.dtype", dtype, f"{only.value} ({only.name})")
+    array = decode(dtype, tensor.rows, tensor.cols, data, field)
+    if only is DType.BOOL and array.view(np.uint8).max(initial=0) > 1:
+        raise InvalidRequest(f"{field}.data", "other bytes", "bytes of 0 or 1")
+    return array
+
+
+def to_vector(tensor: Any, field: str, dtype: DType) -> np.ndarray:
+    """Convert a tensor of one column to an array [rows]."""
+    array = to_array(tensor, field, dtype)
+    if array.shape[1] != 1:
+        raise InvalidRequest(f"{field}.cols", array.shape[1], "1: a vector")
+    return array[:, 0]
+
+
+def vector_if_set(request: Any, field: str, dtype: DType) -> np.ndarray | None:
+    return to_vector(getattr(request, field), field, dtype) if request.HasField(field) else None
+
+
+def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
+    """`normalizer` is used where the target names none. InvalidRequest names the field at fault."""
+    if code := target.normalizer:
+        normalizer = NORMALIZER_NAMES.get(code, str(code))
+    precision = None
+    match target.WhichOneof("point"):
+        case "head":
+            head, knobs = target.head.name, target.head.knobs
+            if head != AUTO and (head or knobs):
+                return PointRequest(False, None, head, tuple(sorted(knobs.items())), normalizer)
+            precision = asked_precision(head, dict(knobs), None, False)
+        case "min_precision":
+            precision = asked_precision("", None, target.min_precision, False)
+        case "exact":
+            precision = asked_precision("", None, None, target.exact)
+    return PointRequest(True, precision, "", (), normalizer)
+
+
+def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
+    """InvalidRequest names the field at fault, or `constraints` if there are over `most_ids` ids.
+
+    Whether the sets fit the rows of a request is left to `Constraints.for_rows`.
+    """
+    sets = {
+        name: _to_sets(getattr(message, name), f"constraints.{name}")
+        for name in SETS
+        if message.HasField(name)
+    }
+    ids = sum(len(one.ids) for one in sets.values())
+    if ids > most_ids:
+        raise InvalidRequest("constraints", f"{ids} ids", f"at most {most_ids} in all")
+    bias = None
+    if message.HasField("bias"):
+        bias = to_vector(message.bias, "constraints.bias", DType.FLOAT32)
+    return Constraints(**sets, bias=bias, repetition_penalty=message.repetition_penalty or 1.0)
+
+
+def _to_sets(message: pb.IdSets, field: str) -> IdSets:
+    ids = np.empty(0, np.int32)
+    if message.HasField("ids"):
+        ids = to_vector(message.ids, f"{field}.ids", DType.INT32)
+    return IdSets(to_vector(message.offsets, f"{field}.offsets", DType.INT32), ids)
+
+
+def to_response(kind: type[Any], reply: Reply, queue_ns: int) -> bytes:
+    """Serialize a reply, and the time that its request waited; `to_origin` makes the beginning.
+
+    A reply's arrays are named as the fields of its message, and its answer comes last.
+    """
+    response = kind()
+    for name, array in zip(reply._fields, reply[:-1], strict=False):
+        put(getattr(response, name), cast(np.ndarray, array))
+    _put_answer(response.answer, reply.answer, queue_ns)
+    return cast(bytes, response.SerializeToString())
+
+
+def to_origin(point: Engine) -> bytes:
+    """Serialize what all responses of one operating point share."""
+    answer = pb.Answer(model=point.model, version=point.version, digest=point.digest)
+    answer.head.CopyFrom(pb.Head(name=point.head, knobs=point.knobs))
+    return pb.TopKResponse(answer=answer).SerializeToString()
+
+
+def to_decode_response(request_id: int, field: str, response: bytes) -> bytes:
+    """Wrap a serialized response in a DecodeResponse, without parsing it."""
+    number = pb.DecodeResponse.DESCRIPTOR.fields_by_name[field].number
+    start = pb.DecodeResponse(id=request_id).SerializeToString()
+    return b"".join(
+        (start, _varint(number << 3 | LENGTH_DELIMITED), _varint(len(response)), response)
+    )
+
+
+def _put_answer(message: pb.Answer, answer: Answer, queue_ns: int) -> None:
+    put(message.exact, answer.exact)
+    put(message.scanned, answer.scanned)
+    put(message.fallback, answer.fallback)
+    if answer.normalizer:
+        message.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[answer.normalizer])
+        for name in ("log_z", "log_z_low", "log_z_high", "log_z_error"):
+            if (array := getattr(answer, name)) is not None:
+                put(getattr(message, name), array)
+    message.queue_ns, message.compute_ns = queue_ns, answer.compute_ns
+
+
+def _varint(number: int) -> bytes:
+    """7 bits a byte, the lowest first; all but the last have their highest bit set."""
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
