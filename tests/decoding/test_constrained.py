@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,15 +66,19 @@ def test_the_answer_is_the_full_softmaxs_over_what_remains(
     assert (np.diff(np.sort(found.ids, axis=1), axis=1) > 0).all()
     order = np.lexsort((found.ids, -chosen), axis=1)
     np.testing.assert_array_equal(order, np.tile(np.arange(k), (rows, 1)))
-    np.testing.assert_array_equal(found.ids[found.exact], best(expected, k)[found.exact])
-    assert head.proves <= bool(found.exact.all())
-    assert not (found.fallback & (head.proves | ~found.exact)).any()
-    assert (found.scanned >= k).all()
-    assert (found.scanned <= size).all()
+    np.testing.assert_array_equal(
+        found.ids[found.provenance.exact], best(expected, k)[found.provenance.exact]
+    )
+    assert head.proves <= bool(found.provenance.exact.all())
+    assert not (found.provenance.fallback & (head.proves | ~found.provenance.exact)).any()
+    assert (found.provenance.scanned >= k).all()
+    assert (found.provenance.scanned <= size).all()
     for row in range(rows):
         alone = answer(softmax, head, hidden[[row]], k, of_row(constraints, row))
-        for field in Best._fields:
-            one, whole = getattr(alone, field), getattr(found, field)
+        both: Any = zip(
+            (*alone[:2], *alone.provenance), (*found[:2], *found.provenance), strict=True
+        )
+        for one, whole in both:
             np.testing.assert_array_equal(one[0], whole[row])
 
 
@@ -90,9 +95,9 @@ def test_a_few_allowed_ids_need_no_head() -> None:
     found = answer(
         softmax, head_of("screen", 300, False), hidden, 2, Constraints(allowed=[7, 9, 8])
     )
-    assert found.exact.all()
-    assert not found.fallback.any()
-    assert found.scanned.tolist() == [3, 3]
+    assert found.provenance.exact.all()
+    assert not found.provenance.fallback.any()
+    assert found.provenance.scanned.tolist() == [3, 3]
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_what_remains_is_what_hugging_face_leaves(
         if filters[2] < 1 - 1e-12:  # nearer to 1, rounding decides
             assert set(ids) == warped(logits, filters)
             assert ids == filtered(logits, *filters)
-    assert lists.exact.all()
+    assert lists.provenance.exact.all()
 
 
 @settings(max_examples=150, deadline=None)
@@ -137,7 +137,7 @@ def test_what_remains_under_constraints(
     lists = listed(decoder, head, hidden, filters, constraints)
     for row, ids in enumerate(rows_of(lists)):
         assert len(ids) >= 1
-        if not lists.exact[row]:
+        if not lists.provenance.exact[row]:
             assert np.isfinite(logits[row, ids]).all()
             continue
         if temperature == 0:
@@ -161,8 +161,8 @@ def test_rows_do_not_depend_on_their_batch(whole: Whole) -> None:
             for row in range(9):
                 alone = listed(decoder, head, hidden[row : row + 1], filters)
                 assert rows_of(alone)[0] == rows_of(together)[row]
-                assert alone.exact[0] == together.exact[row]
-                assert alone.scanned[0] == together.scanned[row]
+                assert alone.provenance.exact[0] == together.provenance.exact[row]
+                assert alone.provenance.scanned[0] == together.provenance.scanned[row]
 
 
 def test_a_nucleus_that_the_interval_leaves_open_takes_the_exact_log_z(whole: Whole) -> None:
@@ -176,7 +176,7 @@ def test_a_nucleus_that_the_interval_leaves_open_takes_the_exact_log_z(whole: Wh
             above = listed(decoder, "certified", hidden, (1.0, 0, masses[count - 1] + 1e-11, 0.0))
             assert len(rows_of(below)[row]) == count
             assert len(rows_of(above)[row]) == count + 1
-            assert below.scanned[row] == above.scanned[row] == 300
+            assert below.provenance.scanned[row] == above.provenance.scanned[row] == 300
 
 
 def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
@@ -195,4 +195,4 @@ def test_without_a_sketch_nuclei_are_decided_all_the_same(tmp_path: Any, whole: 
     lists = listed(decoder, "exact", hidden, (1.0, 0, 0.9, 0.0))
     for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
         assert rows_of(lists)[row] == filtered(logits, 1.0, 0, 0.9, 0.0)
-    assert (lists.scanned == 300).all()
+    assert (lists.provenance.scanned == 300).all()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.decoding.logit_edits import Edits, edits_of
+from logitsieve.api.results import Candidates
+from logitsieve.decoding.logit_edits import Edits, edit_candidates, edits_of
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of
 from tests.oracle import logits64
 from tests.synthetic import make_hidden
@@ -20,7 +21,7 @@ from tests.synthetic import make_hidden
 def applied(edits: Edits, logits_BV: np.ndarray) -> np.ndarray:
     """[B, V] the logits with the edits in their places."""
     found = logits_BV.copy()
-    found[edits.only] = -np.inf
+    found[edits.allow_list] = -np.inf
     rows = np.repeat(np.arange(len(found)), np.diff(edits.offsets))
     found[rows, edits.ids] = edits.values
     return found
@@ -40,7 +41,7 @@ def test_edits_are_what_the_words_say(data: st.DataObject, size: int, rows: int)
     for row in range(rows):
         ids = edits.ids[edits.offsets[row] : edits.offsets[row + 1]]
         assert (np.diff(ids) > 0).all()
-        if edits.only[row]:
+        if edits.allow_list[row]:
             assert len(ids) <= size / 2
             assert len(ids) == remaining[row]
 
@@ -58,7 +59,7 @@ def test_a_row_is_edited_as_if_it_were_alone(data: st.DataObject, rows: int) -> 
         np.testing.assert_array_equal(np.diff(found.offsets), [one.ids.size for one in alone])
         np.testing.assert_array_equal(found.ids, np.concatenate([one.ids for one in alone]))
         np.testing.assert_array_equal(found.values, np.concatenate([one.values for one in alone]))
-        np.testing.assert_array_equal(found.only, [one.only[0] for one in alone])
+        np.testing.assert_array_equal(found.allow_list, [one.allow_list[0] for one in alone])
 
 
 @pytest.mark.parametrize("field", ["banned", "allowed", "biased", "repeated"])
@@ -76,3 +77,39 @@ def test_a_row_of_hidden_that_is_not_finite_is_named() -> None:
     with pytest.raises(InvalidRequest) as refused:
         edits_of(softmax_of(17, False), Constraints(banned=[3]), hidden)
     assert refused.value.field == "hidden[1]"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.data(),
+    size=st.sampled_from([1, 2, 17]),
+    rows=st.integers(1, 4),
+    constrained=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+def test_edits_go_before_candidates(
+    data: st.DataObject, size: int, rows: int, constrained: bool, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    lists = [random.permutation(size)[: random.integers(0, size + 1)] for _ in range(rows)]
+    ids = np.concatenate(lists).astype(np.int32)
+    logits = random.standard_normal(ids.size).astype(np.float32)
+    offsets = np.cumsum([0, *map(len, lists)])
+    found = Candidates(offsets, ids, logits, np.zeros(rows, np.float32))
+    edits = None
+    if constrained:
+        constraints = data.draw(constraints_of(size, rows)).for_rows(rows)
+        edits = edits_of(softmax_of(size, False), constraints, make_hidden(rows, 8))
+    got = edit_candidates(found, edits, size)
+    for row in range(rows):
+        ends = slice(offsets[row], offsets[row + 1])
+        wanted = dict(zip(ids[ends].tolist(), logits[ends].tolist(), strict=True))
+        if edits is not None:
+            if edits.allow_list[row]:
+                wanted = {}
+            ends = slice(edits.offsets[row], edits.offsets[row + 1])
+            wanted |= dict(zip(edits.ids[ends].tolist(), edits.values[ends].tolist(), strict=True))
+        ends = slice(got.offsets[row], got.offsets[row + 1])
+        assert len(set(got.ids[ends].tolist())) == got.ids[ends].size
+        assert dict(zip(got.ids[ends].tolist(), got.logits[ends].tolist(), strict=True)) == wanted
+        assert got.answerable()[row] == sum(value > -np.inf for value in wanted.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, get_args
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
@@ -22,8 +22,8 @@ AUTO = "AUTO"  # instead of a head's name: the cheapest operating point that is 
 NormalizerName = Literal["candidates", "lowrank", "sampled", "certified", "exact"]
 KnobValues = tuple[tuple[str, float], ...]  # in order of their names
 
-# Codes of decoder.proto's Normalizer; a test compares them.
-NORMALIZER_CODES = {"candidates": 1, "lowrank": 2, "sampled": 3, "certified": 4, "exact": 5}
+# Codes of decoder.proto's Normalizer, in which the names stand in the same order.
+NORMALIZER_CODES = {name: code for code, name in enumerate(get_args(NormalizerName), start=1)}
 
 
 class Target(TypedDict, total=False):

@@ -1,11 +1,11 @@
-"""What heads and decoders answer.
+"""Answers of heads and decoders.
 
 Shape letters: B batch rows, K answers a row, T targets, N draws, G groups of beams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,6 +29,31 @@ class TopK(NamedTuple):
     scanned: Int32  # [B] rows of W whose exact logit was computed
 
 
+class Provenance(NamedTuple):
+    """The source of each row's answer, from the head to `Answer`, which has the same fields."""
+
+    exact: Bool  # [B] proven equal to the full softmax's
+    scanned: Int32  # [B] rows of W whose exact logit was computed
+    fallback: Bool  # [B] rows that the head handed to its fallback
+
+    @classmethod
+    def of(cls, top: TopK, proves: bool) -> Provenance:
+        """That of a head's answer; `proves`: the head's own answers are proven."""
+        exact = top.exact
+        # A head that proves nothing itself owes every proven row to its fallback.
+        fallback = np.zeros(len(exact), np.bool_) if proves else exact.copy()
+        return cls(exact, top.scanned, fallback)
+
+    def rows(self, rows: Int64 | Bool) -> Provenance:
+        """That of the given rows, in that order."""
+        return Provenance(self.exact[rows], self.scanned[rows], self.fallback[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Provenance], order: Int64) -> Provenance:
+        """That of all parts' rows, one part after the other, taken in `order`."""
+        return cls(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
+
+
 class Candidates(NamedTuple):
     """Every row of W that a head looked at, as CSR: row r owns ids[offsets[r]:offsets[r+1]]."""
 
@@ -39,7 +64,7 @@ class Candidates(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What is proven of all logits of one row of hidden."""
+    """Proven bounds of all logits of one row of hidden."""
 
     ids: Int32  # [S] rows computed exactly
     logits: Float32  # [S] their logits
@@ -50,7 +75,7 @@ class Bounds(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How a reply was made: which index, head and knobs, and how right it is."""
+    """The origin of a reply: index, head and knobs, and how right each row is."""
 
     model: str
     version: str

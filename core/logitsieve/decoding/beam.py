@@ -19,26 +19,24 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import Beams
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import Best, best_edited, best_unedited
 from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
-from logitsieve.decoding.normalizers import LogZ, find_normalizer
+from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer
 from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.index import Index
 from logitsieve.kernels.topk.beams import HIGH, LOW, VALUE, best_pairs
 
 
 class Step(NamedTuple):
-    """What a step chose, and what it was found by."""
+    """The chosen continuations, and their source."""
 
     parents: Int32  # [G, K] -1 where a group has too few pairs
     tokens: Int32  # [G, K]
     scores: Float32  # [G, K]
     ranks: Float32  # [G, K]
     finished: Bool  # [G, K]
-    exact: Bool  # [B]
-    scanned: Int32  # [B] 0 for finished hypotheses
-    fallback: Bool  # [B] rows that the head handed to its fallback
+    provenance: Provenance  # scanned: 0 for finished hypotheses
     log_z: LogZ  # NaN for finished hypotheses
 
 
@@ -48,9 +46,7 @@ class _Lists(NamedTuple):
     ids: Int32  # [B, N]
     logits: Float64  # [B, N]
     counts: Int64  # [B]
-    exact: Bool  # [B]
-    scanned: Int32  # [B]
-    fallback: Bool  # [B]
+    provenance: Provenance
 
 
 class _Pairs(NamedTuple):
@@ -65,30 +61,26 @@ def beam_step(
     hidden: Float32,
     beams: Beams,
     constraints: Constraints | None,
-    normalizer: str,
+    normalizer: Normalizer,
 ) -> Step:
     """The best continuations of the hypotheses at the rows of hidden [B, D].
 
     log Z is over all V whatever the constraints say. InvalidRequest names the field at fault.
     """
     check_ids(np.array(beams.eos_ids, np.int32), index.vocab_size, "eos_ids")
-    _check_hidden(index.softmax, hidden)
     live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, index.vocab_size)
+    if live.size < len(hidden):  # an error later would count the live rows alone
+        index.softmax.check_hidden(hidden)
     lists = _lists(index.softmax, head, hidden, beams, constraints, live, k)
-    found = _log_z(index, head, hidden[live], k, normalizer)
-    log_z = _bounds(found, live, len(hidden), normalizer == "exact")
+    estimate = _log_z(index, head, hidden[live], k, normalizer)
+    log_z = _bounds(estimate, live, len(hidden), normalizer)
     divisors = _divisors(beams)
     pairs = _pairs(beams, divisors, lists, log_z)
-    if found.low is not None and pairs.doubtful.any():
+    if normalizer.has_bounds and pairs.doubtful.any():
         open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
-        log_z[:, open_] = find_normalizer("exact")(index, head, hidden[open_], k, None, 1.0).value
+        log_z[:, open_] = EXACT.log_z(index, head, hidden[open_], k, None, 1.0).value
         pairs = _pairs(beams, divisors, lists, log_z)
-    return _step(beams, divisors, lists, log_z, pairs, _reported(found, live, log_z))
-
-
-def _check_hidden(softmax: Softmax, hidden: Float32) -> None:
-    """InvalidRequest naming the row as the caller counts it; later only some rows are looked at."""
-    softmax.logits64(hidden, np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32))
+    return _step(beams, divisors, lists, log_z, pairs, _reported(estimate, live, log_z))
 
 
 def _lists(
@@ -104,15 +96,16 @@ def _lists(
     rows = len(hidden)
     ids, logits = np.full((rows, k), -1, np.int32), np.zeros((rows, k))
     counts, exact = np.ones(rows, np.int64), np.ones(rows, np.bool_)
-    scanned, fallback = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
+    provenance = Provenance(exact, np.zeros(rows, np.int32), np.zeros(rows, np.bool_))
     if live.size < rows:
         ids[beams.finished, 0] = beams.eos_ids[0]
     if live.size:
         best, counts[live] = _best(softmax, head, hidden, constraints, live, k)
         width = best.ids.shape[1]
         ids[live, :width], logits[live, :width] = best.ids, best.logits
-        exact[live], scanned[live], fallback[live] = best.exact, best.scanned, best.fallback
-    return _Lists(ids, logits, counts, exact, scanned, fallback)
+        for whole, part in zip(provenance, best.provenance, strict=True):
+            whole[live] = part
+    return _Lists(ids, logits, counts, provenance)
 
 
 def _best(
@@ -126,31 +119,26 @@ def _best(
     """The k best ids of each live row, or as many as constraints leave, and how many."""
     if constraints is None:
         return best_unedited(softmax, head, hidden[live], k), np.full(live.size, k)
-    ready = constraints.for_rows(len(hidden)).take(live)
-    edits = edits_of(softmax, ready, hidden[live])
+    edits = edits_of(softmax, constraints, hidden, live)
     wanted = np.minimum(edits.remaining(softmax.vocab_size), k)
     return best_edited(softmax, head, hidden[live], wanted, edits), wanted
 
 
-def _log_z(index: Index, head: Head, hidden: Float32, k: int, normalizer: str) -> LogZ:
-    """Of as many rows as there are; normalizers want one at least."""
-    normalize = find_normalizer(normalizer)
+def _log_z(index: Index, head: Head, hidden: Float32, k: int, normalizer: Normalizer) -> LogZ:
+    """log Z of any number of rows; normalizers need one at least."""
     if len(hidden):
-        return normalize(index, head, hidden, k, None, 1.0)
+        return normalizer.log_z(index, head, hidden, k, None, 1.0)
     none = np.empty(0, np.float32)
-    return LogZ(none, none, none) if normalizer == "certified" else LogZ(none)
+    return LogZ(none, none, none) if normalizer.has_bounds else LogZ(none)
 
 
-def _bounds(found: LogZ, live: Int64, rows: int, exact: bool) -> Float64:
-    """[3, B] log Z and what it lies between: 0 for finished hypotheses.
-
-    Nothing is proven of one that was estimated.
-    """
-    low, high = found.low, found.high
-    if exact:
-        low = high = found.value
+def _bounds(estimate: LogZ, live: Int64, rows: int, normalizer: Normalizer) -> Float64:
+    """[3, B] log Z and its bounds: 0 for finished hypotheses, infinite where none are proven."""
+    low, high = estimate.low, estimate.high
+    if normalizer.is_exact:
+        low = high = estimate.value
     log_z = np.zeros((3, rows))
-    log_z[VALUE, live] = found.value
+    log_z[VALUE, live] = estimate.value
     log_z[LOW, live] = -np.inf if low is None else low
     log_z[HIGH, live] = np.inf if high is None else high
     return log_z
@@ -188,32 +176,30 @@ def _step(
     tokens = np.where(missing, -1, lists.ids[rows, places]).astype(np.int32)
     scores = _scores(beams)[rows] + (lists.logits[rows, places] - log_z[VALUE, rows])
     ended = np.isin(tokens, np.array(beams.eos_ids, np.int32))
-    exact = lists.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
+    exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
     return Step(
         parents,
         tokens,
         _printed(scores, missing),
         _printed(scores / divisors[rows], missing),
         ~missing & (beams.finished[rows] | ended),
-        np.repeat(exact, beams.beams_in),
-        lists.scanned,
-        lists.fallback,
+        lists.provenance._replace(exact=np.repeat(exact, beams.beams_in)),
         reported,
     )
 
 
 def _printed(values: Float64, missing: Bool) -> Float32:
-    """As replies have them: within float32's range where there is a pair, -inf where not."""
+    """float32 values within its range, -inf where a pair is missing."""
     return np.where(missing, -np.inf, np.clip(values, -LARGEST, LARGEST)).astype(np.float32)
 
 
-def _reported(found: LogZ, live: Int64, log_z: Float64) -> LogZ:
-    """log Z by row, NaN for finished hypotheses, with bounds if `found` has them."""
-    known = np.full(log_z.shape, np.nan, np.float32)
-    known[:, live] = log_z[:, live]
-    value, low, high = known
+def _reported(estimate: LogZ, live: Int64, log_z: Float64) -> LogZ:
+    """log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
+    by_row = np.full(log_z.shape, np.nan, np.float32)
+    by_row[:, live] = log_z[:, live]
+    value, low, high = by_row
     error = None
-    if found.error is not None:
+    if estimate.error is not None:
         error = np.full(len(value), np.nan, np.float32)
-        error[live] = found.error
-    return LogZ(value, low, high, error) if found.low is not None else LogZ(value, error=error)
+        error[live] = estimate.error
+    return LogZ(value, low, high, error) if estimate.low is not None else LogZ(value, error=error)

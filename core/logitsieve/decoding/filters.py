@@ -9,17 +9,16 @@ Shape letters: B batch rows, D hidden size, V vocabulary, L ids of all lists.
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import Best, best_edited
 from logitsieve.decoding.logit_edits import Edits, offsets_of, unedited
-from logitsieve.decoding.normalizers import with_proof
+from logitsieve.decoding.normalizers import CERTIFIED, EXACT
 from logitsieve.heads._base.head import Head
-from logitsieve.heads.exact import ExactHead
 from logitsieve.index import Index
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists
 
@@ -32,9 +31,7 @@ class Lists(NamedTuple):
     offsets: Int64  # [B+1]
     ids: Int32  # [L]
     logits: Float64  # [L]
-    exact: Bool  # [B] they are the full softmax's, proven
-    scanned: Int32  # [B] all V where the exact log Z decided
-    fallback: Bool  # [B] rows that the head handed to its fallback
+    provenance: Provenance  # all V are scanned where the exact log Z decided
 
 
 def shortlist(
@@ -47,7 +44,7 @@ def shortlist(
     """
     rows, size = len(hidden), index.vocab_size
     edits = unedited(rows) if edits is None else edits
-    limits, wanted = _limits(how, edits.remaining(size), edits.only)
+    limits, wanted = _limits(how, edits.remaining(size), edits.allow_list)
     masses = _Masses(index, head, hidden, how, edits)
     pieces, pending = [], np.arange(rows)
     while pending.size:
@@ -62,51 +59,49 @@ def shortlist(
         short = pending[(lengths == SHORT) | (open_ & computed)]
         wanted[short] = np.minimum(GROWTH * wanted[short], limits[short])
         pending = pending[~settled]
-    return _joined(rows, pieces, np.where(masses.computed, size, 0))
+    return _in_order(rows, pieces, np.where(masses.computed, size, 0))
 
 
-def _limits(how: Sampling, remaining: Int64, only: Bool) -> tuple[Int64, Int64]:
+def _limits(how: Sampling, remaining: Int64, allow_list: Bool) -> tuple[Int64, Int64]:
     """[B] how many ids there are to choose from at most, and how many to look at first."""
     if how.temperature == 0.0:
         remaining = np.minimum(remaining, 1)
     if how.top_k > 0:
         remaining = np.minimum(remaining, how.top_k)
-    whole = only | (how.top_k > 0) | (how.top_p == 1.0 and how.min_p == 0.0)
+    whole = allow_list | (how.top_k > 0) | (how.top_p == 1.0 and how.min_p == 0.0)
     return remaining, np.where(whole, remaining, np.minimum(remaining, FIRST))
 
 
 class _Masses:
-    """What the log Z of each row is known to lie between, where top-p asks for it."""
+    """Bounds of the log Z of each row, where top-p needs them."""
 
     def __init__(
         self, index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits
     ) -> None:
-        self._asked = index, head, hidden, edits
+        self._request = index, head, hidden, edits
         self._how = how
         self.log_z = np.full((len(hidden), 2), np.nan)
         self.computed = np.zeros(len(hidden), np.bool_)  # exactly
 
     def find(self, rows: Int64) -> None:
-        """By proven bounds, if the index has them, where nothing is known yet."""
+        """Bound the rows that have no bounds yet: by a proof, if the index has a sketch."""
         rows = rows[np.isnan(self.log_z[rows, 0])]
-        index, head, hidden, edits = self._asked
+        index, head, hidden, edits = self._request
         if not rows.size or self._how.top_p == 1.0:
             return
         if "certified" not in index.heads:
             self.compute(rows)
             return
         scale = 1.0 / self._how.temperature
-        found = with_proof(index, head, hidden[rows], 1, edits.rows(rows), scale)
-        self.log_z[rows, 0], self.log_z[rows, 1] = found.low, found.high
+        bounds = CERTIFIED.log_z(index, head, hidden[rows], 1, edits.rows(rows), scale)
+        self.log_z[rows, 0], self.log_z[rows, 1] = bounds.low, bounds.high
 
     def compute(self, rows: Int64) -> None:
-        """Exactly; `rows` do not name all that may be answered."""
+        """Compute the exact log Z of `rows`, which have no allow list."""
         if not rows.size:
             return
-        index, _, hidden, edits = self._asked
-        exact, seeds = cast(ExactHead, index.head("exact")), np.zeros(rows.size, np.uint64)
-        scale, edited = 1.0 / self._how.temperature, edits.rows(rows)[:3]
-        log_z = exact.draw(hidden[rows], 0, seeds, 0, scale, edited)[1]
+        index, _, hidden, edits = self._request
+        log_z = EXACT.log_z64(index, hidden[rows], edits.rows(rows), 1.0 / self._how.temperature)
         self.log_z[rows], self.computed[rows] = log_z[:, None], True
 
 
@@ -122,24 +117,20 @@ def _within(best: Best, lengths: Int64) -> Bool:
     return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])
 
 
-def _joined(rows: int, pieces: list[tuple[Int64, Best, Int64]], computed: Int64) -> Lists:
+def _in_order(rows: int, pieces: list[tuple[Int64, Best, Int64]], computed: Int64) -> Lists:
     """Settled rows in their order; `computed` logits were scanned beside the head's."""
     owners = np.concatenate([np.repeat(owner, lengths) for owner, _, lengths in pieces])
     order = np.argsort(owners, kind="stable")
     kept = [_within(best, lengths) for _, best, lengths in pieces]
-    ids, logits = (
-        np.concatenate([best[field][mask] for (_, best, _), mask in zip(pieces, kept, strict=True)])
-        for field in range(2)
-    )
+    bests = [best for _, best, _ in pieces]
+    ids = np.concatenate([best.ids[mask] for best, mask in zip(bests, kept, strict=True)])
+    logits = np.concatenate([best.logits[mask] for best, mask in zip(bests, kept, strict=True)])
     by_row = np.argsort(np.concatenate([owner for owner, _, _ in pieces]))
-    exact, scanned, fallback = (
-        np.concatenate([best[field] for _, best, _ in pieces])[by_row] for field in range(2, 5)
-    )
+    provenance = Provenance.joined([best.provenance for best in bests], by_row)
+    scanned = np.maximum(provenance.scanned, computed).astype(np.int32)
     return Lists(
         offsets_of(np.bincount(owners, minlength=rows)),
         ids[order].astype(np.int32),
         logits[order],
-        exact,
-        np.maximum(scanned, computed).astype(np.int32),
-        fallback,
+        provenance._replace(scanned=scanned),
     )

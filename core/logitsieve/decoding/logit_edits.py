@@ -1,8 +1,8 @@
-"""What constraints do to the logits of each row.
+"""Constraints as edits of logits: which logits of a row they replace, and by what.
 
-Sets of (row, id) are sorted vectors of keys, row x V + id, so that no row is looked at by itself.
+Sets of (row, id) are vectors of keys, row x V + id, so that no row is looked at by itself.
 
-Shape letters: B batch rows, D hidden size, V vocabulary.
+Shape letters: B batch rows, D hidden size, V vocabulary, T targets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints, IdLists, IdSets
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.api.results import Bool, Candidates, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax, no_edits
 
 LARGEST = float(np.finfo(np.float32).max)  # an edited logit beyond float32's range is its end
@@ -25,48 +25,115 @@ class Edits(NamedTuple):
     offsets: Int64  # [B+1]
     ids: Int32  # distinct and rising within a row
     values: Float64  # the logit instead; -inf for an id that must not be answered
-    only: Bool  # [B] every id that is not named is forbidden
+    allow_list: Bool  # [B] every id that is not named is forbidden
 
     def rows(self, rows: Int64) -> Edits:
-        """Those of the given rows, in that order."""
+        """Edits of the given rows, in that order."""
         lengths = np.diff(self.offsets)[rows]
         offsets = offsets_of(lengths)
         taken = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
-        return Edits(offsets, self.ids[taken], self.values[taken], self.only[rows])
+        return Edits(offsets, self.ids[taken], self.values[taken], self.allow_list[rows])
 
     def remaining(self, vocab_size: int) -> Int64:
         """[B] how many ids of each row may be answered."""
         named = self.answerable()
-        return np.where(self.only, named, vocab_size - np.diff(self.offsets) + named)
+        return np.where(self.allow_list, named, vocab_size - np.diff(self.offsets) + named)
 
     def answerable(self) -> Int64:
         """[B] how many ids that a row names may be answered."""
-        before = np.concatenate([[0], np.cumsum(self.values > -np.inf)])
-        return np.asarray(np.diff(before[self.offsets]))
+        return _answerable(self.offsets, self.values)
+
+    def apply_to_all(self, logits: Float32) -> None:
+        """Edit all logits [B, V], in place."""
+        logits[self.allow_list] = -np.inf
+        rows = np.repeat(np.arange(len(logits)), np.diff(self.offsets))
+        logits[rows, self.ids] = self.values
+
+    def apply_to_targets(self, logits: Float64, targets: Int32, vocab_size: int) -> None:
+        """Edit the logits [B, T] of `targets`, in place."""
+        logits[self.allow_list] = -np.inf
+        keys = np.arange(len(targets))[:, None] * vocab_size + targets
+        edited = keys_of(self.offsets, self.ids, vocab_size)
+        named = among(keys, edited)
+        logits[named] = self.values[np.searchsorted(edited, keys[named])]
 
 
-def edits_of(softmax: Softmax, constraints: Constraints, hidden: Float32) -> Edits:
-    """What `constraints` do to the logits of each row of hidden [B, D].
+class ListedLogits(NamedTuple):
+    """Row r's ids are ids[offsets[r]:offsets[r+1]]."""
 
-    InvalidRequest names what of them is not as it should be, or a row of hidden that is not finite.
+    offsets: Int64  # [B+1]
+    ids: Int32  # distinct within a row
+    logits: Float64  # -inf for an id that must not be answered
+
+    def answerable(self) -> Int64:
+        """[B] how many of a row's ids may be answered."""
+        return _answerable(self.offsets, self.logits)
+
+
+def edits_of(
+    softmax: Softmax, constraints: Constraints, hidden: Float32, rows: Int64 | None = None
+) -> Edits:
+    """The edits by `constraints` of each row of hidden [B, D], or of the given `rows` of it.
+
+    InvalidRequest names the constraint at fault, or a row of hidden that is not finite.
     """
-    rows, size = len(hidden), softmax.vocab_size
-    sets = constraints.for_rows(rows)
-    banned = _keys(sets.banned, size, "constraints.banned")
+    sets, size = constraints.for_rows(len(hidden)), softmax.vocab_size
+    if rows is not None:
+        sets, hidden = sets.take(rows), hidden[rows]
+    banned = _rising(_keys(sets.banned, size, "constraints.banned"))
     biased = _keys(sets.biased, size, "constraints.biased")
-    repeated = _keys(sets.repeated, size, "constraints.repeated")
+    repeated = _rising(_keys(sets.repeated, size, "constraints.repeated"))
     if sets.repetition_penalty == 1.0:
         repeated = repeated[:0]
-    only, listed, unlisted = _allowed(sets.allowed, rows, size)
-    listed = listed[~_among(listed, banned)]
-    shut = _outside(only, size, np.concatenate([banned, unlisted]))
-    changed = _outside(only, size, np.concatenate([biased, repeated]))
+    allow_list, listed, unlisted = _allowed(sets.allowed, len(hidden), size)
+    listed = listed[~among(listed, banned)]
+    shut = _rising(_outside(allow_list, size, np.concatenate([banned, unlisted])))
+    changed = _outside(allow_list, size, np.concatenate([biased, repeated]))
     keys = _rising(np.concatenate([listed, shut, changed]))
-    offsets = np.searchsorted(keys, np.arange(rows + 1) * size)
+    offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
     values = np.full(keys.size, -np.inf)
-    open_ = ~_among(keys, shut)
+    open_ = ~among(keys, shut)
     values[open_] = _edited(softmax, sets, hidden, keys[open_], biased, repeated)
-    return Edits(offsets, (keys % size).astype(np.int32), values, only)
+    return Edits(offsets, (keys % size).astype(np.int32), values, allow_list)
+
+
+def open_edits(softmax: Softmax, constraints: Constraints, hidden: Float32) -> Edits:
+    """`edits_of`; InvalidRequest if they leave nothing of a row, naming the row."""
+    edits = edits_of(softmax, constraints, hidden)
+    remaining = edits.remaining(softmax.vocab_size)
+    if not remaining.all():
+        got = f"nothing left in row {np.argmin(remaining)}"
+        raise InvalidRequest("constraints", got, "at least one id for each row")
+    return edits
+
+
+def target_logits(
+    softmax: Softmax, hidden: Float32, targets: Int32, edits: Edits | None
+) -> Float64:
+    """[B, T] exact logits of `targets`; -inf for those that edits forbid."""
+    offsets = np.arange(len(targets) + 1, dtype=np.int64) * targets.shape[1]
+    logits = softmax.logits64(hidden, offsets, targets.ravel()).reshape(targets.shape)
+    if edits is not None:
+        edits.apply_to_targets(logits, targets, softmax.vocab_size)
+    return logits
+
+
+def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int) -> ListedLogits:
+    """The candidates' logits but for those that are edited, and all that are edited.
+
+    A row with an allow list has no others.
+    """
+    offsets, ids, logits = candidates.offsets, candidates.ids, candidates.logits
+    if edits is None:
+        return ListedLogits(offsets, ids, logits.astype(np.float64))
+    keys, edited = (keys_of(each.offsets, each.ids, vocab_size) for each in (candidates, edits))
+    kept = ~edits.allow_list[keys // vocab_size] & ~among(keys, edited)
+    both = np.concatenate([keys[kept], edited])
+    values = np.concatenate([logits[kept].astype(np.float64), edits.values])
+    order = np.argsort(both)
+    both = both[order]
+    offsets = np.searchsorted(both, np.arange(len(offsets), dtype=np.int64) * vocab_size)
+    return ListedLogits(offsets, (both % vocab_size).astype(np.int32), values[order])
 
 
 def unedited(rows: int) -> Edits:
@@ -85,10 +152,24 @@ def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:
     return np.repeat(rows * vocab_size, np.diff(offsets)) + ids
 
 
+def among(keys: Int64, rising: Int64) -> Bool:
+    """Which of the keys are in a sorted vector."""
+    if not rising.size:
+        return np.zeros(keys.shape, np.bool_)
+    places = np.searchsorted(rising, keys)
+    return np.asarray(rising[np.minimum(places, rising.size - 1)] == keys)
+
+
 def check_ids(ids: Int32, vocab_size: int, field: str) -> None:
     """InvalidRequest naming `field` if one of the ids is not in the vocabulary."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise InvalidRequest(field, largest, f"ids from 0 to {vocab_size - 1}")
+
+
+def _answerable(offsets: Int64, logits: Float64) -> Int64:
+    """[B] how many of each row's logits are not -inf."""
+    before = np.concatenate([[0], np.cumsum(logits > -np.inf)])
+    return np.asarray(np.diff(before[offsets]))
 
 
 def _keys(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
@@ -105,18 +186,13 @@ def _rising(keys: Int64) -> Int64:
     return np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
 
 
-def _among(keys: Int64, others: Int64) -> Bool:
-    """Which of the keys are others, too; most requests name ids for one reason only."""
-    return np.isin(keys, others) if others.size else np.zeros(keys.size, np.bool_)
-
-
-def _outside(only: Bool, vocab_size: int, keys: Int64) -> Int64:
-    """The keys of rows that do not name all that may be answered."""
-    return keys[~only[keys // vocab_size]] if only.any() else keys
+def _outside(allow_list: Bool, vocab_size: int, keys: Int64) -> Int64:
+    """The keys of rows without an allow list."""
+    return keys[~allow_list[keys // vocab_size]] if allow_list.any() else keys
 
 
 def _allowed(sets: IdLists | None, rows: int, vocab_size: int) -> tuple[Bool, Int64, Int64]:
-    """Rows that name all that may be answered, what they name, and what other rows forbid.
+    """Rows with an allow list, the keys on those lists, and the keys that other rows forbid.
 
     A row allows at most half of the vocabulary by name, and more by what it leaves out.
     """
@@ -125,9 +201,9 @@ def _allowed(sets: IdLists | None, rows: int, vocab_size: int) -> tuple[Bool, In
         return np.zeros(rows, np.bool_), none, none
     keys = _rising(_keys(sets, vocab_size, "constraints.allowed"))
     owners = keys // vocab_size
-    only = 2 * np.bincount(owners, minlength=rows) <= vocab_size
-    named = only[owners]
-    return only, keys[named], _complement(keys[~named], np.flatnonzero(~only), vocab_size)
+    short = 2 * np.bincount(owners, minlength=rows) <= vocab_size
+    named = short[owners]
+    return short, keys[named], _complement(keys[~named], np.flatnonzero(~short), vocab_size)
 
 
 def _complement(keys: Int64, rows: Int64, vocab_size: int) -> Int64:
@@ -153,11 +229,11 @@ def _edited(
     size = softmax.vocab_size
     offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
     values = softmax.logits64(hidden, offsets, (keys % size).astype(np.int32))
-    again, penalty = _among(keys, repeated), sets.repetition_penalty
-    values[again] = np.where(values[again] > 0, values[again] / penalty, values[again] * penalty)
+    penalized, penalty = among(keys, repeated), sets.repetition_penalty
+    old = values[penalized]
+    values[penalized] = np.where(old > 0, old / penalty, old * penalty)
     if biased.size:
         places = np.searchsorted(keys, biased)
-        places[places == keys.size] = 0
-        found = keys[places] == biased if keys.size else np.zeros(biased.size, np.bool_)
-        values[places[found]] += np.asarray(sets.bias, np.float64)[found]
+        kept = among(biased, keys)
+        values[places[kept]] += np.asarray(sets.bias, np.float64)[kept]
     return np.clip(values, -LARGEST, LARGEST)

@@ -1,6 +1,6 @@
 """Draws from the softmax, at a sub-linear cost where a head allows it.
 
-With `top_k`, `top_p` or `min_p` the few ids that remain are found first (shortlist.py), and drawn
+With `top_k`, `top_p` or `min_p` the few ids that remain are found first (filters.py), and drawn
 from by their exact logits. Without them an id is drawn from the whole vocabulary: by Gumbel's trick
 over all logits (`exact`), by rejection under proven bounds (`certified`), or by Gumbel's trick with
 most of the noise never looked at (any other head; that alone is not exact).
@@ -16,12 +16,18 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.api.results import Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.filters import shortlist
-from logitsieve.decoding.known import known
-from logitsieve.decoding.logit_edits import Edits
-from logitsieve.decoding.normalizers import LogZ, find_normalizer, interval
-from logitsieve.decoding.score import logits_of
+from logitsieve.decoding.logit_edits import Edits, edit_candidates, target_logits
+from logitsieve.decoding.normalizers import (
+    CANDIDATES,
+    CERTIFIED,
+    EXACT,
+    SAMPLED,
+    LogZ,
+    Normalizer,
+    interval,
+)
 from logitsieve.heads._base.head import Head, refuse_first
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
@@ -33,53 +39,56 @@ TRUSTED = 10  # how many best ids a head is trusted to find where it proves noth
 
 
 class Draws(NamedTuple):
-    """What was drawn, and what it was found by."""
+    """Draws, and their source."""
 
     ids: Int32  # [B, N]
     log_probs: Float32  # [B, N] under the distribution that was drawn from
-    exact: Bool  # [B] that is the full softmax's, after the filters, proven
-    scanned: Int32  # [B]
-    fallback: Bool  # [B] rows that the head handed to its fallback
-    normalizer: str
+    provenance: Provenance  # exact: that is the full softmax's, after the filters, proven
+    normalizer: str  # its name
     log_z: LogZ  # of the distribution that was drawn from, at its temperature
 
 
 class _Drawn(NamedTuple):
-    """Draws from the whole vocabulary, and the log Z that was found on the way, if any."""
+    """Draws from the whole vocabulary, and the log Z that they found on the way, if any."""
 
-    ids: Int32
-    exact: Bool
-    scanned: Int32
-    normalizer: str
-    log_z: LogZ | None
-    value: Float64 | None  # [B] log_z.value before it is rounded
+    ids: Int32  # [B, N]
+    exact: bool
+    scanned: Int32  # [B]
+    normalizer: Normalizer  # of `log_z`, or else the one to find it by
+    log_z: LogZ | None = None
+    value: Float64 | None = None  # [B] log_z.value before it is rounded
 
 
 def sample(
-    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    how: Sampling,
+    edits: Edits | None,
+    normalizer: Normalizer | None,
 ) -> Draws:
     """Draws for each row of hidden [B, D]; `edits` leave at least one id.
 
-    `normalizer` "" is the log Z found while drawing. Ids left by filters, or named one by one by
+    `normalizer` None is the log Z found while drawing. Ids left by filters, or on an allow list of
     `edits`, are normalized among themselves: "candidates".
     """
     if how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0 or how.temperature == 0.0:
         return _from_lists(index, head, hidden, how, edits)
-    if edits is None or not edits.only.any():
+    if edits is None or not edits.allow_list.any():
         return _from_all(index, head, hidden, how, edits, normalizer)
-    listed, open_ = np.flatnonzero(edits.only), np.flatnonzero(~edits.only)
+    listed, open_ = np.flatnonzero(edits.allow_list), np.flatnonzero(~edits.allow_list)
     part = _from_lists(index, head, hidden[listed], _rows(how, listed), edits.rows(listed))
     if not open_.size:
         return part
     rest = _from_all(index, head, hidden[open_], _rows(how, open_), edits.rows(open_), normalizer)
-    return _joined(listed, part, open_, rest)
+    return _by_row(listed, part, open_, rest)
 
 
 def _rows(how: Sampling, rows: Int64) -> Sampling:
     return how._replace(seeds=how.seeds[rows])
 
 
-def _joined(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
+def _by_row(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
     """Both by row; the log Z of lists is exact."""
     order = np.argsort(np.concatenate([listed, open_]))
 
@@ -91,9 +100,7 @@ def _joined(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
     return Draws(
         join(part.ids, rest.ids),
         join(part.log_probs, rest.log_probs),
-        join(part.exact, rest.exact),
-        join(part.scanned, rest.scanned),
-        join(part.fallback, rest.fallback),
+        Provenance.joined([part.provenance, rest.provenance], order),
         rest.normalizer,
         LogZ(*map(join, exactly, rest.log_z)),
     )
@@ -109,43 +116,58 @@ def _from_lists(
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     list_sample(lists.offsets, lists.logits, how.seeds, how.step, scale, places, log_probs, log_z)
     ids = lists.ids[lists.offsets[:-1, None] + places]
-    found = lists.exact, lists.scanned, lists.fallback
-    return Draws(ids, log_probs, *found, "candidates", LogZ(log_z))
+    return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, LogZ(log_z))
 
 
 def _from_all(
-    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    how: Sampling,
+    edits: Edits | None,
+    normalizer: Normalizer | None,
 ) -> Draws:
-    draw = DRAWS.get(head.name, _draw_lazily)
-    ids, exact, scanned, own, log_z, value = draw(index, head, hidden, how, edits, normalizer)
-    name, scale = normalizer or own, 1.0 / how.temperature
-    if log_z is None or value is None or name != own:
-        log_z = find_normalizer(name)(index, head, hidden, 1, edits, scale)
+    rows, scale = len(hidden), 1.0 / how.temperature
+    drawn = DRAWS.get(head.name, _draw_lazily)(index, head, hidden, how, edits, normalizer)
+    normalizer, log_z, value = normalizer or drawn.normalizer, drawn.log_z, drawn.value
+    if log_z is None or value is None or normalizer is not drawn.normalizer:
+        log_z = normalizer.log_z(index, head, hidden, 1, edits, scale)
         assert log_z.value is not None, "a normalizer finds a value"
         value = log_z.value.astype(np.float64)
-    logits = logits_of(index, hidden, ids, edits)
+    logits = target_logits(index.softmax, hidden, drawn.ids, edits)
     # An estimate of log Z may lie below the logit of what was drawn, which log Z never does.
     log_probs = np.minimum(logits * scale - value[:, None], 0.0).astype(np.float32)
-    fallback = np.zeros(len(hidden), np.bool_)
-    return Draws(ids, log_probs, exact, scanned, fallback, name, log_z)
+    exact, fallback = np.full(rows, drawn.exact), np.zeros(rows, np.bool_)
+    provenance = Provenance(exact, drawn.scanned, fallback)
+    return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z)
 
 
 def _draw_exactly(
-    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    how: Sampling,
+    edits: Edits | None,
+    normalizer: Normalizer | None,
 ) -> _Drawn:
     source, scale = cast(ExactHead, head), 1.0 / how.temperature
     ids, log_z, scanned = source.draw(
         hidden, how.samples, how.seeds, how.step, scale, edits and edits[:3]
     )
     with np.errstate(over="ignore"):  # of what is beyond float32, infinity says so
-        found = LogZ(log_z.astype(np.float32))
-    return _Drawn(ids, np.ones(len(hidden), np.bool_), scanned, "exact", found, log_z)
+        rounded = LogZ(log_z.astype(np.float32))
+    return _Drawn(ids, True, scanned, EXACT, rounded, log_z)
 
 
 def _draw_by_bounds(
-    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    how: Sampling,
+    edits: Edits | None,
+    normalizer: Normalizer | None,
 ) -> _Drawn:
-    """The log Z by the coarse codes that the draw needs anyway, or by the fine ones, if asked."""
+    """log Z by the coarse codes that the draw needs anyway, or by the fine ones, if named."""
     source, scale = cast(CertifiedHead, head), 1.0 / how.temperature
     ids, log_z, scanned = source.draw(
         hidden,
@@ -154,27 +176,29 @@ def _draw_by_bounds(
         how.step,
         scale,
         edits and edits[:3],
-        fine=normalizer == "certified",
+        fine=normalizer is CERTIFIED,
     )
-    exact, value = np.ones(len(hidden), np.bool_), np.clip(*log_z.T)
-    return _Drawn(ids, exact, scanned, "certified", interval(log_z), value)
+    return _Drawn(ids, True, scanned, CERTIFIED, interval(log_z), np.clip(*log_z.T))
 
 
 def _draw_lazily(
-    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None, normalizer: str
+    index: Index,
+    head: Head,
+    hidden: Float32,
+    how: Sampling,
+    edits: Edits | None,
+    normalizer: Normalizer | None,
 ) -> _Drawn:
     """As exact as `head` finds the TRUSTED best ids: what it does not scan is taken to be worse."""
-    rows, vocab_size = len(hidden), index.vocab_size
-    k = min(TRUSTED, vocab_size)
+    rows, k = len(hidden), min(TRUSTED, index.vocab_size)
     floors = head.topk(hidden, k).logits[:, -1].astype(np.float64)
-    found = known(head.candidates(hidden, k), edits, vocab_size)
+    listed = edit_candidates(head.candidates(hidden, k), edits, index.vocab_size)
     ids, computed = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
-    asked, address = (how.seeds, how.step, 1.0 / how.temperature), index.softmax.record.ctypes.data
-    bad = lazy_sample(address, hidden, *asked, *found, floors, ids, computed)
-    refuse_first([bad])
-    scanned = (np.diff(found.offsets) + computed).astype(np.int32)
-    return _Drawn(ids, np.zeros(rows, np.bool_), scanned, "sampled", None, None)
+    noise, address = (how.seeds, how.step, 1.0 / how.temperature), index.softmax.record.ctypes.data
+    refuse_first([lazy_sample(address, hidden, *noise, *listed, floors, ids, computed)])
+    scanned = (np.diff(listed.offsets) + computed).astype(np.int32)
+    return _Drawn(ids, False, scanned, SAMPLED)
 
 
-Draw = Callable[[Index, Head, Float32, Sampling, Edits | None, str], _Drawn]
+Draw = Callable[[Index, Head, Float32, Sampling, Edits | None, Normalizer | None], _Drawn]
 DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}

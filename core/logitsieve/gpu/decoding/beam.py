@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.requests import Beams
+from logitsieve.api.results import Provenance
 from logitsieve.decoding.beam import Step
 from logitsieve.decoding.logit_edits import LARGEST
 from logitsieve.decoding.normalizers import LogZ
@@ -41,14 +42,13 @@ def beam_step(index: Index, head: GpuHead, hidden: Tensor, beams: Beams, k: int)
     logits, log_z = exact.logits64(hidden, top.ids), exact.log_z(hidden, 1.0)
     chosen = _chosen(beams, _pairs(beams, top.ids, logits - log_z.double()[:, None]))
     proven = ((top.exact & ~torch.isnan(log_z)) | finished).view(-1, beams.beams_in).all(1)
-    found: Any = (
-        *chosen,
+    provenance: Any = (
         proven.repeat_interleave(beams.beams_in),
         top.scanned.masked_fill(finished, 0),
         top.exact & (not head.proves) & ~finished,
-        LogZ(log_z.masked_fill(finished, torch.nan)),
     )
-    return Step(*found)
+    reported: Any = log_z.masked_fill(finished, torch.nan)
+    return Step(*cast(Any, (*chosen, Provenance(*provenance), LogZ(reported))))
 
 
 def _pairs(beams: Beams, ids: Tensor, log_probs: Tensor) -> _Pairs:

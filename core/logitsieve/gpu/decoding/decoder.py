@@ -23,10 +23,12 @@ from logitsieve.api.requests import Beams, Sampling, score_targets
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
+    Provenance,
     SampleReply,
     ScoreReply,
     TopKReply,
 )
+from logitsieve.decoding.engine import NO_LOG_Z
 from logitsieve.decoding.normalizers import STEPPING, default_normalizer
 from logitsieve.gpu.decoding.beam import beam_step
 from logitsieve.gpu.decoding.normalizers import NORMALIZERS, normalizes_there
@@ -55,7 +57,7 @@ class GpuDecoder:
         self, hidden: Tensor, k: int, constraints: Constraints | None, target: Target
     ) -> TopKReply:
         """The k best tokens of each row."""
-        started, log_z = perf_counter_ns(), None
+        started, log_z = perf_counter_ns(), NO_LOG_Z
         point = self._host.point_at(target, len(hidden), k)
         if constraints is not None or not normalizes_there(self._index, point.normalizer):
             reply = point.topk(here(hidden), k, constraints)
@@ -63,8 +65,8 @@ class GpuDecoder:
         top = point.answering.topk(hidden, k)
         if point.normalizer:
             log_z = NORMALIZERS[point.normalizer](self._index, hidden, 1.0)
-        fallback = top.exact & (not point.proves)
-        answer = point.answer(started, top.exact, top.scanned, fallback, point.normalizer, log_z)
+        provenance = Provenance(top.exact, top.scanned, top.exact & (not point.proves))
+        answer = point.answer(started, provenance, point.normalizer, log_z)
         return TopKReply(top.ids, top.logits, answer)
 
     def score(
@@ -83,8 +85,8 @@ class GpuDecoder:
         log_probs = logits_of(self._index, hidden, ids) - value.double()[:, None]
         exact = ~torch.isnan(value) if low is None else low == high
         scanned = torch.full_like(exact, ids.shape[1], dtype=torch.int32)
-        found = exact, scanned, torch.zeros_like(exact), normalizer, log_z
-        answer = point.answer(started, *cast(Any, found))
+        provenance = Provenance(*cast(Any, (exact, scanned, torch.zeros_like(exact))))
+        answer = point.answer(started, provenance, normalizer, log_z)
         return ScoreReply(cast(Any, log_probs.float()), answer)
 
     def sample(
@@ -107,8 +109,8 @@ class GpuDecoder:
             reply = point.sample(here(hidden), how, constraints)
             return in_tensors(reply, hidden.device)
         draws = sample(self._index, head, hidden, how, point.normalizer)
-        found = draws.exact, draws.scanned, draws.fallback, draws.normalizer, draws.log_z
-        return SampleReply(draws.ids, draws.log_probs, point.answer(started, *found))
+        answer = point.answer(started, draws.provenance, draws.normalizer, draws.log_z)
+        return SampleReply(draws.ids, draws.log_probs, answer)
 
     def beam_step(
         self,
@@ -128,8 +130,8 @@ class GpuDecoder:
             return in_tensors(reply, hidden.device)
         ready, head = beams_there(beams, given, hidden), cast(GpuHead, point.answering)
         step = beam_step(self._index, head, hidden, ready, k)
-        found = step.exact, step.scanned, step.fallback, STEPPING, step.log_z
-        return BeamStepReply(*step[:5], point.answer(started, *found))
+        answer = point.answer(started, step.provenance, STEPPING, step.log_z)
+        return BeamStepReply(*step[:5], answer)
 
     def warm(self) -> None:
         """Compile what arrays have no need of."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from logitsieve.decoding.normalizers import LogZ
+from logitsieve.decoding.normalizers import CERTIFIED, EXACT, LogZ
 from logitsieve.gpu.heads.exact import GpuExact
 from logitsieve.index import Index
 
@@ -58,8 +58,8 @@ def with_proof(index: Index, hidden: Tensor, scale: float) -> LogZ:
 
 # (index, hidden [B, D], scale) -> log Z of all V, NaN where a row cannot be answered
 NORMALIZERS: Mapping[str, Callable[[Index, Tensor, float], LogZ]] = {
-    "exact": over_vocabulary,
-    "certified": with_proof,
+    EXACT.name: over_vocabulary,
+    CERTIFIED.name: with_proof,
 }
 # What heads of these names find of log Z while they draw.
 DRAWN: Mapping[str, Callable[[Tensor], Known]] = {"exact": of_number, "certified": of_interval}

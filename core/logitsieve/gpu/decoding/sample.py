@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.requests import Sampling
+from logitsieve.api.results import Provenance
+from logitsieve.decoding.normalizers import CANDIDATES
 from logitsieve.decoding.sampler import Draws
 from logitsieve.gpu.decoding.normalizers import (
     DRAWN,
@@ -62,9 +64,9 @@ def _from_lists(index: Index, head: GpuHead, hidden: Tensor, how: Sampling) -> D
     )  # fmt: skip
     with head.launching():
         plan.run()
-    found: Any = plan.drawn, plan.log_probs, top.exact, top.scanned
-    more: Any = top.exact & (not head.proves), "candidates", log_z(plan.log_z)
-    return Draws(*found, *more)
+    provenance = Provenance(top.exact, top.scanned, top.exact & (not head.proves))
+    ids, log_probs = cast(Any, (plan.drawn, plan.log_probs))
+    return Draws(ids, log_probs, provenance, CANDIDATES.name, log_z(plan.log_z))
 
 
 def _from_all(index: Index, head: GpuHead, hidden: Tensor, how: Sampling, normalizer: str) -> Draws:
@@ -78,6 +80,5 @@ def _from_all(index: Index, head: GpuHead, hidden: Tensor, how: Sampling, normal
     # An estimate of log Z may lie below the logit of what was drawn, which log Z never does.
     log_probs = (logits * scale - value[:, None]).clamp(max=0.0).float()
     drawn = ids[:, 0] >= 0
-    made: Any = ids, log_probs, drawn, scanned
-    more: Any = torch.zeros_like(drawn), normalizer or head.name, found
-    return Draws(*made, *more)
+    provenance = Provenance(*cast(Any, (drawn, scanned, torch.zeros_like(drawn))))
+    return Draws(ids, log_probs, provenance, normalizer or head.name, found)  # type: ignore[arg-type]

@@ -80,6 +80,10 @@ class Softmax:
             refuse_row(bad)
         return values
 
+    def check_hidden(self, hidden: Float32) -> None:
+        """InvalidRequest for the first row of hidden [B, D] that is not finite or too large."""
+        self.logits64(hidden, np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32))
+
     def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
         """The same as answers have them: rounded to float32."""
         return self.logits64(hidden, offsets, ids).astype(np.float32)

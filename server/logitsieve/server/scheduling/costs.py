@@ -6,9 +6,9 @@ Shape letters: V vocabulary, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from functools import partial
 
-from logitsieve.decoding.normalizers import default_normalizer
+from logitsieve.decoding.normalizers import NORMALIZERS, Prices, default_normalizer
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.index import Index
 
@@ -16,13 +16,8 @@ from logitsieve.index import Index
 # streams.
 BYTES_PER_US = 10_000
 
-# Heads that go over all V as these normalizers do: a log Z costs what their dearest point does,
-# and at least what it takes to read a byte for each number of W.
-LIKE = {"certified": "certified", "lowrank": "svd", "exact": "exact"}
+# A pass over all V takes at least what it takes to read a byte for each number of W.
 BYTE_OF_FLOAT = 1 / 4
-
-# Logits that an estimate by samples computes beside the head's own, in square roots of V.
-SAMPLED_ROOTS = 20
 
 # A draw is taken to need a random number for each id, as one of the exact head does.
 US_PER_RANDOM = 0.02
@@ -35,7 +30,7 @@ class Costs:
         self._us_per_logit = index.dim * 4 / BYTES_PER_US
         self._us_per_draw = index.vocab_size * US_PER_RANDOM
         self._dense_us = index.vocab_size * self._us_per_logit
-        self._sampled_us = SAMPLED_ROOTS * sqrt(index.vocab_size) * self._us_per_logit
+        self._vocab_size = index.vocab_size
         self._default = default_normalizer(index)
         self._points = {(point.head, _key(point.knobs)): point for point in points}
 
@@ -57,11 +52,13 @@ class Costs:
         return logits * self._us_per_logit + draws * self._us_per_draw
 
     def _log_z_us(self, normalizer: str, head_us: float, rows: int) -> float:
-        if normalizer == "candidates":
-            return head_us
-        if normalizer == "sampled":
-            return head_us + self._sampled_us
-        alike = [point for point in self._points.values() if point.head == LIKE[normalizer]]
+        pass_us = partial(self._pass_us, rows)
+        prices = Prices(head_us, self._us_per_logit, self._vocab_size, pass_us)
+        return NORMALIZERS[normalizer].cost(prices)
+
+    def _pass_us(self, rows: int, head: str) -> float:
+        """A pass over all V as `head` makes it costs what the head's dearest point does."""
+        alike = [point for point in self._points.values() if point.head == head]
         us = max((point.us_at(rows) for point in alike), default=self._dense_us)
         return max(us, BYTE_OF_FLOAT * self._dense_us)
 

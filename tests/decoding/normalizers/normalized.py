@@ -1,0 +1,51 @@
+"""log Z of one small index by every normalizer, and its true value in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.decoding.logit_edits import edits_of
+from logitsieve.decoding.normalizers import LogZ
+from tests.decoding.drawn import edited_logits
+from tests.oracle import best, log_sum_exp, logits64
+from tests.synthetic import make_hidden, make_softmax
+
+SOFTMAX = make_softmax()  # what `write_whole` writes: V = 300, D = 24
+HIDDEN = make_hidden(5, scale=0.4)
+ORDER = best(logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN), 300)
+CONSTRAINTS: dict[str, Constraints | None] = {
+    "none": None,
+    "best banned": Constraints(banned=[row[:5].tolist() for row in ORDER]),
+    "nearly all changed": Constraints(
+        banned=[[1]] * 5, biased=[[*range(290)]] * 5, bias=[[-2.5] * 290] * 5
+    ),
+    "few allowed": Constraints(allowed=[row[::60].tolist() for row in ORDER]),
+    "some allow few": Constraints(allowed=[[3, 4], [*range(300)], [7], [*range(1, 300)], [0]]),
+    "one left": Constraints(banned=[np.delete(row, 150).tolist() for row in ORDER]),
+}
+SCALES = [1e-4, 0.5, 1.0, 2.0, 100.0, 1e5]
+
+
+def normalized(
+    decoder: LocalDecoder,
+    name: str,
+    *,
+    constraints: Constraints | None = None,
+    head: str = "screen",
+    scale: float = 1.0,
+    k: int = 5,
+    hidden: np.ndarray = HIDDEN,
+) -> LogZ:
+    index, edits = decoder.index, None
+    if constraints is not None:
+        edits = edits_of(index.softmax, constraints, hidden)
+    return NORMALIZERS[name].log_z(index, index.head(head), hidden, k, edits, scale)
+
+
+def truth(constraints: Constraints | None, scale: float = 1.0) -> np.ndarray:
+    logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
+    if constraints is not None:
+        logits = edited_logits(SOFTMAX, HIDDEN, constraints)
+    return np.array([log_sum_exp(row * scale) for row in logits])
