@@ -27,12 +27,12 @@ ASKS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-def test_it_answers_as_in_process(tmp_path: Path) -> None:
+def test_it_answers_as_in_process(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path)
-    local = LocalDecoder(open_index(tmp_path / "demo" / "1"))
+    local = LocalDecoder(open_index(tmp_path / "demo" / "1", kernel_cache=kernel_cache))
 
     async def scene() -> None:
-        server = create_server(config_for(tmp_path))
+        server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
         await server.start()
         address = f"127.0.0.1:{server.port}"
         async with AsyncDecoderClient(address, timeout_s=WAIT_S) as client:

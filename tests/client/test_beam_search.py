@@ -12,7 +12,7 @@ import torch
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.beam_search import Found, beam_search
+from logitsieve.client.beam_search import SearchResult, beam_search
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder, log_softmax
 
@@ -45,7 +45,7 @@ class Recurrent:
         self._hidden = self.after(self._hidden[parents], tokens)
         return self._hidden
 
-    def search(self, hidden: np.ndarray | None = None, **options: Any) -> Found:
+    def search(self, hidden: np.ndarray | None = None, **options: Any) -> SearchResult:
         hidden = self.start() if hidden is None else hidden
         self._hidden = hidden
         chosen: dict[str, Any] = {"beams": 3, "eos_ids": [EOS], "max_tokens": 8} | options

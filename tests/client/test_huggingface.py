@@ -92,7 +92,7 @@ def test_without_our_processor_edits_would_change_the_choice(
     with attach(language_model, decoder_of(language_model), k=1) as attached:
         monkeypatch.setattr(KnownLogits, "__call__", lambda self, input_ids, scores: scores)
         assert generate(language_model, **edits) != expected
-        assert attached.head.asked is not None
+        assert attached.head.last is not None
 
 
 def test_log_probabilities_are_those_of_the_full_softmax(model: Any) -> None:
@@ -151,6 +151,15 @@ def test_greedy_search_asks_for_no_log_z(
     with attach(language_model, decoder):
         generate(language_model, **options)
     assert set(targets_of(decoder)) == normalizers
+
+
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"typical_p": 0.9}, {"min_p": 0.1}])
+def test_sampling_without_top_k_warns(language_model: Any, options: dict[str, Any]) -> None:
+    with (
+        attach(language_model, decoder_of(language_model)),
+        pytest.warns(UserWarning, match=r"set top_k, or draw by decoder\.sample"),
+    ):
+        generate(language_model, do_sample=True, top_k=0, **options)
 
 
 def test_the_normalizer_and_the_target_are_the_callers(language_model: Any) -> None:

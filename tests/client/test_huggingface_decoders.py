@@ -56,14 +56,14 @@ def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def local(folder: Path) -> LocalDecoder:
-    return LocalDecoder(open_index(folder / "lm" / "1", kernel_cache=folder / "kernels"))
+def local(folder: Path, kernel_cache: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(folder / "lm" / "1", kernel_cache=kernel_cache))
 
 
 @pytest.fixture(scope="module")
-def remote(folder: Path, local: LocalDecoder) -> Iterator[DecoderClient]:
+def remote(folder: Path, kernel_cache: Path) -> Iterator[DecoderClient]:
     loop = Loop()
-    with running(loop, config_for(folder, kernel_cache=folder / "kernels")) as run:
+    with running(loop, config_for(folder, kernel_cache=kernel_cache)) as run:
         yield run.client
     loop.close()
 
@@ -94,8 +94,8 @@ def test_log_z_is_found_as_score_finds_it(model: Any, decoder: Decoder) -> None:
     expected = generate(model, num_beams=2)
     with attach(model, decoder, head="certified") as attached:
         assert generate(model, num_beams=2) == expected
-        assert attached.head.asked is not None
-        assert attached.head.asked.log_z is not None
+        assert attached.head.last is not None
+        assert attached.head.last.log_z is not None
 
 
 def test_the_same_search_in_process_and_over_the_wire(

@@ -1,12 +1,10 @@
 """The thin client: a Decoder over gRPC. Imports numpy, grpc and protobuf alone."""
 
 from logitsieve.client.admin import AdminClient
-from logitsieve.client.async_client import AsyncDecoderClient
-from logitsieve.client.async_stream import AsyncDecodeStream
 from logitsieve.client.connection import Tls
-from logitsieve.client.decoder_client import DecoderClient
+from logitsieve.client.decoder_client import AsyncDecoderClient, DecoderClient
 from logitsieve.client.models import Limits, ModelInfo, PointInfo
-from logitsieve.client.stream import DecodeStream
+from logitsieve.client.stream import AsyncDecodeStream, DecodeStream
 
 __all__ = [
     "AdminClient",

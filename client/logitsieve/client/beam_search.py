@@ -24,8 +24,8 @@ from logitsieve.api.requests import MOST_BEAMS, whole
 from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
 from logitsieve.utils.hidden import as_hidden
 
-Step = Callable[[Int32, Int32], ArrayLike]
-"""(parents [R], tokens [R]) -> hidden [R, D]: what the model makes of the tokens.
+ModelStep = Callable[[Int32, Int32], ArrayLike]
+"""(parents [R], tokens [R]) -> hidden [R, D]: contexts of the next tokens, by the caller's model.
 
 Row r goes on from row parents[r] of the call before (the first call: of the `hidden` that the
 search began with) by the token tokens[r]. R is K for each sentence that is still searched.
@@ -44,15 +44,15 @@ MOST_TOKENS = 1 << 20
 
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """One that has finished; a greater one is a better one."""
+    """A finished continuation of a sentence; a greater one is a better one."""
 
     score: float  # log_prob under the length penalty
     log_prob: float  # the sum of the log-probabilities of `tokens`
     tokens: tuple[int, ...]  # an EOS, if it came to one, is the last of them
 
 
-class Found(NamedTuple):
-    """What a search found, for each sentence."""
+class SearchResult(NamedTuple):
+    """Hypotheses of each sentence."""
 
     hypotheses: list[list[Hypothesis]]  # [S] up to n_best, best first
     exact: Bool  # [S] True where every step was proven equal to the full softmax's
@@ -62,7 +62,7 @@ class Found(NamedTuple):
 def beam_search(
     decoder: Decoder,
     hidden: ArrayLike,
-    step: Step,
+    step: ModelStep,
     *,
     beams: int,
     eos_ids: Sequence[int],
@@ -73,7 +73,7 @@ def beam_search(
     n_best: int = 1,
     constraints: Constraints | None = None,
     **target: Unpack[Target],
-) -> Found:
+) -> SearchResult:
     """The best continuations of S sentences, each of at most `max_tokens` tokens.
 
     `hidden` [S, D] predicts the first token of each sentence; `step` takes the tokens chosen and
@@ -116,7 +116,7 @@ def beam_search(
         exact[live.groups] &= reply.answer.exact.reshape(len(live.groups), -1).all(axis=1)
         live, parents = _advance(search, live, reply, pools)
         if not live.groups.size:
-            return Found([pool.best(n_best) for pool in pools], exact, steps)
+            return SearchResult([pool.best(n_best) for pool in pools], exact, steps)
         hidden = step(parents, live.tokens[:, :, -1].ravel())
 
 
@@ -130,8 +130,6 @@ def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """How to search."""
-
     beams: int
     eos_ids: tuple[int, ...]
     max_tokens: int
@@ -147,11 +145,10 @@ class _Search:
 
     @property
     def pairs(self) -> int:
-        """P: so many that K of them do not end in EOS, whatever the beams do."""
+        """P: enough that K of them do not end in EOS, whatever the beams do."""
         return max(2, 1 + len(self.eos_ids)) * self.beams
 
     def rank(self, log_prob: float, length: int) -> float:
-        """The score of a hypothesis of so many tokens."""
         return float(log_prob / DIVISORS[self.penalty](length) ** self.length_penalty)
 
 
@@ -179,12 +176,12 @@ class _Pool:
         self._heap: list[Hypothesis] = []  # the worst first
 
     def add(self, log_prob: float, tokens: tuple[int, ...]) -> None:
-        found = Hypothesis(self._search.rank(log_prob, len(tokens)), log_prob, tokens)
+        finished = Hypothesis(self._search.rank(log_prob, len(tokens)), log_prob, tokens)
         push = heappush if len(self._heap) < self._search.beams else heappushpop
-        push(self._heap, found)
+        push(self._heap, finished)
 
     def settled(self, best_live: float, length: int) -> bool:
-        """Whether no hypothesis of so many tokens, the best as given, needs to be continued."""
+        """True if no live hypothesis, `length` tokens long and at most this good, is worth more."""
         search = self._search
         if length == search.max_tokens or best_live < DEAD / 2:
             return True
@@ -203,7 +200,7 @@ class _Pool:
 def _advance(
     search: _Search, live: _Live, reply: BeamStepReply, pools: Sequence[_Pool]
 ) -> tuple[_Live, Int32]:
-    """Who lives on, and which rows of `live` [G x K] they continue; the finished go to the pools.
+    """Return what lives on and the rows of `live` [G x K] that it continues; fill the pools.
 
     Only pairs among the best K may finish; those after them are there to go on from.
     """

@@ -9,7 +9,6 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from numbers import Real
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -49,12 +48,7 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

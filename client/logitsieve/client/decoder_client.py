@@ -1,4 +1,4 @@
-"""DecoderClient: the Decoder protocol over gRPC, by blocking calls on one channel."""
+"""The Decoder protocol over gRPC, by calls on one channel that block or are awaited."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import grpc
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.connection import BlockingConnection, Connection, Tls, seconds
 from logitsieve.client.models import Listing, ModelInfo, model_info
-from logitsieve.client.remote_decoder import RemoteDecoder
-from logitsieve.client.stream import DecodeStream
+from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
+from logitsieve.client.stream import AsyncDecodeStream, DecodeStream, StreamOptions
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
 from logitsieve.v1.rpcs import Rpc
@@ -96,13 +96,9 @@ class DecoderConnection(Connection):
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
 
-    def _stream_options(self, timeout_s: float | None) -> dict[str, Any]:
-        return {
-            "timeout_s": self.timeout_s if timeout_s is None else seconds(timeout_s),
-            "metadata": self._metadata,
-            "max_message_bytes": self._max_message_bytes,
-            "to_exception": self._exception,
-        }
+    def _stream_options(self, timeout_s: float | None) -> StreamOptions:
+        timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
+        return StreamOptions(timeout_s, self._metadata, self._max_message_bytes, self._exception)
 
 
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
@@ -122,7 +118,7 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
 
         Each of its calls takes at most `timeout_s` seconds, by default as many as this client's.
         """
-        return DecodeStream(self._decoder.Decode, **self._stream_options(timeout_s))
+        return DecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     def models(self) -> list[ModelInfo]:
         """Return every version that the server knows, without operating points."""
@@ -140,3 +136,47 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
 
     def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
         return self._call(getattr(self._decoder, rpc.name), request)
+
+
+class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
+    """A decoder at `address`, for the event loop in which it is made.
+
+    Takes the arguments of `DecoderClient`: `timeout_s`, `max_message_bytes`, `keepalive_s`, `tls`
+    and `token`.
+    """
+
+    api = grpc.aio
+
+    def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
+        """Open a decoder whose calls share one stream; close it, or use it in an `async with`.
+
+        Each of its calls takes at most `timeout_s` seconds, by default as many as this client's.
+        """
+        return AsyncDecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
+
+    async def models(self) -> list[ModelInfo]:
+        """Return every version that the server knows, without operating points."""
+        listing = Listing()
+        while not listing.whole:
+            listing.add(await self._call(self._models.List, listing.request))
+        return listing.models
+
+    async def model(self, name: str) -> ModelInfo:
+        """Return the version that "name", "name@version" or "name:alias" means.
+
+        Raises ModelNotFound.
+        """
+        return model_info(await self._call(self._models.Get, pb.GetModelRequest(model=name)))
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight fail."""
+        await self._channel.close()
+
+    async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+        return await self._call(getattr(self._decoder, rpc.name), request)
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return await method(request, timeout=self.timeout_s, metadata=self._metadata)
+        except grpc.RpcError as failure:
+            raise self._exception(failure) from failure

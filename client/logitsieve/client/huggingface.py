@@ -1,14 +1,12 @@
 """`attach`: a Decoder in place of the output layer of a Hugging Face model.
 
-`model.generate` then runs as it did, greedy, by beams or sampling, and none of its code asks for
-all V logits. The parameters stay where they are, tied ones too: only the layer's `forward` is ours.
-
-Needs the extra `huggingface`; `logitsieve.client` itself does not load this module.
+`model.generate` then runs as it did, greedy, by beams or sampling, and no step computes all V
+logits. The parameters stay where they are, tied ones too: only the layer's `forward` is replaced.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
+import warnings
 from typing import Any, Literal, Self, Unpack
 
 from logitsieve.api.decoder import Decoder, Target
@@ -39,6 +37,10 @@ SERVED = (
     GenerationMode.BEAM_SEARCH,
     GenerationMode.BEAM_SAMPLE,
 )
+NO_TOP_K = (
+    "sampling without top_k: ids beyond the k best share one probability, so the draws are not"
+    " those of the full softmax; set top_k, or draw by decoder.sample"
+)
 
 
 def attach(
@@ -56,7 +58,8 @@ def attach(
     Logits are exact at the `k` best ids of each row, at more where `generate` needs more: its
     `top_k`, the pairs that its beams ask for, and ids that its processors edit. Elsewhere all have
     one value: with "mean" the mean of what is missing, so that log_softmax gives logit - log Z;
-    "-inf" asks for no log Z, and makes log-probabilities relative to the ids answered.
+    "-inf" asks for no log Z, and makes log-probabilities relative to the ids answered. So draws
+    follow the full softmax's distribution with a `top_k` alone: without one `generate` warns.
 
     `target` are the decoder's keywords. Without a `normalizer`, log Z is found as the decoder's
     `score` finds it; greedy search asks for none. `editors` are classes of logits processors of
@@ -81,7 +84,7 @@ def attach(
 
 
 class Attachment:
-    """A model with a DecoderHead in it, and the way back."""
+    """A model with a DecoderHead in place of its output layer."""
 
     def __init__(
         self,
@@ -114,12 +117,7 @@ class Attachment:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.detach()
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,23 +135,25 @@ class Attachment:
             self.head.rest()
 
     def _processors(self, generation_config: GenerationConfig, **kwargs: Any) -> Any:
-        """What `generate` prepared, ours first; called before it calls the model."""
+        """Put ours before the processors of `generate`, before it calls the model."""
         mode = generation_config.get_generation_mode()
         if mode not in SERVED:
             allowed = ", ".join(served.value for served in SERVED)
             raise InvalidRequest("generation_config", mode.value, allowed)
+        if generation_config.do_sample and not generation_config.top_k:
+            warnings.warn(NO_TOP_K, stacklevel=2)
         self.head.serve(generation_config)
         prepared = self._prepare(generation_config=generation_config, **kwargs)
         ours = KnownLogits(self.head, prepared, self._editors)
         return LogitsProcessorList([ours, *prepared])
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        """At the first answer: the model's logits are its output layer's, unscaled and uncapped."""
-        logits, asked = getattr(output, "logits", None), self.head.asked
-        if logits is None or asked is None:
+        """Check at the first answer that nothing after the output layer changes its logits."""
+        logits, last = getattr(output, "logits", None), self.head.last
+        if logits is None or last is None:
             return
         self._watch.remove()
-        if not asked.same(logits):
+        if not last.same(logits):
             allowed = "a model whose logits are what its output layer returns"
             raise InvalidRequest("model", "logits changed after the output layer", allowed)
 
@@ -170,13 +170,13 @@ def _refuse_another_matrix(
         raise InvalidRequest("decoder", f"id {int(ids_BK.max())}", f"under {layer.out_features}")
     rows_BKD = layer.weight[ids_BK.to(layer.weight.device)].cpu().double()
     parts_BKD = rows_BKD * hidden_BD[:, None].double()
-    own_BK, magnitude_BK = parts_BKD.sum(2), parts_BKD.abs().sum(2)
+    logits_BK, magnitude_BK = parts_BKD.sum(2), parts_BKD.abs().sum(2)
     for each in (layer.bias, bias):
         if each is not None:
             added_BK = each.detach().cpu().double().flatten()[ids_BK]
-            own_BK, magnitude_BK = own_BK + added_BK, magnitude_BK + added_BK.abs()
+            logits_BK, magnitude_BK = logits_BK + added_BK, magnitude_BK + added_BK.abs()
     eps = max(torch.finfo(kind).eps for kind in (layer.weight.dtype, torch.float32))
-    gap_BK = (own_BK - torch.from_numpy(reply.logits)).abs()
+    gap_BK = (logits_BK - torch.from_numpy(reply.logits)).abs()
     if (gap_BK > 8 * eps * magnitude_BK).any():
         got = f"logits up to {float(gap_BK.max()):.4g} away from the model's own"
         allowed = "an index of the model's output layer, its biases included (see `capture`)"
@@ -184,9 +184,9 @@ def _refuse_another_matrix(
 
 
 def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
-    """The one asked for, or the one that the decoder takes by itself where it needs one."""
-    if asked := target.get("normalizer"):
-        return asked
+    """The target's, or the one that the decoder takes by itself where it needs one."""
+    if normalizer := target.get("normalizer"):
+        return normalizer
     return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **target).answer.normalizer
 
 

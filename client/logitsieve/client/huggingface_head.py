@@ -1,4 +1,4 @@
-"""An output layer that asks a Decoder: logits of a few ids, and one value for all others.
+"""An output layer that calls a Decoder: logits of a few ids, and one value for all others.
 
 Shape letters: B rows, T positions, D hidden size, V vocabulary, K ids whose logits are known.
 """
@@ -19,22 +19,25 @@ from logitsieve.api.errors import InvalidRequest
 LISTED_AT_ONCE = 512  # ids of a row in one request
 
 
-class Asked(NamedTuple):
-    """The last answer, for the processors that come after."""
+class LastAnswer(NamedTuple):
+    """The last answer of a head, for the processors that come after."""
 
-    hidden: Tensor  # [B, D] where the decoder wants it: on its GPU, or on the CPU
+    hidden: Tensor  # [B, D] where the decoder takes it: on its GPU, or on the CPU
     ids: Tensor  # [B, K] int64
     logits: Tensor  # [B, K] float32
     log_z: Tensor | None  # [B]
 
     def same(self, logits: Tensor) -> bool:
-        """Whether `logits` [..., V] still hold these, bit for bit."""
+        """True if `logits` [..., V] still hold these, bit for bit."""
         rows = logits.reshape(-1, logits.shape[-1]).to(self.ids.device)
         return len(rows) == len(self.ids) and torch.equal(rows.gather(1, self.ids), self.logits)
 
 
 class DecoderHead(nn.Module):
-    """Takes the place of an nn.Linear, whose parameters it keeps under their names."""
+    """Takes the place of an nn.Linear, whose parameters it keeps under their names.
+
+    Without a `normalizer` it finds no log Z, and other logits are -inf.
+    """
 
     def __init__(
         self,
@@ -44,25 +47,24 @@ class DecoderHead(nn.Module):
         normalizer: NormalizerName | None,
         target: Target,
     ) -> None:
-        """`normalizer` None: log Z is never asked for, and other logits are -inf."""
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
-        self.asked: Asked | None = None
+        self.last: LastAnswer | None = None
         self._decoder, self._target = decoder, target
         self._tensors = takes_tensors(decoder)
-        self._normalizer, self._k_asked = normalizer, k  # rest() sets .k and .enough
+        self._normalizer, self._least_k = normalizer, k  # rest() sets .k and .enough
         self.rest()
 
     def rest(self) -> None:
-        """Answer all positions, with log Z: nobody is generating."""
-        self.k = self.enough = self._k_asked
+        """Answer all positions, with log Z, as outside of `generate`."""
+        self.k = self.enough = self._least_k
         self._last_only, self._wants_log_z = False, True
 
     def serve(self, config: GenerationConfig) -> None:
         """Answer the last position, as precisely as `generate` will look at it."""
-        self.enough = min(_looked_at(config) or self._k_asked, self.out_features)
-        self.k = max(self._k_asked, self.enough)
+        self.enough = min(_looked_at(config) or self._least_k, self.out_features)
+        self.k = max(self._least_k, self.enough)
         self._last_only = True
         self._wants_log_z = bool(
             (config.num_beams or 1) > 1
@@ -81,17 +83,17 @@ class DecoderHead(nn.Module):
         rows_BD = rows_BD if self._tensors else rows_BD.cpu()
         wanted = self._normalizer if self._wants_log_z else None
         ids, logits, log_z = self.topk(rows_BD, self.k, wanted)
-        self.asked = Asked(rows_BD, ids, logits, log_z)
-        return self.filled(self.asked).reshape(*hidden.shape[:-1], -1).to(hidden.device)
+        self.last = LastAnswer(rows_BD, ids, logits, log_z)
+        return self.filled(self.last).reshape(*hidden.shape[:-1], -1).to(hidden.device)
 
     def topk(
         self, hidden: Tensor, k: int, normalizer: NormalizerName | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The k best ids and their logits [B, K], and log Z [B] under a normalizer."""
+        """Return the k best ids and their logits [B, K], and log Z [B] under a normalizer."""
         return self._ask(hidden, k, None, normalizer)
 
     def logits(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """ids [B, K] that hold, for each row, those of the mask `wanted` [B, V]; their logits."""
+        """Return ids [B, K] that hold those of the mask `wanted` [B, V], and their logits."""
         most = int(wanted.sum(1).max())
         ids = wanted.float().topk(most).indices  # shorter rows are filled up with other ids
         slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
@@ -102,8 +104,8 @@ class DecoderHead(nn.Module):
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
-        found, logits, _ = self._ask(hidden.cpu(), count, Constraints(allowed=allowed), None)
-        return found.to(ids.device), logits.to(ids.device)
+        best, logits, _ = self._ask(hidden.cpu(), count, Constraints(allowed=allowed), None)
+        return best.to(ids.device), logits.to(ids.device)
 
     def _ask(
         self,
@@ -121,10 +123,10 @@ class DecoderHead(nn.Module):
             raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
         return ids, logits, None if log_z is None else torch.as_tensor(log_z)
 
-    def filled(self, top: Asked, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """float32 [B, V]: logits of `top` and of `more`, ids and logits [B, M], known.
+    def filled(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits, [B, M]).
 
-        Elsewhere the log of the mean mass of what is unknown, at most the last of `top`.
+        Elsewhere it is the log of the mean mass of the other ids, at most the last of `top`.
         """
         shape = len(top.ids), self.out_features
         full = torch.full(shape, -torch.inf, device=top.ids.device)
@@ -133,7 +135,7 @@ class DecoderHead(nn.Module):
         full.scatter_(1, top.ids, top.logits)
         return full if more is None else full.scatter_(1, *more)
 
-    def _mean(self, top: Asked, more: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _mean(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None) -> Tensor:
         assert top.log_z is not None
         log_z = top.log_z.double()
         known = (top.logits.double() - log_z[:, None]).exp().sum(1)
@@ -147,12 +149,12 @@ class DecoderHead(nn.Module):
 
 
 def takes_tensors(decoder: Decoder) -> bool:
-    """Whether it answers tensors in tensors: one in process whose index is on a GPU."""
+    """True for one in process that answers tensors in tensors: its index is on a GPU."""
     return bool(getattr(decoder, "takes_tensors", False))
 
 
 def _looked_at(config: GenerationConfig) -> int:
-    """How many of a row's best ids the choice depends on; 0 for all of them."""
+    """Number of a row's best ids that the choice depends on; 0 for all of them."""
     beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
     count = 0 if ends is None else len(ends)
     pairs = max(2, 1 + count) * beams if beams > 1 else 1

@@ -17,7 +17,7 @@ from transformers import LogitsProcessor
 from transformers.generation import logits_process as theirs
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.huggingface_head import Asked, DecoderHead
+from logitsieve.client.huggingface_head import DecoderHead, LastAnswer
 
 EDITORS: tuple[type[LogitsProcessor], ...] = (
     theirs.SequenceBiasLogitsProcessor,  # and bad words
@@ -49,7 +49,7 @@ WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
 
 
 class KnownLogits(LogitsProcessor):
-    """Makes sure of the logits of edited ids, and of as many of the best others as will matter."""
+    """Finds the logits of edited ids, and of as many of the best others as the choice needs."""
 
     def __init__(
         self,
@@ -68,34 +68,33 @@ class KnownLogits(LogitsProcessor):
         self._editing = [each for each in processors if isinstance(each, EDITORS + editors)]
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """[B, V] logits (of a search by beams log-probabilities), then known where edited."""
+        """Complete `scores`: logits [B, V], or log-probabilities in a search by beams."""
         if not self._editing:
             return scores
         after: Tensor = torch.ones_like(scores)
         for processor in self._editing:
             after = processor(input_ids, after)
-        asked = self._head.asked
-        assert asked is not None
-        after = after.to(asked.ids.device)
+        last = self._head.last
+        assert last is not None
+        after = after.to(last.ids.device)
         touched = after != 1
-        assert len(asked.ids) == len(scores)
+        assert len(last.ids) == len(scores)
         if not touched.any():
             return scores
-        log_softmax = scores.to(asked.ids.device).gather(1, asked.ids[:, :1]) - asked.logits[:, :1]
-        full = self._known(asked, touched, after == -torch.inf)
+        log_softmax = scores.to(last.ids.device).gather(1, last.ids[:, :1]) - last.logits[:, :1]
+        full = self._known(last, touched, after == -torch.inf)
         return (full + log_softmax).to(scores.device)
 
-    def _known(self, asked: Asked, touched: Tensor, dead: Tensor) -> Tensor:
-        """Logits [B, V] as the head fills them, known where they matter."""
+    def _known(self, last: LastAnswer, touched: Tensor, dead: Tensor) -> Tensor:
         wanted = touched & ~dead
         free = (~touched).sum(1)
         few = free <= touched.shape[1] // 2
         wanted |= ~touched & few[:, None]  # all that remain are soon named
         needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
-        top = asked
+        top = last
         while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
             k = min(2 * top.ids.shape[1], touched.shape[1])
-            ids, logits, _ = self._head.topk(asked.hidden, k)
-            top = asked._replace(ids=ids, logits=logits)
-        more = self._head.logits(asked.hidden, wanted) if wanted.any() else None
+            ids, logits, _ = self._head.topk(last.hidden, k)
+            top = last._replace(ids=ids, logits=logits)
+        more = self._head.logits(last.hidden, wanted) if wanted.any() else None
         return self._head.filled(top, more)

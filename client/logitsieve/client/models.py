@@ -68,16 +68,12 @@ class Listing:
 def model_info(model: pb.Model) -> ModelInfo:
     """Convert a message."""
     limits = model.limits
+    same = ("name", "version", "error", "digest", "dim", "vocabulary_id")
     return ModelInfo(
-        name=model.name,
-        version=model.version,
+        **{name: getattr(model, name) for name in same},
         state=pb.State.Name(model.state).removeprefix("STATE_").lower(),
-        error=model.error,
-        digest=model.digest,
         aliases=tuple(model.aliases),
         vocab_size=model.vocabulary,
-        dim=model.dim,
-        vocabulary_id=model.vocabulary_id,
         limits=Limits(**{each.name: getattr(limits, each.name) for each in fields(Limits)}),
         heads=tuple(model.heads),
         points=tuple(_point(point) for point in model.points),

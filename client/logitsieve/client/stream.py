@@ -1,24 +1,116 @@
-"""A decoder over one Decode stream: a message costs less than a call of its own."""
+"""Decoders over one Decode stream, on which a message costs less than a call of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from itertools import count
+from math import ceil
 from queue import Empty, Full, Queue, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
 
+from logitsieve.api.errors import (
+    DeadlineExceeded,
+    LogitsieveError,
+    RequestTooLarge,
+    Unavailable,
+)
 from logitsieve.client.connection import Closing
-from logitsieve.client.pending_replies import PendingReplies, ToException, too_late
-from logitsieve.client.remote_decoder import RemoteDecoder
+from logitsieve.client.errors import of_message
+from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Rpc
 
 # Requests that may wait to be sent: further callers block.
 OUTBOX = 64
+
+M = TypeVar("M")  # where one reply is awaited
+
+
+class StreamOptions(NamedTuple):
+    """Options that a stream has from its client."""
+
+    timeout_s: float  # of each call
+    metadata: tuple[tuple[str, str], ...]
+    max_message_bytes: int
+    to_exception: Callable[[grpc.RpcError], LogitsieveError]
+
+
+class PendingReplies(Generic[M]):
+    """Messages of a stream and the mailboxes of their replies; thread-safe.
+
+    `put(mailbox, reply)` is called at most once for each: with the response, or with the failure
+    that ended the stream, or None where the stream ended without one.
+    """
+
+    def __init__(
+        self, mailbox: Callable[[], M], put: Callable[[M, Any], object], options: StreamOptions
+    ) -> None:
+        self._mailbox, self._put, self._options = mailbox, put, options
+        self._ids = count(1)
+        self._waiting: dict[int, M] = {}  # by id
+        self._lock = Lock()  # of `_ended` and of what is added to `_waiting`
+        self._ended = ""  # why, once it has
+
+    def write(self, rpc: Rpc[Any], request: Any) -> tuple[pb.DecodeRequest, M]:
+        """Return a message and the mailbox of its reply; `forget` the message at the end.
+
+        RequestTooLarge, or Unavailable where the stream has ended.
+        """
+        timeout_ms, most = ceil(self._options.timeout_s * 1000), self._options.max_message_bytes
+        message = pb.DecodeRequest(
+            id=next(self._ids), timeout_ms=timeout_ms, **{rpc.field: request}
+        )
+        if (size := message.ByteSize()) > most:
+            raise RequestTooLarge("request", f"{size} bytes", f"{most} bytes")
+        with self._lock:
+            if self._ended:
+                raise self._over()
+            self._waiting[message.id] = mailbox = self._mailbox()
+        return message, mailbox
+
+    def forget(self, message: pb.DecodeRequest) -> None:
+        """Drop a message: its reply, if there will be one, is for no one."""
+        self._waiting.pop(message.id, None)
+
+    def deliver(self, response: pb.DecodeResponse) -> None:
+        """Put a response into its mailbox, unless its timeout has passed."""
+        if (mailbox := self._waiting.pop(response.id, None)) is not None:
+            self._put(mailbox, response)
+
+    def open(self, rpc: Rpc[Any], reply: Any) -> Any:
+        """Return the response in a mailbox's reply, or raise the exception that it stands for."""
+        if isinstance(reply, grpc.RpcError):
+            raise self._options.to_exception(reply) from reply
+        if reply is None:
+            raise self._over()
+        if reply.HasField("error"):
+            raise of_message(reply.error)
+        return getattr(reply, rpc.field)
+
+    def end(self, reason: str, failure: grpc.RpcError | None = None) -> None:
+        """Fail all calls, under way and to come; the first reason stays."""
+        with self._lock:
+            self._ended = self._ended or reason
+            for request_id in list(self._waiting):
+                if (mailbox := self._waiting.pop(request_id, None)) is not None:
+                    self._put(mailbox, failure)
+
+    def end_by(self, failure: grpc.RpcError) -> None:
+        """End with the failure that broke the stream."""
+        self.end(str(self._options.to_exception(failure)), failure)
+
+    def end_by_server(self) -> None:
+        """End where the server closed the stream without a failure."""
+        self.end("the server closed it")
+
+    def _over(self) -> Unavailable:
+        return Unavailable(f"the stream has ended: {self._ended}")
 
 
 class DecodeStream(Closing, RemoteDecoder):
@@ -28,21 +120,13 @@ class DecodeStream(Closing, RemoteDecoder):
     opened again: calls under way raise what broke it, usually Unavailable, later ones Unavailable.
     """
 
-    def __init__(
-        self,
-        decode: Any,
-        *,
-        timeout_s: float,
-        metadata: Any,
-        max_message_bytes: int,
-        to_exception: ToException,
-    ) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, decode: Any, options: StreamOptions) -> None:
+        self.timeout_s = options.timeout_s
         self._pending: PendingReplies[SimpleQueue[Any]] = PendingReplies(
-            SimpleQueue, SimpleQueue.put, max_message_bytes, to_exception
+            SimpleQueue, SimpleQueue.put, options
         )
         self._outbox: Queue[pb.DecodeRequest | None] = Queue(OUTBOX)  # None: the last one
-        self._call = decode(self._requests(), metadata=metadata)
+        self._call = decode(self._requests(), metadata=options.metadata)
         self._reader = Thread(target=self._read, name="logitsieve-stream", daemon=True)
         self._reader.start()
 
@@ -55,12 +139,12 @@ class DecodeStream(Closing, RemoteDecoder):
 
     def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
         until = monotonic() + self.timeout_s
-        message, mailbox = self._pending.write(rpc, request, self.timeout_s)
+        message, mailbox = self._pending.write(rpc, request)
         try:
             self._outbox.put(message, timeout=self.timeout_s)
             reply = mailbox.get(timeout=max(0.0, until - monotonic()))
         except (Full, Empty):
-            raise too_late(self.timeout_s) from None
+            raise _too_late(self.timeout_s) from None
         finally:
             self._pending.forget(message)
         return self._pending.open(rpc, reply)
@@ -82,3 +166,63 @@ class DecodeStream(Closing, RemoteDecoder):
     def _send_no_more(self) -> None:
         with suppress(Full):  # then gRPC meets another message, and sees that the call is over
             self._outbox.put_nowait(None)
+
+
+class AsyncDecodeStream(AsyncRemoteDecoder):
+    """The methods of a decoder over one stream of an `AsyncDecoderClient`; for one event loop.
+
+    Any number of calls may be under way, each for at most `timeout_s` seconds. Nothing is retried:
+    if the stream breaks, calls under way raise the reason and later ones Unavailable.
+    """
+
+    def __init__(self, decode: Any, options: StreamOptions) -> None:
+        self.timeout_s = options.timeout_s
+        self._pending: PendingReplies[asyncio.Future[Any]] = PendingReplies(
+            asyncio.get_running_loop().create_future, _settle, options
+        )
+        self._outbox: asyncio.Queue[pb.DecodeRequest] = asyncio.Queue(OUTBOX)
+        self._call = decode(self._requests(), metadata=options.metadata)
+        self._reader = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        """End the stream; calls in flight fail."""
+        self._pending.end("closed")
+        self._call.cancel()
+        self._reader.cancel()
+        await asyncio.wait((self._reader,))
+
+    async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+        message, mailbox = self._pending.write(rpc, request)
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self._outbox.put(message)
+                reply = await mailbox
+        except TimeoutError:
+            raise _too_late(self.timeout_s) from None
+        finally:
+            self._pending.forget(message)
+        return self._pending.open(rpc, reply)
+
+    async def _requests(self) -> AsyncIterator[pb.DecodeRequest]:
+        while True:  # until the call is over, which ends this
+            yield await self._outbox.get()
+
+    async def _read(self) -> None:
+        try:
+            async for response in self._call:
+                self._pending.deliver(response)
+        except grpc.RpcError as failure:
+            self._pending.end_by(failure)
+        else:
+            self._pending.end_by_server()
+        finally:
+            self._pending.end("closed")  # by the client, where nothing was said before
+
+
+def _settle(mailbox: asyncio.Future[Any], reply: Any) -> None:
+    if not mailbox.done():  # by its timeout
+        mailbox.set_result(reply)
+
+
+def _too_late(timeout_s: float) -> DeadlineExceeded:
+    return DeadlineExceeded(f"no answer within {timeout_s:g} s")

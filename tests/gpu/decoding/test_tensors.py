@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.beam_search import Found, beam_search
+from logitsieve.client.beam_search import SearchResult, beam_search
 from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.heads import device_named
 from tests.synthetic import make_hidden
@@ -299,7 +299,7 @@ def test_a_hypothesis_that_cannot_be_answered_has_no_continuations(pair: Pair) -
 def test_a_search_whose_model_is_on_the_gpu(pair: Pair) -> None:
     contexts = make_hidden(50, 12, seed=9)
 
-    def search(decoder: LocalDecoder, of: Any) -> Found:
+    def search(decoder: LocalDecoder, of: Any) -> SearchResult:
         return beam_search(
             decoder, HIDDEN[:2], lambda parents, tokens: of(contexts[tokens % 50]),
             beams=2, eos_ids=[3], max_tokens=3, head="exact",
