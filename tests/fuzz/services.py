@@ -13,7 +13,7 @@ import numpy as np
 from logitsieve.server import ServeConfig
 from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.models.repository import Repository, ignore
+from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.admin_service import AdminService
@@ -21,6 +21,7 @@ from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.status import MAX_TEXT, TRAILER
 from logitsieve.server.scheduling.executor import Executor
+from logitsieve.utils.options import no_progress
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.fuzz.models import MODEL, D
@@ -102,7 +103,7 @@ class Services:
         config = ServeConfig(models=models, kernel_cache=kernels, **LIMITS)  # type: ignore[arg-type]
         repository, metrics = Repository(config), Metrics()
         for name, number in repository.find():
-            repository.load(name, number, ignore)
+            repository.load(name, number, no_progress)
         self._work = Executor(threads=1, max_in_flight=64, max_queue_rows=4096)
         nothing = Shadow(0.0, 0.0, judged=lambda judgement: None, lost=lambda *why: None)
         decoder = DecoderService(config, repository, self._work, metrics, nothing)

@@ -17,7 +17,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from logitsieve.client import AdminClient
 from logitsieve.index import Index, open_index
 from logitsieve.server import ServeConfig
-from logitsieve.server.models.repository import Progress, Repository, open_configured
+from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.utils.options import Progress
 from tests.server.running import WAIT_S, Loop, Running, config_for, running
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

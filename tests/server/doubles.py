@@ -11,7 +11,8 @@ from logitsieve.api.results import ArrayLike, Candidates, TopK
 from logitsieve.heads import Head
 from logitsieve.index import Index
 from logitsieve.server import ServeConfig
-from logitsieve.server.models.repository import Progress, Repository, open_configured
+from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.utils.options import Progress
 from tests.server.running import WAIT_S
 
 

@@ -99,6 +99,13 @@ MEASURED = calibration(
 )
 
 
+def requests_total(rpc: str, model: str, code: str, version: str = "", alias: str = "") -> str:
+    """The series of these labels, as /metrics names it."""
+    labels = {"alias": alias, "code": code, "model": model, "rpc": rpc, "version": version}
+    shown = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return f"logitsieve_requests_total{{{shown}}}"
+
+
 class Loop:
     """An event loop in a thread of its own."""
 

@@ -26,7 +26,16 @@ from logitsieve.server import ServeConfig, create_server
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.doubles import Gate, gated
-from tests.server.running import START_S, WAIT_S, Loop, Running, config_for, running, write_model
+from tests.server.running import (
+    START_S,
+    WAIT_S,
+    Loop,
+    Running,
+    config_for,
+    requests_total,
+    running,
+    write_model,
+)
 from tests.synthetic import make_hidden
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -87,8 +96,8 @@ def test_the_http_port_outlives_nonsense(server: Running, sent: bytes) -> None:
 
 
 def test_metrics_count_what_was_answered(server: Running) -> None:
-    ok = 'logitsieve_requests_total{code="OK",model="demo",rpc="TopK"}'
-    rows = 'logitsieve_rows_total{head="screen",model="demo"}'
+    ok = requests_total("TopK", "demo", "OK", "1")
+    rows = 'logitsieve_rows_total{alias="",head="screen",model="demo",version="1"}'
     scanned = 'logitsieve_scanned_rows_total{head="screen",model="demo"}'
     certified = 'logitsieve_certified_rows_total{head="screen",model="demo"}'
     fallback = 'logitsieve_fallback_rows_total{model="demo",reason="escalated"}'
@@ -103,6 +112,22 @@ def test_metrics_count_what_was_answered(server: Running) -> None:
     assert value(server, 'logitsieve_queue_seconds_count{model="demo"}') >= 2
     assert 'le="1e-05"' in get(server, "/metrics")[1]
     assert get(server, "/metrics")[1].count("logitsieve_index_info{") == 3
+
+
+def test_requests_are_counted_by_version_and_alias(server: Running) -> None:
+    routed = {("demo@2", "2", ""), ("demo:canary", "2", "canary"), ("demo:stable", "1", "stable")}
+    for model, version, alias in routed:
+        by_rpc = f'{{alias="{alias}",model="demo",rpc="TopK",version="{version}"}}'
+        by_head = f'{{alias="{alias}",head="screen",model="demo",version="{version}"}}'
+        series = (
+            requests_total("TopK", "demo", "OK", version, alias),
+            f"logitsieve_request_seconds_count{by_rpc}",
+            f"logitsieve_rows_total{by_head}",
+        )
+        before = [value(server, name) for name in series]
+        assert server.client.topk(make_hidden(3), 5, model=model).answer.version == version
+        after = [value(server, name) for name in series]
+        assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1, 3]
 
 
 def test_what_clients_send_is_no_label(server: Running) -> None:

@@ -14,6 +14,12 @@ def test_every_option_has_its_help() -> None:
     assert all(field.metadata["help"] for field in fields(ServeConfig))
 
 
+def test_every_number_has_its_range() -> None:
+    numbers = [field for field in fields(ServeConfig) if field.type in ("int", "float")]
+    assert numbers
+    assert all(field.metadata["low"] <= field.default for field in numbers)
+
+
 def test_binds_are_loopback_by_default() -> None:
     assert ServeConfig().host == ServeConfig().admin_host == "127.0.0.1"
 
@@ -44,6 +50,7 @@ def test_binds_are_loopback_by_default() -> None:
         ("shadow_share", float("nan")),
         ("shadow_cpu", 1.1),
         ("log_format", "xml"),
+        ("log_level", "loud"),
         ("device", "gpu"),
         ("device", "cuda:"),
         ("device", ""),

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import pytest
@@ -23,8 +23,7 @@ from logitsieve.server.logs import (
     request_id,
 )
 from logitsieve.server.rpc.status import to_status
-from logitsieve.server.security.reloading_file import ReloadingFile
-from logitsieve.server.security.tokens import read_tokens
+from logitsieve.server.security.secrets import ReloadingFile, read_tokens
 from tests.server.administered import administered, config_of, damage
 from tests.server.asking import GOOD, changed, error_of
 from tests.server.running import WAIT_S, Loop, Running, write_model
@@ -33,7 +32,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "monitoring.md"
 SOURCES = REPOSITORY / "server" / "logitsieve" / "server"
 # event(log, logging.INFO, "name", and the helpers that take the name first.
-CALLS = r"(?:event\(\s*log,\s*logging\.\w+,|_say\(|_took\()\s*\"(\w+)\""
+CALLS = r"(?:event\(\s*log,\s*logging\.\w+,|_log\(|_log_time\()\s*\"(\w+)\""
 
 log = logging.getLogger("logitsieve.tests")
 PACKAGE = logging.getLogger("logitsieve")
@@ -44,7 +43,7 @@ def written() -> Iterator[io.StringIO]:
     """What is logged as JSON, with the package's logger as it was afterwards."""
     before = PACKAGE.handlers[:], PACKAGE.level, PACKAGE.propagate
     stream = io.StringIO()
-    configure("json", stream)
+    configure("json", stream=stream)
     yield stream
     PACKAGE.handlers[:], PACKAGE.level, PACKAGE.propagate = before
 
@@ -76,8 +75,18 @@ def test_an_incident_has_its_id_and_its_traceback(written: io.StringIO) -> None:
     assert "ValueError: why" in line["exception"]
 
 
+@pytest.mark.parametrize(("level", "lines"), [("info", 2), ("error", 1)])
+def test_lines_below_the_level_are_left_out(
+    written: io.StringIO, level: Literal["info", "error"], lines: int
+) -> None:
+    configure("text", level, written)
+    event(log, logging.INFO, "start", "started")
+    event(log, logging.ERROR, "load_failed", "failed")
+    assert len(written.getvalue().splitlines()) == lines
+
+
 def test_text_is_the_message_alone(written: io.StringIO) -> None:
-    configure("text", written)
+    configure("text", stream=written)
     event(log, logging.INFO, "start", "gRPC at 127.0.0.1:1", grpc="127.0.0.1:1")
     assert written.getvalue() == "gRPC at 127.0.0.1:1\n"
 
@@ -189,7 +198,7 @@ def test_every_event_is_in_the_documentation() -> None:
     documented = set(re.findall(r"^\| `(\w+)` \|", table, re.M))
     named = {
         name
-        for file in SOURCES.glob("*.py")
+        for file in SOURCES.rglob("*.py")
         for name in re.findall(CALLS, file.read_text(encoding="utf-8"))
     }
     assert named >= {"load", "warm", "swap", "drain", "alias", "renewed", "guard", "stopping"}

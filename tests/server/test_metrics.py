@@ -10,7 +10,7 @@ from logitsieve.server.metrics import BOUNDS_NS, SECONDS, Call, Metrics
 
 def finished(elapsed_ns: int, code: str = "OK", answer: Answer | None = None) -> Call:
     call = Call("TopK")
-    call.model = "demo"
+    call.route("demo@1", "demo", "1")
     call.answer = answer
     call.finish(code)
     call.elapsed_ns = elapsed_ns
@@ -33,7 +33,7 @@ def test_histograms_count_as_the_librarys_do() -> None:
         metrics.record(finished(ns))
         theirs.observe(ns / 1e9)
     expected = {
-        (sample.labels["le"], "demo", "TopK"): sample.value
+        ("", sample.labels["le"], "demo", "TopK", "1"): sample.value
         for sample in next(iter(theirs.collect())).samples
         if sample.name == "s_bucket"
     }
@@ -54,9 +54,9 @@ def test_what_an_answer_adds() -> None:
     metrics.record(finished(5, code="INTERNAL"))
     metrics.shed("deadline")
     for name, labels, value in (
-        ("requests_total", ("OK", "demo", "TopK"), 1),
-        ("requests_total", ("INTERNAL", "demo", "TopK"), 1),
-        ("rows_total", ("screen", "demo"), 3),
+        ("requests_total", ("", "OK", "demo", "TopK", "1"), 1),
+        ("requests_total", ("", "INTERNAL", "demo", "TopK", "1"), 1),
+        ("rows_total", ("", "screen", "demo", "1"), 3),
         ("scanned_rows_total", ("screen", "demo"), 620),
         ("certified_rows_total", ("screen", "demo"), 2),
         ("fallback_rows_total", ("demo", "escalated"), 2),

@@ -58,7 +58,7 @@ def test_it_leaves_with_0_when_told(
         with DecoderClient(address, timeout_s=WAIT_S) as client:
             assert client.topk(make_hidden(1), 3).ids.shape == (1, 3)
             with urllib.request.urlopen(metrics, timeout=WAIT_S) as page:
-                assert b'logitsieve_rows_total{head="screen",model="demo"} 1.0' in page.read()
+                assert b'head="screen",model="demo",version="1"} 1.0' in page.read()
             server.send_signal(sent)
             rest = server.communicate(timeout=WAIT_S)[1]
     assert server.returncode == 0

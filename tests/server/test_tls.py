@@ -21,7 +21,7 @@ from logitsieve.api.errors import InvalidRequest, ServiceError, Unauthenticated,
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.server import Server, create_server
 from tests.server.certificates import Pair, authority, signed_by
-from tests.server.running import START_S, WAIT_S, Loop, config_for
+from tests.server.running import START_S, WAIT_S, Loop, config_for, requests_total
 from tests.synthetic import make_hidden
 
 READER, ADMIN = "a-token-of-readers", "the-token-of-the-admin"
@@ -183,9 +183,8 @@ def test_tokens_are_asked_for_by_every_rpc_but_health(
             services = reflect(channel, (("authorization", f"Bearer {READER}"),))
             assert {"logitsieve.v1.Decoder", "logitsieve.v1.Models"} <= services
         text = server.metrics.text().decode()
-        refused = 'logitsieve_requests_total{code="UNAUTHENTICATED",model="unknown",rpc="%s"}'
-        assert refused % "TopK" in text
-        assert refused % "unknown" in text
+        for rpc in ("TopK", "unknown"):
+            assert requests_total(rpc, "unknown", "UNAUTHENTICATED") in text
         assert "Made-Up" not in text
 
 

@@ -13,7 +13,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
 from logitsieve.index.atomic import TEMPORARY
 from logitsieve.index.manifest import is_name, is_version
-from logitsieve.server.models.aliases import locked, read_aliases
+from logitsieve.server.models.routes import locked, read_aliases
 
 
 def command(

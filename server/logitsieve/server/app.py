@@ -22,7 +22,7 @@ from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices, answering
-from logitsieve.server.models.repository import Progress, Repository, ignore
+from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from logitsieve.server.precision.recalibrator import Recalibrator
@@ -32,8 +32,9 @@ from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
-from logitsieve.server.scheduling.executor import Executor, no_gpu
-from logitsieve.server.security.tokens import ADMIN, READ
+from logitsieve.server.scheduling.executor import Executor
+from logitsieve.server.security.secrets import ADMIN, READ
+from logitsieve.utils.options import Progress, no_progress
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Server:
         self.metrics = Metrics()
         self.port = 0
         self.metrics_port = 0
-        self.admin_port = 0  # stays so where there is none
+        self.admin_port = 0  # stays 0 without an admin port
         self._ready = self._stopping = False
         self.lost: DeviceLost | None = None  # a GPU that has failed: the process must end
         self._losing = asyncio.Event()
@@ -60,15 +61,15 @@ class Server:
             max_in_flight=config.max_in_flight,
             max_queue_rows=config.max_queue_rows,
             batch_delay_us=config.batch_delay_us,
-            counted=self.metrics.batch,
-            lost=self._lose,
-            device_ns=gpu_ns if self._devices.gpus else no_gpu,
+            count_batch=self.metrics.batch,
+            lose_device=self._lose,
+            device_ns=gpu_ns if self._devices.gpus else None,
         )
         self.metrics.watch_queue(lambda: self._work.queue_rows)
-        self._again = Recalibrator()
-        live = PrecisionMetrics(self.metrics.registry, repository.versions)
+        self._recalibrator = Recalibrator()
+        precision = PrecisionMetrics(self.metrics.registry, repository.versions)
         self._shadow = Shadow(
-            config.shadow_share, config.shadow_cpu, judged=live.judged, lost=live.lost
+            config.shadow_share, config.shadow_cpu, judged=precision.judged, lost=precision.lost
         )
         self._decoder = DecoderService(config, repository, self._work, self.metrics, self._shadow)
         self._http = HttpServer(self.metrics.text, lambda: self._ready)
@@ -76,16 +77,16 @@ class Server:
         self._admin: AdminService | None = None
         self._admin_grpc: grpc.aio.Server | None = None
 
-    async def start(self, progress: Progress = ignore) -> None:
+    async def start(self, progress: Progress = no_progress) -> None:
         """Load and warm every version, then listen and say SERVING.
 
-        The HTTP port answers from the beginning. InvalidRequest names a port that cannot be
-        bound, a file of TLS or tokens that is not good, `models` where there is none, or a GPU
-        that is not there; DeviceLost one that has failed.
+        The HTTP port answers from the beginning. InvalidRequest names a port that cannot be bound,
+        a file of TLS or tokens that is not good, `models` without an index, or a GPU that is
+        absent; DeviceLost a GPU that has failed.
         """
         config = self.config
-        found = self.repository.find()
-        self._devices.check({name for name, _ in found})
+        versions = self.repository.find()
+        self._devices.check({name for name, _ in versions})
         ports = Ports(config, self.metrics)
         check_free("port", config.host, config.port)
         if config.admin:
@@ -95,7 +96,7 @@ class Server:
         except OSError as error:
             raise taken("metrics_port", config.host, config.metrics_port) from error
         self.repository.prepare = self._ready_pool
-        for name, number in found:
+        for name, number in versions:
             await asyncio.to_thread(self._load, name, number, progress)
         self._listen(ports)
         for server in self._servers():
@@ -104,11 +105,11 @@ class Server:
         self.repository.changed = partial(soon, self._publish)
         self.repository.lost = lambda error: soon(self._lose, error)
         self._publish()
-        self._again.start(self.repository.versions())
+        self._recalibrator.start(self.repository.versions())
         self._shadow.start()
 
     async def until_lost(self) -> None:
-        """Return once a GPU has failed, which is `lost` then; nothing is ready any more."""
+        """Return once a GPU has failed: `lost` is set then, and nothing is ready any more."""
         await self._losing.wait()
 
     async def stop(self) -> None:
@@ -119,7 +120,7 @@ class Server:
         await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers()))
         if self._admin is not None:
             self._admin.close()
-        await asyncio.to_thread(self._again.stop)
+        await asyncio.to_thread(self._recalibrator.stop)
         await asyncio.to_thread(self._shadow.stop)
         await asyncio.to_thread(self._work.close)
         await self._http.stop()
@@ -131,7 +132,7 @@ class Server:
         )
 
     def _ready_pool(self, decoder: LocalDecoder) -> None:
-        """On a GPU each thread has its own buffers and graphs: no request waits for them."""
+        """Warm the heads in each thread: on a GPU each has its own buffers and graphs."""
         if decoder.index.device != "cpu":
             for head in answering(decoder):
                 self._work.on_each(head.warm)
@@ -143,7 +144,7 @@ class Server:
             self._losing.set()
 
     def _publish(self) -> None:
-        """Tell health, readiness and metrics what is loaded."""
+        """Update health, readiness and metrics to the loaded versions."""
         routes = self.repository.routes
         served = [version.served for version in routes.by_key.values() if version.served]
         self.metrics.loaded(one.decoder.index for one in served)
@@ -155,18 +156,20 @@ class Server:
     def _listen(self, ports: Ports) -> None:
         config = self.config
         dims = [v.served.decoder.index.dim for v in self.repository.versions() if v.served]
-        most = config.max_message_bytes(max(dims, default=0))
-        models = ModelsService(config, self.repository, self.metrics, most)
+        max_bytes = config.max_message_bytes(max(dims, default=0))
+        models = ModelsService(config, self.repository, self.metrics, max_bytes)
         handlers = (
             self._decoder.handler(),
             models.handler(),
             *kserve_handlers(self.repository, self._decoder, self.metrics),
         )
-        self._grpc = ports.server(READ, handlers, most)
+        self._grpc = ports.server(READ, handlers, max_bytes)
         add_HealthServicer_to_server(self._health, self._grpc)
         self.port = ports.bind(self._grpc, "port", config.host, config.port)
         if config.admin:
-            self._admin = AdminService(self.repository, self.metrics, self._again, models.describe)
+            self._admin = AdminService(
+                self.repository, self.metrics, self._recalibrator, models.describe
+            )
             handlers = (self._admin.handler(), *kserve_admin_handlers(self._admin, self.metrics))
             self._admin_grpc = ports.server(ADMIN, handlers, MESSAGE_OVERHEAD)
             self.admin_port = ports.bind(
@@ -175,22 +178,22 @@ class Server:
 
 
 def create_server(config: ServeConfig, *, repository: Repository | None = None) -> Server:
-    """A server that is not started yet; port 0 in `config` takes a free one. Call it in a loop."""
+    """A server that is not started yet; call it in a running loop. Port 0 takes a free one."""
     return Server(config, repository or Repository(config))
 
 
 def serve(
     config: ServeConfig,
     *,
-    progress: ProgressShown = lambda: nullcontext(ignore),
+    progress: ProgressShown = lambda: nullcontext(no_progress),
     repository: Repository | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. InvalidRequest names a bad option.
 
-    DeviceLost where a GPU fails, after draining: what this process has there is of no use.
-    `progress()` is entered while versions load: it yields what is told (stage, done, total).
+    DeviceLost where a GPU fails, after draining: this process cannot use it any more.
+    `progress()` is entered while versions load; it yields a callback of (stage, done, total).
     """
-    configure(config.log_format)
+    configure(config.log_format, config.log_level)
     asyncio.run(_serve(config, progress, repository))
 
 
@@ -209,15 +212,15 @@ async def _serve(
             await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
         if started.done():
             await started
-            # What is loaded stays: the garbage collector need not look at it between requests.
+            # Loaded indexes stay: the garbage collector need not look at them between requests.
             gc.collect()
             gc.freeze()
             _announce(server)
             lost = asyncio.ensure_future(server.until_lost())
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
             drain_s = config.drain_s
-            said = f"stopping: {drain_s:g} s for what is in flight"
-            event(log, logging.INFO, "stopping", said, drain_s=drain_s)
+            message = f"stopping: {drain_s:g} s for what is in flight"
+            event(log, logging.INFO, "stopping", message, drain_s=drain_s)
         started.cancel()
     finally:
         await server.stop()
@@ -233,5 +236,5 @@ def _announce(server: Server) -> None:
     host = server.config.host
     grpc_at = address(host, server.port)
     metrics = f"http://{address(host, server.metrics_port)}/metrics"
-    said = f"gRPC at {grpc_at}, metrics at {metrics}"
-    event(log, logging.INFO, "start", said, grpc=grpc_at, metrics=metrics)
+    message = f"gRPC at {grpc_at}, metrics at {metrics}"
+    event(log, logging.INFO, "start", message, grpc=grpc_at, metrics=metrics)

@@ -1,6 +1,6 @@
 """The HTTP port: /metrics, /healthz and /readyz, on the event loop that answers requests.
 
-That it is the same loop is the point: /healthz answers only while requests can be answered.
+It shares the loop on purpose: /healthz answers only while requests can be answered.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-# A scraper sends a few hundred bytes at once and reads at once; whoever takes longer is dropped.
+# A scraper sends a few hundred bytes at once and reads at once; a slower client is dropped.
 PATIENCE_S = 5.0
 MAX_HEAD = 1 << 14
 
 
 class Page(NamedTuple):
-    """A response."""
-
     status: HTTPStatus
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -45,13 +43,11 @@ class HttpServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
 
     def page(self, path: str) -> Page:
-        """What is at `path`."""
         if path == "/metrics":
             return Page(HTTPStatus.OK, self._metrics(), CONTENT_TYPE_LATEST)
         if path == "/healthz":
@@ -70,7 +66,7 @@ class HttpServer:
                 writer.close()
                 await writer.wait_closed()  # when all is sent, which a client can put off
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, TimeoutError):
-            pass  # gone, too slow or not HTTP: there is nobody to answer
+            pass  # gone, too slow or not HTTP: no client to answer
         finally:
             writer.transport.abort()
 

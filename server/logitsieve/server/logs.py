@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Literal, TextIO
 
 REQUEST_ID = "x-request-id"
-MAX_ID = 128  # characters of an id that a client may have us repeat
+MAX_ID = 128  # characters of a client's id that is repeated
 
 FAILED = "request_failed"
 PER_SECOND = 10  # lines about failed requests; the rest is only counted
@@ -34,35 +34,37 @@ def event(
 
     `traceback`: with that of the exception that is being handled.
     """
-    about = {"event": name, "fields": fields}
-    log.log(level, "%s", message, exc_info=traceback, extra=about)
+    log.log(level, "%s", message, exc_info=traceback, extra={"event": name, "fields": fields})
 
 
 def failed(log: logging.Logger, rpc: str, model: str, code: str, **fields: Any) -> None:
-    """Log a request that was answered by an error; fields that are empty are left out."""
+    """Log a request that was answered by an error; empty fields are left out."""
     if log.isEnabledFor(logging.INFO):
-        given = {name: value for name, value in fields.items() if value}
-        about = " ".join(f"{name}={value}" for name, value in given.items())
-        message = f"{rpc} of {model} failed: {code} {about}"
-        event(log, logging.INFO, FAILED, message, rpc=rpc, model=model, code=code, **given)
+        kept = {name: value for name, value in fields.items() if value}
+        text = " ".join(f"{name}={value}" for name, value in kept.items())
+        message = f"{rpc} of {model} failed: {code} {text}"
+        event(log, logging.INFO, FAILED, message, rpc=rpc, model=model, code=code, **kept)
 
 
-def configure(log_format: Literal["text", "json"], stream: TextIO | None = None) -> None:
-    """Send what this package logs to `stream` (stderr); for the one who owns the process."""
+def configure(
+    log_format: Literal["text", "json"],
+    log_level: Literal["debug", "info", "warning", "error"] = "info",
+    stream: TextIO | None = None,
+) -> None:
+    """Send this package's log to `stream` (stderr); for the owner of the process to call."""
     handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())
     root = logging.getLogger("logitsieve")
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
+    root.setLevel(log_level.upper())
     root.propagate = False
 
 
 class Stderr(logging.StreamHandler[TextIO]):
-    """To what is stderr when a line is written: bars of progress make room for it."""
+    """Writes to the stderr of the moment: progress bars replace it to make room for lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
         self.stream = sys.stderr
         super().emit(record)
 
@@ -71,7 +73,6 @@ class Json(logging.Formatter):
     """time, level, event and message, then the event's own fields; a traceback as `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -85,7 +86,7 @@ class Json(logging.Formatter):
 
 
 class FewFailures(logging.Filter):
-    """Lets at most PER_SECOND lines about failed requests pass; the next says how many did not."""
+    """Passes at most PER_SECOND lines about failed requests; the next counts those held back."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()
@@ -93,7 +94,6 @@ class FewFailures(logging.Filter):
         self._second, self._passed, self._held_back = -1, 0, 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this line is written."""
         if getattr(record, "event", "") != FAILED:
             return True
         second = int(self._clock())
@@ -110,7 +110,7 @@ class FewFailures(logging.Filter):
 
 
 def request_id(metadata: Any) -> str:
-    """The id that a call's metadata brings, if it can be repeated; "" otherwise."""
+    """The id in a call's metadata, if it can be repeated; "" otherwise."""
     for key, value in metadata or ():
         if key == REQUEST_ID and isinstance(value, str) and 0 < len(value) <= MAX_ID:
             return value
@@ -118,5 +118,5 @@ def request_id(metadata: Any) -> str:
 
 
 def new_request_id() -> str:
-    """For a call that brought none and has something to be found by."""
+    """An id for a failed call that brought none."""
     return uuid.uuid4().hex[:16]

@@ -1,10 +1,12 @@
-"""What the server counts, for Prometheus: plain integers, made into series when they are read.
+"""The server's metrics for Prometheus: plain integers, made into series when they are read.
 
-Requests are counted, and counts are read, on the event loop: nothing here needs a lock. They are
-counted some at a time: one by one, between requests, each would find the processor's caches cold.
+Requests are counted, and counts are read, on the event loop, so nothing here needs a lock. That is
+why the counters of requests are dicts of our own: those of prometheus_client take a lock and look
+up their labels for each of the dozen numbers that a request adds, on the loop that answers. Some
+requests are counted at a time: one by one, each would find the processor's caches cold.
 
-The `model` label is the name of a loaded model or "unknown": what clients send never becomes a
-label. Durations are in seconds.
+Labels have few values: `model`, `version` and `alias` are of loaded models ("unknown", "" and ""
+else), never text that a client sent. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ UNKNOWN = "unknown"
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
 BATCH_ROWS = tuple(1 << power for power in range(11))
-LABELS = [*map(str, SECONDS), "+Inf"]
+UPPER_BOUNDS = [*map(str, SECONDS), "+Inf"]
 
 KEPT = 16  # finished requests, until they are counted
 
 
 class Call:
-    """One request on its way: what there is to count about it. Times in nanoseconds."""
+    """One request, with all that is counted about it. Times in nanoseconds."""
 
     __slots__ = (
+        "alias",
         "answer",
         "arrived_ns",
         "code",
@@ -47,40 +50,26 @@ class Call:
         "queue_ns",
         "request_id",
         "rpc",
+        "version",
     )
 
     def __init__(self, rpc: str) -> None:
         self.arrived_ns = perf_counter_ns()
         self.rpc = rpc
-        self.id = 0  # on a stream, once it is known
+        self.id = 0  # the message's, on a stream
         self.request_id = ""  # of the client's metadata, or made if the call fails
-        self.model = UNKNOWN
+        self.model, self.version, self.alias = UNKNOWN, "", ""
         self.answer: Answer | None = None
         self.queue_ns = self.device_ns = 0
 
+    def route(self, requested: str, model: str, version: str) -> None:
+        """Label the call by the version that `requested`, such as "name:alias", means."""
+        self.model, self.version, self.alias = model, version, requested.partition(":")[2]
+
     def finish(self, code: str) -> None:
-        """The reply is about to leave."""
+        """Stop the clock: the reply is about to leave."""
         self.code = code
         self.elapsed_ns = perf_counter_ns() - self.arrived_ns
-
-
-class Durations:
-    """A histogram of durations."""
-
-    __slots__ = ("counts", "total_ns")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_NS) + 1)
-        self.total_ns = 0
-
-    def add(self, ns: int) -> None:
-        """One more; a bucket holds its upper bound."""
-        self.counts[bisect_left(BOUNDS_NS, ns)] += 1
-        self.total_ns += ns
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound in seconds, how many are not above it)."""
-        return list(zip(LABELS, accumulate(self.counts), strict=True))
 
 
 class Counters(defaultdict[tuple[str, ...], float]):
@@ -91,7 +80,6 @@ class Counters(defaultdict[tuple[str, ...], float]):
         self._series = (f"logitsieve_{name}", help_text, labels)
 
     def metric(self) -> Metric:
-        """As the registry takes it."""
         name, help_text, labels = self._series
         family = CounterMetricFamily(name, help_text, labels=labels)
         for values, count in self.items():
@@ -99,19 +87,25 @@ class Counters(defaultdict[tuple[str, ...], float]):
         return family
 
 
-class Histograms(defaultdict[tuple[str, ...], Durations]):
-    """A histogram of durations by the values of its labels."""
+class Histograms(defaultdict[tuple[str, ...], list[int]]):
+    """A histogram of durations by the values of its labels: counts by bucket, then nanoseconds."""
 
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
-        super().__init__(Durations)
+        super().__init__(lambda: [0] * (len(UPPER_BOUNDS) + 1))
         self._series = (f"logitsieve_{name}", help_text, labels)
 
+    def add(self, values: tuple[str, ...], ns: int) -> None:
+        """Count one duration; a bucket includes its upper bound."""
+        counts = self[values]
+        counts[bisect_left(BOUNDS_NS, ns)] += 1
+        counts[-1] += ns
+
     def metric(self) -> Metric:
-        """As the registry takes it."""
         name, help_text, labels = self._series
         family = HistogramMetricFamily(name, help_text, labels=labels)
-        for values, durations in self.items():
-            family.add_metric(values, durations.buckets(), durations.total_ns * 1e-9)
+        for values, (*counts, total_ns) in self.items():
+            buckets = list(zip(UPPER_BOUNDS, accumulate(counts), strict=True))
+            family.add_metric(values, buckets, total_ns * 1e-9)
         return family
 
 
@@ -120,14 +114,15 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self._finished: list[Call] = []
-        self._requests = Counters("requests", "Requests answered", "rpc", "model", "code")
+        routed = "version", "alias"
+        self._requests = Counters("requests", "Requests answered", "rpc", "model", "code", *routed)
         self._request_seconds = Histograms(
-            "request_seconds", "From arrival to reply", "rpc", "model"
+            "request_seconds", "From arrival to reply", "rpc", "model", *routed
         )
         self._queue_seconds = Histograms("queue_seconds", "From arrival to computing", "model")
         self._compute_seconds = Histograms("compute_seconds", "Computing", "model", "head")
         self._device_seconds = Histograms("device_seconds", "Working on a GPU", "model", "head")
-        self._rows = Counters("rows", "Rows answered", "model", "head")
+        self._rows = Counters("rows", "Rows answered", "model", "head", *routed)
         self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
@@ -153,43 +148,42 @@ class Metrics(Collector):
         )
 
     def collect(self) -> Iterator[Metric]:
-        """Every series that requests count in, for the registry."""
         self._count_finished()
         for series in vars(self).values():
             if isinstance(series, Counters | Histograms):
                 yield series.metric()
 
     def text(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """All series in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def loaded(self, indexes: Iterable[Index]) -> None:
-        """All indexes that answer by now."""
+        """Show exactly these indexes as loaded."""
         self._index_info.clear()
         for index in indexes:
             rest = index.digest, str(index.vocab_size), str(index.dim), index.device
             self._index_info.labels(index.name, str(index.version), *rest).set(1)
 
     def reloaded(self, model: str, result: str) -> None:
-        """A version that was to be loaded while others served: "ok" or "failed"."""
+        """Count a load while others serve: "ok" or "failed"."""
         self._reloads[model, result] += 1
 
     def record(self, call: Call) -> None:
-        """A request that has finished, with an answer or with an error."""
+        """Count a request that has finished, with an answer or with an error."""
         self._finished.append(call)
         if len(self._finished) >= KEPT:
             self._count_finished()
 
     def batch(self, rows: int) -> None:
-        """A batch of the pool."""
+        """Count a batch of the pool."""
         self._batch_rows.observe(rows)
 
     def watch_queue(self, rows: Callable[[], int]) -> None:
-        """Where to read how many rows wait."""
+        """Read the number of waiting rows from `rows()`."""
         self._queue_rows.set_function(rows)
 
     def shed(self, reason: str) -> None:
-        """A request that was refused before it was computed."""
+        """Count a request that was refused before it was computed."""
         self._shed[reason,] += 1
 
     def _count_finished(self) -> None:
@@ -198,19 +192,19 @@ class Metrics(Collector):
             self._count(call)
 
     def _count(self, call: Call) -> None:
-        self._requests[call.rpc, call.model, call.code] += 1
-        self._request_seconds[call.rpc, call.model].add(call.elapsed_ns)
-        if call.answer is not None:
-            self._record_answer(call.answer, call.queue_ns, call.device_ns)
-
-    def _record_answer(self, answer: Answer, queue_ns: int, device_ns: int) -> None:
+        version, alias = call.version, call.alias
+        self._requests[call.rpc, call.model, call.code, version, alias] += 1
+        self._request_seconds.add((call.rpc, call.model, version, alias), call.elapsed_ns)
+        answer = call.answer
+        if answer is None:
+            return
         by_head = answer.model, answer.head
-        self._queue_seconds[answer.model,].add(queue_ns)
-        if device_ns:
-            self._device_seconds[by_head].add(device_ns)
-        self._compute_seconds[by_head].add(answer.compute_ns)
+        self._queue_seconds.add((answer.model,), call.queue_ns)
+        if call.device_ns:
+            self._device_seconds.add(by_head, call.device_ns)
+        self._compute_seconds.add(by_head, answer.compute_ns)
         # For the few rows of a usual request, Python adds and counts faster than numpy.
-        self._rows[by_head] += len(answer.exact)
+        self._rows[(*by_head, version, alias)] += len(answer.exact)
         self._scanned[by_head] += sum(answer.scanned.tolist())
         self._certified[by_head] += answer.exact.tobytes().count(1)
         if handed_over := answer.fallback.tobytes().count(1):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.server.models.aliases import ALIASES_FILE, locked, read_aliases, write_alias
+from logitsieve.server.models.routes import ALIASES_FILE, locked, read_aliases, write_alias
 from tests.server.running import WAIT_S
 
 
@@ -48,7 +48,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, written: int) -> None:
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from logitsieve.server.models.aliases import write_alias
+from logitsieve.server.models.routes import write_alias
 resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
 try:
     write_alias(Path(sys.argv[1]), "stable", 2)

@@ -8,29 +8,25 @@ from typing import Any
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
-from logitsieve.server.models.repository import Repository, ignore, open_configured
+from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.utils.options import no_progress
 from tests.server.running import config_for, write_model
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-def loaded(folder: Path, cache: Path, **options: Any) -> Repository:
-    repository = Repository(config_for(folder, kernel_cache=cache), **options)
+def loaded(folder: Path, kernel_cache: Path, **options: Any) -> Repository:
+    repository = Repository(config_for(folder, kernel_cache=kernel_cache), **options)
     for name, number in repository.find():
-        repository.load(name, number, ignore)
+        repository.load(name, number, no_progress)
     return repository
 
 
-def test_names_versions_and_aliases(tmp_path: Path, cache: Path) -> None:
+def test_names_versions_and_aliases(tmp_path: Path, kernel_cache: Path) -> None:
     for version in (1, 2, 10):
         write_model(tmp_path, "demo", version)
     aliases = tmp_path / "demo" / "aliases.json"
-    assert loaded(tmp_path, cache).served("demo").decoder.version == "10"
+    assert loaded(tmp_path, kernel_cache).served("demo").decoder.version == "10"
     aliases.write_text(json.dumps({"stable": 2, "canary": 10}))
-    repository = loaded(tmp_path, cache)
+    repository = loaded(tmp_path, kernel_cache)
     for model, number in {
         "": "2",
         "demo": "2",
@@ -43,20 +39,20 @@ def test_names_versions_and_aliases(tmp_path: Path, cache: Path) -> None:
     assert repository.aliases(repository.get("demo@10")) == ["canary"]
 
 
-def test_an_empty_name_must_mean_one_model(tmp_path: Path, cache: Path) -> None:
+def test_an_empty_name_must_mean_one_model(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path, "a")
     write_model(tmp_path, "b")
     with pytest.raises(InvalidRequest, match="a, b"):
-        loaded(tmp_path, cache).served("")
+        loaded(tmp_path, kernel_cache).served("")
 
 
 def test_a_broken_version_keeps_its_error_and_the_others_serve(
-    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model(tmp_path, "demo", 1)
     (tmp_path / "demo" / "2").mkdir()
     with caplog.at_level(logging.ERROR):
-        repository = loaded(tmp_path, cache)
+        repository = loaded(tmp_path, kernel_cache)
     assert "demo@2" in caplog.text
     assert "Traceback" not in caplog.text
     assert repository.served("demo").decoder.version == "1"
@@ -66,12 +62,12 @@ def test_a_broken_version_keeps_its_error_and_the_others_serve(
 
 
 def test_an_alias_never_means_another_version(
-    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model(tmp_path, "demo", 1)
     (tmp_path / "demo" / "2").mkdir()
     (tmp_path / "demo" / "aliases.json").write_text('{"stable": 2, "old": 7}')
-    repository = loaded(tmp_path, cache)
+    repository = loaded(tmp_path, kernel_cache)
     for model in ("demo", "demo:stable", "demo:old"):
         with pytest.raises(ModelNotFound):
             repository.served(model)
@@ -80,18 +76,18 @@ def test_an_alias_never_means_another_version(
 
 @pytest.mark.parametrize("text", ["", "[]", '{"stable": "1"}', '{"stable": true}', '{"UP": 1}'])
 def test_a_spoiled_aliases_file_fails_its_model_only(
-    tmp_path: Path, cache: Path, text: str
+    tmp_path: Path, kernel_cache: Path, text: str
 ) -> None:
     write_model(tmp_path, "demo")
     write_model(tmp_path, "other")
     (tmp_path / "demo" / "aliases.json").write_text(text)
-    repository = loaded(tmp_path, cache)
+    repository = loaded(tmp_path, kernel_cache)
     assert "aliases.json" in repository.get("demo").error
     assert repository.served("other").decoder.name == "other"
 
 
 def test_a_defect_in_one_version_is_logged_whole(
-    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model(tmp_path, "a")
     write_model(tmp_path, "b")
@@ -101,7 +97,7 @@ def test_a_defect_in_one_version_is_logged_whole(
             raise KeyError("defect")
         return open_configured(path, *rest)
 
-    repository = loaded(tmp_path, cache, opener=opener)
+    repository = loaded(tmp_path, kernel_cache, opener=opener)
     assert "KeyError" in repository.get("a").error
     assert repository.served("b").decoder.name == "b"
     assert "Traceback" in caplog.text
@@ -112,6 +108,28 @@ def test_what_is_no_index_folder_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "README").write_text("")
     assert Repository(config_for(tmp_path)).find() == [("demo", 7)]
+
+
+def test_a_models_own_folder_is_one_too_deep(tmp_path: Path) -> None:
+    write_model(tmp_path, "demo")
+    with pytest.raises(InvalidRequest, match=f"one folder up, {tmp_path}") as caught:
+        Repository(config_for(tmp_path / "demo")).find()
+    assert caught.value.field == "models"
+
+
+def test_what_is_missing_is_answered_by_what_there_is(tmp_path: Path, kernel_cache: Path) -> None:
+    write_model(tmp_path, "a")
+    for version in (1, 2):
+        write_model(tmp_path, "demo", version)
+    (tmp_path / "demo" / "aliases.json").write_text('{"stable": 2, "canary": 1}')
+    repository = loaded(tmp_path, kernel_cache)
+    for model, known in {
+        "demo@9": r"demo \(versions 1, 2; aliases canary, stable\)",
+        "a:stable": r"a \(versions 1; no alias\)",
+        "b": "a, demo",
+    }.items():
+        with pytest.raises(ModelNotFound, match=f"no '{model}' here, there are: {known}$"):
+            repository.served(model)
 
 
 @pytest.mark.parametrize("folder", [".", "missing"])

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from logitsieve.index.calibration import pack_contexts
-from logitsieve.server.models.repository import Repository, ignore
+from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.precision.recalibrator import Recalibrator
+from logitsieve.utils.options import no_progress
 from tests.server.running import MEASURED, WAIT_S, Loop, config_for, running, write_model
 from tests.synthetic import make_hidden
 
@@ -21,7 +22,7 @@ def loaded(folder: Path, cache: Path, **changes: Any) -> tuple[list[Version], by
     """The one version, calibrated as given, and its calibration.json."""
     path = write_model(folder, calibration={**MEASURED, **changes})
     repository = Repository(config_for(folder, kernel_cache=cache))
-    repository.load("demo", 1, ignore)
+    repository.load("demo", 1, no_progress)
     return repository.versions(), (path / "calibration.json").read_bytes()
 
 
@@ -30,7 +31,7 @@ def times(version: Version) -> list[float]:
     return [point.us_per_row for point in version.served.points]
 
 
-def test_an_index_of_another_machine_is_measured_again(
+def test_an_index_of_another_machine_is_measured_recalibrator(
     tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     versions, before = loaded(tmp_path, kernel_cache, machine=ELSEWHERE, contexts=CONTEXTS)
@@ -97,7 +98,7 @@ def test_a_server_measures_once_it_serves_and_its_clients_see_it(
 ) -> None:
     write_model(tmp_path, calibration={**MEASURED, "machine": ELSEWHERE, "contexts": CONTEXTS})
     with running(loop, config_for(tmp_path, kernel_cache=kernel_cache)) as run:
-        run.server._again.join(WAIT_S)
+        run.server._recalibrator.join(WAIT_S)
         points = run.client.model("demo").points
         assert [(point.head, point.rows) for point in points[::3]] == [
             ("exact", 1),

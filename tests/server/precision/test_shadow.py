@@ -18,7 +18,7 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
-from logitsieve.server.precision.shadow import QUEUE, Judgement, Sample, Shadow, judge
+from logitsieve.server.precision.shadow import QUEUE, AnsweredRow, Judgement, Shadow, judge
 from logitsieve.server.rpc.codec import to_point_request
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.oracle import best, log_sum_exp, logits64
@@ -40,12 +40,12 @@ def open_served(folder: Path, cache: Path) -> Served:
     return Served(LocalDecoder(open_index(write_domains(folder), kernel_cache=cache)))
 
 
-def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> Sample:
+def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> AnsweredRow:
     """One row, answered as a request for it would be."""
-    priced = served.at(aim, 1, k)
-    reply = priced.point.topk(hidden, k)
+    costed = served.at(aim, 1, k)
+    reply = costed.point.topk(hidden, k)
     answer = TopK(reply.ids, reply.logits, reply.answer.exact, reply.answer.scanned)
-    return Sample(served, priced, hidden, answer)
+    return AnsweredRow(served, costed, hidden, answer)
 
 
 def feed(
@@ -87,13 +87,13 @@ def test_a_proven_answer_is_its_own_truth(served: Served) -> None:
 
 def offered(shadow: Shadow, served: Served, requests: int, rows: int) -> None:
     hidden = contexts(1, rows)
-    priced = served.at(SCREEN, rows, 2)
-    reply = priced.point.topk(hidden, 2)
+    costed = served.at(SCREEN, rows, 2)
+    reply = costed.point.topk(hidden, 2)
     for _ in range(requests):
-        shadow.offer(served, priced, hidden, reply)
+        shadow.offer(served, costed, hidden, reply)
 
 
-def waiting(shadow: Shadow) -> list[Sample]:
+def waiting(shadow: Shadow) -> list[AnsweredRow]:
     return [shadow._queue.get() for _ in range(shadow._queue.qsize())]  # type: ignore[misc]
 
 
@@ -116,9 +116,9 @@ def test_each_row_has_the_same_chance_whatever_its_request_is(served: Served) ->
 
 def test_a_sample_is_a_copy_of_its_row(served: Served) -> None:
     shadow, hidden = make_shadow(1.0), contexts(1, 3)
-    priced = served.at(SCREEN, 3, 2)
-    reply = priced.point.topk(hidden, 2)
-    shadow.offer(served, priced, hidden, reply)
+    costed = served.at(SCREEN, 3, 2)
+    reply = costed.point.topk(hidden, 2)
+    shadow.offer(served, costed, hidden, reply)
     found = waiting(shadow)
     assert len(found) == 3
     for row, sample in enumerate(found):
@@ -234,7 +234,7 @@ def test_auto_leaves_a_point_that_drifted_and_returns_when_it_is_over(
     feed(live, served, domain=2, rows=1200)
     chosen = served.at(AUTO, 1, 5)
     assert chosen.point.head == "exact"
-    assert [point.knobs["probes"] for point in chosen.dropped] == [1, 2]
+    assert [point.knobs["probes"] for point in chosen.refuted] == [1, 2]
     assert samples(metrics, "logitsieve_guard_level") == {("demo", "1"): 2}
     assert samples(metrics, "logitsieve_guard_moves_total")[("safer", "demo")] == 2
     assert "demo@1: AUTO moves from screen" in caplog.text
@@ -257,7 +257,7 @@ def test_what_is_named_is_counted_and_not_held_against_auto(
         live.judged(judge(sampled(served, row[None], 5, SCREEN)))
     assert samples(metrics, "logitsieve_shadow_rows_total") == {("screen", "demo"): 300}
     assert samples(metrics, "logitsieve_auto_missed_total") == {}
-    assert served.at(AUTO, 1, 5).dropped == ()
+    assert served.at(AUTO, 1, 5).refuted == ()
 
 
 def test_the_series_of_a_judged_row(tmp_path: Path, kernel_cache: Path) -> None:

@@ -152,10 +152,6 @@ def spoil_manifest(models: Path) -> str:
     return "manifest.json: missing"
 
 
-def spoil_all(models: Path) -> str:
-    return "no such directory"
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -165,7 +161,6 @@ def spoil_all(models: Path) -> str:
         spoil_matrix,
         spoil_dims,
         spoil_manifest,
-        spoil_all,
     ],
 )
 def test_what_cannot_be_loaded_leaves_the_old_one(
@@ -187,6 +182,16 @@ def test_what_cannot_be_loaded_leaves_the_old_one(
     assert served.admin.unload("demo", 2).state == "unspecified"
     with pytest.raises(ModelNotFound):
         served.state_of("demo@2")
+
+
+def test_a_version_without_a_folder_leaves_no_entry(served: Administered) -> None:
+    with pytest.raises(InvalidRequest, match="a version that has a folder: 1") as caught:
+        served.admin.load("demo", 9, alias="stable")
+    assert caught.value.field == "version"
+    assert [model.version for model in served.run.client.models()] == ["1"]
+    assert served.health_of("demo@9") == SERVICE_UNKNOWN
+    failed = 'logitsieve_version_failed{model="demo",version="9"}'
+    assert failed not in get(served.run, "/metrics")[1]
 
 
 def test_a_version_that_failed_is_loaded_when_it_is_whole(

@@ -29,7 +29,7 @@ from tests.server.asking import (
     error_of,
 )
 from tests.server.doubles import Gate, gated
-from tests.server.running import WAIT_S, Loop, Running, config_for, running
+from tests.server.running import WAIT_S, Loop, Running, config_for, requests_total, running
 from tests.server.test_app import LARGE, value
 from tests.synthetic import make_hidden
 
@@ -163,7 +163,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_client_that_vanishes_takes_its_waiting_messages_along(
     tight: Running, gate: Gate
 ) -> None:
-    cancelled = 'logitsieve_requests_total{code="CANCELLED",model="demo",rpc="TopK"}'
+    cancelled = requests_total("TopK", "demo", "CANCELLED", "1")
     gate.shut()
     stream = RawStream(tight)
     stream.send(asked("TopK", 1, LARGE_REQUEST))
@@ -208,7 +208,7 @@ def assert_stopped(stream: RawStream) -> None:
 def test_messages_are_counted_as_calls_are(server: Running) -> None:
     def counts() -> list[float]:
         return [
-            value(server, f'logitsieve_requests_total{{code="{code}",model="{model}",rpc="{rpc}"}}')
+            value(server, requests_total(rpc, model, code, "1" if model == "demo" else ""))
             for code, model, rpc in (
                 ("OK", "demo", "Score"),
                 ("INVALID_ARGUMENT", "demo", "Score"),

@@ -17,8 +17,8 @@ from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.heads.head import LARGEST_BUCKET
 from logitsieve.index import open_index
 from logitsieve.server.rpc.methods import PreparedRequest
-from logitsieve.server.scheduling.batch_slices import compute, joined
 from logitsieve.server.scheduling.batcher import BATCH_ROWS, BUCKET_ROWS, Batch, Batcher, Waiting
+from logitsieve.server.scheduling.executor import compute, joined
 from tests.server.running import write_whole
 from tests.synthetic import make_hidden
 
@@ -64,11 +64,11 @@ def taken(queue: Batcher) -> list[tuple[Waiting, int, int]]:
     batch = queue.take()
     assert batch is not None
     finish(queue, batch)
-    return [(piece.waiting, piece.start, piece.stop) for piece in batch.pieces]
+    return [(part.waiting, part.start, part.stop) for part in batch.slices]
 
 
 def finish(queue: Batcher, batch: Batch, took_us: float = US) -> None:
-    queue.done(batch, took_us, [piece.waiting for piece in batch.pieces if piece.last])
+    queue.done(batch, took_us, [part.waiting for part in batch.slices if part.last])
 
 
 def test_requests_alike_share_a_batch_in_the_order_of_arrival() -> None:
@@ -98,8 +98,8 @@ def test_a_batch_has_a_bounded_number_of_rows() -> None:
         first, full, small = waiting(BATCH_ROWS - 2), waiting(3), waiting(2)
         for each in (first, full, small):
             queue.put(each)
-        assert [piece[0] for piece in taken(queue)] == [first, small]
-        assert [piece[0] for piece in taken(queue)] == [full]
+        assert [part[0] for part in taken(queue)] == [first, small]
+        assert [part[0] for part in taken(queue)] == [full]
 
     scene(play())
 
@@ -209,10 +209,10 @@ def test_at_twice_the_load_what_is_computed_is_in_time(missed: float) -> None:
                 continue
             batch = queue.take()
             assert batch is not None
-            if batch.pieces:
+            if batch.slices:
                 now += each_s * missed
                 finish(queue, batch, took_us=each_s * 1e6)
-                deadlines = [piece.waiting.deadline or 0 for piece in batch.pieces]
+                deadlines = [part.waiting.deadline or 0 for part in batch.slices]
                 in_time += sum(now <= deadline for deadline in deadlines)
                 late += sum(now > deadline for deadline in deadlines)
         assert in_time >= 0.98 * 20 / (each_s * missed)
@@ -273,8 +273,8 @@ def test_answers_are_those_of_requests_alone(
         while queue.in_flight:
             batch = queue.take()
             assert batch is not None
-            for piece, reply in zip(batch.pieces, compute(batch.pieces), strict=True):
-                found.setdefault(piece.waiting.asked.rows, []).append(reply)
+            for piece, reply in zip(batch.slices, compute(batch.slices), strict=True):
+                found.setdefault(piece.waiting.request.rows, []).append(reply)
             finish(queue, batch)
         for part in parts:
             assert_same(joined(found[len(part)]), point.topk(part, 5))
@@ -292,7 +292,7 @@ def test_a_bad_request_spoils_no_other(decoder: LocalDecoder) -> None:
             queue.put(waiting(part, 5, point))
         batch = queue.take()
         assert batch is not None
-        fine, wrong = compute(batch.pieces)
+        fine, wrong = compute(batch.slices)
         assert_same(cast(TopKReply, fine), point.topk(good, 5))
         assert isinstance(wrong, InvalidRequest)
         assert wrong.field == "hidden[0]"  # its own row, not that of the batch

@@ -152,7 +152,7 @@ def test_a_request_is_told_how_long_a_gpu_worked_for_it() -> None:
 
 def test_a_lost_gpu_is_told_to_the_server_and_to_who_asked() -> None:
     told: list[DeviceLost] = []
-    work = Executor(threads=1, max_in_flight=9, max_queue_rows=9, lost=told.append)
+    work = Executor(threads=1, max_in_flight=9, max_queue_rows=9, lose_device=told.append)
     error = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
 
     def fail() -> None:
@@ -202,7 +202,7 @@ def test_an_errand_comes_between_two_batches_and_closing_ends_the_wait_for_it() 
         second = asyncio.create_task(run(work, lambda: order.append("second"), LARGE))
         await asyncio.sleep(0)  # it enters the queue
         errand = asyncio.create_task(asyncio.to_thread(work.on_each, note))
-        while not work._errands[0]:
+        while not work._tasks[0]:
             await asyncio.sleep(0)
         release.set()
         await asyncio.gather(first, second, errand)
@@ -211,7 +211,7 @@ def test_an_errand_comes_between_two_batches_and_closing_ends_the_wait_for_it() 
         last = asyncio.create_task(run(work, block, LARGE))
         assert await asyncio.to_thread(started.wait, WAIT_S)
         errand = asyncio.create_task(asyncio.to_thread(work.on_each, pytest.fail))
-        while not work._errands[0]:
+        while not work._tasks[0]:
             await asyncio.sleep(0)
         closing = asyncio.create_task(asyncio.to_thread(work.close))
         while not work._batcher._closed:

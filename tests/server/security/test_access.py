@@ -14,7 +14,7 @@ import pytest
 
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.security.access import LASTING, Access
-from logitsieve.server.security.tokens import READ, Tokens
+from logitsieve.server.security.secrets import READ, Tokens
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import Code, asked, error_of
 from tests.server.running import WAIT_S, Loop, config_for, running

@@ -6,8 +6,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server import ServeConfig
-from logitsieve.server.security.credentials import certificates, read_pems
-from logitsieve.server.security.reloading_file import ReloadingFile
+from logitsieve.server.security.secrets import ReloadingFile, certificates, read_pems
 from tests.server.certificates import Pair, authority, signed_by
 
 
@@ -53,17 +52,17 @@ def test_a_pair_is_renewed_when_both_files_fit(
 ) -> None:
     cert, key = signed_by(ca).write(tmp_path)
     watched = ReloadingFile("tls_cert", lambda: read_pems(cert, key, None), key, (cert,))
-    first, second = watched.held, signed_by(ca)
+    first, second = watched.value, signed_by(ca)
     assert not watched.renew()
     cert.write_bytes(second.cert_pem)
     assert not watched.renew()
     assert not watched.renew()
-    assert watched.held is first
+    assert watched.value is first
     [record] = caplog.records
     assert "the last good one stays" in record.message
     key.write_bytes(second.key_pem)
     assert watched.renew()
-    assert watched.held is not first
+    assert watched.value is not first
     assert not watched.renew()
 
 
@@ -83,9 +82,9 @@ def test_files_that_change_while_they_are_read_are_left_for_the_next_time(tmp_pa
     file.write_text("second, half")
     during.append("second, whole")
     assert not watched.renew()
-    assert watched.held == "first"
+    assert watched.value == "first"
     assert watched.renew()
-    assert watched.held == "second, whole"
+    assert watched.value == "second, whole"
 
 
 def test_a_key_that_others_may_read(

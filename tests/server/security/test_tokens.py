@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, PermissionDenied, Unauthenticated
-from logitsieve.server.security.tokens import ADMIN, READ, Tokens, read_tokens
+from logitsieve.server.security.secrets import ADMIN, READ, Tokens, read_tokens
 
 FIRST, SECOND, ROOT = "first-token-of-readers", "second.token~of+readers==", "token-of-the-admin"
 

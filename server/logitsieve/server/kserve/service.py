@@ -78,7 +78,7 @@ class KserveService:
         version = self._get(request)
         if version.served is None:
             raise ModelNotFound(f"name: {version.label} is not loaded: {version.error}", "name")
-        call.model = version.name
+        call.route("", version.name, str(version.number))
         dim = version.served.decoder.index.dim
         loaded = [v for v in self._repository.versions() if v.served and v.name == version.name]
         return kserve.ModelMetadataResponse(

@@ -28,19 +28,19 @@ class Devices(Collector):
         self, config: ServeConfig, registry: CollectorRegistry, memory_of: MemoryOf = gpu_memory
     ) -> None:
         self._config, self._memory_of = config, memory_of
-        named = [config.device, *config.own_devices.values()]
+        named = [config.device, *config.device_by_model.values()]
         self.gpus = sorted({name for name in named if name != "cpu"})
         registry.register(self)
 
     def check(self, models: Collection[str]) -> None:
-        """InvalidRequest names a GPU that is not there, or a model that is not among `models`."""
+        """InvalidRequest names a GPU that is absent, or a model that is not among `models`."""
         if self._config.device != "cpu":
             gpu_device(self._config.device)
-        for model, device in self._config.own_devices.items():
+        for model, device in self._config.device_by_model.items():
             got = f"{model}={device}"
             if model not in models:
-                known = ", ".join(sorted(models))
-                raise InvalidRequest("model_devices", got, f"one of the models: {known}")
+                names = ", ".join(sorted(models))
+                raise InvalidRequest("model_devices", got, f"one of the models: {names}")
             try:
                 if device != "cpu":
                     gpu_device(device)
@@ -48,12 +48,12 @@ class Devices(Collector):
                 raise InvalidRequest("model_devices", got, error.allowed) from error
 
     def collect(self) -> Iterator[Metric]:
-        """The series of every GPU that tells."""
+        labels = ("device",)
         used = GaugeMetricFamily(
-            "logitsieve_device_memory_used_bytes", "Memory of a GPU in use", labels=("device",)
+            "logitsieve_device_memory_used_bytes", "Memory of a GPU in use", labels=labels
         )
         total = GaugeMetricFamily(
-            "logitsieve_device_memory_bytes", "Memory of a GPU", labels=("device",)
+            "logitsieve_device_memory_bytes", "Memory of a GPU", labels=labels
         )
         # By their own names: "cuda" and "cuda:0" are one GPU.
         for device, memory in dict(map(self._memory_of, self.gpus)).items():
@@ -64,7 +64,7 @@ class Devices(Collector):
 
 
 def answering(decoder: LocalDecoder) -> list[Head]:
-    """The heads that requests are known to meet: the stored ones, and those that AUTO chooses."""
+    """The stored heads, and those that AUTO may choose: the ones that requests are sure to meet."""
     stored = [(name, ()) for name in decoder.index.heads]
     measured = [(point.head, tuple(sorted(point.knobs.items()))) for point in decoder.points]
     heads = [decoder.point(*at, "").answering for at in [*stored, *measured]]

@@ -1,22 +1,45 @@
-"""Which versions there are, and what a name means: immutable, so a swap is one assignment."""
+"""The versions that are loaded and the aliases that name them: immutable, so a swap is one
+assignment.
+
+models/<name>/aliases.json, {"stable": 3, "canary": 4}, is read whole and replaced whole. Processes
+that share the folder take turns, and each changes the alias that it means and no other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from logitsieve.api.errors import InvalidRequest, LogitsieveError, ModelNotFound, Unavailable
-from logitsieve.server.models.aliases import STABLE
+from logitsieve.api.errors import (
+    IndexUnreadable,
+    InvalidRequest,
+    LogitsieveError,
+    ModelNotFound,
+    Unavailable,
+)
+from logitsieve.index.atomic import TEMPORARY, write_file
+from logitsieve.index.files import fsync_folder
+from logitsieve.index.manifest import canonical, is_name
 from logitsieve.server.models.served import Served
+
+ALIASES_FILE = "aliases.json"
+STABLE = "stable"
+LISTED = 10  # names that an error message lists at most
 
 State = Literal["loading", "available", "unloading", "failed"]
 Key = tuple[str, int]  # (name, version)
+Write = Callable[[Path, Iterable[bytes]], object]  # makes a new file, durable
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version: `served` while it is loaded, `error`, why it could not be loaded the last time."""
+    """A version: `served` while it is loaded, `error`, why the last load failed."""
 
     name: str
     number: int
@@ -31,7 +54,7 @@ class Version:
 
     @property
     def state(self) -> State:
-        """What Models.Get calls it."""
+        """The state that Models.Get reports."""
         if self.served is not None:
             return "available"
         if self.leaving:
@@ -50,7 +73,7 @@ class Routes:
         self.by_key = dict(sorted((versions or {}).items()))
         self.aliases = dict(aliases or {})
         self.names = sorted({name for name, _ in self.by_key})
-        self._routes = self._find()
+        self._routes = self._resolve()
         self._served = {
             name: version.served
             for name, version in self._routes.items()
@@ -58,21 +81,19 @@ class Routes:
         }
 
     def with_version(self, version: Version) -> Routes:
-        """The same with this version in the place of the one of its name and number."""
+        """These routes with this version in the place of the one of its name and number."""
         key = version.name, version.number
         return Routes({**self.by_key, key: version}, self.aliases)
 
     def without_version(self, key: Key) -> Routes:
-        """The same without a version."""
         rest = {other: version for other, version in self.by_key.items() if other != key}
         return Routes(rest, self.aliases)
 
     def with_aliases(self, name: str, aliases: Mapping[str, int]) -> Routes:
-        """The same with these aliases of the model `name`, in place of those it had."""
+        """These routes with `aliases` in place of those of the model `name`."""
         return Routes(self.by_key, {**self.aliases, name: aliases})
 
     def aliases_of(self, version: Version) -> list[str]:
-        """The aliases that name this version."""
         aliases = self.aliases.get(version.name, {})
         return sorted(alias for alias, number in aliases.items() if number == version.number)
 
@@ -87,7 +108,7 @@ class Routes:
             raise self._missing(model) from None
 
     def served(self, model: str) -> Served:
-        """What answers for `model`; ModelNotFound or Unavailable says why nothing does."""
+        """The loaded version that answers for `model`; ModelNotFound or Unavailable if none."""
         served = self._served.get(model)
         if served is None:
             version = self.get(model)
@@ -101,10 +122,10 @@ class Routes:
         for name, served in self._served.items():
             old, dim = before._served.get(name), served.decoder.index.dim
             if old is not None and old.decoder.index.dim != dim:
-                there = f"{old.decoder.index.dim}, which {name!r} has now"
-                raise InvalidRequest("version", f"an index of hidden size {dim}", there)
+                allowed = f"{old.decoder.index.dim}, which {name!r} has now"
+                raise InvalidRequest("version", f"an index of hidden size {dim}", allowed)
 
-    def _find(self) -> dict[str, Version]:
+    def _resolve(self) -> dict[str, Version]:
         routes: dict[str, Version] = {}
         for version in self.by_key.values():
             routes[version.label] = version
@@ -113,7 +134,7 @@ class Routes:
                 routes[version.name] = version
         for name in self.names:
             for alias, number in self.aliases.get(name, {}).items():
-                # An alias to a version that is not there stays unanswered: no other is meant.
+                # An alias of a version that is absent stays unanswered: no other is meant.
                 absent = Version(name, number, error="nothing has loaded it")
                 target = self.by_key.get((name, number), absent)
                 routes[f"{name}:{alias}"] = target
@@ -124,7 +145,67 @@ class Routes:
         return routes
 
     def _missing(self, model: str) -> LogitsieveError:
-        names = ", ".join(self.names[:10])
+        names = ", ".join(self.names[:LISTED])
         if not model:
             return InvalidRequest("model", "''", f"the name of a model, there are several: {names}")
+        name = model.partition("@")[0].partition(":")[0]
+        if name in self.names:
+            names = self._described(name)
         return ModelNotFound(f"model: no {model[:100]!r} here, there are: {names}", "model")
+
+    def _described(self, name: str) -> str:
+        versions = [str(number) for model, number in self.by_key if model == name]
+        aliases = sorted(self.aliases.get(name, {}))[:LISTED]
+        alias_part = f"aliases {', '.join(aliases)}" if aliases else "no alias"
+        return f"{name} (versions {', '.join(versions[-LISTED:])}; {alias_part})"
+
+
+def read_aliases(model: Path) -> dict[str, int]:
+    """alias -> version number; IndexUnreadable unless the file holds that, or is missing."""
+    file = model / ALIASES_FILE
+    if not file.exists():
+        return {}
+    try:
+        aliases = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise IndexUnreadable(file, f"not JSON: {error}") from error
+    valid = isinstance(aliases, dict) and all(
+        is_name(alias) and type(number) is int and number > 0 for alias, number in aliases.items()
+    )
+    if not valid:
+        raise IndexUnreadable(file, 'not an object of versions by alias, like {"stable": 3}')
+    return dict(aliases)
+
+
+def changed(aliases: Mapping[str, int], alias: str, number: int | None) -> dict[str, int]:
+    """The aliases with `alias` naming `number`, or without it."""
+    rest = {name: version for name, version in aliases.items() if name != alias}
+    return rest if number is None else {**rest, alias: number}
+
+
+def write_alias(model: Path, alias: str, number: int | None, write: Write = write_file) -> None:
+    """Let `alias` name the version `number`, or None nothing, on disk; the others stay.
+
+    Whole or not at all: OSError, or IndexUnreadable for a file that is spoiled, changes nothing.
+    """
+    temporary = model / f"{TEMPORARY}aliases"
+    with locked(model):
+        aliases = changed(read_aliases(model), alias, number)
+        temporary.unlink(missing_ok=True)  # of a process that died
+        try:
+            write(temporary, [canonical(aliases), b"\n"])
+            temporary.replace(model / ALIASES_FILE)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_folder(model)
+
+
+@contextmanager
+def locked(model: Path) -> Iterator[None]:
+    """Keep other processes from changing the aliases of the folder `model`, and wait for them."""
+    descriptor = os.open(model, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

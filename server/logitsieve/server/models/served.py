@@ -1,44 +1,81 @@
-"""A loaded version, and what is looked up once for each operating point that clients ask for."""
+"""A loaded version: what answers for it, what each operating point costs, and who still uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from functools import lru_cache
 from threading import Lock
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple
 
 from logitsieve.api.decoder import KnobValues, PointRequest
+from logitsieve.api.errors import Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import CHOICES_KEPT, Kind
 from logitsieve.decoding.decoder import POINTS_KEPT
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.server.models.use_count import UseCount
-from logitsieve.server.precision.drift_guard import DriftGuard, Move, Rungs, move_between
+from logitsieve.server.precision.drift_guard import Downgrades, DriftGuard, Move, move_between
 from logitsieve.server.rpc.codec import to_origin
 from logitsieve.server.scheduling.costs import Costs
 from logitsieve.v1 import decoder_pb2 as pb
 
-Goal = tuple[Kind, float | None]  # the kind of a request, and the precision it asks for
-
 
 class CostedPoint(NamedTuple):
-    """An operating point, what it should cost, and how each of its responses begins."""
+    """An operating point, its estimated cost, and the first bytes of each of its responses."""
 
     point: Engine
     us_per_row: float
     us_beside: Callable[[int, int], float]  # of so many more logits and draws
     origin: bytes
     goal: Mapping[int, float] = MappingProxyType({})  # AUTO's: class of k -> precision
-    dropped: tuple[Engine, ...] = ()  # what AUTO would have answered by, were live precision right
+    refuted: tuple[Engine, ...] = ()  # cheaper points that AUTO has left, by live precision
+
+
+class UseCount:
+    """Counts the uses of a version: `with leases:` is one use, which any thread may begin.
+
+    After `end`, `idle` is done when no use is left; from then on `with` raises Unavailable.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._lock = Lock()
+        self._uses = 0
+        self.ended = False
+        self.idle: Future[None] = Future()
+        self.idle.set_running_or_notify_cancel()  # cancelling a wait for it does not cancel it
+
+    def end(self) -> None:
+        """Become idle once no use is left."""
+        with self._lock:
+            first, self.ended = not self.ended, True
+            idle = first and not self._uses
+        if idle:
+            self.idle.set_result(None)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self.ended and not self._uses:
+                raise Unavailable(f"model: {self._label} is being unloaded", "model")
+            self._uses += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._uses -= 1
+            idle = self.ended and not self._uses
+        if idle:
+            self.idle.set_result(None)
 
 
 class Served:
-    """A loaded version: what answers for it, and what it was measured to cost.
-
-    Whoever asks it for anything that is computed does so within `with served.leases:`.
-    """
+    """A loaded version. Anything computed by it is computed within `with served.leases:`."""
 
     def __init__(self, decoder: LocalDecoder) -> None:
         self.decoder = decoder
@@ -46,18 +83,18 @@ class Served:
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
         self.guard = DriftGuard()
         self._lock = Lock()  # points are measured in another thread than they are judged in
-        self._prices = _Prices(decoder, self.guard)
+        self._table = _PointTable(decoder, self.guard)
 
     def at(self, aim: PointRequest, rows: int, k: int, log_z: bool = False) -> CostedPoint:
-        """What answers a request for `k` ids of each of `rows` rows.
+        """The point that answers a request for `k` ids of each of `rows` rows.
 
-        `log_z`: it finds one also where it names no normalizer.
+        `log_z`: the request needs a log Z also where it names no normalizer.
         """
-        prices = self._prices
+        table = self._table
         if not aim.automatic:
-            return prices.named(aim.head, aim.knobs, aim.normalizer, log_z)
-        kind = prices.auto.kind(rows, k, aim.precision)
-        return prices.chosen(kind, aim.precision, aim.normalizer, log_z)
+            return table.named(aim.head, aim.knobs, aim.normalizer, log_z)
+        kind = table.auto.kind(rows, k, aim.precision)
+        return table.automatic(kind, aim.precision, aim.normalizer, log_z)
 
     @property
     def points(self) -> list[pb.OperatingPoint]:
@@ -65,104 +102,102 @@ class Served:
         return [message for point in self.decoder.points for message in to_messages(point)]
 
     def measure_again(self, pause: Callable[[float], bool]) -> bool:
-        """As LocalDecoder does: choices and prices change together, between two requests.
+        """Measure as LocalDecoder does; choices and costs change together, between two requests.
 
         Ends early, and changes nothing, where the version is being unloaded.
         """
         with self.leases:
-            found = self.decoder.measure_again(lambda spent: pause(spent) or self.leases.ended)
-            if found:
-                self._reprice()
-            return found
+            measured = self.decoder.measure_again(lambda spent: pause(spent) or self.leases.ended)
+            if measured:
+                self._renew_table()
+            return measured
 
     @property
-    def level(self) -> int:
-        """How many steps AUTO is from what was measured, for the request that it is furthest."""
-        return max((len(rungs) - 1 for rungs in self._prices.rungs.values()), default=0)
+    def downgrade_depth(self) -> int:
+        """Largest number of downgrades over all kinds of requests."""
+        return max((len(points) - 1 for points in self._table.downgrades.values()), default=0)
 
     def learn(self, verdicts: Iterable[tuple[Engine, Mapping[int, float]]]) -> list[Move]:
-        """Shares of the true top-k that points found live, by class of k; what AUTO makes of it.
+        """Take in each point's shares of the true top-k, by class of k; the moves AUTO then makes.
 
         Called on the event loop.
         """
         changed = [self.guard.add(point, shares) for point, shares in verdicts]
         if not any(changed):
             return []
-        prices = self._prices
+        table = self._table
         moves = [
-            move_between(rungs, after)
-            for goal, rungs in prices.rungs.items()
-            if len(after := prices.climb(goal)) != len(rungs)
+            move_between(before, after)
+            for (kind, precision), before in table.downgrades.items()
+            if len(after := table.find_downgrades(kind, precision)) != len(before)
         ]
         if moves:
-            self._reprice()
+            self._renew_table()
         return moves
 
-    def _reprice(self) -> None:
+    def _renew_table(self) -> None:
         with self._lock:
-            old = self._prices
-            self._prices = _Prices(self.decoder, self.guard, list(old.rungs))
+            old = self._table
+            self._table = _PointTable(self.decoder, self.guard, list(old.downgrades))
             old.clear()
 
     def close(self) -> None:
         """Let go of the index once `leases` are idle."""
-        self._prices.clear()
+        self._table.clear()
         self.decoder.close()
 
 
-class _Prices:
-    """Points and their prices as of one measurement, and as of what live answers have refuted."""
+class _PointTable:
+    """Costed points as of one measurement and one state of the guard, made at the first request."""
 
     def __init__(
-        self, decoder: LocalDecoder, guard: DriftGuard, goals: Iterable[Goal] = ()
+        self,
+        decoder: LocalDecoder,
+        guard: DriftGuard,
+        keys: Iterable[tuple[Kind, float | None]] = (),
     ) -> None:
         self._decoder, self.auto, self._guard = decoder, decoder.auto, guard
         self._costs = Costs(self.auto.points, decoder.index)
-        # (head or "", knobs in order of their names, normalizer or "", log Z anyhow) -> Priced
         self.named = lru_cache(maxsize=POINTS_KEPT)(self._named)
-        # (kind of request, asked precision or None, normalizer or "", log Z anyhow) -> Priced
-        self.chosen = lru_cache(maxsize=CHOICES_KEPT)(self._chosen)
-        self.rungs = {goal: self.climb(goal) for goal in goals}
+        self.automatic = lru_cache(maxsize=CHOICES_KEPT)(self._automatic)
+        # (kind of request, precision asked for) -> points that AUTO has left, then the one it is at
+        self.downgrades = {key: self.find_downgrades(*key) for key in keys}
 
     def clear(self) -> None:
         """Forget the points, which keep the index mapped."""
         self.named.cache_clear()
-        self.chosen.cache_clear()
+        self.automatic.cache_clear()
 
-    def climb(self, goal: Goal) -> Rungs:
-        """The points that AUTO has left for a goal, and the one that it is at."""
-        return self.auto.rungs(*goal, self._guard.ceiling)
+    def find_downgrades(self, kind: Kind, precision: float | None) -> Downgrades:
+        return self.auto.rungs(kind, precision, self._guard.ceiling)
 
     def _named(self, head: str, knobs: KnobValues, normalizer: str, log_z: bool) -> CostedPoint:
-        return self._priced(self._decoder.point(head, knobs, normalizer), 1, log_z)
+        return self._costed(self._decoder.point(head, knobs, normalizer), 1, log_z)
 
-    def _chosen(
+    def _automatic(
         self, kind: Kind, precision: float | None, normalizer: str, log_z: bool
     ) -> CostedPoint:
-        *left, at = self._rungs((kind, precision))
-        if left:
-            point = self._point(at, normalizer)
+        if (kind, precision) not in self.downgrades:
+            if len(self.downgrades) == CHOICES_KEPT:  # clients ask for any precisions they like
+                self.automatic.cache_clear()
+                self.downgrades.clear()
+            self.downgrades[kind, precision] = self.find_downgrades(kind, precision)
+        *refuted, current = self.downgrades[kind, precision]
+        if refuted:
+            point = self._engine(current, normalizer)
         else:
             point = self.auto.point(kind, precision, normalizer)
-        return self._priced(point, kind[0], log_z)._replace(
+        return self._costed(point, kind[0], log_z)._replace(
             goal=self.auto.goal(kind, precision),
-            dropped=tuple(self._point(one, "") for one in left),
+            refuted=tuple(self._engine(one, "") for one in refuted),
         )
 
-    def _rungs(self, goal: Goal) -> Rungs:
-        if goal not in self.rungs:
-            if len(self.rungs) == CHOICES_KEPT:  # clients ask for any precisions they like
-                self.chosen.cache_clear()
-                self.rungs.clear()
-            self.rungs[goal] = self.climb(goal)
-        return self.rungs[goal]
-
-    def _point(self, at: OperatingPoint | None, normalizer: str) -> Engine:
-        if at is None:
+    def _engine(self, point: OperatingPoint | None, normalizer: str) -> Engine:
+        if point is None:
             return self._decoder.point("exact", (), normalizer)
-        return self._decoder.point(at.head, tuple(sorted(at.knobs.items())), normalizer)
+        return self._decoder.point(point.head, tuple(sorted(point.knobs.items())), normalizer)
 
-    def _priced(self, point: Engine, rows: int, log_z: bool) -> CostedPoint:
+    def _costed(self, point: Engine, rows: int, log_z: bool) -> CostedPoint:
         costs = self._costs
         us = costs.us_per_row(point.head, point.knobs, point.normalizer, rows, log_z)
         return CostedPoint(point, us, costs.us_beside, to_origin(point))

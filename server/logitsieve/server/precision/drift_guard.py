@@ -1,4 +1,4 @@
-"""What live answers say about operating points, and when AUTO must leave one or may return.
+"""The drift guard: evidence from live answers, by which AUTO leaves a point or returns to it.
 
 A point is refuted at an asked precision when it surely misses more than that allows: when, at two
 looks in a row, the lower 95 % confidence bound of its misses is above what may be missed. Looks are
@@ -23,11 +23,11 @@ WINDOW = 800
 
 Key = tuple[str, frozenset[tuple[str, float]]]
 # Points that AUTO has left, and the one that it is at; None is the exact head, or the default one.
-Rungs = tuple[OperatingPoint | None, ...]
+Downgrades = tuple[OperatingPoint | None, ...]
 
 
 class Move(NamedTuple):
-    """AUTO answers a kind of request at another point than before."""
+    """A change of the point at which AUTO answers a kind of request."""
 
     safer: bool  # or back
     source: str  # the points, as people read them
@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
 
 class Evidence:
-    """What the rows of one point showed at one k: `ceiling`, a precision it does not exceed."""
+    """The judged rows of one point at one k; `ceiling` is a precision that it does not exceed."""
 
     def __init__(self) -> None:
         self.ceiling = 1.0
@@ -44,7 +44,7 @@ class Evidence:
         self._limit = 1.0  # at the last look
 
     def add(self, share: float) -> bool:
-        """One more row, `share` of its true top-k found; whether `ceiling` may have changed."""
+        """Add a row's share of its true top-k; whether `ceiling` may have changed."""
         self._shares.append(share)
         if len(self._shares) < self._look:
             return False
@@ -68,20 +68,19 @@ class DriftGuard:
         self._evidence: defaultdict[tuple[Key, int], Evidence] = defaultdict(Evidence)
 
     def add(self, point: Engine, shares: Mapping[int, float]) -> bool:
-        """A row's share of the true top-k by class of k; whether a ceiling may have changed."""
+        """Add a row's share of the true top-k by class of k; whether a ceiling may have changed."""
         key = point.head, frozenset(point.knobs.items())
         changed = [self._evidence[key, k].add(share) for k, share in shares.items()]
         return any(changed)
 
     def ceiling(self, point: OperatingPoint, k: int) -> float:
-        """The precision that live rows leave possible at class `k`; 1 where nothing is known."""
+        """The precision that live rows leave possible at class `k`; 1 without evidence."""
         evidence = self._evidence.get(((point.head, frozenset(point.knobs.items())), k))
         return 1.0 if evidence is None else evidence.ceiling
 
 
-def move_between(before: Rungs, after: Rungs) -> Move:
-    """The move of a request whose rungs have changed."""
+def move_between(before: Downgrades, after: Downgrades) -> Move:
     source, destination = (
-        "exact" if rungs[-1] is None else rungs[-1].label for rungs in (before, after)
+        "exact" if points[-1] is None else points[-1].label for points in (before, after)
     )
     return Move(len(after) > len(before), source, destination)

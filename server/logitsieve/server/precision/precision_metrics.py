@@ -1,4 +1,4 @@
-"""Live precision as Prometheus sees it, and what AUTO makes of it. Used by the event loop alone."""
+"""Live precision for Prometheus, and AUTO's moves by it. Used by the event loop alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class PrecisionMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Every series, for the registry."""
         for series in vars(self).values():
             if isinstance(series, Counters):
                 yield series.metric()
@@ -65,36 +64,36 @@ class PrecisionMetrics(Collector):
             labels = version.name, str(version.number)
             failed.add_metric(labels, float(bool(version.error)))
             if version.served is not None:
-                level.add_metric(labels, version.served.level)
+                level.add_metric(labels, version.served.downgrade_depth)
                 for k, precision in version.served.decoder.auto.target.items():
                     target.add_metric((*labels, str(k)), precision)
         yield from (level, target, failed)
 
     def lost(self, model: str, reason: str) -> None:
-        """A row was chosen and is not judged."""
+        """Count a chosen row that is not judged."""
         self._lost[model, reason] += 1
 
     def judged(self, judgement: Judgement) -> None:
-        """A row was judged: count it, and let AUTO learn from it what it answered itself."""
-        served, priced = judgement.sample.served, judgement.sample.priced
-        model, head = priced.point.model, priced.point.head
+        """Count a judged row, and let AUTO learn from it if AUTO chose the point that answered."""
+        served, costed = judgement.row.served, judgement.row.costed
+        model, head = costed.point.model, costed.point.head
         self._rows[model, head] += 1
         self._missed_mass[model, head] += judgement.missed_mass
         _count(self._hits, self._possible, model, head, judgement.hits)
-        for point, hits in judgement.dropped:
+        for point, hits in judgement.refuted:
             _count(self._trial_hits, self._trial_possible, model, point.head, hits)
-        if priced.goal:
-            self._owe(model, judgement.hits, priced.goal)
-            verdicts = [*judgement.dropped, (priced.point, judgement.hits)]
+        if costed.goal:
+            self._owe(model, judgement.hits, costed.goal)
+            verdicts = [*judgement.refuted, (costed.point, judgement.hits)]
             for move in served.learn([(point, shares(hits)) for point, hits in verdicts]):
                 self._moved(model, served.decoder.version, move)
 
     def _owe(self, model: str, hits: Mapping[int, float], goal: Mapping[int, float]) -> None:
-        for k, found in hits.items():
-            if (asked := goal.get(k_class(k))) is not None:
+        for k, hit in hits.items():
+            if (precision := goal.get(k_class(k))) is not None:
                 labels = model, str(k_class(k))
-                self._missed[labels] += k - found
-                self._allowed[labels] += k * (1 - asked)
+                self._missed[labels] += k - hit
+                self._allowed[labels] += k * (1 - precision)
 
     def _moved(self, model: str, version: str, move: Move) -> None:
         self._moves[model, "safer" if move.safer else "back"] += 1
@@ -114,14 +113,14 @@ class PrecisionMetrics(Collector):
 
 
 def shares(hits: Mapping[int, float]) -> dict[int, float]:
-    """Class of k -> share of the true top-k found; of two ks in a class the larger counts."""
+    """Class of k -> share of the true top-k answered; of two ks in a class the larger counts."""
     return {k_class(k): hits[k] / k for k in sorted(hits) if k_class(k) != BEYOND}
 
 
 def _count(
-    found: Counters, possible: Counters, model: str, head: str, hits: Mapping[int, float]
+    hit: Counters, possible: Counters, model: str, head: str, hits: Mapping[int, float]
 ) -> None:
     for k in KS:
         if k in hits:
-            found[model, head, str(k)] += hits[k]
+            hit[model, head, str(k)] += hits[k]
             possible[model, head, str(k)] += k

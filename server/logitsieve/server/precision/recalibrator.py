@@ -1,4 +1,4 @@
-"""Measuring operating points again where an index was calibrated on another processor or GPU.
+"""Measures operating points again where an index was calibrated on another processor or GPU.
 
 In the background, one point at a time, on a small share of one core: no request waits for it.
 Until it is done AUTO goes by the times of the other machine. The index is not written to.
@@ -20,8 +20,8 @@ from logitsieve.server.models.served import Served
 log = logging.getLogger(__name__)
 
 SHARE = 0.1  # of one core, at most
-# Not the lowest priority: this thread holds the interpreter's lock for moments, and must come to
-# let go of it on a machine that is busy with other work.
+# Not the lowest priority: this thread holds the interpreter's lock for moments, and must get time
+# to release it on a machine that is busy with other work.
 NICE = 10
 JOIN_S = 5.0
 
@@ -41,15 +41,15 @@ class Recalibrator:
         self._thread: Thread | None = None
 
     def start(self, versions: Sequence[Version]) -> None:
-        """Begin with the versions that were not calibrated on what they answer on, if any.
+        """Begin with the versions that were calibrated on another device than they answer on.
 
-        What has begun before comes first.
+        Versions of earlier calls come first.
         """
         due = [
-            (version.label, version.served, there)
+            (version.label, version.served, calibrated_on)
             for version in versions
             if version.served is not None
-            and (there := measured_elsewhere(version.served.decoder.index))
+            and (calibrated_on := measured_elsewhere(version.served.decoder.index))
         ]
         if due:
             self._thread = Thread(
@@ -63,7 +63,6 @@ class Recalibrator:
         self.join(JOIN_S)
 
     def join(self, timeout_s: float) -> None:
-        """Wait until everything is measured."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -71,29 +70,27 @@ class Recalibrator:
         if before is not None:
             before.join()
         step_back()
-        for label, served, there in due:
+        for label, served, calibrated_on in due:
             if self._stopping.is_set():
                 return
             try:
-                self._measure(label, served, there)
+                self._measure(label, served, calibrated_on)
             except Exception:  # requests go on by the times there are
                 log.exception("%s: its operating points were not measured again", label)
 
-    def _measure(self, label: str, served: Served, there: str) -> None:
-        # Warnings: these are shown where nobody set up logging.
+    def _measure(self, label: str, served: Served, calibrated_on: str) -> None:
+        # Warnings: these are shown where logging is not set up.
         points, started = len(served.decoder.points), monotonic()
-        here = answers_on(served.decoder.index)
+        device = answers_on(served.decoder.index)
         if "contexts" not in (served.decoder.index.measured or {}):
-            log.warning(
-                "%s: calibrated on %s, without contexts to measure on %s", label, there, here
-            )
+            message = "%s: calibrated on %s, without contexts to measure on %s"
+            log.warning(message, label, calibrated_on, device)
             return
-        log.warning(
-            "%s: calibrated on %s, measuring %d points again on %s", label, there, points, here
-        )
+        message = "%s: calibrated on %s, measuring %d points again on %s"
+        log.warning(message, label, calibrated_on, points, device)
         if served.measure_again(self._pause):
             took = monotonic() - started
-            log.warning("%s: %d points measured on %s in %.1f s", label, points, here, took)
+            log.warning("%s: %d points measured on %s in %.1f s", label, points, device, took)
 
     def _pause(self, seconds: float) -> bool:
         return self._stopping.wait(seconds * self._rest)

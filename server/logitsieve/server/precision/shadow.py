@@ -1,11 +1,11 @@
 """Live precision: a share of the answered TopK rows, answered again by the exact head.
 
-Rows are chosen before anything is known of them, each by itself and with the same chance. Chosen
-rows that are proven need no second answer, but they take the same place in the same queue: were
-they counted at once, a full queue would drop only rows that may be wrong, and precision would look
-better than it is. So what is counted is an unbiased sample of what each head answered.
+Each row is chosen with the same chance, independently of its answer. Chosen rows that are proven
+need no second answer, but they take the same place in the same queue: were they counted at once, a
+full queue would drop only rows that may be wrong, and precision would look better than it is. So
+the counted rows are an unbiased sample of each head's answers.
 
-Rows under constraints are no part of it. The second answer never delays a request: it is found in
+Rows under constraints are never chosen. The second answer never delays a request: it is computed in
 one thread of lower priority that rests in proportion to the processor time that it took.
 """
 
@@ -37,42 +37,42 @@ QUEUE = 256  # rows that wait at most
 JOIN_S = 5.0
 
 
-class Sample(NamedTuple):
-    """An answered row, and the points that are judged on it."""
+class AnsweredRow(NamedTuple):
+    """A row to be judged, and the points that are judged on it."""
 
     served: Served
-    priced: CostedPoint
-    hidden: np.ndarray  # [1, D] as it came
+    costed: CostedPoint
+    hidden: np.ndarray  # [1, D] in the dtype of the request
     answer: TopK  # of this row
 
 
 class Judgement(NamedTuple):
-    """How much of the true answer was found; the mappings are from k, up to the one asked for."""
+    """Ids of the true answer that were answered, by k, up to the k of the request."""
 
-    sample: Sample
+    row: AnsweredRow
     hits: Mapping[int, float]
-    dropped: tuple[tuple[Engine, Mapping[int, float]], ...]  # hits of points that AUTO has left
+    refuted: tuple[tuple[Engine, Mapping[int, float]], ...]  # hits of points that AUTO has left
     missed_mass: float  # probability of the true top-k that was not answered
 
 
-def judge(sample: Sample) -> Judgement:
-    """Compare the answer with the exact head's, which a proven answer is."""
-    decoder, hidden, answer = sample.served.decoder, sample.hidden, sample.answer
+def judge(row: AnsweredRow) -> Judgement:
+    """Compare the answer with the exact head's, which a proven answer equals."""
+    decoder, hidden, answer = row.served.decoder, row.hidden, row.answer
     k = answer.ids.shape[1]
     truth = answer
     if not answer.exact[0]:
         truth = _top(decoder.point("exact", (), "").topk(hidden, k))
-    found = _hits(answer, truth)
+    hits_by_k = _hits(answer, truth)
     missed = 0.0
-    if found[k] < k:
+    if hits_by_k[k] < k:
         log_z = decoder.point("exact", (), "exact").topk(hidden, 1).answer.log_z
         assert log_z is not None, "a normalizer was named"
         lost = truth.logits[0][~np.isin(truth.ids[0], answer.ids[0])]
         missed = float(np.exp(lost - float(log_z[0])).sum())
-    dropped = tuple(
-        (point, _hits(_top(point.topk(hidden, k)), truth)) for point in sample.priced.dropped
+    refuted = tuple(
+        (point, _hits(_top(point.topk(hidden, k)), truth)) for point in row.costed.refuted
     )
-    return Judgement(sample, found, dropped, missed)
+    return Judgement(row, hits_by_k, refuted, missed)
 
 
 def _top(reply: TopKReply) -> TopK:
@@ -80,12 +80,12 @@ def _top(reply: TopKReply) -> TopK:
 
 
 def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
-    """k -> how many of the first k answers are among the true ones, for measured ks and the last.
+    """k -> number of the first k answers among the true ones, for measured ks and the request's.
 
-    Answers are ordered by their exact logits, so the first k are what k alone would have got.
+    Answers are ordered by their exact logits, so the first k answer a request for k ids.
     """
-    asked = answer.ids.shape[1]
-    return {k: _hits_at(k, answer, truth) for k in (*(k for k in KS if k < asked), asked)}
+    last = answer.ids.shape[1]
+    return {k: _hits_at(k, answer, truth) for k in (*(k for k in KS if k < last), last)}
 
 
 def _hits_at(k: int, answer: TopK, truth: TopK) -> float:
@@ -110,13 +110,13 @@ class Shadow:
         clock: Callable[[], float] = thread_time,
         stopping: Event | None = None,
     ) -> None:
-        """`lost(model, reason)` hears of chosen rows that are not judged. Both run on the loop."""
+        """`lost(model, reason)` is called for chosen rows that are not judged; both on the loop."""
         self._on = share > 0 and cpu > 0
         self._share = share
         self._rest = 1 / cpu - 1 if self._on else inf  # seconds of rest for a second of work
         self._judged, self._lost = judged, lost
         self._random = Random(seed)
-        self._queue: SimpleQueue[Sample | None] = SimpleQueue()
+        self._queue: SimpleQueue[AnsweredRow | None] = SimpleQueue()
         self._clock, self._stopping = clock, stopping or Event()
         self._thread: Thread | None = None
         self._gap = self._draw()
@@ -138,57 +138,57 @@ class Shadow:
             self._thread.join(JOIN_S)
 
     def offer(
-        self, served: Served, priced: CostedPoint, hidden: np.ndarray, reply: TopKReply
+        self, served: Served, costed: CostedPoint, hidden: np.ndarray, reply: TopKReply
     ) -> None:
-        """An answered request: `hidden` [B, D] and its reply, of which chosen rows are copied."""
+        """Copy the chosen rows of an answered request, `hidden` [B, D] and its reply."""
         rows = len(hidden)
         if self._gap >= rows:
             self._gap -= rows
             return
         row = int(self._gap)
         while row < rows:
-            self._take(served, priced, hidden, reply, row)
+            self._take(served, costed, hidden, reply, row)
             row += 1 + int(self._draw())
         self._gap = row - rows
 
     def _take(
-        self, served: Served, priced: CostedPoint, hidden: np.ndarray, reply: TopKReply, row: int
+        self, served: Served, costed: CostedPoint, hidden: np.ndarray, reply: TopKReply, row: int
     ) -> None:
         if self._queue.qsize() >= QUEUE:
             self._lost(reply.answer.model, "queue_full")
             return
-        here, how = slice(row, row + 1), reply.answer
+        one, how = slice(row, row + 1), reply.answer
         answer = TopK(
-            reply.ids[here].copy(),
-            reply.logits[here].copy(),
-            how.exact[here].copy(),
-            how.scanned[here].copy(),
+            reply.ids[one].copy(),
+            reply.logits[one].copy(),
+            how.exact[one].copy(),
+            how.scanned[one].copy(),
         )
-        self._queue.put(Sample(served, priced, hidden[here].copy(), answer))
+        self._queue.put(AnsweredRow(served, costed, hidden[one].copy(), answer))
 
     def _draw(self) -> float:
-        """Rows to pass over before the next one: geometric, so that each has the same chance."""
+        """Number of rows to skip: geometric, so that each row has the same chance."""
         if not self._on:
             return inf
         return 0 if self._share == 1 else log(1 - self._random.random()) // log1p(-self._share)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         step_back()
-        while (sample := self._queue.get()) is not None and not self._stopping.is_set():
+        while (row := self._queue.get()) is not None and not self._stopping.is_set():
             began = self._clock()
-            report = self._report(sample)
+            report = self._report(row)
             if self._stopping.wait((self._clock() - began) * self._rest):
                 return
             loop.call_soon_threadsafe(report)
-            del sample, report  # kept until the next one, an index that is unloaded stays mapped
+            del row, report  # kept until the next one, they would keep an unloaded index mapped
 
-    def _report(self, sample: Sample) -> Callable[[], None]:
+    def _report(self, row: AnsweredRow) -> Callable[[], None]:
         try:
-            with sample.served.leases:
-                judgement = judge(sample)
+            with row.served.leases:
+                judgement = judge(row)
         except Unavailable:
-            return lambda: self._lost(sample.priced.point.model, "unloaded")
+            return lambda: self._lost(row.costed.point.model, "unloaded")
         except Exception:  # requests are answered all the same
-            logger.exception("a row of %s was not judged", sample.priced.point.model)
-            return lambda: self._lost(sample.priced.point.model, "failed")
+            logger.exception("a row of %s was not judged", row.costed.point.model)
+            return lambda: self._lost(row.costed.point.model, "failed")
         return lambda: self._judged(judgement)

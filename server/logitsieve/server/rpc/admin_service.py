@@ -61,7 +61,7 @@ class AdminService:
             task = self._loads[key] = self._begin(self._load(*key))
             task.add_done_callback(lambda _: self._loads.pop(key))
         await asyncio.shield(task)
-        call.model = name
+        call.route("", name, version)
         return self._model(*key[:2])
 
     async def unload(self, name: str, version: str, drain_s: float) -> pb.Model:

@@ -82,7 +82,7 @@ class DecoderService:
     ) -> bytes:
         """Read a request of any form once it is admitted, compute its reply and write it."""
         served = self._repository.served(target.model)
-        call.model = served.decoder.name
+        call.route(target.model, served.decoder.name, served.decoder.version)
         self._work.admit(time_left_s)  # what is refused costs no more than it must
         with served.leases:  # until the reply is written, whatever is loaded meanwhile
             prepared = read(self._config, served.decoder.index)

@@ -69,7 +69,7 @@ class ModelsService:
         version = self._repository.get(request.model)
         model = self.describe(version)
         if version.served is not None:
-            call.model = version.name
+            call.route(request.model, version.name, str(version.number))
             model.points.extend(version.served.points)
         return model
 

@@ -13,8 +13,7 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.reflection import add_reflection
 from logitsieve.server.security.access import Access
-from logitsieve.server.security.credentials import certificates
-from logitsieve.server.security.tokens import Tokens
+from logitsieve.server.security.secrets import Tokens, certificates
 from logitsieve.utils.hosts import is_loopback
 
 log = logging.getLogger(__name__)

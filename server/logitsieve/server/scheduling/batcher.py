@@ -1,4 +1,4 @@
-"""The queue before the pool, counted in rows: who is next, with whom, and who is refused.
+"""The queue before the pool, counted in rows: what is computed next, and what is refused.
 
 Rows take turns, not requests. A worker takes the oldest request and, if its rows are independent of
 each other (TopK without constraints), others at the same operating point and k that fit into the
@@ -26,8 +26,8 @@ from logitsieve.v1.rpcs import Reply
 BATCH_ROWS = 64
 BATCH_US = 2000.0
 
-# What a GPU answers at once costs it little more than one row does: whatever is estimated, a batch
-# for a GPU is as large as its largest bucket.
+# A batch costs a GPU little more than one row does: whatever is estimated, a batch for a GPU is as
+# large as its largest bucket.
 BUCKET_ROWS = 256
 
 # The least that a refused client is told to wait: long enough for a queue of ordinary batches to
@@ -54,11 +54,10 @@ class Computed(NamedTuple):
 
 
 class Waiting:
-    """A request on its way through the queue. Deadlines are of `monotonic`, in seconds."""
+    """A request in the queue. Deadlines are of `monotonic`, in seconds."""
 
     __slots__ = (
         "arrived_ns",
-        "asked",
         "deadline",
         "device_ns",
         "future",
@@ -68,6 +67,7 @@ class Waiting:
         "point",
         "queue_ns",
         "ready_at",
+        "request",
         "start",
         "us_per_row",
     )
@@ -75,40 +75,40 @@ class Waiting:
     def __init__(
         self,
         point: Engine,
-        asked: PreparedRequest,
+        request: PreparedRequest,
         estimate_us: float,
         arrived_ns: int,
         deadline: float | None,
         future: asyncio.Future[Computed],
         on_gpu: bool = False,
     ) -> None:
-        self.point, self.asked, self.on_gpu = point, asked, on_gpu
-        self.us_per_row = estimate_us / asked.rows
+        self.point, self.request, self.on_gpu = point, request, on_gpu
+        self.us_per_row = estimate_us / request.rows
         self.arrived_ns, self.deadline, self.future = arrived_ns, deadline, future
-        hidden = asked.independent
+        hidden = request.independent
         # Requests with equal keys may share a batch.
-        self.key = None if hidden is None else (point, asked.k, hidden.shape[1])
+        self.key = None if hidden is None else (point, request.k, hidden.shape[1])
         self.start = 0  # rows before it have been computed
         self.parts: list[TopKReply] = []  # of these rows
         self.queue_ns = self.device_ns = 0
-        self.ready_at = 0.0  # from when on it is computed also if nobody shares its batch
+        self.ready_at = 0.0  # from then on it is computed also if no other shares its batch
 
     @property
     def left(self) -> int:
         """Rows that are not computed yet."""
-        return self.asked.rows - self.start
+        return self.request.rows - self.start
 
     @property
     def batch_rows(self) -> int:
-        """Most rows of a batch of such rows."""
+        """Most rows of a batch of such requests."""
         if self.key is None:
-            return self.asked.rows
+            return self.request.rows
         if self.on_gpu:
             return BUCKET_ROWS
         return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
 
 
-class Piece(NamedTuple):
+class BatchSlice(NamedTuple):
     """Rows of a request that are computed at once."""
 
     waiting: Waiting
@@ -117,30 +117,29 @@ class Piece(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether that is all of the request."""
-        return self.stop - self.start == self.waiting.asked.rows
+        """Whether these are all rows of the request."""
+        return self.stop - self.start == self.waiting.request.rows
 
     @property
     def last(self) -> bool:
-        """Whether the request is answered then."""
-        return self.stop == self.waiting.asked.rows
+        """Whether these rows complete the request."""
+        return self.stop == self.waiting.request.rows
 
 
 class Batch(NamedTuple):
-    """What a worker computes next, and requests whose time was up before."""
+    """Slices that a worker computes next, and requests whose time was up before."""
 
-    pieces: list[Piece]
+    slices: list[BatchSlice]
     late: list[Waiting]
 
     @property
     def rows(self) -> int:
-        """Of all pieces."""
-        return sum(piece.stop - piece.start for piece in self.pieces)
+        return sum(part.stop - part.start for part in self.slices)
 
     @property
     def estimate_us(self) -> float:
-        """What the pieces would take one by one."""
-        return sum((piece.stop - piece.start) * piece.waiting.us_per_row for piece in self.pieces)
+        """The time that the slices would take one by one."""
+        return sum((part.stop - part.start) * part.waiting.us_per_row for part in self.slices)
 
 
 class Batcher:
@@ -166,18 +165,18 @@ class Batcher:
         self._changed = Condition()
         self._queue: deque[Waiting] = deque()
         self._closed = False
-        self._pace = 0.0  # time taken / estimated; 0 until known: nobody is refused by a guess
+        self._pace = 0.0  # time taken / estimated; 0 until measured: a guess refuses no request
         self.in_flight = 0  # requests that wait or are computed
         self.rows = 0  # that wait
         self._us = 0.0  # what all in flight were estimated to take yet
 
     @property
     def wait_s(self) -> float:
-        """About when a request that comes now will be computed."""
+        """About how long a request that comes now will wait."""
         return self._us * self._pace / self._workers * 1e-6
 
     def admit(self, time_left_s: float | None) -> None:
-        """Refuse what need not be looked at any more: by time or number, whatever it asks.
+        """Refuse a request by its time or the number in flight, before it is read.
 
         DeadlineExceeded if its time is up; Overloaded where too much is in flight, or so much that
         it would spend more than PATIENCE of its time in the queue.
@@ -208,15 +207,14 @@ class Batcher:
                 self.rows -= waiting.left
                 self._leave(waiting)
 
-    def take(self, errands: Collection[object] = ()) -> Batch | None:
-        """The next batch, once there is one; None when the queue is closed.
+    def take(self, tasks: Collection[object] = ()) -> Batch | None:
+        """Wait for the next batch, which must be passed to `done`; None when the queue is closed.
 
-        `done` is to be called with it. Where there are `errands`, which `wake` tells of, it is
-        empty: they come first.
+        The batch is empty if the worker has `tasks`, which `wake` announces: they come first.
         """
         with self._changed:
             while not self._closed:
-                if errands:
+                if tasks:
                     return Batch([], [])
                 if not self._queue:
                     self._changed.wait()
@@ -227,19 +225,19 @@ class Batcher:
             return None
 
     def wake(self) -> bool:
-        """Let workers look at their errands; whether there are workers still."""
+        """Let workers look at their tasks; False if the queue is closed."""
         with self._changed:
             self._changed.notify_all()
             return not self._closed
 
     def done(self, batch: Batch, took_us: float, answered: Collection[Waiting]) -> None:
-        """A batch has been computed: what is not answered by it waits for its next turn."""
+        """Account for a computed batch; requests that it does not answer go back into the queue."""
         with self._changed:
-            if batch.pieces:
+            if batch.slices:
                 ratio = took_us / max(batch.estimate_us, 1e-3)
                 self._pace += (FRESH if self._pace else 1.0) * (ratio - self._pace)
             self._us -= batch.estimate_us
-            for waiting, _, stop in batch.pieces:
+            for waiting, _, stop in batch.slices:
                 waiting.start = stop
                 if waiting in answered or waiting.future.done():
                     self._leave(waiting)
@@ -247,7 +245,7 @@ class Batcher:
                     self._append(waiting)
 
     def close(self) -> list[Waiting]:
-        """Take nothing any more and wake all workers to leave; what still waited."""
+        """Take nothing any more, wake all workers to leave, and return the requests that waited."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -285,15 +283,15 @@ class Batcher:
         if first is None:
             return Batch([], late)
         room = first.batch_rows
-        pieces = [self._piece(first, room)]
+        slices = [self._slice(first, room)]
         if first.key is not None:
             room -= first.left
             for other in list(self._queue):
                 if other.key == first.key and other.left <= room and self._in_time(other):
                     self._queue.remove(other)
-                    pieces.append(self._piece(other, room))
+                    slices.append(self._slice(other, room))
                     room -= other.left
-        return Batch(pieces, late)
+        return Batch(slices, late)
 
     def _pop_in_time(self, late: list[Waiting]) -> Waiting | None:
         while self._queue:
@@ -310,8 +308,8 @@ class Batcher:
             return False
         return waiting.deadline is None or self._clock() < waiting.deadline
 
-    def _piece(self, waiting: Waiting, most: int) -> Piece:
+    def _slice(self, waiting: Waiting, most: int) -> BatchSlice:
         self.rows -= waiting.left
         if not waiting.start:
             waiting.queue_ns = perf_counter_ns() - waiting.arrived_ns
-        return Piece(waiting, waiting.start, min(waiting.asked.rows, waiting.start + most))
+        return BatchSlice(waiting, waiting.start, min(waiting.request.rows, waiting.start + most))

@@ -1,4 +1,4 @@
-"""What a request will cost, before it is computed: decides where it runs, never what it answers.
+"""Estimated cost of a request: decides where it runs, never what it answers.
 
 Shape letters: V vocabulary, D hidden size.
 """
@@ -19,12 +19,12 @@ BYTES_PER_US = 10_000
 # A pass over all V takes at least what it takes to read a byte for each number of W.
 BYTE_OF_FLOAT = 1 / 4
 
-# A draw is taken to need a random number for each id, as one of the exact head does.
+# A draw is taken to need a random number for each id, as a draw of the exact head does.
 US_PER_RANDOM = 0.02
 
 
 class Costs:
-    """Microseconds a row, from the index's calibration where it has the point asked for."""
+    """Microseconds per row, from the index's calibration where it has the point."""
 
     def __init__(self, points: Sequence[OperatingPoint], index: Index) -> None:
         self._us_per_logit = index.dim * 4 / BYTES_PER_US
@@ -37,9 +37,9 @@ class Costs:
     def us_per_row(
         self, head: str, knobs: Mapping[str, float], normalizer: str, rows: int, log_z: bool
     ) -> float:
-        """At most about what a row takes, by the batch size nearest to `rows` a call.
+        """About the most that a row takes, by the batch size nearest to `rows` per call.
 
-        `log_z`: one is found also where no normalizer is named.
+        `log_z`: a log Z is needed also where no normalizer is named.
         """
         point = self._points.get((head, _key(knobs)))
         us = self._dense_us if point is None else point.us_at(rows)
@@ -48,7 +48,7 @@ class Costs:
         return us
 
     def us_beside(self, logits: int, draws: int) -> float:
-        """What a request takes for so many more logits and draws, all its rows together."""
+        """Microseconds for so many more logits and draws, all rows of a request together."""
         return logits * self._us_per_logit + draws * self._us_per_draw
 
     def _log_z_us(self, normalizer: str, head_us: float, rows: int) -> float:

@@ -1,43 +1,65 @@
-"""Where requests are computed: small work on the event loop, the rest on a bounded pool."""
+"""Runs requests: small ones on the event loop, the rest in batches on a bounded pool of threads.
+
+That no answer depends on the other requests of its batch is a property of heads and normalizers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from threading import Thread
 from time import monotonic, perf_counter_ns
-from typing import cast
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Unavailable
-from logitsieve.api.results import TopKReply
+from logitsieve.api.results import Answer, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server.rpc.methods import PreparedRequest
-from logitsieve.server.scheduling.batch_slices import Outcome, compute, joined
-from logitsieve.server.scheduling.batcher import TOO_LATE, Batch, Batcher, Computed, Waiting
+from logitsieve.server.scheduling.batcher import (
+    TOO_LATE,
+    Batch,
+    Batcher,
+    BatchSlice,
+    Computed,
+    Waiting,
+)
+from logitsieve.utils.hidden import as_hidden
+from logitsieve.v1.rpcs import Reply
 
 # A hop to a thread and back costs 50-80 us: shorter work is done where it arrives.
 INLINE_US = 100.0
 
+# The fields of Answer that have a value for each row.
+BY_ROW = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
+
+Outcome = Reply | Exception
 Finished = list[tuple[Waiting, Outcome]]
-Errand = tuple[Callable[[], object], "Future[None]"]
 
 
-def ignore(told: object) -> None:
-    """What nobody wants to know."""
+class ThreadTask(NamedTuple):
+    """Work for one thread of the pool, and its completion."""
 
+    work: Callable[[], object]
+    done: Future[None]
 
-def no_gpu() -> int:
-    """The nanoseconds that a thread has used of no GPU."""
-    return 0
+    def run(self) -> None:
+        try:
+            self.work()
+        except Exception as error:  # raised where it is waited for
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(None)
 
 
 class Executor:
     """Runs computations for event loops: at most `max_in_flight` wait or run on the pool.
 
-    `counted` is told the rows of each batch of the pool, and `lost` of a GPU that has failed, on
-    the event loop. `device_ns` is how long GPUs have worked for the calling thread so far.
+    `count_batch` gets the rows of each batch of the pool, `lose_device` the failure of a GPU, both
+    on the event loop. `device_ns` returns how long GPUs have worked for the calling thread so far.
     """
 
     def __init__(
@@ -47,11 +69,12 @@ class Executor:
         max_in_flight: int,
         max_queue_rows: int,
         batch_delay_us: int = 0,
-        counted: Callable[[int], None] = ignore,
-        lost: Callable[[DeviceLost], None] = ignore,
-        device_ns: Callable[[], int] = no_gpu,
+        count_batch: Callable[[int], object] | None = None,
+        lose_device: Callable[[DeviceLost], object] | None = None,
+        device_ns: Callable[[], int] | None = None,
     ) -> None:
-        self._threads, self._counted, self._lost = threads, counted, lost
+        self._threads = threads
+        self._count_batch, self._lose_device = count_batch, lose_device
         self._device_ns = device_ns
         self._batcher = Batcher(
             workers=threads,
@@ -59,12 +82,10 @@ class Executor:
             max_rows=max_queue_rows,
             delay_s=batch_delay_us * 1e-6,
         )
-        self._errands: list[deque[Errand]] = [deque() for _ in range(threads)]
+        self._tasks: list[deque[ThreadTask]] = [deque() for _ in range(threads)]
         self._pool = [
-            Thread(
-                target=self._answer_all, args=(errands,), name=f"logitsieve-{number}", daemon=True
-            )
-            for number, errands in enumerate(self._errands)
+            Thread(target=self._work, args=(tasks,), name=f"logitsieve-{number}", daemon=True)
+            for number, tasks in enumerate(self._tasks)
         ]
         for thread in self._pool:
             thread.start()
@@ -82,28 +103,28 @@ class Executor:
     async def run(
         self,
         point: Engine,
-        asked: PreparedRequest,
+        request: PreparedRequest,
         *,
         estimate_us: float,
         arrived_ns: int,
         time_left_s: float | None,
         on_gpu: bool = False,
     ) -> Computed:
-        """What `asked.compute(point)` returns; it was in the queue from `arrived_ns` to its start.
+        """Return what `request.compute(point)` does, and how long it waited since `arrived_ns`.
 
-        What waits for a GPU is never done on the loop, `on_gpu` says. DeadlineExceeded if no time
-        is left at the start, Overloaded if too much is in flight or the queue takes too much of the
-        time that is left. Cancelled while it waits, it is never computed.
+        Nothing `on_gpu` is computed on the event loop. DeadlineExceeded if no time is left at the
+        start, Overloaded if too much is in flight or the queue takes too much of the time that is
+        left. A request that is cancelled while it waits is never computed.
         """
         small = estimate_us < INLINE_US and not on_gpu
         if small and self._batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
             queue_ns = perf_counter_ns() - arrived_ns
-            return Computed(asked.compute(point), queue_ns, 0)
+            return Computed(request.compute(point), queue_ns, 0)
         deadline = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
-        waiting = Waiting(point, asked, estimate_us, arrived_ns, deadline, future, on_gpu)
+        waiting = Waiting(point, request, estimate_us, arrived_ns, deadline, future, on_gpu)
         self._batcher.put(waiting)
         try:
             return cast("Computed", await future)
@@ -111,14 +132,14 @@ class Executor:
             self._batcher.discard(waiting)
             raise
 
-    def on_each(self, errand: Callable[[], object]) -> None:
-        """Run `errand` in every thread of the pool, one after the other, each between two batches.
+    def on_each(self, work: Callable[[], object]) -> None:
+        """Run `work` in every thread of the pool, one after the other, each between two batches.
 
-        Raises what it raises there, and Unavailable if the pool is closed before.
+        Raises what `work` raises, and Unavailable if the pool is closed before.
         """
-        for errands in self._errands:
+        for tasks in self._tasks:
             done: Future[None] = Future()
-            errands.append((errand, done))
+            tasks.append(ThreadTask(work, done))
             if not self._batcher.wake():
                 done.cancel()
             try:
@@ -131,65 +152,114 @@ class Executor:
         rest = self._batcher.close()
         for thread in self._pool:
             thread.join()
-        for waiting in rest + self._batcher.close():  # and what has had a turn meanwhile
+        for waiting in rest + self._batcher.close():  # and what was put back meanwhile
             waiting.future.get_loop().call_soon_threadsafe(waiting.future.cancel)
 
-    def _answer_all(self, errands: deque[Errand]) -> None:
-        while (batch := self._batcher.take(errands)) is not None:
-            if not (batch.pieces or batch.late):
-                _do(*errands.popleft())
+    def _work(self, tasks: deque[ThreadTask]) -> None:
+        while (batch := self._batcher.take(tasks)) is not None:
+            if not (batch.slices or batch.late):
+                tasks.popleft().run()
                 continue
             started = perf_counter_ns()
             finished = self._finish(batch)
             took_us = (perf_counter_ns() - started) / 1000
             self._batcher.done(batch, took_us, {waiting for waiting, _ in finished})
-            loop = (batch.pieces[0].waiting if batch.pieces else batch.late[0]).future.get_loop()
-            # Only the list is left to this thread: whatever else it held while the loop goes on
+            loop = (batch.slices[0].waiting if batch.slices else batch.late[0]).future.get_loop()
+            # Only the list is left to this thread: anything else it held while the loop goes on
             # would keep an index mapped that is unloaded by then.
             handed = [(batch.rows, finished)]
             del batch, finished
             # One hop back to the loop for the whole batch.
             loop.call_soon_threadsafe(self._deliver, handed)
-        for _, done in errands:
-            done.cancel()
+        for task in tasks:
+            task.done.cancel()
 
     def _finish(self, batch: Batch) -> Finished:
-        """What is answered now; pieces of a request are kept until its last."""
+        """Compute a batch and return the requests that it answers; slices are kept until the last
+        of their request.
+        """
         finished: Finished = [(waiting, DeadlineExceeded(TOO_LATE)) for waiting in batch.late]
-        before = self._device_ns()
-        outcomes = compute(batch.pieces) if batch.pieces else []
-        device_ns = self._device_ns() - before
-        for piece, outcome in zip(batch.pieces, outcomes, strict=True):
-            waiting = piece.waiting
+        before = self._device_ns() if self._device_ns else 0
+        outcomes = compute(batch.slices) if batch.slices else []
+        device_ns = self._device_ns() - before if self._device_ns else 0
+        for part, outcome in zip(batch.slices, outcomes, strict=True):
+            waiting = part.waiting
             waiting.device_ns += device_ns
-            if piece.whole or isinstance(outcome, Exception):
+            if part.whole or isinstance(outcome, Exception):
                 finished.append((waiting, outcome))
                 continue
             waiting.parts.append(cast(TopKReply, outcome))
-            if piece.last:
+            if part.last:
                 finished.append((waiting, joined(waiting.parts)))
         return finished
 
     def _deliver(self, handed: list[tuple[int, Finished]]) -> None:
         rows, finished = handed.pop()
-        if rows:
-            self._counted(rows)
+        if rows and self._count_batch:
+            self._count_batch(rows)
         for waiting, outcome in finished:
-            if isinstance(outcome, DeviceLost):
-                self._lost(outcome)
+            if isinstance(outcome, DeviceLost) and self._lose_device:
+                self._lose_device(outcome)
             if waiting.future.done():
                 continue
             if isinstance(outcome, Exception):
                 waiting.future.set_exception(outcome)
             else:
-                found = Computed(outcome, waiting.queue_ns, waiting.device_ns)
-                waiting.future.set_result(found)
+                computed = Computed(outcome, waiting.queue_ns, waiting.device_ns)
+                waiting.future.set_result(computed)
 
 
-def _do(errand: Callable[[], object], done: Future[None]) -> None:
+def compute(slices: Sequence[BatchSlice]) -> list[Outcome]:
+    """The reply to each slice's rows, or the error of its request."""
+    if len(slices) == 1 and slices[0].whole:
+        return [_alone(slices[0])]
     try:
-        errand()
-    except Exception as error:  # raised where it is waited for
-        done.set_exception(error)
-    else:
-        done.set_result(None)
+        return list(_together(slices))
+    except Exception:  # each request gets the message of its own mistake
+        return [_cut_of(_alone(part), part) for part in slices]
+
+
+def joined(parts: Sequence[TopKReply]) -> TopKReply:
+    """One reply of consecutive rows; the time to compute is that of all."""
+    answers = [part.answer for part in parts]
+    answer = _by_row(answers[0], lambda name: np.concatenate([getattr(a, name) for a in answers]))
+    return TopKReply(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.logits for part in parts]),
+        answer._replace(compute_ns=sum(one.compute_ns for one in answers)),
+    )
+
+
+def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
+    """The reply to these rows alone; the time to compute is that of the batch."""
+    answer = _by_row(reply.answer, lambda name: getattr(reply.answer, name)[start:stop])
+    return TopKReply(reply.ids[start:stop], reply.logits[start:stop], answer)
+
+
+def _alone(part: BatchSlice) -> Outcome:
+    try:
+        return part.waiting.request.compute(part.waiting.point)
+    except Exception as error:  # raised where the request is awaited
+        return error
+
+
+def _together(slices: Sequence[BatchSlice]) -> list[TopKReply]:
+    rows = [
+        as_hidden(cast("np.ndarray", part.waiting.request.independent)[part.start : part.stop])
+        for part in slices
+    ]
+    first = slices[0].waiting
+    reply = first.point.topk(rows[0] if len(rows) == 1 else np.concatenate(rows), first.request.k)
+    ends = np.cumsum([len(one) for one in rows]).tolist()
+    return [cut(reply, end - len(one), end) for one, end in zip(rows, ends, strict=True)]
+
+
+def _cut_of(outcome: Outcome, part: BatchSlice) -> Outcome:
+    return cut(outcome, part.start, part.stop) if isinstance(outcome, TopKReply) else outcome
+
+
+def _by_row(answer: Answer, value_of: Callable[[str], np.ndarray]) -> Answer:
+    values: dict[str, Any] = {
+        name: value_of(name) for name in BY_ROW if getattr(answer, name) is not None
+    }
+    return answer._replace(**values)

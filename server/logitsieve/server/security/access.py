@@ -1,4 +1,4 @@
-"""Who may call: the one place where tokens are asked for, before a request is read."""
+"""The token check of every call, before its request is read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from logitsieve.api.errors import ServiceError
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.rpc.handlers import Context, abort, settle
 from logitsieve.server.rpc.status import Status
-from logitsieve.server.security.tokens import HEADER, Tokens
+from logitsieve.server.security.secrets import HEADER, Tokens
 
-# Asked by load balancers and kubelets, which hold no token; it names models, nothing else.
+# Called by load balancers and kubelets, which hold no token; it names models, nothing else.
 OPEN = "/grpc.health.v1.Health/"
-# The one method that is answered for as long as a client likes.
+# The one method whose calls last as long as a client likes.
 LASTING = "/logitsieve.v1.Decoder/Decode"
 
-# A stream on which nothing is sent is asked for its token this often.
-AGAIN_S = 1.0
+# The token of a stream on which nothing is sent is checked this often.
+RECHECK_S = 1.0
 
-Check = Callable[[], None]  # ServiceError where a token is not good any more
+Check = Callable[[], None]  # ServiceError once a token is no longer good
 Stream = Callable[[Any, Context], Awaitable[None]]
 
 
@@ -30,19 +30,19 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
     """Lets a port's calls pass that bring a token of the port's scope, and health checks.
 
     A Decode stream needs one for as long as it is open: it ends with the next message, or within
-    `again_s` seconds, of when its token is taken from the file.
+    `recheck_s` seconds, of when its token is taken from the file.
     """
 
     def __init__(
-        self, tokens: Tokens, scope: str, metrics: Metrics, again_s: float = AGAIN_S
+        self, tokens: Tokens, scope: str, metrics: Metrics, recheck_s: float = RECHECK_S
     ) -> None:
         self._tokens, self._scope, self._metrics = tokens, scope, metrics
-        self._again_s = again_s
+        self._recheck_s = recheck_s
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> grpc.RpcMethodHandler | None:
-        """The handler of the method, or one that refuses."""
+        """Return the handler of the method, or one that refuses."""
         handler: grpc.RpcMethodHandler | None = await continuation(details)
         if details.method.startswith(OPEN):
             return handler
@@ -54,7 +54,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         try:
             check()
         except ServiceError as error:
-            # What clients call is a label only where there is such a method.
+            # A method name is a label only if the method exists.
             rpc = UNKNOWN if handler is None else details.method.rpartition("/")[2]
             return self._refusal(error, rpc)
         if handler is not None and details.method == LASTING:
@@ -70,16 +70,16 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
 
     def _checked(self, stream: Stream, check: Check) -> grpc.RpcMethodHandler:
         async def checked(messages: object, context: Context) -> None:
-            watched = _Checked(context, check)
-            running = asyncio.ensure_future(stream(messages, watched))
+            checked_context = _CheckedContext(context, check)
+            running = asyncio.ensure_future(stream(messages, checked_context))
             try:
-                while not running.done() and watched.refused is None:
-                    await asyncio.wait((running,), timeout=self._again_s)
-                    watched.ask()
+                while not running.done() and checked_context.refused is None:
+                    await asyncio.wait((running,), timeout=self._recheck_s)
+                    checked_context.check()
             finally:
                 await _cancel(running)
-            if watched.refused is not None:
-                await self._end(watched.refused, LASTING.rpartition("/")[2], context)
+            if checked_context.refused is not None:
+                await self._end(checked_context.refused, LASTING.rpartition("/")[2], context)
             await running
 
         return grpc.stream_stream_rpc_method_handler(checked)
@@ -92,24 +92,22 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
             await abort(status, context)
 
 
-class _Checked:
-    """The context of a stream whose messages are only read with a token that is good."""
+class _CheckedContext:
+    """The context of a stream, which reads messages only while the token is good."""
 
     def __init__(self, context: Context, check: Check) -> None:
         self._context, self._check = context, check
         self.refused: ServiceError | None = None  # why the stream is to end
 
-    def ask(self) -> None:
-        """Look again whether the token is good."""
+    def check(self) -> None:
         try:
             self._check()
         except ServiceError as error:
             self.refused = self.refused or error
 
     async def read(self) -> Any:
-        """The next message, or why there are no more."""
         message = await self._context.read()
-        self.ask()
+        self.check()
         if self.refused is not None:
             raise self.refused
         return message
@@ -123,7 +121,7 @@ async def _cancel(task: asyncio.Future[None]) -> None:
     task.cancel()
     await asyncio.wait((task,))
     if not task.cancelled():
-        task.exception()  # told where the task is awaited, if anybody is to be told
+        task.exception()  # retrieved, so that asyncio does not warn
 
 
 def _header(metadata: Any) -> str:
