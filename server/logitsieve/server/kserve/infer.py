@@ -216,7 +216,7 @@ def _read_sample(inputs: dict[str, InferTensor], parameters: Parameters) -> Read
 
 
 def _rows(inputs: dict[str, InferTensor], config: ServeConfig) -> Rows:
-    return Rows(to_hidden(inputs.get("hidden", InferTensor()), config))
+    return to_hidden(inputs.get("hidden", InferTensor()), config), None, 0
 
 
 def _target(parameters: Parameters, model: str) -> pb.Target:

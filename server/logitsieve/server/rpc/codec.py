@@ -102,9 +102,9 @@ def to_response(kind: type[Any], reply: Reply, queue_ns: int) -> bytes:
 
     A reply's arrays are named as the fields of its message, and its answer comes last.
     """
-    response = kind()
-    for name, array in zip(reply._fields, reply[:-1], strict=False):
-        put(getattr(response, name), cast(np.ndarray, array))
+    response, arrays = kind(), cast("tuple[np.ndarray, ...]", reply[:-1])
+    for name, array in zip(reply._fields, arrays, strict=False):
+        put(getattr(response, name), array)
     _put_answer(response.answer, reply.answer, queue_ns)
     return cast(bytes, response.SerializeToString())
 

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
 from logitsieve.server.logs import REQUEST_ID, failed, new_request_id, request_id
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.status import Status, to_status
+from logitsieve.server.rpc.status import CallStatus, to_status
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def unary(
         call = Call(rpc)
         call.request_id = request_id(context.invocation_metadata())
         outcome = await settle(answer(message, context, call), call, metrics)
-        if isinstance(outcome, Status):
+        if isinstance(outcome, CallStatus):
             await abort(outcome, context, call.request_id)
         if call.request_id:
             context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
@@ -73,8 +73,8 @@ def service(
     return grpc.method_handlers_generic_handler(name, handlers)
 
 
-async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | Status:
-    """Await a reply, and count and log how the call ends; the Status is that of its failure."""
+async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | CallStatus:
+    """Await a reply, and count and log how the call ends; the CallStatus is that of its failure."""
     try:
         response = await reply
     except asyncio.CancelledError:
@@ -94,14 +94,14 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
     return response
 
 
-async def abort(status: Status, context: Context, request_id: str = "") -> NoReturn:
+async def abort(status: CallStatus, context: Context, request_id: str = "") -> NoReturn:
     """End the call by this status."""
     trailer = status.trailer + (((REQUEST_ID, request_id),) if request_id else ())
     await context.abort(status.code, status.error.message, trailer)
     raise AssertionError("abort raises")
 
 
-def _log_failure(call: Call, status: Status) -> None:
+def _log_failure(call: Call, status: CallStatus) -> None:
     # One line, without the message: what clients send may be quoted there.
     call.request_id = call.request_id or new_request_id()
     failed(

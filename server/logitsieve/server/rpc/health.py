@@ -21,7 +21,7 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
         self._final = False
 
     async def Watch(self, request: Any, context: Any) -> None:
-        """Stream the state of a service, its last one included."""
+        """Stream the states of a service, its last one included."""
         last = None
         while True:
             changed = self._changed
@@ -35,13 +35,13 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
                 await changed.wait()
 
     def publish(self, routes: Routes) -> bool:
-        """Tell what is loaded; whether that is anything."""
+        """Publish the state of every model and version; return True if one is loaded."""
         states = {v.label: v.served is not None for v in routes.by_key.values()}
         for name in routes.names:
             states[name] = routes.get(name).served is not None
         states[""] = any(states.values())
         if not self._final:
-            # Its own `set` cannot take a service away, and wakes watchers that `Watch` has not.
+            # The base class's `set` cannot take a service away, and does not wake our `Watch`.
             self._server_status = {
                 service: HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
                 for service, ready in states.items()
@@ -50,7 +50,7 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
         return states[""]
 
     async def drain(self) -> None:
-        """NOT_SERVING for good, everywhere."""
+        """Publish NOT_SERVING for good, for every service."""
         await self.enter_graceful_shutdown()
         self._final = True
         self._announce()

@@ -51,12 +51,8 @@ class Method(NamedTuple):
     normalizer: str = ""  # the one used then, unless that depends on the index
 
 
-class Rows(NamedTuple):
-    """The parts that all requests have."""
-
-    hidden: np.ndarray  # [B, D] in whatever dtype it came
-    constraints: Constraints | None = None
-    edited: int = 0  # ids that the constraints name
+# hidden [B, D] in whatever dtype it came, the constraints, and the number of ids that they name
+Rows = tuple[np.ndarray, Constraints | None, int]
 
 
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: Index) -> PreparedRequest:
@@ -167,11 +163,11 @@ def to_hidden(tensor: Any, config: ServeConfig) -> np.ndarray:
 def _read_rows(request: Any, config: ServeConfig) -> Rows:
     hidden = to_hidden(request.hidden, config)
     if not request.HasField("constraints"):
-        return Rows(hidden)
+        return hidden, None, 0
     message = request.constraints
     constraints = to_constraints(message, config.max_constraint_ids)
     sets = (message.banned, message.allowed, message.biased, message.repeated)
-    return Rows(hidden, constraints, sum(one.ids.rows for one in sets))
+    return hidden, constraints, sum(one.ids.rows for one in sets)
 
 
 def _beyond(field: str, got: int, most: int) -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""gRPC ports: their limits, their TLS, who may call them, and where they listen."""
+"""gRPC ports: their limits, their TLS, their tokens, and the addresses where they listen."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 from collections.abc import Iterable
 
 import grpc
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.rpc.reflection import add_reflection
 from logitsieve.server.security.access import Access
 from logitsieve.server.security.secrets import Tokens, certificates
 from logitsieve.utils.hosts import is_loopback
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 # Between the two gRPC refuses ever more of the calls.
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000  # gRPC's own patience is two minutes
-PINGS_MS = 5_000  # gRPC's own is five minutes: then a stream that is asked every 30 s is closed
+PINGS_MS = 5_000  # gRPC's own is five minutes: it would close streams that are pinged every 30 s
 HEALTH = "grpc.health.v1.Health"
 
 
 class Ports:
-    """Makes the gRPC servers of one process, all alike but for the scope that they ask for.
+    """Makes the gRPC servers of one process, all alike but for the scope of their tokens.
 
     InvalidRequest names the option whose file is not good.
     """
@@ -40,7 +40,7 @@ class Ports:
     def server(
         self, scope: str, handlers: Iterable[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
-        """One that is not bound yet; with tokens, calls need one of this scope."""
+        """Make a server that is not bound yet; with tokens, calls need one of this scope."""
         tokens, metrics = self._tokens, self._metrics
         server = grpc.aio.server(
             interceptors=() if tokens is None else (Access(tokens, scope, metrics),),
@@ -48,7 +48,7 @@ class Ports:
                 ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                # Clients may ask as often as this whether anybody is there.
+                # The most frequent pings that a client may send.
                 ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
@@ -59,7 +59,8 @@ class Ports:
         handlers = tuple(handlers)
         server.add_generic_rpc_handlers(handlers)
         if self._config.reflection:
-            add_reflection(server, (*(handler.service_name() for handler in handlers), HEALTH))
+            services = (handler.service_name() for handler in handlers)
+            enable_server_reflection((*services, HEALTH, SERVICE_NAME), server)
         return server
 
     def bind(self, server: grpc.aio.Server, field: str, host: str, port: int) -> int:
@@ -77,7 +78,7 @@ class Ports:
 
 
 def ages(config: ServeConfig) -> list[tuple[str, int]]:
-    """How old connections become, give or take a tenth: gRPC spreads their ends."""
+    """Ages at which connections end, give or take a tenth: gRPC spreads their ends."""
     if not config.connection_age_s:
         return []
     return [
@@ -87,14 +88,13 @@ def ages(config: ServeConfig) -> list[tuple[str, int]]:
 
 
 def address(host: str, port: int) -> str:
-    """As gRPC and URLs write it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_free(field: str, host: str, port: int) -> None:
     """InvalidRequest names `field` if the port cannot be bound.
 
-    Asked before models load, and without the lines that gRPC writes to stderr when it fails.
+    To be called before models load; gRPC itself would write lines to stderr.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -104,5 +104,4 @@ def check_free(field: str, host: str, port: int) -> None:
 
 
 def taken(field: str, host: str, port: int) -> InvalidRequest:
-    """What is wrong with a port that cannot be bound."""
     return InvalidRequest(field, address(host, port), "an address that is free and can be bound")

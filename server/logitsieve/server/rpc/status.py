@@ -1,4 +1,4 @@
-"""What went wrong, as gRPC says it: the one table from exceptions to status codes."""
+"""Exceptions -> gRPC status codes: the one table, and the trailer that carries the rest."""
 
 from __future__ import annotations
 
@@ -69,23 +69,23 @@ CODES: dict[type[LogitsieveError], StatusCode] = {
 }
 
 
-class Status(NamedTuple):
-    """How a call failed, as a stream's reply or as a whole call's end says it."""
+class CallStatus(NamedTuple):
+    """A failure, as a reply on a stream or as the end of a whole call."""
 
     code: StatusCode
     error: pb.Error
 
     @property
     def trailer(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Trailing metadata of a call that ends so."""
-        own = (TRAILER, self.error.SerializeToString())
+        """Trailing metadata of a call that ends by it."""
+        entry = (TRAILER, self.error.SerializeToString())
         if not self.error.retry_after_ms:
-            return (own,)
-        return own, (PUSHBACK, str(self.error.retry_after_ms))
+            return (entry,)
+        return entry, (PUSHBACK, str(self.error.retry_after_ms))
 
 
-def to_status(error: Exception) -> Status:
-    """The status of a failed call. What is not foreseen is INTERNAL, logged under an incident id.
+def to_status(error: Exception) -> CallStatus:
+    """Make the status of a failed call: INTERNAL, logged under an incident id, if unforeseen.
 
     Only the id leaves the server then: neither the message nor the traceback does.
     """
@@ -101,7 +101,7 @@ def to_status(error: Exception) -> Status:
         reply.retry_after_ms = round(error.retry_after_s * 1000)
     elif isinstance(error, DeviceExhausted):
         reply.retry_after_ms = EXHAUSTED_RETRY_MS
-    return Status(code, reply)
+    return CallStatus(code, reply)
 
 
 def _short(text: str) -> str:

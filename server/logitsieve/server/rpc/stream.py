@@ -1,4 +1,4 @@
-"""Decode: requests and replies of all four methods on one stream, matched by id.
+"""Decode: requests and replies of all RPCs on one stream, matched by id.
 
 Each stream has a fixed number of workers. A worker takes the next message, answers it and waits
 until the reply is written before it takes another: so a message is answered as soon as it is
@@ -19,7 +19,7 @@ from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, abort, parse, settle
 from logitsieve.server.rpc.methods import METHODS, Method
-from logitsieve.server.rpc.status import Status, to_status
+from logitsieve.server.rpc.status import CallStatus, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
 # Enough that threads compute while messages travel; as many of the largest messages is what one
@@ -31,7 +31,7 @@ Answer = Callable[[Method, object, Call, float | None], Awaitable[bytes]]
 
 
 class Streams:
-    """The Decode RPC over whatever answers single requests."""
+    """The Decode RPC over a function that answers single requests."""
 
     def __init__(self, answer: Answer, metrics: Metrics) -> None:
         self._answer, self._metrics = answer, metrics
@@ -39,11 +39,10 @@ class Streams:
         self._draining = False
 
     def handler(self) -> grpc.RpcMethodHandler:
-        """The stream handler, over raw bytes."""
         return grpc.stream_stream_rpc_method_handler(self._decode)
 
     def drain(self) -> None:
-        """Take no more messages. A stream ends when what it has taken is answered."""
+        """Take no more messages. A stream ends when those that it has taken are answered."""
         self._draining = True
         for stream in self._open:
             stream.end()
@@ -63,11 +62,11 @@ class Streams:
             await abort(to_status(Unavailable("the server is stopping")), context, of_stream)
 
     async def _reply(self, of_stream: str, message: bytes, context: Context) -> bytes:
-        """DecodeRequest -> DecodeResponse; whatever fails is an Error to the message's own id."""
+        """DecodeRequest -> DecodeResponse; a failure is an Error under the message's own id."""
         call = Call("Decode")
         call.request_id = of_stream
         outcome = await settle(self._respond(message, context, call), call, self._metrics)
-        if isinstance(outcome, Status):
+        if isinstance(outcome, CallStatus):
             return pb.DecodeResponse(id=call.id, error=outcome.error).SerializeToString()
         return outcome
 
@@ -90,12 +89,12 @@ class _Stream:
     def __init__(self, context: Context, reply: Callable[[bytes, Context], Awaitable[bytes]]):
         self._context, self._reply = context, reply
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
-        self._reader: asyncio.Task[None] | None = None  # who waits for the next message
+        self._reader: asyncio.Task[None] | None = None  # the worker that waits for the next message
         self._handler: asyncio.Task[None] | None = None
         self._ended = False
 
     async def run(self) -> None:
-        """Return when the client has sent its last message and has all replies.
+        """Return when the client has sent its last message and has all its replies.
 
         CancelledError if the client goes away before.
         """
@@ -105,7 +104,6 @@ class _Stream:
                 workers.create_task(self._work())
 
     def end(self) -> None:
-        """Take no more messages."""
         self._ended = True
         if self._reader is not None:
             self._reader.cancel()
@@ -116,13 +114,13 @@ class _Stream:
             try:
                 async with self._writing:
                     await self._context.write(reply)
-            except grpc.aio.BaseError:  # nobody is there to be told
+            except grpc.aio.BaseError:  # the client has gone away
                 if self._handler is not None:
                     self._handler.cancel()
                 return
 
     async def _next(self) -> bytes | None:
-        """The next message; None when there is none to come, or none to be taken."""
+        """The next message; None after the last one, or after `end`."""
         async with self._reading:
             if self._ended:
                 return None
@@ -132,7 +130,7 @@ class _Stream:
             except asyncio.CancelledError:
                 if not self._ended or reader is None:
                     raise
-                reader.uncancel()  # by `end`: what other workers compute is finished
+                reader.uncancel()  # it was `end`: other workers finish their requests
                 return None
             finally:
                 self._reader = None
@@ -143,8 +141,8 @@ class _Stream:
 
 
 def _time_left_s(timeout_ms: int, of_stream_s: float | None) -> float | None:
-    """Of a message that has just been read; 0 ms is no timeout of its own."""
+    """Time for a message that has just been read; 0 ms is no timeout of its own."""
     if not timeout_ms:
         return of_stream_s
-    own_s = timeout_ms / 1000
-    return own_s if of_stream_s is None else min(own_s, of_stream_s)
+    limit_s = timeout_ms / 1000
+    return limit_s if of_stream_s is None else min(limit_s, of_stream_s)

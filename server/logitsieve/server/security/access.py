@@ -11,7 +11,7 @@ import grpc
 from logitsieve.api.errors import ServiceError
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.rpc.handlers import Context, abort, settle
-from logitsieve.server.rpc.status import Status
+from logitsieve.server.rpc.status import CallStatus
 from logitsieve.server.security.secrets import HEADER, Tokens
 
 # Called by load balancers and kubelets, which hold no token; it names models, nothing else.
@@ -88,7 +88,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         async def refused() -> NoReturn:
             raise error
 
-        if isinstance(status := await settle(refused(), Call(rpc), self._metrics), Status):
+        if isinstance(status := await settle(refused(), Call(rpc), self._metrics), CallStatus):
             await abort(status, context)
 
 
