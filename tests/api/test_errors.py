@@ -9,7 +9,7 @@ import pytest
 
 from logitsieve.api import errors
 from logitsieve.api.errors import InvalidRequest, LogitsieveError, MissingExtra, TargetNotReached
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 
 TREE = {
     name: found

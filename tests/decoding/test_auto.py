@@ -75,7 +75,7 @@ def test_requests_of_one_kind_share_a_point(tmp_path: Path, cache: Path) -> None
     kinds = {auto.kind(rows, k, 0.9) for rows in (1, 2) for k in (2, 5)}
     assert len(kinds) == 1
     kind = kinds.pop()
-    assert auto.point(kind, 0.9, "") is auto.point(kind, 0.9, "")
+    assert auto.engine(kind, 0.9, "") is auto.engine(kind, 0.9, "")
     assert auto.kind(1, 1, None) == auto.kind(1, 300, None)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.constrained import Best, best_edited, wanted_of
+from logitsieve.decoding.constrained import BestLogits, best_edited, wanted_of
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.heads import Head, Softmax
 from logitsieve.index import open_index
@@ -34,7 +34,7 @@ EVERY_HEAD = pytest.mark.parametrize("name", ["exact", "certified", "screen"])
 
 def answer(
     softmax: Softmax, head: Head, hidden: np.ndarray, k: int, constraints: Constraints
-) -> Best:
+) -> BestLogits:
     edits = edits_of(softmax, constraints, hidden)
     return best_edited(softmax, head, hidden, wanted_of(edits, k, softmax.vocab_size), edits)
 

@@ -20,7 +20,7 @@ from transformers import (
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import sampling
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.filters import Lists, shortlist
+from logitsieve.decoding.filters import Shortlist, shortlist
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.index import open_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
@@ -54,7 +54,7 @@ def listed(
     hidden: np.ndarray,
     filters: Filters,
     constraints: Constraints | None = None,
-) -> Lists:
+) -> Shortlist:
     index, edits = decoder.index, None
     temperature, top_k, top_p, min_p = filters
     how = sampling(
@@ -67,7 +67,7 @@ def listed(
     return shortlist(index, index.head(head), hidden, how, edits)
 
 
-def rows_of(lists: Lists) -> list[list[int]]:
+def rows_of(lists: Shortlist) -> list[list[int]]:
     return [row.tolist() for row in np.split(lists.ids, lists.offsets[1:-1])]
 
 

@@ -14,7 +14,7 @@ import yaml
 from logitsieve.cli.options import read_options
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
-from logitsieve.utils.hosts import is_loopback
+from logitsieve.utils.environment import is_loopback
 from tests.deploy.charts import CHART, VARIANTS, Rendered, render
 from tests.deploy.dockerfile import PROJECT, read
 

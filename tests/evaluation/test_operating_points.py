@@ -192,9 +192,9 @@ def test_dropping_dominated_points_makes_no_choice_dearer(
                 assert other.meets(precision, k)
 
 
-def climbed(chooser: Chooser, points: OperatingPoint) -> list[str]:
+def downgraded(chooser: Chooser, points: OperatingPoint) -> list[str]:
     goal, found = {1: 0.9}, [points]
-    while (safer := chooser.safer(found[-1], 1, goal)) is not None:
+    while (safer := chooser.next_safer(found[-1], 1, goal)) is not None:
         found.append(safer)
     return [point.label for point in found]
 
@@ -211,10 +211,10 @@ def test_steps_to_safety_halve_the_misses_and_end_in_a_proof() -> None:
             EXACT,
         ]
     )
-    assert climbed(chooser, chooser.points[0]) == ["a", "c", "d", "certified"]
-    assert climbed(chooser, chooser.points[4]) == ["e", "certified"]
+    assert downgraded(chooser, chooser.points[0]) == ["a", "c", "d", "certified"]
+    assert downgraded(chooser, chooser.points[4]) == ["e", "certified"]
 
 
 def test_without_a_proven_point_steps_end_all_the_same() -> None:
     chooser = Chooser([FAST, WIDE])
-    assert climbed(chooser, FAST) == ["screen probes=1", "screen probes=4"]
+    assert downgraded(chooser, FAST) == ["screen probes=1", "screen probes=4"]

@@ -100,7 +100,7 @@ def test_without_faiss_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) ->
     def without(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name == "faiss" else find(name, package)
 
-    monkeypatch.setattr("logitsieve.utils.extras.find_spec", without)
+    monkeypatch.setattr("logitsieve.utils.environment.find_spec", without)
     graph_module._faiss.cache_clear()
     with pytest.raises(MissingExtra, match=r"logitsieve\[faiss\]"):
         make_graph(ARRAYS[0], 20)

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.cli.console import shown
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 
 COULD_NOT, BAD_INPUT = 1, 2
 

@@ -61,7 +61,7 @@ def _marks(auto: Auto) -> dict[object, str]:
     """The batch sizes at which AUTO takes a point for the index's own target."""
     found: dict[object, list[str]] = {}
     for batch in auto.batches:
-        point = auto.point((batch, BEYOND), None, "")
+        point = auto.engine((batch, BEYOND), None, "")
         found.setdefault(_key(point.head, point.knobs), []).append(f"B={batch}")
     return {key: ", ".join(marks) for key, marks in found.items()}
 
@@ -72,7 +72,7 @@ def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Ch
     found = []
     for k in ks:
         for batch in auto.batches:
-            point = auto.point((batch, k), precision, "")
+            point = auto.engine((batch, k), precision, "")
             at = measured.get(_key(point.head, point.knobs))
             found.append(
                 {

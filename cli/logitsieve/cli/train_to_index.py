@@ -13,7 +13,7 @@ from logitsieve.cli.options import numbers, read_options
 from logitsieve.training.trainer import Corpus, LanguageModel, windows
 from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
 from logitsieve.training.trainer.streams import WINDOW
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 
 if TYPE_CHECKING:

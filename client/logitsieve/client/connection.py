@@ -15,7 +15,7 @@ import grpc
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.errors import to_exception
-from logitsieve.utils.hosts import is_loopback
+from logitsieve.utils.environment import is_loopback
 
 MAX_TIMEOUT_S = 3600.0
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, Unpack
 from logitsieve.api.decoder import Decoder, Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 
 require("huggingface", "torch", "transformers")
 

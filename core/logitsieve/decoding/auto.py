@@ -40,7 +40,7 @@ AGAIN_CALLS, AGAIN_NS = 300, 50_000_000
 
 Kind = tuple[int, int]  # (a measured batch size, a class of k)
 HeadOf = Callable[[str, KnobValues], Head]
-PointOf = Callable[[str, KnobValues, str], Engine]
+EngineOf = Callable[[str, KnobValues, str], Engine]
 Pause = Callable[[float], bool]  # seconds just spent -> whether to stop
 
 
@@ -52,14 +52,14 @@ class Auto:
         points: Sequence[OperatingPoint],
         target: Mapping[int, float],
         vocab_size: int,
-        point_of: PointOf,
+        engine_of: EngineOf,
     ) -> None:
         self.points = tuple(points)
         self._chooser = Chooser(points, target)
-        self._vocab_size, self._point_of = vocab_size, point_of
+        self._vocab_size, self._engine_of = vocab_size, engine_of
         self.choose = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
-        # (kind, asked precision or None, normalizer or "") -> Point
-        self.point = lru_cache(maxsize=CHOICES_KEPT)(self._point)
+        # (kind, asked precision or None, normalizer or "") -> Engine
+        self.engine = lru_cache(maxsize=CHOICES_KEPT)(self._engine)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -73,13 +73,13 @@ class Auto:
 
     def over(self, points: Sequence[OperatingPoint]) -> Auto:
         """The same over other points."""
-        return Auto(points, self._chooser.target, self._vocab_size, self._point_of)
+        return Auto(points, self._chooser.target, self._vocab_size, self._engine_of)
 
     def goal(self, kind: Kind, precision: float | None) -> Mapping[int, float]:
         """Class of k -> the precision that answers of this kind must have."""
         return self._chooser.goal(kind[1], precision)
 
-    def rungs(
+    def downgrades(
         self, kind: Kind, precision: float | None, ceiling: Callable[[OperatingPoint, int], float]
     ) -> tuple[OperatingPoint | None, ...]:
         """The points that live answers refute, cheapest first, and the one that answers instead.
@@ -93,7 +93,7 @@ class Auto:
         while (point := found[-1]) is not None and not point.proven:
             if all(ceiling(point, k) >= asked for k, asked in goal.items()):
                 break
-            found.append(self._chooser.safer(point, kind[0], goal))
+            found.append(self._chooser.next_safer(point, kind[0], goal))
         return tuple(found)
 
     def kind(self, rows: int, k: int, precision: float | None) -> Kind:
@@ -110,14 +110,14 @@ class Auto:
         """The cheapest point; None is the default head, or if a precision is asked for `exact`."""
         return self._chooser.choose(*kind, precision)
 
-    def _point(self, kind: Kind, precision: float | None, normalizer: str) -> Engine:
+    def _engine(self, kind: Kind, precision: float | None, normalizer: str) -> Engine:
         chosen = self.choose(kind, precision)
         if chosen is not None:
-            return self._point_of(chosen.head, tuple(sorted(chosen.knobs.items())), normalizer)
-        return self._point_of("" if precision is None else "exact", (), normalizer)
+            return self._engine_of(chosen.head, tuple(sorted(chosen.knobs.items())), normalizer)
+        return self._engine_of("" if precision is None else "exact", (), normalizer)
 
 
-def read_auto(index: Index, head_of: HeadOf, point_of: PointOf) -> Auto:
+def read_auto(index: Index, head_of: HeadOf, engine_of: EngineOf) -> Auto:
     """AUTO over the points of calibration.json, and over none where there is no such file.
 
     Points of heads that the index does not hold, or this version not know, are left out. Whether a
@@ -135,7 +135,7 @@ def read_auto(index: Index, head_of: HeadOf, point_of: PointOf) -> Auto:
             raise unreadable(index.path / CALIBRATION_FILE, f"points: {error}") from error
         # Whole: a file older than one of the head's knobs does not name that.
         points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
-    return Auto(points, read_target(index.manifest.config), index.vocab_size, point_of)
+    return Auto(points, read_target(index.manifest.config), index.vocab_size, engine_of)
 
 
 def answers_on(index: Index) -> str:

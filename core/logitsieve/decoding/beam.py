@@ -20,7 +20,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import Beams
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
-from logitsieve.decoding.constrained import Best, best_edited, best_unedited
+from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
 from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
 from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer
 from logitsieve.heads._base.head import Head, Softmax
@@ -28,7 +28,7 @@ from logitsieve.index import Index
 from logitsieve.kernels.topk.beams import HIGH, LOW, VALUE, best_pairs
 
 
-class Step(NamedTuple):
+class BeamChoice(NamedTuple):
     """The chosen continuations, and their source."""
 
     parents: Int32  # [G, K] -1 where a group has too few pairs
@@ -62,7 +62,7 @@ def beam_step(
     beams: Beams,
     constraints: Constraints | None,
     normalizer: Normalizer,
-) -> Step:
+) -> BeamChoice:
     """The best continuations of the hypotheses at the rows of hidden [B, D].
 
     log Z is over all V whatever the constraints say. InvalidRequest names the field at fault.
@@ -115,7 +115,7 @@ def _best(
     constraints: Constraints | None,
     live: Int64,
     k: int,
-) -> tuple[Best, Int64]:
+) -> tuple[BestLogits, Int64]:
     """The k best ids of each live row, or as many as constraints leave, and how many."""
     if constraints is None:
         return best_unedited(softmax, head, hidden[live], k), np.full(live.size, k)
@@ -169,7 +169,7 @@ def _step(
     log_z: Float64,
     pairs: _Pairs,
     reported: LogZ,
-) -> Step:
+) -> BeamChoice:
     parents, places, doubtful = pairs
     missing = parents < 0
     rows = np.arange(len(parents))[:, None] * beams.beams_in + np.maximum(parents, 0)
@@ -177,7 +177,7 @@ def _step(
     scores = _scores(beams)[rows] + (lists.logits[rows, places] - log_z[VALUE, rows])
     ended = np.isin(tokens, np.array(beams.eos_ids, np.int32))
     exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
-    return Step(
+    return BeamChoice(
         parents,
         tokens,
         _printed(scores, missing),

@@ -23,16 +23,16 @@ from logitsieve.kernels.topk.merge import merge_edited
 HEADROOM = 8  # ids that a head is asked for beyond k at first, where as many are edited
 
 
-class Best(NamedTuple):
+class BestLogits(NamedTuple):
     """Like TopK, but with logits before they are rounded, and with rows of different lengths."""
 
     ids: Int32  # [B, K] -1 beyond what was wanted
     logits: Float64  # [B, K] -inf beyond
     provenance: Provenance  # the ids that edits name are scanned, too
 
-    def rows(self, chosen: Bool) -> Best:
+    def rows(self, chosen: Bool) -> BestLogits:
         """The best of the chosen rows."""
-        return Best(self.ids[chosen], self.logits[chosen], self.provenance.rows(chosen))
+        return BestLogits(self.ids[chosen], self.logits[chosen], self.provenance.rows(chosen))
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
@@ -45,7 +45,9 @@ def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
     return np.full(len(remaining), k, np.int64)
 
 
-def best_edited(softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits) -> Best:
+def best_edited(
+    softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, edits: Edits
+) -> BestLogits:
     """The wanted[r] <= V best ids of each row of hidden [B, D] under `edits`, K the most wanted.
 
     The rows of hidden are admissible, and as many ids as wanted remain.
@@ -58,15 +60,15 @@ def best_edited(softmax: Softmax, head: Head, hidden: Float32, wanted: Int64, ed
     merge_edited(
         offsets, ids, logits, edits.offsets, edits.ids, edits.values, wanted, best_ids, best_logits
     )
-    return Best(best_ids, best_logits, provenance)
+    return BestLogits(best_ids, best_logits, provenance)
 
 
-def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best:
+def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> BestLogits:
     """The k best ids of each row of hidden [B, D]."""
     top = head.topk(hidden, k)
     offsets = np.arange(len(hidden) + 1, dtype=np.int64) * k
     logits = softmax.logits64(hidden, offsets, top.ids.ravel()).reshape(top.ids.shape)
-    return Best(top.ids, logits, Provenance.of(top, head.proves))
+    return BestLogits(top.ids, logits, Provenance.of(top, head.proves))
 
 
 def _of_head(

@@ -41,8 +41,8 @@ from logitsieve.index import Index
 if TYPE_CHECKING:
     from logitsieve.gpu.decoding import GpuDecoder
 
-# Operating points kept: clients use a handful, and a stream of fresh knobs must not grow memory.
-POINTS_KEPT = 64
+# Engines kept: clients use a handful, and a stream of fresh knobs must not grow memory.
+ENGINES_KEPT = 64
 
 
 class LocalDecoder:
@@ -56,10 +56,13 @@ class LocalDecoder:
         self.name = name or index.name
         self.version = str(index.version)
         self._names = ("", self.name, f"{self.name}@{self.version}")
-        self._head = lru_cache(maxsize=POINTS_KEPT)(self._make_head)
-        # (head or "", knobs in order of their names, normalizer or "") -> Point
-        self.point = lru_cache(maxsize=POINTS_KEPT)(self._make_point)
-        self.auto: Auto = read_auto(index, self._head, self._make_point)
+        self._head = lru_cache(maxsize=ENGINES_KEPT)(self._make_head)
+        # (head or "", knobs in order of their names, normalizer or "") -> Engine
+        self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
+        self.auto: Auto = read_auto(index, self._head, self._make_engine)
+
+    def __repr__(self) -> str:
+        return f"<LocalDecoder {self._names[-1]}: default head {self.index.default_head}>"
 
     @property
     def takes_tensors(self) -> bool:
@@ -97,7 +100,7 @@ class LocalDecoder:
             hidden = rows_of(self.index, hidden)
             if is_tensor(hidden):
                 return self._gpu.topk(hidden, k, constraints, target)
-        return self.point_at(target, len(hidden), k).topk(hidden, k, constraints)
+        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
 
     @shows_keywords(Target)
     def score(
@@ -114,7 +117,7 @@ class LocalDecoder:
         if is_tensor(hidden):
             return self._gpu.score(hidden, targets, constraints, target)
         ready = score_targets(targets, len(hidden))
-        return self.point_at(target, len(hidden), 1).score(hidden, ready, constraints)
+        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
 
     @shows_keywords(SampleOptions)
     def sample(
@@ -131,7 +134,7 @@ class LocalDecoder:
         ready = sampling(rows, samples, {**options, "seeds": own["seeds"]})
         if is_tensor(hidden):
             return self._gpu.sample(hidden, ready, given.get("seeds"), constraints, options)
-        return self.point_at(options, rows, 1).sample(hidden, ready, constraints)
+        return self.engine_for(options, rows, 1).sample(hidden, ready, constraints)
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -153,17 +156,17 @@ class LocalDecoder:
         if is_tensor(hidden):
             return self._gpu.beam_step(hidden, ready, given, constraints, options)
         k = min(beams_out, self.index.vocab_size)
-        return self.point_at(options, len(hidden), k).beam_step(hidden, ready, constraints)
+        return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
 
-    def point_at(self, target: Target, rows: int, k: int) -> Engine:
-        """What answers a request for `k` ids of each of `rows` rows."""
+    def engine_for(self, target: Target, rows: int, k: int) -> Engine:
+        """The engine that answers a request for `k` ids of each of `rows` rows."""
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
         aim = aim_of(target)
         if not aim.automatic:
-            return self.point(aim.head, aim.knobs, aim.normalizer)
+            return self.engine(aim.head, aim.knobs, aim.normalizer)
         auto = self.auto
-        return auto.point(auto.kind(rows, k, aim.precision), aim.precision, aim.normalizer)
+        return auto.engine(auto.kind(rows, k, aim.precision), aim.precision, aim.normalizer)
 
     def measure_again(self, pause: Pause = lambda seconds: False) -> bool:
         """Time every operating point on this machine; AUTO chooses by that from then on.
@@ -175,7 +178,7 @@ class LocalDecoder:
         points = measure_again(self.index, self.auto, self._head, pause)
         if points is not None:
             old, self.auto = self.auto, self.auto.over(points)
-            old.point.cache_clear()  # what it keeps would outlive `close`
+            old.engine.cache_clear()  # what it keeps would outlive `close`
         return points is not None
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
@@ -195,8 +198,8 @@ class LocalDecoder:
 
     def close(self) -> None:
         """Let go of the index and of all that was made from it; nobody may be asking by then."""
-        self.auto.point.cache_clear()
-        self.point.cache_clear()
+        self.auto.engine.cache_clear()
+        self.engine.cache_clear()
         self._head.cache_clear()
         self.index.close()
 
@@ -210,5 +213,5 @@ class LocalDecoder:
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _make_point(self, head: str, knobs: KnobValues, normalizer: str) -> Engine:
+    def _make_engine(self, head: str, knobs: KnobValues, normalizer: str) -> Engine:
         return Engine(self.name, self.index, self._head(head, knobs), normalizer)

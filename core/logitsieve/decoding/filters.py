@@ -15,7 +15,7 @@ import numpy as np
 
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
-from logitsieve.decoding.constrained import Best, best_edited
+from logitsieve.decoding.constrained import BestLogits, best_edited
 from logitsieve.decoding.logit_edits import Edits, offsets_of, unedited
 from logitsieve.decoding.normalizers import CERTIFIED, EXACT
 from logitsieve.heads._base.head import Head
@@ -25,7 +25,7 @@ from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists
 FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next
 
 
-class Lists(NamedTuple):
+class Shortlist(NamedTuple):
     """Row r's ids are ids[offsets[r]:offsets[r+1]], best first."""
 
     offsets: Int64  # [B+1]
@@ -36,7 +36,7 @@ class Lists(NamedTuple):
 
 def shortlist(
     index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None
-) -> Lists:
+) -> Shortlist:
     """What remains of each row of hidden [B, D] after the filters; one id at temperature 0.
 
     Lists grow until what remains is on them, each row's for itself, so that they do not depend on
@@ -105,19 +105,21 @@ class _Masses:
         self.log_z[rows], self.computed[rows] = log_z[:, None], True
 
 
-def _cut(best: Best, wanted: Int64, others: Int64, how: Sampling, log_z: Float64) -> Int64:
+def _cut(best: BestLogits, wanted: Int64, others: Int64, how: Sampling, log_z: Float64) -> Int64:
     lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
     offsets, logits = offsets_of(wanted), best.logits[_within(best, wanted)]
     cut_lists(offsets, logits, others, scale, how.top_p, how.min_p, log_z, lengths)
     return lengths
 
 
-def _within(best: Best, lengths: Int64) -> Bool:
+def _within(best: BestLogits, lengths: Int64) -> Bool:
     """[B, K] the first lengths[r] places of each row."""
     return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])
 
 
-def _in_order(rows: int, pieces: list[tuple[Int64, Best, Int64]], computed: Int64) -> Lists:
+def _in_order(
+    rows: int, pieces: list[tuple[Int64, BestLogits, Int64]], computed: Int64
+) -> Shortlist:
     """Settled rows in their order; `computed` logits were scanned beside the head's."""
     owners = np.concatenate([np.repeat(owner, lengths) for owner, _, lengths in pieces])
     order = np.argsort(owners, kind="stable")
@@ -128,7 +130,7 @@ def _in_order(rows: int, pieces: list[tuple[Int64, Best, Int64]], computed: Int6
     by_row = np.argsort(np.concatenate([owner for owner, _, _ in pieces]))
     provenance = Provenance.joined([best.provenance for best in bests], by_row)
     scanned = np.maximum(provenance.scanned, computed).astype(np.int32)
-    return Lists(
+    return Shortlist(
         offsets_of(np.bincount(owners, minlength=rows)),
         ids[order].astype(np.int32),
         logits[order],

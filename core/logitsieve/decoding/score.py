@@ -17,7 +17,7 @@ from logitsieve.heads._base.head import Head
 from logitsieve.index import Index
 
 
-class Scores(NamedTuple):
+class TargetScores(NamedTuple):
     """Log-probabilities, and their source."""
 
     log_probs: Float32  # [B, T]
@@ -32,7 +32,7 @@ def score(
     targets: Int32,
     constraints: Constraints | None,
     normalizer: Normalizer,
-) -> Scores:
+) -> TargetScores:
     """logit - log Z of `targets` [B, T] for each row of hidden [B, D]; -inf where p is 0.
 
     p is 0 for ids that constraints forbid and, under "candidates", for ids that the head does not
@@ -52,4 +52,4 @@ def score(
         log_probs[possible] = logits[possible] - log_z.value.astype(np.float64)[owners]
     exact = normalizer.proven(log_z, rows)
     scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
-    return Scores(log_probs, Provenance(exact, scanned, fallback), log_z)
+    return TargetScores(log_probs, Provenance(exact, scanned, fallback), log_z)

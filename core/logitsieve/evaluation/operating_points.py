@@ -169,7 +169,7 @@ class Chooser:
         """Class of k -> the precision that must be met there; empty where there is no target."""
         return self.target if precision is None else {k: precision}
 
-    def safer(
+    def next_safer(
         self, than: OperatingPoint, batch: int, goal: Mapping[int, float]
     ) -> OperatingPoint | None:
         """The cheapest proven point, or one that was measured to miss at most half as often.

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:
     from logitsieve.gpu.device import Memory

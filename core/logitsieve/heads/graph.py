@@ -24,7 +24,7 @@ from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
 from logitsieve.heads._base.selecting_head import SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 
 LANES = 16  # faiss's distances are vectorised for multiples of it
 

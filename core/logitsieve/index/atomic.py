@@ -13,7 +13,7 @@ from pathlib import Path
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index.files import fsync_folder
-from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.environment import name_in_errors
 
 STALE_AFTER_S = 24 * 3600.0
 TEMPORARY = ".tmp-"

@@ -1,4 +1,4 @@
-"""What every frozen dataclass of options is made of: fields with help and ranges, and progress."""
+"""Fields of frozen dataclasses of options, with help and ranges; callbacks of progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """The callback of who does not care."""
+    """Do nothing with a report of progress."""
 
 
 def option(default: Any, help: str, low: float, high: float) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.index_builder.config import GIVEN
-from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
 from logitsieve.utils.hidden import as_rows
 

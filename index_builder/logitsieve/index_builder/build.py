@@ -13,7 +13,7 @@ from logitsieve.evaluation.confidence import BLOCKS
 from logitsieve.index_builder.arrays import matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress, no_progress
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.even_sample import SpreadSample
-from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress, check_range, no_progress, option
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output

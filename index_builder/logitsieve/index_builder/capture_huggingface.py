@@ -17,7 +17,7 @@ from torch import nn
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 
 CHARACTERS = 1 << 16  # of text turned into tokens at once, up to the end of the line
 WINDOW, WINDOWS_AT_ONCE = 256, 2  # so that logits of 250,000 words take half a gigabyte

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import reserve, save
-from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.environment import name_in_errors
 
 CHUNK = 8192  # rows moved at once
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -22,7 +22,7 @@ from logitsieve.heads.assembly import make_heads
 from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers

@@ -22,7 +22,7 @@ from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import report_plots as plots
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.report_cascade import cascade
-from logitsieve.utils.files import name_in_errors
+from logitsieve.utils.environment import name_in_errors
 
 SAMPLED = 4000  # contexts looked at, spread over all
 LABELS = 5  # K: the exact top-k that a cluster's list should hold

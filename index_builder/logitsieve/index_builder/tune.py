@@ -15,7 +15,7 @@ from logitsieve.api.errors import InvalidKnob
 from logitsieve.evaluation.confidence import BLOCKS
 from logitsieve.evaluation.operating_points import read_points, undominated
 from logitsieve.index_builder.contexts import Source, open_contexts
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress, check_range, no_progress, option
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Literal
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.open import DEVICES, is_device
 from logitsieve.index.manifest import is_name
-from logitsieve.utils.hosts import is_loopback
+from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import option
 
 # Bytes of a request besides its arrays: names, knobs, framing.

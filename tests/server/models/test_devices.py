@@ -114,8 +114,8 @@ def test_what_is_warmed_is_what_answers(tmp_path: Path) -> None:
     path = write_exact(tmp_path, "demo", calibration=calibration(entries("exact", (1, 1, 1), 1.0)))
     decoder = LocalDecoder(open_index(path, device="cuda"))
     [head] = answering(decoder)
-    assert head is decoder.point("", (), "").answering is decoder.index.head("exact")
-    assert head is decoder.auto.point((1, 0), 1.0, "").answering
+    assert head is decoder.engine("", (), "").answering is decoder.index.head("exact")
+    assert head is decoder.auto.engine((1, 0), 1.0, "").answering
 
 
 def devices(*pairs: str, device: str = "cpu", **more: Any) -> Devices:

@@ -261,7 +261,7 @@ def test_only_who_meets_others_waits_for_more() -> None:
 def test_answers_are_those_of_requests_alone(
     decoder: LocalDecoder, head: str, normalizer: str
 ) -> None:
-    point = decoder.point(head, (), normalizer)
+    point = decoder.engine(head, (), normalizer)
     hidden = make_hidden(2 * BATCH_ROWS + 9, seed=3)
     parts = [hidden[:1], hidden[1:8].astype(np.float16), hidden[8:]]
 
@@ -283,7 +283,7 @@ def test_answers_are_those_of_requests_alone(
 
 
 def test_a_bad_request_spoils_no_other(decoder: LocalDecoder) -> None:
-    point = decoder.point("exact", (), "")
+    point = decoder.engine("exact", (), "")
     good, bad = make_hidden(2), np.full((3, 24), np.nan, np.float32)
 
     async def play() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logitsieve.utils.extras import require
+from logitsieve.utils.environment import require
 
 require("training", "torch", "numba")
 

@@ -57,7 +57,13 @@ class Normalizer(ABC):
 
     @abstractmethod
     def log_z(
-        self, index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+        self,
+        index: Index,
+        head: Head,
+        hidden: Float32,
+        k: int,
+        edits: Edits | None,
+        scale: float,
     ) -> LogZ:
         """log Z of hidden [B, D], B >= 1, over all V or what `edits` leave; `head` answers for k.
 

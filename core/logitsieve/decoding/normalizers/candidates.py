@@ -30,7 +30,13 @@ class CandidatesNormalizer(Normalizer):
     name, code = "candidates", 1
 
     def log_z(
-        self, index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+        self,
+        index: Index,
+        head: Head,
+        hidden: Float32,
+        k: int,
+        edits: Edits | None,
+        scale: float,
     ) -> LogZ:
         """O(S) a row beside the scan."""
         listed = edit_candidates(head.candidates(hidden, k), edits, index.vocab_size)

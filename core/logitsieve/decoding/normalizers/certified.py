@@ -30,7 +30,13 @@ class CertifiedNormalizer(Normalizer):
         return "certified"
 
     def log_z(
-        self, index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+        self,
+        index: Index,
+        head: Head,
+        hidden: Float32,
+        k: int,
+        edits: Edits | None,
+        scale: float,
     ) -> LogZ:
         """`low` and `high` are rounded outward."""
         source = cast(CertifiedHead, self.source(index, head))

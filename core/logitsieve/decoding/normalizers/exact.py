@@ -33,7 +33,13 @@ class ExactNormalizer(Normalizer):
         return "exact"
 
     def log_z(
-        self, index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+        self,
+        index: Index,
+        head: Head,
+        hidden: Float32,
+        k: int,
+        edits: Edits | None,
+        scale: float,
     ) -> LogZ:
         """A few rows at a time where they are edited."""
         exact = self._exact(index)

@@ -36,7 +36,13 @@ class LowRankNormalizer(Normalizer):
         return "" if head.name == "svd" else "svd"
 
     def log_z(
-        self, index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+        self,
+        index: Index,
+        head: Head,
+        hidden: Float32,
+        k: int,
+        edits: Edits | None,
+        scale: float,
     ) -> LogZ:
         """O(V R) a row."""
         slices = edited_slices(index, hidden, edits, lambda rows: self._all(index, head, rows, k))

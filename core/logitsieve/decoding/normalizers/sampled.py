@@ -28,7 +28,13 @@ class SampledNormalizer(Normalizer):
     name, code = "sampled", 3
 
     def log_z(
-        self, index: Index, head: Head, hidden: Float32, k: int, edits: Edits | None, scale: float
+        self,
+        index: Index,
+        head: Head,
+        hidden: Float32,
+        k: int,
+        edits: Edits | None,
+        scale: float,
     ) -> LogZ:
         """`error` is the standard error that the sample shows, of log Z."""
         if head.proves:  # it looks at few rows unless it is asked for many

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from logitsieve.api.requests import Beams
 from logitsieve.api.results import Provenance
-from logitsieve.decoding.beam import Step
+from logitsieve.decoding.beam import BeamChoice
 from logitsieve.decoding.logit_edits import LARGEST
 from logitsieve.decoding.normalizers import LogZ
 from logitsieve.gpu.heads import GpuHead
@@ -32,7 +32,7 @@ class _Pairs(NamedTuple):
     finished: Tensor  # [B, N]
 
 
-def beam_step(index: Index, head: GpuHead, hidden: Tensor, beams: Beams, k: int) -> Step:
+def beam_step(index: Index, head: GpuHead, hidden: Tensor, beams: Beams, k: int) -> BeamChoice:
     """The best continuations of the hypotheses at the rows of hidden [B, D], by the exact log Z.
 
     The vectors of `beams` are tensors; `k` is how many tokens of a hypothesis may be among them.
@@ -48,7 +48,7 @@ def beam_step(index: Index, head: GpuHead, hidden: Tensor, beams: Beams, k: int)
         top.exact & (not head.proves) & ~finished,
     )
     reported: Any = log_z.masked_fill(finished, torch.nan)
-    return Step(*cast(Any, (*chosen, Provenance(*provenance), LogZ(reported))))
+    return BeamChoice(*cast(Any, (*chosen, Provenance(*provenance), LogZ(reported))))
 
 
 def _pairs(beams: Beams, ids: Tensor, log_probs: Tensor) -> _Pairs:

@@ -58,7 +58,7 @@ class GpuDecoder:
     ) -> TopKReply:
         """The k best tokens of each row."""
         started, log_z = perf_counter_ns(), NO_LOG_Z
-        point = self._host.point_at(target, len(hidden), k)
+        point = self._host.engine_for(target, len(hidden), k)
         if constraints is not None or not normalizes_there(self._index, point.normalizer):
             reply = point.topk(here(hidden), k, constraints)
             return in_tensors(reply, hidden.device)
@@ -74,7 +74,7 @@ class GpuDecoder:
     ) -> ScoreReply:
         """Log-probabilities of `targets`: -inf for ids that there are not."""
         started, rows = perf_counter_ns(), len(hidden)
-        point = self._host.point_at(target, rows, 1)
+        point = self._host.engine_for(target, rows, 1)
         normalizer = point.normalizer or default_normalizer(self._index)
         if constraints is not None or not normalizes_there(self._index, normalizer):
             reply = point.score(here(hidden), score_targets(here(targets), rows), constraints)
@@ -99,7 +99,7 @@ class GpuDecoder:
     ) -> SampleReply:
         """Draws for each row; `seeds` None: those of `how`."""
         started = perf_counter_ns()
-        point = self._host.point_at(target, len(hidden), 1)
+        point = self._host.engine_for(target, len(hidden), 1)
         head = cast(GpuHead, point.answering)
         bits = there(how.seeds.view(np.int64), hidden.device) if seeds is None else seeds
         how = narrowed(how, self._index.vocab_size)
@@ -122,7 +122,7 @@ class GpuDecoder:
     ) -> BeamStepReply:
         """One step of a beam search; `given` are vectors that stand instead of those of `beams`."""
         started, k = perf_counter_ns(), min(beams.beams_out, self._index.vocab_size)
-        point = self._host.point_at(target, len(hidden), k)
+        point = self._host.engine_for(target, len(hidden), k)
         if constraints is not None or point.normalizer not in ("", STEPPING):
             asked = {**beams._asdict(), **{name: here(given[name]) for name in given}}
             keywords: Any = {**target, **asked}

@@ -67,5 +67,5 @@ def answering(decoder: LocalDecoder) -> list[Head]:
     """The stored heads, and those that AUTO may choose: the ones that requests are sure to meet."""
     stored = [(name, ()) for name in decoder.index.heads]
     measured = [(point.head, tuple(sorted(point.knobs.items()))) for point in decoder.points]
-    heads = [decoder.point(*at, "").answering for at in [*stored, *measured]]
+    heads = [decoder.engine(*at, "").answering for at in [*stored, *measured]]
     return list({id(head): head for head in heads}.values())

@@ -13,7 +13,7 @@ from logitsieve.api.decoder import KnobValues, PointRequest
 from logitsieve.api.errors import Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import CHOICES_KEPT, Kind
-from logitsieve.decoding.decoder import POINTS_KEPT
+from logitsieve.decoding.decoder import ENGINES_KEPT
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.server.precision.drift_guard import Downgrades, DriftGuard, Move, move_between
@@ -158,7 +158,7 @@ class _PointTable:
     ) -> None:
         self._decoder, self.auto, self._guard = decoder, decoder.auto, guard
         self._costs = Costs(self.auto.points, decoder.index)
-        self.named = lru_cache(maxsize=POINTS_KEPT)(self._named)
+        self.named = lru_cache(maxsize=ENGINES_KEPT)(self._named)
         self.automatic = lru_cache(maxsize=CHOICES_KEPT)(self._automatic)
         # (kind of request, precision asked for) -> points that AUTO has left, then the one it is at
         self.downgrades = {key: self.find_downgrades(*key) for key in keys}
@@ -169,10 +169,10 @@ class _PointTable:
         self.automatic.cache_clear()
 
     def find_downgrades(self, kind: Kind, precision: float | None) -> Downgrades:
-        return self.auto.rungs(kind, precision, self._guard.ceiling)
+        return self.auto.downgrades(kind, precision, self._guard.ceiling)
 
     def _named(self, head: str, knobs: KnobValues, normalizer: str, log_z: bool) -> CostedPoint:
-        return self._costed(self._decoder.point(head, knobs, normalizer), 1, log_z)
+        return self._costed(self._decoder.engine(head, knobs, normalizer), 1, log_z)
 
     def _automatic(
         self, kind: Kind, precision: float | None, normalizer: str, log_z: bool
@@ -186,7 +186,7 @@ class _PointTable:
         if refuted:
             point = self._engine(current, normalizer)
         else:
-            point = self.auto.point(kind, precision, normalizer)
+            point = self.auto.engine(kind, precision, normalizer)
         return self._costed(point, kind[0], log_z)._replace(
             goal=self.auto.goal(kind, precision),
             refuted=tuple(self._engine(one, "") for one in refuted),
@@ -194,8 +194,8 @@ class _PointTable:
 
     def _engine(self, point: OperatingPoint | None, normalizer: str) -> Engine:
         if point is None:
-            return self._decoder.point("exact", (), normalizer)
-        return self._decoder.point(point.head, tuple(sorted(point.knobs.items())), normalizer)
+            return self._decoder.engine("exact", (), normalizer)
+        return self._decoder.engine(point.head, tuple(sorted(point.knobs.items())), normalizer)
 
     def _costed(self, point: Engine, rows: int, log_z: bool) -> CostedPoint:
         costs = self._costs

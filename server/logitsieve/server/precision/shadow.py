@@ -61,11 +61,11 @@ def judge(row: AnsweredRow) -> Judgement:
     k = answer.ids.shape[1]
     truth = answer
     if not answer.exact[0]:
-        truth = _top(decoder.point("exact", (), "").topk(hidden, k))
+        truth = _top(decoder.engine("exact", (), "").topk(hidden, k))
     hits_by_k = _hits(answer, truth)
     missed = 0.0
     if hits_by_k[k] < k:
-        log_z = decoder.point("exact", (), "exact").topk(hidden, 1).answer.log_z
+        log_z = decoder.engine("exact", (), "exact").topk(hidden, 1).answer.log_z
         assert log_z is not None, "a normalizer was named"
         lost = truth.logits[0][~np.isin(truth.ids[0], answer.ids[0])]
         missed = float(np.exp(lost - float(log_z[0])).sum())

@@ -14,7 +14,7 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.security.access import Access
 from logitsieve.server.security.secrets import Tokens, certificates
-from logitsieve.utils.hosts import is_loopback
+from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
 
