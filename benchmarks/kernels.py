@@ -21,8 +21,7 @@ from benchmarks import raw
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.kernels.topk.csr import csr_log_sum_exp
-from logitsieve.kernels.topk.gather import csr_logits
+from logitsieve.kernels.topk.csr import csr_log_sum_exp, csr_logits
 
 OUT = raw.RESULTS / "kernels.json.gz"
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
@@ -96,7 +95,7 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     values, log_z = np.zeros(vocab_size, np.float32), np.empty(1, np.float32)
     ends = np.array([0, vocab_size], np.int64)
     logits = np.empty(len(found.ids), np.float64)
-    address = softmax.record.ctypes.data
+    address = softmax.descriptor.ctypes.data
     return [
         Work("exact, B=1", lambda: exact.topk(row(1), K), 1, whole, whole, whole / 4),
         Work("exact, B=64", lambda: exact.topk(row(64), K), 64, whole, whole, 64 * whole / 4),

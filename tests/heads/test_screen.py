@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import HEADS, ExactHead, ScreenHead, Softmax
-from logitsieve.heads.assembly import make_heads
+from logitsieve.heads import HEADS, ExactHead, ScreenHead, Softmax, make_heads
 from tests.oracle import best, dot64, logits64
 from tests.synthetic import (
     certified_arrays,

@@ -7,8 +7,14 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Head, Softmax
-from logitsieve.heads._base.hashing import draw_planes, hash_vectors, of_queries
-from logitsieve.heads._base.reduction import COSINE, MIPS, RANGED
+from logitsieve.heads._base.reduction import (
+    COSINE,
+    MIPS,
+    RANGED,
+    draw_planes,
+    hash_vectors,
+    query_planes,
+)
 from logitsieve.heads.lsh import LshHead
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_lsh import fit_lsh
@@ -127,7 +133,7 @@ def test_queries_hash_as_their_lifted_vectors_do() -> None:
     np.testing.assert_array_equal(draw_planes(3, 6, 24, seed=1), planes[:3])
     hidden, beta = make_hidden(50), 1.7
     lifted = np.concatenate([hidden, np.full((50, 1), beta), np.zeros((50, 1))], axis=1)
-    own, shifts = of_queries(planes, beta)
+    own, shifts = query_planes(planes, beta)
     sides = np.einsum("bx,lnx->bln", lifted, planes)
     direct = np.einsum("bd,lnd->bln", hidden, own) + shifts.reshape(5, 6)
     np.testing.assert_allclose(sides, direct, rtol=1e-4, atol=1e-4)

@@ -25,7 +25,7 @@ from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
 from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer
 from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.index import Index
-from logitsieve.kernels.topk.beams import HIGH, LOW, VALUE, best_pairs
+from logitsieve.kernels.topk.merge import HIGH, LOW, VALUE, best_pairs
 
 
 class BeamChoice(NamedTuple):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from logitsieve.heads._base.head import Head, Softmax
+from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.frequency import FrequencyHead
@@ -23,6 +26,34 @@ HEADS: dict[str, type[Head]] = {
     "frequency": FrequencyHead,
 }
 
+
+def make_heads(
+    registry: Mapping[str, type[Head]],
+    softmax: Softmax,
+    parts: Mapping[str, Arrays],
+    knobs: Mapping[str, Mapping[str, float]],
+    threads: int,
+) -> dict[str, Head]:
+    """`exact` and the heads that `knobs` names, in the order of the registry.
+
+    Rows that a head cannot answer go to the last head before it that proves its answers.
+    """
+    heads: dict[str, Head] = {}
+    fallback: Head | None = None
+    for name, kind in registry.items():
+        if name != "exact" and name not in knobs:
+            continue
+        arrays = dict(parts[kind.part.name]) if kind.part else {}
+        for part in kind.borrows:
+            arrays |= {f"{part}.{key}": array for key, array in parts.get(part, {}).items()}
+        heads[name] = kind.from_arrays(
+            softmax, arrays, fallback=fallback, threads=threads, knobs=knobs.get(name, {})
+        )
+        if kind.proves:
+            fallback = heads[name]
+    return heads
+
+
 __all__ = [
     "HEADS",
     "CertifiedHead",
@@ -35,4 +66,5 @@ __all__ = [
     "ScreenHead",
     "Softmax",
     "SvdHead",
+    "make_heads",
 ]

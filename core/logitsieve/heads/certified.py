@@ -10,9 +10,8 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M coordinat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,17 +26,13 @@ from logitsieve.api.results import (
     UInt64,
 )
 from logitsieve.heads._base.head import (
-    Head,
-    Softmax,
-    checked_k,
-    checked_knobs,
     no_edits,
     ready_hidden,
+    ready_request,
     refuse_first,
     refuse_row,
-    require_part,
 )
-from logitsieve.heads._base.kernel_head import ProvingHead
+from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.rejection import envelope_sample
@@ -47,7 +42,7 @@ from logitsieve.kernels.sketch.certified import (
     certified_candidates,
     certified_topk,
 )
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_record
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
 from logitsieve.kernels.topk.csr import csr_log_sum_exp
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
@@ -81,57 +76,41 @@ SKETCH = PartSpec(
 )
 
 
-class CertifiedHead(ProvingHead):
-    """Bounds every row of W, and computes those whose bound leaves a doubt."""
+class CertifiedHead(KernelHead):
+    """Bounds every row of W, and computes those whose bound leaves a doubt.
+
+    The arrays are trusted to be the sketch of this softmax, as `fit_certified` makes it.
+    """
 
     name: ClassVar[str] = "certified"
     part: ClassVar[PartSpec | None] = SKETCH
+    proves: ClassVar[bool] = True
 
-    def __init__(self, softmax: Softmax, arrays: Arrays, threads: int = 1) -> None:
-        record = sketch_record(softmax.record, arrays)
-        super().__init__(softmax, record, certified_topk.entry(), threads)
-        self._arrays = arrays  # which the record points to
-
-    @classmethod
-    def from_arrays(
-        cls,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head | None,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> Self:
-        """InvalidRequest unless the arrays are as `part` says. Needs no fallback, takes no knobs.
-
-        They are trusted to be the sketch of this softmax, as `fit_certified` makes it.
-        """
-        require_part(cls.part, arrays, softmax)
-        checked_knobs(cls.knob_table, {}, knobs)
-        return cls(softmax, arrays, threads)
+    def _prepare(self) -> None:
+        self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays))
+        self._kernel = certified_topk.entry()
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """The rows that `topk` computes; `upper` is a proven bound of all other logits."""
-        hidden = ready_hidden(hidden, self._softmax.dim)
-        k = checked_k(k, self._softmax.vocab_size)
-        bad, *found = certified_candidates(self._address, hidden, k)
+        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        bad, *candidates = certified_candidates(self._address, hidden, k)
         if bad >= 0:
             refuse_row(bad)
-        return Candidates(*found)
+        return Candidates(*candidates)
 
     def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
         """Bounds of every logit of one row of hidden [D], exact for those `topk` computes for k."""
-        hidden = ready_hidden(hidden, self._softmax.dim)[:1]
-        found = self.candidates(hidden, k)
-        bounds = np.empty((2, self._softmax.vocab_size), np.float32)
+        hidden = ready_hidden(hidden, self._dim)[:1]
+        candidates = self.candidates(hidden, k)
+        bounds = np.empty((2, self._vocab_size), np.float32)
         certified_bounds(self._address, hidden, bounds[0], bounds[1])
-        bounds[:, found.ids] = found.logits
+        bounds[:, candidates.ids] = candidates.logits
         log_z = np.empty(2, np.float32)
-        ends = np.arange(3, dtype=np.int64) * self._softmax.vocab_size
+        ends = np.arange(3, dtype=np.int64) * self._vocab_size
         csr_log_sum_exp(ends, bounds.ravel(), log_z)
         spread = SPREAD * np.maximum(1, np.abs(log_z))
         low, high = float(log_z[0] - spread[0]), float(log_z[1] + spread[1])
-        return Bounds(found.ids, found.logits, bounds[0], bounds[1], low, high)
+        return Bounds(candidates.ids, candidates.logits, bounds[0], bounds[1], low, high)
 
     def draw(
         self,
@@ -150,15 +129,15 @@ class CertifiedHead(ProvingHead):
         are CSR offsets, ids and the logits they have instead, -inf for ids that must not be drawn.
         """
         rows = len(hidden)
-        offsets, named, values = edits or no_edits(rows)
-        places = named if fine or not named.size else self._places[named]
+        offsets, edited, values = edits or no_edits(rows)
+        places = edited if fine or not edited.size else self._places[edited]
         ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
         log_z = np.empty((rows, 3))
-        found = ids, log_z, scanned
-        how = seeds, step, scale, fine, offsets, places, values
-        draw = partial(envelope_sample.entry(), self._address, hidden, *how, *found)
+        options = seeds, step, scale, fine, offsets, places, values
+        answers = ids, log_z, scanned
+        draw = partial(envelope_sample.entry(), self._address, hidden, *options, *answers)
         refuse_first(run_slices(draw, rows, self._threads))
-        return found
+        return answers
 
     @cached_property
     def _places(self) -> Int32:
@@ -169,8 +148,7 @@ class CertifiedHead(ProvingHead):
         return places
 
     def warm(self) -> None:
-        """The kernels are compiled when first called; this calls each once."""
-        zeros = np.zeros((1, self._softmax.dim), np.float32)
-        self.topk(zeros, 1)
-        self.bounds(zeros, 1)
-        self.draw(zeros, 1, np.zeros(1, np.uint64), 0, 1.0, None)
+        """Call each kernel once but those of `bounds`, which no request needs."""
+        super().warm()
+        zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
+        self.draw(zeros, 1, seeds, 0, 1.0, None)

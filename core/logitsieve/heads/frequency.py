@@ -37,14 +37,16 @@ class FrequencyHead(ClusteredHead):
     }
 
     @classmethod
-    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+    def clamp_knobs(
+        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
+    ) -> dict[str, float]:
         """No more rows than there are."""
         return {"n": min(int(knobs["n"]), softmax.vocab_size)}
 
-    def _settle(self) -> None:
+    def _apply_knobs(self) -> None:
         one = {
             "centroids": np.zeros((1, self._softmax.dim), np.float32),
             "offsets": np.array([0, self.knobs["n"]], np.int32),
             "ids": self._arrays["ids"],
         }
-        self._describe(one, 1)
+        self._describe_lists(one, 1)

@@ -46,15 +46,18 @@ class GraphHead(SelectingHead):
         )
     }
 
-    def _open(self) -> None:
+    def _prepare(self) -> None:
+        super()._prepare()
         self._graph = _read(self._arrays["graph"], self._softmax)
 
     @classmethod
-    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+    def clamp_knobs(
+        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
+    ) -> dict[str, float]:
         """No more rows than there are."""
         return {"ef": min(int(knobs["ef"]), softmax.vocab_size)}
 
-    def _settle(self) -> None:
+    def _apply_knobs(self) -> None:
         self._search = _faiss().SearchParametersHNSW(efSearch=self.knobs["ef"])
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:

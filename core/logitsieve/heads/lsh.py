@@ -89,12 +89,15 @@ class LshHead(SelectingHead):
         ),
     }
 
-    def _open(self) -> None:
+    def _prepare(self) -> None:
+        super()._prepare()
         self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
         self._select = lsh_select.entry()
 
     @classmethod
-    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+    def clamp_knobs(
+        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
+    ) -> dict[str, float]:
         """No more tables, and no more buckets in each, than there are."""
         tables, bits, _ = arrays["planes"].shape
         return {
@@ -103,7 +106,7 @@ class LshHead(SelectingHead):
             "probes": min(knobs["probes"], 1 << bits),
         }
 
-    def _settle(self) -> None:
+    def _apply_knobs(self) -> None:
         self._order = probe_order(self._arrays["planes"].shape[1], int(self.knobs["probes"]))
         self._tables = int(self.knobs["tables"])
         self._most = int(self.knobs["candidates"]) or self._softmax.vocab_size

@@ -14,7 +14,7 @@ from logitsieve.heads._base.clustered_head import ClusteredHead
 from logitsieve.heads._base.head import Knob, Softmax, require_part
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, lists_part
 from logitsieve.heads.certified import SKETCH
-from logitsieve.kernels.sketch.sketch import sketch_record
+from logitsieve.kernels.sketch.sketch import sketch_descriptor
 
 
 class ScreenHead(ClusteredHead):
@@ -61,16 +61,18 @@ class ScreenHead(ClusteredHead):
     }
 
     @classmethod
-    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+    def clamp_knobs(
+        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
+    ) -> dict[str, float]:
         """No more clusters than there are; no prescreen without a sketch."""
-        held = super().held(knobs, arrays, softmax)
+        clamped = super().clamp_knobs(knobs, arrays, softmax)
         if "sketch.fine" not in arrays:
-            held["prescreen"] = 0
-        return held
+            clamped["prescreen"] = 0
+        return clamped
 
     def _sketch(self) -> Int64 | None:
         if not self.knobs["prescreen"]:
             return None
         arrays = {name: self._arrays[f"sketch.{name}"] for name in SKETCH.tensors}
         require_part(SKETCH, arrays, self._softmax)
-        return sketch_record(self._softmax.record, arrays)
+        return sketch_descriptor(self._softmax.descriptor, arrays)

@@ -49,11 +49,14 @@ class SvdHead(SelectingHead):
         ),
     }
 
-    def _open(self) -> None:
+    def _prepare(self) -> None:
+        super()._prepare()
         self._select = preview_select.entry()
 
     @classmethod
-    def held(cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax) -> dict[str, float]:
+    def clamp_knobs(
+        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
+    ) -> dict[str, float]:
         """No more dimensions, and no more rows, than there are."""
         return {
             "width": min(knobs["width"], len(arrays["basis"])),

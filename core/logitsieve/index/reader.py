@@ -9,8 +9,7 @@ from typing import Literal, cast
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.gpu.open import gpu_device
-from logitsieve.heads import HEADS, Head
-from logitsieve.heads.assembly import make_heads
+from logitsieve.heads import HEADS, Head, make_heads
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import unreadable

@@ -17,13 +17,15 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int64
 from logitsieve.evaluation.confidence import wilson
-from logitsieve.heads._base.hashing import draw_planes, hash_vectors, of_queries
 from logitsieve.heads._base.reduction import (
     COSINE,
     MIPS,
     RANGED,
     Reduction,
     best_beta,
+    draw_planes,
+    hash_vectors,
+    query_planes,
     squared_norms,
 )
 from logitsieve.index_builder.config import BuildConfig
@@ -127,7 +129,7 @@ class _Search:
             self.most_tables(bits), bits, self.inputs.softmax.dim, self.config.seed
         )
         codes = hash_vectors(reduction.vectors(self.words), planes, self.config.threads)
-        own, shifts = of_queries(planes, reduction.beta)
+        own, shifts = query_planes(planes, reduction.beta)
         offsets, ids = bucket_tables(codes, bits)
         counts = np.zeros((len(self.hidden), len(self.words)), np.uint16)
         order, done = probe_order(bits, probes), 0
@@ -256,7 +258,7 @@ def _arrays(search: _Search, reduction: Reduction, best: Setting) -> dict[str, n
         ]
     )
     offsets, ids = bucket_tables(codes, best.bits)
-    own, shifts = of_queries(planes, best.beta)
+    own, shifts = query_planes(planes, best.beta)
     return {"planes": own, "shifts": shifts, "offsets": offsets, "ids": ids}
 
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int64, TopK
-from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.assembly import make_heads
 from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts

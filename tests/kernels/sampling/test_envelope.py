@@ -36,29 +36,32 @@ from tests.synthetic import make_hidden
 )
 def weigh(address, hidden, inverse, fine, places, values, by_row, found):
     """by_row [3, V]: weights, those of the fine codes, states; found: top, the three of log Z."""
-    record = int64_pointer(address)
-    size = places_of(record)
-    scratch, states = np.empty(envelope_room(record, size), np.float64), np.empty(size, np.uint8)
+    descriptor = int64_pointer(address)
+    size = places_of(descriptor)
+    scratch, states = (
+        np.empty(envelope_room(descriptor, size), np.float64),
+        np.empty(size, np.uint8),
+    )
     scratch[:] = np.nan
-    envelope = envelope_at(record, pointer(scratch), pointer(states), size, fine)
+    envelope = envelope_at(descriptor, pointer(scratch), pointer(states), size, fine)
     h = row_of(pointer(hidden), 0, hidden.shape[1])
     norm = np.sqrt(widen_row(h, envelope.wide, hidden.shape[1]))
-    level, _ = weigh_all(
-        record, envelope, h, norm, inverse, pointer(places), pointer(values), places.size
+    scale, _ = weigh_all(
+        descriptor, envelope, h, norm, inverse, pointer(places), pointer(values), places.size
     )
     log_z = np.empty(3)
-    write_log_z(envelope, level, pointer(log_z))
-    found[0], found[1], found[2], found[3] = level.top, log_z[0], log_z[1], log_z[2]
+    write_log_z(envelope, scale, pointer(log_z))
+    found[0], found[1], found[2], found[3] = scale.top, log_z[0], log_z[1], log_z[2]
     for place in range(by_row.shape[1]):
-        row = row_at(record, envelope, place)
-        by_row[0, row] = envelope.tally.weights[place]
+        row = row_at(descriptor, envelope, place)
+        by_row[0, row] = envelope.tree.weights[place]
         by_row[2, row] = states[place]
         envelope.places[0] = place
-        refine_listed(record, envelope, 1)
-        by_row[1, row] = fine_weight(envelope, level, 0)
+        refine_listed(descriptor, envelope, 1)
+        by_row[1, row] = fine_weight(envelope, scale, 0)
     beyond = 0.0
     for place in range(by_row.shape[1], size):
-        beyond += envelope.tally.weights[place]
+        beyond += envelope.tree.weights[place]
     keep_alive(scratch)
     keep_alive(states)
     keep_alive(places)

@@ -33,7 +33,7 @@ def drawn(
     ids, log_z = np.empty((rows, draws), np.int32), np.empty(rows)
     seeds = np.arange(rows, dtype=np.uint64)
     bad = gumbel_sample(
-        softmax.record.ctypes.data, hidden, seeds, np.uint64(4), inverse,
+        softmax.descriptor.ctypes.data, hidden, seeds, np.uint64(4), inverse,
         offsets, named, values, ids, log_z, 0, rows,
     )  # fmt: skip
     assert bad == -1

@@ -29,8 +29,8 @@ def drawn(
     ids, scanned = np.empty((rows, draws), np.int32), np.empty(rows, np.int32)
     flat = np.array([i for row in named for i in row], np.int32)
     bad = lazy_sample(
-        matrix.record.ctypes.data, hidden, np.arange(rows, dtype=np.uint64), np.uint64(1), inverse,
-        offsets, flat, np.concatenate(values), floors, ids, scanned,
+        matrix.descriptor.ctypes.data, hidden, np.arange(rows, dtype=np.uint64), np.uint64(1),
+        inverse, offsets, flat, np.concatenate(values), floors, ids, scanned,
     )  # fmt: skip
     assert bad == -1
     return ids, scanned

@@ -31,7 +31,7 @@ def estimated(
     offsets = np.arange(seeds + 1) * len(named)
     log_z = np.empty((seeds, 2), np.float32)
     bad = sampled_log_z(
-        matrix.record.ctypes.data, np.repeat(hidden, seeds, axis=0),
+        matrix.descriptor.ctypes.data, np.repeat(hidden, seeds, axis=0),
         np.arange(seeds, dtype=np.uint64), scale, offsets,
         np.tile(np.array(named, np.int32), seeds), np.tile(values, seeds),
         np.full(seeds, size), log_z,

@@ -10,22 +10,22 @@ from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sampling.weight_tree import (
     BLOCK,
     TILE,
-    Tally,
+    WeightTree,
     find_share,
-    tally_again,
-    tally_all,
-    whole,
+    sum_again,
+    sum_all,
+    total_weight,
 )
 from logitsieve.kernels.simd.pointers import keep_alive, pointer
 
 
 @kernel("(float32[::1], float64[::1], float64[::1], float64[::1], int64[::1])")
 def find_all(weights, tiles, blocks, shares, places):
-    tally = Tally(pointer(weights), pointer(tiles), pointer(blocks), weights.size)
-    tally_all(tally)
-    total = whole(tally)
+    tree = WeightTree(pointer(weights), pointer(tiles), pointer(blocks), weights.size)
+    sum_all(tree)
+    total = total_weight(tree)
     for i in range(shares.size):
-        places[i] = find_share(tally, shares[i] * whole(tally))
+        places[i] = find_share(tree, shares[i] * total_weight(tree))
     keep_alive(tiles)
     keep_alive(blocks)
     return total
@@ -33,10 +33,10 @@ def find_all(weights, tiles, blocks, shares, places):
 
 @kernel("(float32[::1], float64[::1], float64[::1], int64, float32)")
 def change(weights, tiles, blocks, place, weight):
-    tally = Tally(pointer(weights), pointer(tiles), pointer(blocks), weights.size)
+    tree = WeightTree(pointer(weights), pointer(tiles), pointer(blocks), weights.size)
     weights[place] = weight
-    tally_again(tally, place)
-    total = whole(tally)
+    sum_again(tree, place)
+    total = total_weight(tree)
     keep_alive(tiles)
     keep_alive(blocks)
     return total

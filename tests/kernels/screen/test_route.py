@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from logitsieve.heads import ScreenHead, Softmax
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.screen.clusters import CODES
-from logitsieve.kernels.screen.route import LARGEST_DIM, encode_centroids
+from logitsieve.kernels.screen.route import CODES, LARGEST_DIM, encode_centroids
 from logitsieve.kernels.simd.byte_lanes import (
     multiply_bytes,
     multiply_bytes_generic,
@@ -91,7 +90,7 @@ def test_the_route_is_that_of_the_exact_dots(
 
 def without_codes(head: ScreenHead) -> None:
     """From now on route by float32, as a CPU without the instruction does."""
-    head._record[CODES] = 0
+    head._descriptor[CODES] = 0
 
 
 def assert_routed(head: ScreenHead, hidden: np.ndarray, centroids: np.ndarray, probes: int) -> None:

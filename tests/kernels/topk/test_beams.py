@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.kernels.topk.beams import best_pairs
+from logitsieve.kernels.topk.merge import best_pairs
 
 HALVES = st.integers(-8, 8).map(lambda n: n / 2)  # few values, so that many are equal
 

@@ -15,9 +15,9 @@ from logitsieve.gpu.heads.head import GpuHead
 from logitsieve.gpu.heads.kinds import GPU_HEADS
 from logitsieve.gpu.matrix import device_named
 from logitsieve.gpu.resident import GpuArrays
+from logitsieve.heads import make_heads
 from logitsieve.heads._base.head import Head, Softmax, require_part
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.assembly import make_heads
 
 
 def gpu_heads(

@@ -25,8 +25,8 @@ from logitsieve.gpu.plans import Found, Plan, above, empty_found
 from logitsieve.gpu.plans.exact import fits
 from logitsieve.gpu.resident import GpuArrays
 from logitsieve.gpu.runner import Runner
-from logitsieve.heads._base.fallback_head import FallbackHead
 from logitsieve.heads._base.head import Head, checked_k, checked_knobs, ready_request, refuse_row
+from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import PartSpec
 
 LARGEST_BUCKET = 256  # rows at once; more are answered in turns
@@ -82,8 +82,8 @@ class GpuHead(ABC):
 
     def _held(self, knobs: Mapping[str, float]) -> Mapping[str, float]:
         """The knobs within what the arrays have."""
-        if issubclass(self._kind, FallbackHead):
-            return self._kind.held(knobs, self._arrays, self._gpu.softmax)
+        if issubclass(self._kind, KernelHead):
+            return self._kind.clamp_knobs(knobs, self._arrays, self._gpu.softmax)
         return dict(knobs)
 
     def fits(self, k: int) -> bool:

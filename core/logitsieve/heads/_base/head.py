@@ -17,8 +17,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, TopK
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
-from logitsieve.kernels.topk.descriptor import matrix_record
-from logitsieve.kernels.topk.gather import csr_logits
+from logitsieve.kernels.topk.csr import csr_logits
+from logitsieve.kernels.topk.descriptor import matrix_descriptor
 from logitsieve.utils.floats import STORED, widened
 from logitsieve.utils.hidden import as_hidden
 
@@ -64,9 +64,9 @@ class Softmax:
         return values
 
     @cached_property
-    def record(self) -> Int64:
+    def descriptor(self) -> Int64:
         """The matrix as the kernels take it, by the address of this array."""
-        return matrix_record(self.weight, self.bias)
+        return matrix_descriptor(self.weight, self.bias)
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
         """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
@@ -74,8 +74,8 @@ class Softmax:
         InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
         """
         values = np.empty(ids.size, np.float64)
-        record = self.record
-        bad = csr_logits(record.ctypes.data, hidden, offsets, ids, values)
+        descriptor = self.descriptor
+        bad = csr_logits(descriptor.ctypes.data, hidden, offsets, ids, values)
         if bad >= 0:
             refuse_row(bad)
         return values

@@ -1,67 +1,127 @@
-"""Heads whose every answer is proven: one kernel, no fallback, no knobs.
+"""The base of every head: one kernel answers rows of hidden from one descriptor.
 
 Shape letters: B batch rows, K answers.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from copy import copy
+from typing import ClassVar, Self
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Float32, Int32, Int64, TopK
+from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, Int32, Int64, TopK
 from logitsieve.heads._base.head import (
     BOOL,
     FLOAT32,
     INT32,
+    Head,
     Knob,
     Softmax,
     checked_knobs,
     ready_request,
     refuse_row,
+    require_part,
 )
+from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.kernels.pool import run_slices
 
 _empty, _make = np.empty, tuple.__new__
 
+# (address, hidden, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K] and
+# scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status is
+# how many such rows there are, or -1 - r where row r of hidden is to be refused.
+TopKernel = Callable[..., int]
 
-class ProvingHead:
-    """Answers by a kernel (address, hidden, ids, logits, scanned, start, stop) -> bad row or -1."""
 
+class KernelHead(ABC):
+    """Answers by `_kernel`, called with the address of `_descriptor`.
+
+    A subclass sets `_kernel` in `_prepare`, and its descriptor there or, where that depends on the
+    knobs, in `_apply_knobs`. Rows that the kernel leaves unanswered go to the fallback.
+    """
+
+    name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]] = {}
-    proves: ClassVar[bool] = True
+    part: ClassVar[PartSpec | None] = None
+    proves: ClassVar[bool] = False
     borrows: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self, softmax: Softmax, record: Int64, kernel: Callable[..., Any], threads: int
-    ) -> None:
-        self._softmax, self._threads, self._kernel = softmax, threads, kernel
-        self._record, self._address = record, record.ctypes.data
-        self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
+    _kernel: TopKernel
 
-    @property
-    def knobs(self) -> Mapping[str, float]:
-        """None."""
-        return {}
+    def __init__(
+        self,
+        softmax: Softmax,
+        arrays: Arrays | None = None,
+        *,
+        fallback: Head | None = None,
+        threads: int = 1,
+        knobs: Mapping[str, float] | None = None,
+    ) -> None:
+        assert fallback or self.proves, "rows without enough candidates need a fallback"
+        self._softmax, self._arrays = softmax, arrays or {}
+        self._fallback, self._threads = fallback, threads
+        self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
+        self._prepare()
+        self._set_knobs(checked_knobs(self.knob_table, {}, knobs or {}))
+
+    def _prepare(self) -> None:
+        """Make what all operating points share."""
+        self._describe(self._softmax.descriptor)
+
+    @classmethod
+    def clamp_knobs(
+        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
+    ) -> dict[str, float]:
+        """The knobs within what the arrays have: no more clusters than there are, say."""
+        return dict(knobs)
+
+    def _apply_knobs(self) -> None:
+        """Recompute what depends on the (clamped) knobs."""
+        return
+
+    def _set_knobs(self, knobs: Mapping[str, float]) -> None:
+        self.knobs = self.clamp_knobs(knobs, self._arrays, self._softmax)
+        self._apply_knobs()
+
+    def _describe(self, descriptor: Int64) -> None:
+        self._descriptor, self._address = descriptor, descriptor.ctypes.data
+
+    @classmethod
+    def from_arrays(
+        cls,
+        softmax: Softmax,
+        arrays: Arrays,
+        *,
+        fallback: Head | None,
+        threads: int,
+        knobs: Mapping[str, float],
+    ) -> Self:
+        """InvalidRequest unless the arrays are as `part` says."""
+        if cls.part:
+            require_part(cls.part, arrays, softmax)
+        return cls(softmax, arrays, fallback=fallback, threads=threads, knobs=knobs)
 
     def with_knobs(self, **knobs: float) -> Self:
-        """InvalidKnob for any knob."""
-        checked_knobs(self.knob_table, {}, knobs)
-        return self
+        """The same arrays at another operating point."""
+        other = copy(self)
+        other._set_knobs(checked_knobs(self.knob_table, self.knobs, knobs))
+        return other
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k largest of all V logits of each row; `exact` is True throughout."""
+        """The k best rows of W that the head looks at, for each row of hidden."""
         hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
-        exact, scanned = _empty(rows, BOOL), _empty(rows, INT32)
+        scanned, exact = _empty(rows, INT32), _empty(rows, BOOL)
+        exact.fill(self.proves)
         if self._threads == 1 or rows == 1:
-            bad = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
+            status = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
         else:
-            bad = self._run_slices(hidden, ids, logits, scanned)
-        if bad >= 0:
-            refuse_row(bad)
-        exact.fill(True)
+            status = self._run_slices(hidden, ids, logits, scanned)
+        if status:
+            self._answer_rest(status, hidden, k, TopK(ids, logits, exact, scanned))
         return _make(TopK, (ids, logits, exact, scanned))
 
     def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
@@ -69,4 +129,55 @@ class ProvingHead:
             return int(self._kernel(self._address, hidden, ids, logits, scanned, start, stop))
 
         results = run_slices(answer, hidden.shape[0], self._threads)
-        return next((bad for bad in results if bad >= 0), -1)
+        refused = [status for status in results if status < 0]
+        return max(refused) if refused else sum(results)
+
+    def _answer_rest(self, status: int, hidden: Float32, k: int, top: TopK) -> None:
+        """Refuse a bad row, or let the fallback answer, in place, the rows without an answer."""
+        if status < 0:
+            refuse_row(-1 - status)
+        assert self._fallback
+        rows = np.flatnonzero(top.scanned < 0)
+        for mine, theirs in zip(top, self._fallback.topk(hidden[rows], k), strict=True):
+            mine[rows] = theirs
+
+    @abstractmethod
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """Every row of W that `topk` would look at, with exact logits."""
+
+    def _unproven(
+        self, hidden: Float32, k: int, offsets: Int64, ids: Int32, logits: Float32
+    ) -> Candidates:
+        """These candidates, or the fallback's where a row has fewer than k; `upper` is +inf."""
+        upper = np.full(hidden.shape[0], np.inf, np.float32)
+        listed, short = Candidates(offsets, ids, logits, upper), np.diff(offsets) < k
+        if not short.any():
+            return listed
+        assert self._fallback
+        return replace_rows(listed, short, self._fallback.candidates(hidden[short], k))
+
+    def warm(self) -> None:
+        """Call each kernel once, which compiles it."""
+        zeros = np.zeros((1, self._dim), np.float32)
+        self.topk(zeros, 1)
+        self.candidates(zeros, 1)
+
+
+def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidates:
+    """`listed` with the marked rows taken from `other`, which has just those."""
+    lengths = np.diff(listed.offsets)
+    keep = np.repeat(~rows, lengths)
+    source = np.empty(rows.size, np.int64)  # where each row's ids start in [kept, other]
+    source[~rows] = np.cumsum(lengths[~rows]) - lengths[~rows]
+    source[rows] = keep.sum() + other.offsets[:-1]
+    lengths[rows] = np.diff(other.offsets)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    order = np.arange(offsets[-1]) + np.repeat(source - offsets[:-1], lengths)
+    upper = listed.upper.copy()
+    upper[rows] = other.upper
+    return Candidates(
+        offsets,
+        np.concatenate([listed.ids[keep], other.ids])[order],
+        np.concatenate([listed.logits[keep], other.logits])[order],
+        upper,
+    )

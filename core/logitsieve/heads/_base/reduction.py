@@ -17,8 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int64
+from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.retrieval.simhash import simhash_codes
 
 COSINE = 0  # ranges of norms: none is told from another, ...
 MIPS = 1  # ... all are one, ...
@@ -125,3 +127,28 @@ def augmented(softmax: Softmax) -> Float32:
     np.divide(softmax.bias, largest, out=rows[:, -2], casting="same_kind")
     rows[:, -1] = np.sqrt(np.maximum(0.0, 1.0 - squares_V / largest**2))
     return rows
+
+
+def draw_planes(tables: int, bits: int, dim: int, seed: int) -> Float32:
+    """Gaussian planes, float32 [L, N, X]; fewer tables are the first of more."""
+    random = np.random.default_rng([seed, bits])
+    return random.standard_normal((tables, bits, dim + 2), np.float32)
+
+
+def query_planes(planes_LNX: Float32, beta: float) -> tuple[Float32, Float32]:
+    """(planes [L, N, D], shifts [J]) that hash h as the planes hash h~ = [h; beta; 0]."""
+    shifts = planes_LNX[:, :, -2] * np.float32(beta)
+    return np.ascontiguousarray(planes_LNX[:, :, :-2]), shifts.ravel()
+
+
+def hash_vectors(vectors_UX: Float32, planes_LNX: Float32, threads: int) -> Int32:
+    """The bucket of every vector in every table, int32 [U, L]."""
+    codes = np.empty((len(vectors_UX), len(planes_LNX)), np.int32)
+    shifts = np.zeros(planes_LNX.shape[0] * planes_LNX.shape[1], np.float32)
+
+    def fill(start: int, stop: int) -> int:
+        simhash_codes(vectors_UX[start:stop], planes_LNX, shifts, codes[start:stop])
+        return 0
+
+    run_slices(fill, len(vectors_UX), threads)
+    return codes

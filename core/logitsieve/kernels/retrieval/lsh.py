@@ -24,7 +24,9 @@ GUESS = 1024  # ids a query that the first block of results has room for
 # Pointers to offsets and ids, and to scratch for one query: codes int64 [L], ranked int64 [J], and
 # found int32 [V + 1]. `used`: how many of the nearest planes are ever flipped. `most`: what counts
 # end at, so that no table that holds an id twice can make them overflow.
-Lookup = namedtuple("Lookup", "offsets ids bits order probes used most codes ranked found")
+BucketLookup = namedtuple(
+    "BucketLookup", "offsets ids bits order probes used most codes ranked found"
+)
 
 
 def bucket_tables(codes: Int32, bits: int) -> tuple[Int32, Int32]:
@@ -88,15 +90,15 @@ def _collect(lookup, bucket, counts, size):
 
 
 @inline
-def _most_collided(found, size, counts, limit, tally, tables):
+def _most_collided(found, size, counts, limit, histogram, tables):
     """Keep the `limit` ids that were counted most often; among equals, those found first."""
     for count in range(tables + 1):
-        tally[count] = 0
+        histogram[count] = 0
     for i in range(size):
-        tally[counts[found[i]]] += 1
+        histogram[counts[found[i]]] += 1
     least, above = tables, 0
-    while above + tally[least] < limit:
-        above += tally[least]
+    while above + histogram[least] < limit:
+        above += histogram[least]
         least -= 1
     equals, kept = limit - above, 0
     for i in range(size):
@@ -153,8 +155,8 @@ def lsh_select(
     sides = np.empty(min(rows, AT_ONCE) * width, np.float32)
     scratch = np.empty(tables + width + tables + 1, np.int64)
     codes = pointer(scratch)
-    ranked, tally = shift(codes, tables), shift(codes, tables + width)
-    lookup = Lookup(
+    ranked, histogram = shift(codes, tables), shift(codes, tables + width)
+    lookup = BucketLookup(
         pointer(offsets), pointer(ids), bits, pointer(order), order.size, _ranks_used(order),
         tables, codes, ranked, pointer(found),
     )  # fmt: skip
@@ -166,7 +168,7 @@ def lsh_select(
             sides_of(here, block, pointer(planes), pointer(shifts), width, dim, pointer(sides))
         size = _look_up(lookup, row_of(pointer(sides), place, width), tables, pointer(counts))
         if limit < size:
-            size = _most_collided(lookup.found, size, pointer(counts), limit, tally, tables)
+            size = _most_collided(lookup.found, size, pointer(counts), limit, histogram, tables)
         else:
             for i in range(size):
                 counts[found[i]] = 0
@@ -204,7 +206,7 @@ def lsh_collisions(
     sides = np.empty(min(rows, AT_ONCE) * width, np.float32)
     scratch = np.empty(tables + width, np.int64)
     found = np.empty(counts.shape[1] + 1, np.int32)
-    lookup = Lookup(
+    lookup = BucketLookup(
         shift(pointer(offsets), first << bits), pointer(ids), bits, pointer(order), order.size,
         _ranks_used(order), LARGEST_COUNT, pointer(scratch), shift(pointer(scratch), tables),
         pointer(found),

@@ -20,7 +20,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int32
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.simd.dots import dots_1x4, outer, row_of
+from logitsieve.kernels.simd.dots import dots_1x4, four_from, outer, row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
@@ -39,7 +39,7 @@ MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 but for its sign
 # Pointers to columns float32 [G, R, 16] and bias float32 [V].
 Preview = namedtuple("Preview", "columns bias rows rank width")
 # Pointers to keys int64 [Q, capacity], and for each query how many it has and what they must reach.
-Best = namedtuple("Best", "keys sizes cuts count capacity")
+BestKeys = namedtuple("BestKeys", "keys sizes thresholds count capacity")
 
 
 @inline
@@ -77,13 +77,13 @@ def _shrink(best, q, keys, size):
     worst = keys[0]
     for i in range(1, best.count):
         worst = min(worst, keys[i])
-    as_int32(best.cuts)[q] = np.int32(_ordered(worst >> 32))
+    as_int32(best.thresholds)[q] = np.int32(_ordered(worst >> 32))
 
 
 @inline
 def _collect(best, q, scores, first, rows):
     """Collect those of rows first .. first + 15 whose scores may be among the best of query q."""
-    mask = first_lanes(lanes_not_below(load(scores, 0), best.cuts[q]), rows - first)
+    mask = first_lanes(lanes_not_below(load(scores, 0), best.thresholds[q]), rows - first)
     size, bits = best.sizes[q], as_int32(scores)
     keys = shift(best.keys, q * best.capacity)
     while mask:
@@ -103,12 +103,6 @@ def _biases(preview, group):
     if preview.rows - first >= LANES:
         return load(preview.bias, first)
     return load_first(preview.bias, first, preview.rows - first)
-
-
-@inline
-def _four_groups(preview, group, last):
-    """Groups group .. group + 3; the last one instead of those after it."""
-    return group, min(group + 1, last - 1), min(group + 2, last - 1), min(group + 3, last - 1)
 
 
 @inline
@@ -171,9 +165,9 @@ def _collect_groups(preview, best, q, scores, group, last):
 def _turn(basis, hidden, width, dim, turned):
     """turned [W] = the first W rows of the basis [R, D] times one row of hidden."""
     for r in range(0, width, 4):
-        i, j, k = min(r + 1, width - 1), min(r + 2, width - 1), min(r + 3, width - 1)
-        dots = dots_1x4(basis, r * dim, i * dim, j * dim, k * dim, hidden, dim)
-        turned[r], turned[i], turned[j], turned[k] = dots[0], dots[1], dots[2], dots[3]
+        a, b, c, e = four_from(r, width)
+        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, hidden, dim)
+        turned[a], turned[b], turned[c], turned[e] = dots[0], dots[1], dots[2], dots[3]
 
 
 @inline
@@ -187,14 +181,14 @@ def _scan(preview, best, turned, scores, count):
         last = min(groups, first + tile)
         for q in range(0, fours, 4):
             for group in range(first, last, 4):
-                four = _four_groups(preview, group, last)
+                four = four_from(group, last)
                 _score_four(preview, four, row_of(turned, q, width), scores)
                 for i in range(4):
                     own = shift(scores, 4 * LANES * i)
                     _collect_groups(preview, best, q + i, own, group, last)
         for q in range(fours, count):
             for group in range(first, last, 4):
-                four = _four_groups(preview, group, last)
+                four = four_from(group, last)
                 _score_one(preview, four, row_of(turned, q, width), scores)
                 _collect_groups(preview, best, q, scores, group, last)
 
@@ -210,18 +204,18 @@ def preview_select(
     rows, dim = hidden.shape
     count, vocab_size = selected.shape[1], bias.size
     capacity = min(2 * count, vocab_size) + 2 * LANES
-    block = at_once(rows, width, capacity)
+    block = at_once(rows, width + capacity)
     turned, scores = np.empty(block * width, np.float32), np.empty(16 * LANES, np.float32)
     keys, sizes = np.empty(block * capacity, np.int64), np.empty(block, np.int64)
-    cuts = np.empty(block, np.float32)
+    thresholds = np.empty(block, np.float32)
     preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
-    best = Best(pointer(keys), pointer(sizes), pointer(cuts), count, capacity)
+    best = BestKeys(pointer(keys), pointer(sizes), pointer(thresholds), count, capacity)
     for first in range(0, rows, block):
         queries = min(block, rows - first)
         for q in range(queries):
             own = row_of(pointer(turned), q, width)
             _turn(pointer(basis), row_of(pointer(hidden), first + q, dim), width, dim, own)
-            sizes[q], cuts[q] = 0, -np.inf
+            sizes[q], thresholds[q] = 0, -np.inf
         _scan(preview, best, pointer(turned), pointer(scores), queries)
         for q in range(queries):
             own_keys = shift(best.keys, q * capacity)
@@ -233,7 +227,7 @@ def preview_select(
     keep_alive(scores)
     keep_alive(keys)
     keep_alive(sizes)
-    keep_alive(cuts)
+    keep_alive(thresholds)
 
 
 @kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, float32[:,::1])")
@@ -249,7 +243,7 @@ def preview_scores(
         own, found = row_of(pointer(hidden), row, dim), row_of(pointer(scores), row, vocab_size)
         _turn(pointer(basis), own, width, dim, pointer(turned))
         for group in range(0, groups, 4):
-            places = _four_groups(preview, group, groups)
+            places = four_from(group, groups)
             _score_one(preview, places, pointer(turned), pointer(four))
             first = group * LANES
             if vocab_size - first >= 4 * LANES:

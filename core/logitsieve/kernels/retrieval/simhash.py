@@ -14,7 +14,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int32
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, row_of
+from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
 AT_ONCE = 16  # vectors that share one pass over the planes
@@ -33,10 +33,9 @@ def sides_of(vectors, rows, planes, shifts, count, dim, sides):
 
     One order of summation, whoever shares the pass.
     """
-    last = count - 1
     for j in range(0, count, 4):
-        a, b = j * dim, min(j + 1, last) * dim
-        c, e = min(j + 2, last) * dim, min(j + 3, last) * dim
+        places = four_from(j, count)
+        a, b, c, e = places[0] * dim, places[1] * dim, places[2] * dim, places[3] * dim
         fours = rows // 4 * 4
         for row in range(0, fours, 4):
             first = row * dim

@@ -19,15 +19,16 @@ from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.sampling.weight_tree import (
     BLOCK,
     TILE,
-    Tally,
-    tally_again,
-    tally_all,
-    whole,
+    WeightTree,
+    sum_again,
+    sum_all,
+    total_weight,
 )
-from logitsieve.kernels.simd.dots import padded
+from logitsieve.kernels.simd.dots import four_from, padded
 from logitsieve.kernels.simd.exponential import exp_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
+    largest_of,
     load,
     magnitude,
     multiply_add,
@@ -47,18 +48,17 @@ from logitsieve.kernels.sketch.sketch import (
     MARGIN,
     REFINED_ROOM,
     bound_four,
-    describe,
-    query_room,
+    coarse_factors,
+    codes_room,
+    encode_query,
     refine,
     refined_at,
     rotated_room,
     sketch_at,
-    spread_factors,
 )
+from logitsieve.kernels.topk.csr import exact_logit
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
-from logitsieve.kernels.topk.gather import sum_of
 from logitsieve.kernels.topk.queries import CHUNK
-from logitsieve.kernels.topk.scan import largest_of
 
 HEAVY = 1 / 256  # of all weight: rows that have more are computed before the first draw
 FAR = 20.0  # nats that a bound may stay above the best known logit, lest weights underflow
@@ -67,95 +67,98 @@ LEAST = 2e-38  # more than `exp_lanes` makes of -inf
 COARSE, FINE, EXACT = 0, 1, 2
 ESTIMATES, LOWS, FAILED = 0, 1, 2
 
-# The tally of the weights, which are bounds of logits at first; pointers to float32 estimates
+# The tree of the weights, which are bounds of logits at first; pointers to float32 estimates
 # [V padded], of logits at first; uint8 states; float64 sums of the estimates, of the least that the
 # weights can be, and how many trials failed; what the query is to the sketch; room to refine rows,
 # for their places, and for what trials reach of the weights there; the row of hidden in float64.
 # Places are rows of W if `fine`, else of the sketch's order.
 Envelope = namedtuple(
-    "Envelope", "tally estimates states sums planes factors refined rows places reached wide fine"
+    "Envelope", "tree estimates states sums planes factors refined rows places reached wide fine"
 )
 # Weights are e^{x inverse - top}, inverse being 1 / T; bounds have `lift` added to their exponents,
 # which is more than float32 may take from them.
-Level = namedtuple("Level", "inverse top lift")
+WeightScale = namedtuple("WeightScale", "inverse top lift")
 
 
 @inline
-def places_of(record):
-    """How many places the tally has: all rows, up to a multiple of BLOCK."""
-    return (sketch_at(record).rows + BLOCK - 1) // BLOCK * BLOCK
+def places_of(descriptor):
+    """The number of places in the tree: all rows, up to a multiple of BLOCK."""
+    return (sketch_at(descriptor).rows + BLOCK - 1) // BLOCK * BLOCK
 
 
 @inline
-def envelope_room(record, size):
+def envelope_room(descriptor, size):
     """float64 values of scratch for an envelope of that many places."""
-    query = padded(record[DIM]) + query_room(record) + FACTORS + rotated_room(record)
+    query = padded(descriptor[DIM]) + codes_room(descriptor) + FACTORS + rotated_room(descriptor)
     return query + REFINED_ROOM + size + size // TILE + size // BLOCK + 3 + 2 * CHUNK
 
 
 @inline
-def envelope_at(record, scratch, states, size, fine):
+def envelope_at(descriptor, scratch, states, size, fine):
     """The envelope in that room, of which nothing is known yet; `states` has `size` bytes."""
-    planes = shift(scratch, padded(record[DIM]))
-    factors = shift(planes, query_room(record))
-    refined = shift(factors, FACTORS + rotated_room(record))
+    planes = shift(scratch, padded(descriptor[DIM]))
+    factors = shift(planes, codes_room(descriptor))
+    refined = shift(factors, FACTORS + rotated_room(descriptor))
     floats = as_float32(shift(refined, REFINED_ROOM))
     tiles = shift(refined, REFINED_ROOM + size)
     blocks = shift(tiles, size // TILE)
     sums = shift(blocks, size // BLOCK)
     return Envelope(
-        Tally(floats, tiles, blocks, size), shift(floats, size), states, sums,
+        WeightTree(floats, tiles, blocks, size), shift(floats, size), states, sums,
         as_int8(planes), factors, refined_at(refined), as_int32(shift(sums, 3)),
         as_int32(shift(sums, 3 + CHUNK // 2)), shift(sums, 3 + CHUNK), scratch, fine,
     )  # fmt: skip
 
 
 @splice
-def weigh_all(record, envelope, h, norm, inverse, edited, instead, count):
+def weigh_all(descriptor, envelope, h, norm, inverse, edited, instead, count):
     """(level, rows computed): weights for a row of hidden of that norm, widened before.
 
     The logits at the places edited[:count] are `instead`.
     """
     rotated = as_float32(shift(envelope.factors, FACTORS))
-    describe(record, h, norm, rotated, envelope.planes, envelope.factors)
+    encode_query(descriptor, h, norm, rotated, envelope.planes, envelope.factors)
     if envelope.fine:
-        _bound_finely(record, envelope)
+        _bound_finely(descriptor, envelope)
     else:
-        _bound_all(record, envelope)
-    level, found = _level(record, envelope, inverse, edited, instead, count)
-    if level.lift <= LIFTED:
-        _weigh(record, envelope, level)
+        _bound_all(descriptor, envelope)
+    scale, found = _weight_scale(descriptor, envelope, inverse, edited, instead, count)
+    if scale.lift <= LIFTED:
+        _weigh(descriptor, envelope, scale)
     else:
-        level, found = _weigh_exactly(record, envelope, level)
+        scale, found = _weigh_exactly(descriptor, envelope, scale)
     for i in range(count):
-        _put(envelope, edited[i], exp(instead[i] * inverse - level.top))
-    tally_all(envelope.tally)
+        _put(envelope, edited[i], exp(instead[i] * inverse - scale.top))
+    sum_all(envelope.tree)
     before = -1
     while found > before:  # what is computed makes the sum fall, so that others are heavy
         before = found
-        found += _compute_heavy(record, envelope, level)
-    return level, found
+        found += _compute_heavy(descriptor, envelope, scale)
+    return scale, found
 
 
 @splice
-def _bound_all(record, envelope):
+def _bound_all(descriptor, envelope):
     """Estimates and bounds of all logits; -inf beyond the vocabulary."""
-    sketch, query = sketch_at(record), spread_factors(envelope.factors)
+    sketch, query = sketch_at(descriptor), coarse_factors(envelope.factors)
     margin = splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6)))
-    last = sketch.groups - 1
     for group in range(0, sketch.groups, FOUR):
-        a, b, c, e = bound_four(sketch, envelope.planes, query, group, sketch.groups)
-        _store_bounds(envelope, group, a, margin)
-        _store_bounds(envelope, min(group + 1, last), b, margin)
-        _store_bounds(envelope, min(group + 2, last), c, margin)
-        _store_bounds(envelope, min(group + 3, last), e, margin)
-    _begin(record, envelope, COARSE)
+        found = bound_four(sketch, envelope.planes, query, group, sketch.groups)
+        a, b, c, e = four_from(group, sketch.groups)
+        _store_bounds(envelope, a, found[0], margin)
+        _store_bounds(envelope, b, found[1], margin)
+        _store_bounds(envelope, c, found[2], margin)
+        _store_bounds(envelope, e, found[3], margin)
+    _begin(descriptor, envelope, COARSE)
 
 
 @splice
-def _bound_finely(record, envelope):
+def _bound_finely(descriptor, envelope):
     """The same by the fine codes, in the order of the rows of W."""
-    sketch, margin = sketch_at(record), splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6)))
+    sketch, margin = (
+        sketch_at(descriptor),
+        splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6))),
+    )
     for first in range(0, sketch.rows, CHUNK):
         count = min(CHUNK, sketch.rows - first)
         for i in range(count):
@@ -164,7 +167,7 @@ def _bound_finely(record, envelope):
         for i in range(0, count, LANES):
             found = load(envelope.refined.estimates, i), load(envelope.refined.uppers, i)
             _store_bounds(envelope, (first + i) // LANES, found, margin)
-    _begin(record, envelope, FINE)
+    _begin(descriptor, envelope, FINE)
 
 
 @inline
@@ -173,38 +176,38 @@ def _store_bounds(envelope, group, bounds, margin):
     upper = multiply_add(magnitude(upper), splat32(np.float32(2.0**-21)), upper)
     upper = multiply_add(margin, splat32(np.float32(1)), upper)
     store(envelope.estimates, group * LANES, estimate)
-    store(envelope.tally.weights, group * LANES, upper)
+    store(envelope.tree.weights, group * LANES, upper)
 
 
 @inline
-def _begin(record, envelope, state):
+def _begin(descriptor, envelope, state):
     """All places are of that state; beyond the vocabulary there is, exactly, nothing."""
-    for place in range(envelope.tally.size):
+    for place in range(envelope.tree.size):
         envelope.states[place] = state
-    for place in range(sketch_at(record).rows, envelope.tally.size):
-        envelope.tally.weights[place] = envelope.estimates[place] = -np.inf
+    for place in range(sketch_at(descriptor).rows, envelope.tree.size):
+        envelope.tree.weights[place] = envelope.estimates[place] = -np.inf
         envelope.states[place] = EXACT
 
 
 @inline
-def row_at(record, envelope, place):
+def row_at(descriptor, envelope, place):
     """The row of W at a place."""
-    return place if envelope.fine else int(sketch_at(record).order[place])
+    return place if envelope.fine else int(sketch_at(descriptor).order[place])
 
 
 @inline
-def _logit(record, envelope, place):
+def _logit(descriptor, envelope, place):
     """The exact logit of the row at a place, in float64."""
-    return sum_of(matrix_at(record, 0), envelope.wide, row_at(record, envelope, place))
+    return exact_logit(matrix_at(descriptor, 0), envelope.wide, row_at(descriptor, envelope, place))
 
 
 @splice
-def _level(record, envelope, inverse, edited, instead, count):
+def _weight_scale(descriptor, envelope, inverse, edited, instead, count):
     """(level, rows computed): what is far above all that is known is computed; what is edited goes.
 
     Those rows keep float32 bounds of what was computed: they are still to be made exact.
     """
-    bounds, size = envelope.tally.weights, envelope.tally.size
+    bounds, size = envelope.tree.weights, envelope.tree.size
     best, found = -np.inf, 0
     for i in range(count):
         bounds[edited[i]] = envelope.estimates[edited[i]] = -np.inf
@@ -214,7 +217,7 @@ def _level(record, envelope, inverse, edited, instead, count):
         for place in range(0, size, LANES):
             mask = lanes_not_below(load(envelope.estimates, place), likely)
             if mask != 0:
-                best = max(best, _logit(record, envelope, place + lowest_bit(mask)))
+                best = max(best, _logit(descriptor, envelope, place + lowest_bit(mask)))
                 found += 1
                 break
     for first in range(0, size, LANES):
@@ -223,137 +226,142 @@ def _level(record, envelope, inverse, edited, instead, count):
         while mask != 0:
             place = first + lowest_bit(mask)
             mask &= mask - 1
-            if place < sketch_at(record).rows:
-                logit = _logit(record, envelope, place)
+            if place < sketch_at(descriptor).rows:
+                logit = _logit(descriptor, envelope, place)
                 best, found = max(best, logit), found + 1
                 envelope.estimates[place] = np.float32(logit)
                 bounds[place] = np.float32(logit + 2.0**-21 * abs(logit))
     top = max(best, float(largest_of(bounds, size))) * inverse
     lift = 2.0**-21 * (abs(top) + 100.0)
     if not lift <= LIFTED:
-        return Level(inverse, best * inverse, np.inf), found
-    return Level(inverse, top + 2 * lift, lift), found
+        return WeightScale(inverse, best * inverse, np.inf), found
+    return WeightScale(inverse, top + 2 * lift, lift), found
 
 
 @splice
-def _weigh(record, envelope, level):
+def _weigh(descriptor, envelope, scale):
     """Weights, and estimates of them; the sums of the estimates and of the lower bounds."""
-    inverse, down = splat32(np.float32(level.inverse)), splat32(np.float32(-level.top))
-    lifted = splat32(np.float32(level.lift - level.top))
+    inverse, down = splat32(np.float32(scale.inverse)), splat32(np.float32(-scale.top))
+    lifted = splat32(np.float32(scale.lift - scale.top))
     minus, two, one = splat32(np.float32(-1)), splat32(np.float32(2)), splat64(1.0)
     estimates, lows = zeros64(), zeros64()
-    for place in range(0, sketch_at(record).groups * LANES, LANES):
-        upper, estimate = load(envelope.tally.weights, place), load(envelope.estimates, place)
+    for place in range(0, sketch_at(descriptor).groups * LANES, LANES):
+        upper, estimate = load(envelope.tree.weights, place), load(envelope.estimates, place)
         lower = multiply_add(minus, upper, multiply_add(two, estimate, zeros32()))
         weight = exp_lanes(multiply_add(estimate, inverse, down))
-        store(envelope.tally.weights, place, exp_lanes(multiply_add(upper, inverse, lifted)))
+        store(envelope.tree.weights, place, exp_lanes(multiply_add(upper, inverse, lifted)))
         store(envelope.estimates, place, weight)
         estimates = multiply_add(widen(weight), one, estimates)
         low = exp_lanes(multiply_add(lower, inverse, down))
         lows = multiply_add(widen(low), one, lows)
     envelope.sums[ESTIMATES] = pair_sum(estimates)
-    envelope.sums[LOWS] = pair_sum(lows) - envelope.tally.size * LEAST
-    for place in range(sketch_at(record).rows, envelope.tally.size):
-        envelope.tally.weights[place] = 0
+    envelope.sums[LOWS] = pair_sum(lows) - envelope.tree.size * LEAST
+    for place in range(sketch_at(descriptor).rows, envelope.tree.size):
+        envelope.tree.weights[place] = 0
 
 
 @splice
-def _weigh_exactly(record, envelope, level):
+def _weigh_exactly(descriptor, envelope, scale):
     """(level, rows computed): every weight is exact; what was edited, and is -inf so far, goes."""
-    rows, top = sketch_at(record).rows, level.top
+    rows, top = sketch_at(descriptor).rows, scale.top
     for place in range(rows):
         if envelope.estimates[place] > -np.inf:
-            top = max(top, _logit(record, envelope, place) * level.inverse)
+            top = max(top, _logit(descriptor, envelope, place) * scale.inverse)
     envelope.sums[ESTIMATES] = envelope.sums[LOWS] = 0.0
-    for place in range(envelope.tally.size):
+    for place in range(envelope.tree.size):
         weight = 0.0
         if envelope.estimates[place] > -np.inf:
-            weight = exp(_logit(record, envelope, place) * level.inverse - top)
-        envelope.tally.weights[place] = envelope.estimates[place] = 0
+            weight = exp(_logit(descriptor, envelope, place) * scale.inverse - top)
+        envelope.tree.weights[place] = envelope.estimates[place] = 0
         _put(envelope, place, weight)
-    return Level(level.inverse, top, 0.0), rows
+    return WeightScale(scale.inverse, top, 0.0), rows
 
 
 @inline
 def _put(envelope, place, weight):
     """The exact weight at a place; its tile is to be added up again."""
-    before, upper = float(envelope.estimates[place]), float(envelope.tally.weights[place])
+    before, upper = float(envelope.estimates[place]), float(envelope.tree.weights[place])
     envelope.sums[ESTIMATES] += weight - before
     envelope.sums[LOWS] += weight - before * before / max(upper, LEAST)
-    envelope.tally.weights[place] = envelope.estimates[place] = np.float32(weight)
+    envelope.tree.weights[place] = envelope.estimates[place] = np.float32(weight)
     envelope.states[place] = EXACT
 
 
 @inline
-def compute(record, envelope, level, place):
+def compute(descriptor, envelope, scale, place):
     """Make the weight at a place exact, and return it in float64."""
-    weight = exp(_logit(record, envelope, place) * level.inverse - level.top)
+    weight = exp(_logit(descriptor, envelope, place) * scale.inverse - scale.top)
     _put(envelope, place, weight)
     return weight
 
 
 @splice
-def _compute_heavy(record, envelope, level):
+def _compute_heavy(descriptor, envelope, scale):
     """Make exact what has a large share of all weight; how many rows those are."""
-    tally, found = envelope.tally, 0
-    cut = whole(tally) * HEAVY
-    for tile in range(tally.size // TILE):
-        if tally.tiles[tile] >= cut:
+    tree, found = envelope.tree, 0
+    threshold = total_weight(tree) * HEAVY
+    for tile in range(tree.size // TILE):
+        if tree.tiles[tile] >= threshold:
             for place in range(tile * TILE, (tile + 1) * TILE):
-                if tally.weights[place] >= cut and envelope.states[place] != EXACT:
-                    compute(record, envelope, level, place)
+                if tree.weights[place] >= threshold and envelope.states[place] != EXACT:
+                    compute(descriptor, envelope, scale, place)
                     found += 1
-            tally_again(tally, tile * TILE)
+            sum_again(tree, tile * TILE)
     return found
 
 
 @splice
-def write_log_z(envelope, level, log_z):
+def write_log_z(envelope, scale, log_z):
     """log_z [3]: an estimate of log Z, and the two numbers that it is proven to lie between.
 
     A weight holds `lift` already. A lower bound does not, and where its row was computed, some was
     left of it: what `_put` takes off errs by 13/8 of the lift beside the lift itself.
     """
-    low, off = envelope.sums[LOWS] * (1 - 1e-5), 2.0**-50 * abs(level.top)
-    log_z[0] = level.top + log(max(envelope.sums[ESTIMATES], LEAST))
-    log_z[1] = level.top + log(low) - 4 * level.lift - off if low > 0 else -np.inf
-    log_z[2] = level.top + log(whole(envelope.tally)) + 1e-5 + off
+    low, off = envelope.sums[LOWS] * (1 - 1e-5), 2.0**-50 * abs(scale.top)
+    log_z[0] = scale.top + log(max(envelope.sums[ESTIMATES], LEAST))
+    log_z[1] = scale.top + log(low) - 4 * scale.lift - off if low > 0 else -np.inf
+    log_z[2] = scale.top + log(total_weight(envelope.tree)) + 1e-5 + off
 
 
 @inline
-def refine_listed(record, envelope, count):
+def refine_listed(descriptor, envelope, count):
     """Bounds by the fine codes of the rows at envelope.places[:count]: `fine_weight` takes one."""
     for i in range(count):
-        envelope.rows[i] = row_at(record, envelope, envelope.places[i])
+        envelope.rows[i] = row_at(descriptor, envelope, envelope.places[i])
     refine(
-        sketch_at(record), envelope.planes, envelope.factors, envelope.rows, count, envelope.refined
+        sketch_at(descriptor),
+        envelope.planes,
+        envelope.factors,
+        envelope.rows,
+        count,
+        envelope.refined,
     )
 
 
 @inline
-def fine_weight(envelope, level, i):
+def fine_weight(envelope, scale, i):
     """The weight that the fine codes allow listed row i; never so little that float32 loses it."""
     upper = float(envelope.refined.uppers[i])
     upper += envelope.factors[MARGIN] + 2.0**-21 * abs(upper)
-    exponent = upper * level.inverse + level.lift - level.top
+    exponent = upper * scale.inverse + scale.lift - scale.top
     if not exponent < 0:
         return 1.0
     return max(exp(exponent), LEAST)
 
 
 @splice
-def tighten_all(record, envelope, level):
+def tighten_all(descriptor, envelope, scale):
     """Lower all weights that are the coarse codes' to what the fine ones allow."""
-    weights, places = envelope.tally.weights, envelope.places
-    for first in range(0, record[ROWS], CHUNK):
+    weights, places = envelope.tree.weights, envelope.places
+    for first in range(0, descriptor[ROWS], CHUNK):
         count = 0
-        for place in range(first, min(first + CHUNK, record[ROWS])):
+        for place in range(first, min(first + CHUNK, descriptor[ROWS])):
             if envelope.states[place] == COARSE:
                 places[count] = place
                 count += 1
-        refine_listed(record, envelope, count)
+        refine_listed(descriptor, envelope, count)
         for i in range(count):
-            weight = np.float32(fine_weight(envelope, level, i))
+            weight = np.float32(fine_weight(envelope, scale, i))
             weights[places[i]] = min(weights[places[i]], weight)
             envelope.states[places[i]] = FINE
-    tally_all(envelope.tally)
+    sum_all(envelope.tree)

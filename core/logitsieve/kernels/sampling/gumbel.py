@@ -19,10 +19,10 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import NOISE, random_bits, uniform
-from logitsieve.kernels.simd.dots import padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import admissible, matrix_at
-from logitsieve.kernels.topk.gather import sum_of
+from logitsieve.kernels.topk.csr import exact_logit
+from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
 
 SPARE = 1 + 1e-6  # of a weight, for what float64 rounds it to
 
@@ -61,23 +61,22 @@ def gumbel_sample(
     """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
 
     The logits of edited[offsets[r] : offsets[r+1]] are `values` [E] instead, -inf for what must not
-    be drawn. log_z [B] is the logarithm of the sum of all e^{x / T}. `address` is W's record's.
-    Returns -1, or the first row that is not finite or too large.
+    be drawn. log_z [B] is the logarithm of the sum of all e^{x / T}. `address` is that of
+    W's descriptor. Returns -1, or the first row that is not finite or too large.
     """
-    record = int64_pointer(address)
-    matrix, dim = matrix_at(record, 0), hidden.shape[1]
+    descriptor = int64_pointer(address)
+    matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     scratch = np.empty(padded(dim) + 2 * matrix.rows, np.float64)
     wide = pointer(scratch)
     scaled = shift(wide, padded(dim))
     weights = shift(scaled, matrix.rows)
     bad = -1
     for row in range(start, stop):
-        norm = np.sqrt(widen_row(row_of(pointer(hidden), row, dim), wide, dim))
-        if not admissible(record, 0, norm):
+        if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
             bad = row
             break
         for i in range(matrix.rows):
-            scaled[i] = sum_of(matrix, wide, i)
+            scaled[i] = exact_logit(matrix, wide, i)
         for i in range(offsets[row], offsets[row + 1]):
             scaled[edited[i]] = values[i]
         best = 0

@@ -22,10 +22,10 @@ from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import gumbel, noise_of
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits, uniform
-from logitsieve.kernels.simd.dots import padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import admissible, matrix_at
-from logitsieve.kernels.topk.gather import sum_of
+from logitsieve.kernels.topk.csr import exact_logit
+from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
 
 
 @kernel(
@@ -49,17 +49,17 @@ def lazy_sample(
 
     Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf for what must not
     be drawn; all other logits are taken to be at most floors[r]. scanned [B] counts computed
-    logits. `address` is W's record's. Returns -1, or the first row that is not finite or too large.
+    logits. `address` is that of W's descriptor. Returns -1, or the first row that is not finite or
+    too large.
     """
-    record = int64_pointer(address)
-    matrix, (rows, dim) = matrix_at(record, 0), hidden.shape
+    descriptor = int64_pointer(address)
+    matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
     scratch = np.empty(padded(dim) + matrix.rows, np.float64)
     wide, known = pointer(scratch), shift(pointer(scratch), padded(dim))
     owners = np.full(matrix.rows, -1, np.int32)
     bad = -1
     for row in range(rows):
-        norm = np.sqrt(widen_row(row_of(pointer(hidden), row, dim), wide, dim))
-        if not admissible(record, 0, norm):
+        if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
             bad = row
             break
         for i in range(matrix.rows):
@@ -110,7 +110,7 @@ def _outside(
         if owners[at] == row:
             continue
         if known[at] != known[at]:
-            known[at] = sum_of(matrix, wide, at)
+            known[at] = exact_logit(matrix, wide, at)
             found += 1
         # Uniform above 1 - rate, so that the noise is above t.
         value = (known[at] - base) * inverse - log(-log1p(-rate * uniform(noise)))

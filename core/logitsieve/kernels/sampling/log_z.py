@@ -16,14 +16,15 @@ import numpy as np
 
 from logitsieve.api.results import Float32
 from logitsieve.kernels.compile import inline, kernel, splice
-from logitsieve.kernels.simd.dots import dot64, dots_1x4, dots_4x4, padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
-from logitsieve.kernels.simd.lanes import LANES, load
+from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
-from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import admissible, matrix_at, slack_at
+from logitsieve.kernels.simd.pointers import as_int32, int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.csr import exact_logit
+from logitsieve.kernels.topk.descriptor import matrix_at, slack_at, widen_hidden
 from logitsieve.kernels.topk.queries import CHUNK, at_once
-from logitsieve.kernels.topk.scan import TILE_BYTES, four_from, largest_of, store_four
+from logitsieve.kernels.topk.scan import TILE_BYTES, UNLISTED, fill_four, fill_one
 
 MOST, TOTAL, CLOSE, STATE = range(4)
 LIGHT = 7.0  # nats: under a thousandth
@@ -36,11 +37,12 @@ def dense_log_z(
 ) -> int:
     """Fill log_z [B] for rows start .. stop-1 of hidden [B, D]: log of the sum of e^{scale x}.
 
-    `address` is that of W's record. Returns -1, or the first row that is not finite or too large.
+    `address` is that of W's descriptor. Returns -1, or the first row that is not finite or too
+    large.
     """
-    record = int64_pointer(address)
-    matrix, dim = matrix_at(record, 0), hidden.shape[1]
-    block = at_once(stop - start, dim, CHUNK)
+    descriptor = int64_pointer(address)
+    matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
+    block = at_once(stop - start, padded(dim) + STATE + CHUNK)
     scratch = np.empty(block * (padded(dim) + STATE), np.float64)
     logits = np.empty(block * CHUNK, np.float32)
     wide = pointer(scratch)
@@ -49,15 +51,16 @@ def dense_log_z(
     for first in range(start, stop, block):
         count, rows = min(block, stop - first), row_of(pointer(hidden), first, dim)
         for q in range(count):
-            norm = np.sqrt(widen_row(row_of(rows, q, dim), row_of(wide, q, padded(dim)), dim))
-            if not admissible(record, 0, norm) and bad < 0:
+            norm = widen_hidden(descriptor, row_of(rows, q, dim), row_of(wide, q, padded(dim)))
+            if norm < 0 and bad < 0:
                 bad = first + q
-            slack, sum_ = slack_at(record, 0, norm) * scale, row_of(sums, q, STATE)
+            slack, sum_ = slack_at(descriptor, 0, norm) * scale, row_of(sums, q, STATE)
             sum_[MOST], sum_[TOTAL] = -np.inf, 0.0
             sum_[CLOSE] = LIGHT + 2.0 * slack if slack < LOOSE else np.inf
         if bad >= 0:
             break
-        _scan(matrix, rows, wide, sums, pointer(logits), scale, count)
+        ids = as_int32(wide)  # which names no rows: all of them are meant
+        _scan(matrix, rows, ids, wide, sums, pointer(logits), scale, count)
         for q in range(count):
             sum_ = row_of(sums, q, STATE)
             log_z[first + q] = np.float32(sum_[MOST] + log(sum_[TOTAL]))
@@ -67,41 +70,28 @@ def dense_log_z(
 
 
 @splice
-def _scan(matrix, hidden, wide, sums, logits, scale, count):
+def _scan(matrix, hidden, ids, wide, sums, logits, scale, count):
     """Add every row of the matrix to every query's sum, a chunk at a time."""
     tile = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
     for first in range(0, matrix.rows, CHUNK):
         last = min(first + CHUNK, matrix.rows)
         for start in range(first, last, tile):
-            _fill(matrix, hidden, count, start, min(start + tile, last), start - first, logits)
+            stop = min(start + tile, last)
+            _fill(matrix, hidden, ids, count, start, stop, shift(logits, start - first))
         for q in range(count):
             own = row_of(wide, q, padded(matrix.dim))
             _add(matrix, own, row_of(sums, q, STATE), row_of(logits, q, CHUNK), first, last, scale)
 
 
 @inline
-def _fill(matrix, hidden, count, first, last, place, logits):
-    """Float32 logits of rows first .. last-1 for all queries, from `place` of each one's chunk."""
-    dim, bias, fours = matrix.dim, matrix.bias, count // 4 * 4
+def _fill(matrix, hidden, ids, count, first, last, logits):
+    """Float32 logits of rows first .. last-1 for all queries, each one's CHUNK apart."""
+    dim, fours = matrix.dim, count // 4 * 4
     for q in range(0, fours, 4):
-        h, own = q * dim, shift(logits, q * CHUNK + place - first)
-        for i in range(first, last, 4):
-            a, b, c, e = four_from(i, last)
-            dots = dots_4x4(
-                matrix.weight, a * dim, b * dim, c * dim, e * dim,
-                hidden, h, h + dim, h + 2 * dim, h + 3 * dim, dim,
-            )  # fmt: skip
-            store_four(own, a, dots[0], bias[a])
-            store_four(own, b, dots[1], bias[b])
-            store_four(own, c, dots[2], bias[c])
-            store_four(own, e, dots[3], bias[e])
+        four = row_of(logits, q, CHUNK)
+        fill_four(matrix, UNLISTED, ids, first, last, hidden, q, q + 1, q + 2, q + 3, four)
     for q in range(fours, count):
-        own, h = shift(logits, q * CHUNK + place - first), row_of(hidden, q, dim)
-        for i in range(first, last, 4):
-            a, b, c, e = four_from(i, last)
-            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, h, dim)
-            own[a], own[b] = dots[0] + bias[a], dots[1] + bias[b]
-            own[c], own[e] = dots[2] + bias[c], dots[3] + bias[e]
+        fill_one(matrix, False, ids, first, last, row_of(hidden, q, dim), row_of(logits, q, CHUNK))
 
 
 @inline
@@ -114,16 +104,15 @@ def _add(matrix, wide, sum_, logits, first, last, scale):
         for i in range(count):
             logits[i] = np.float32(logits[i] * scale)
     known = sum_[MOST] + log(sum_[TOTAL]) if sum_[TOTAL] > 0 else -np.inf
-    cut = np.float32(max(known, float(largest_of(logits, count))) - sum_[CLOSE])
+    threshold = np.float32(max(known, float(largest_of(logits, count))) - sum_[CLOSE])
     for i in range(0, count, LANES):
-        mask = lanes_not_below(load(logits, i), cut)
+        mask = lanes_not_below(load(logits, i), threshold)
         while mask != 0:
             place = i + lowest_bit(mask)
             mask &= mask - 1
             if place < count:
                 row = first + place
-                dot = dot64(row_of(matrix.weight, row, matrix.dim), wide, matrix.dim)
-                logits[place] = np.float32(np.float32(dot + matrix.bias[row]) * scale)
+                logits[place] = np.float32(np.float32(exact_logit(matrix, wide, row)) * scale)
     most = max(sum_[MOST], float(largest_of(logits, count)))
     kept = sum_[TOTAL] * exp(sum_[MOST] - most) if sum_[TOTAL] > 0 else 0.0
     sum_[TOTAL] = kept + sum_of_exponentials(logits, count, np.float32(most))

@@ -37,10 +37,10 @@ from logitsieve.kernels.sampling.envelope import (
     write_log_z,
 )
 from logitsieve.kernels.sampling.philox import TRIALS, random_bits, uniform
-from logitsieve.kernels.sampling.weight_tree import find_share, tally_again, whole
-from logitsieve.kernels.simd.dots import row_of, widen_row
+from logitsieve.kernels.sampling.weight_tree import find_share, sum_again, total_weight
+from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import ROWS, admissible
+from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 
 AT_ONCE = 16  # trials that are looked up together, at most
 
@@ -75,85 +75,88 @@ def envelope_sample(
     of the sketch's order. The logits at places[offsets[r] : offsets[r+1]] are `values` [E] instead,
     -inf for what must not be drawn. log_z [B, 3] is an estimate of the logarithm of the sum of all
     e^{x / T}, and the two numbers it is proven to lie between. scanned [B] counts exact logits, V
-    at most. `address` is the sketch's record's. Returns -1, or the first row that is not finite, or
-    too large.
+    at most. `address` is that of the sketch's descriptor. Returns -1, or the first row that is not
+    finite or too large.
     """
-    record = int64_pointer(address)
+    descriptor = int64_pointer(address)
     dim = hidden.shape[1]
-    size = places_of(record)
-    scratch, states = np.empty(envelope_room(record, size), np.float64), np.empty(size, np.uint8)
-    envelope = envelope_at(record, pointer(scratch), pointer(states), size, fine)
+    size = places_of(descriptor)
+    scratch, states = (
+        np.empty(envelope_room(descriptor, size), np.float64),
+        np.empty(size, np.uint8),
+    )
+    envelope = envelope_at(descriptor, pointer(scratch), pointer(states), size, fine)
     bad = -1
     for row in range(start, stop):
         h = row_of(pointer(hidden), row, dim)
-        norm = np.sqrt(widen_row(h, envelope.wide, dim))
-        if not admissible(record, 0, norm):
+        norm = widen_hidden(descriptor, h, envelope.wide)
+        if norm < 0:
             bad = row
             break
         edited, instead = shift(pointer(places), offsets[row]), shift(pointer(values), offsets[row])
         count = offsets[row + 1] - offsets[row]
-        level, found = weigh_all(record, envelope, h, norm, inverse, edited, instead, count)
-        write_log_z(envelope, level, shift(pointer(log_z), 3 * row))
+        scale, found = weigh_all(descriptor, envelope, h, norm, inverse, edited, instead, count)
+        write_log_z(envelope, scale, shift(pointer(log_z), 3 * row))
         envelope.sums[FAILED] = 0.0
         for draw in range(ids.shape[1]):
             key = np.uint64(draw) | TRIALS
-            place, computed = _draw(record, envelope, level, seeds[row], step, key)
-            ids[row, draw] = row_at(record, envelope, place)
+            place, computed = _draw(descriptor, envelope, scale, seeds[row], step, key)
+            ids[row, draw] = row_at(descriptor, envelope, place)
             found += computed
-        scanned[row] = min(found, record[ROWS])
+        scanned[row] = min(found, descriptor[ROWS])
     keep_alive(scratch)
     keep_alive(states)
     return bad
 
 
 @splice
-def _draw(record, envelope, level, seed, step, draw):
+def _draw(descriptor, envelope, scale, seed, step, draw):
     """(The place that is drawn, rows computed). Every trial that fails lowers a weight."""
     found, trial, count = 0, np.uint64(0), 1
     while True:
-        _try(record, envelope, seed, step, draw, trial, count)
+        _draw_trials(descriptor, envelope, seed, step, draw, trial, count)
         for i in range(count):
-            place, computed = envelope.places[i], _settle(record, envelope, level, i)
+            place, computed = envelope.places[i], _decide_trial(descriptor, envelope, scale, i)
             found += computed
-            if envelope.reached[i] < envelope.tally.weights[place]:
+            if envelope.reached[i] < envelope.tree.weights[place]:
                 return place, found
-        if envelope.sums[FAILED] >= record[ROWS] // PATIENCE:
-            tighten_all(record, envelope, level)
+        if envelope.sums[FAILED] >= descriptor[ROWS] // PATIENCE:
+            tighten_all(descriptor, envelope, scale)
             envelope.sums[FAILED] = -np.inf
         trial += np.uint64(count)
         count = min(2 * count, AT_ONCE)
 
 
 @splice
-def _try(record, envelope, seed, step, draw, trial, count):
+def _draw_trials(descriptor, envelope, seed, step, draw, trial, count):
     """Fill places[:count], what those trials reach of the weights there, and their fine bounds."""
-    tally, coarse = envelope.tally, False
-    total = whole(tally)
+    tree, coarse = envelope.tree, False
+    total = total_weight(tree)
     for i in range(count):
         where, whether = random_bits(seed, step, draw, trial + np.uint64(i))
-        place = find_share(tally, uniform(where) * total)
+        place = find_share(tree, uniform(where) * total)
         envelope.places[i] = place
-        envelope.reached[i] = uniform(whether) * tally.weights[place]
+        envelope.reached[i] = uniform(whether) * tree.weights[place]
         coarse |= envelope.states[place] == COARSE
     if coarse:
-        refine_listed(record, envelope, count)
+        refine_listed(descriptor, envelope, count)
 
 
 @splice
-def _settle(record, envelope, level, i):
+def _decide_trial(descriptor, envelope, scale, i):
     """Rows computed, until the weight that trial i is about is exact, or below what it reached."""
-    place, weights, computed = envelope.places[i], envelope.tally.weights, 0
+    place, weights, computed = envelope.places[i], envelope.tree.weights, 0
     if envelope.states[place] == EXACT:
         return computed
     before, reached = weights[place], envelope.reached[i]
     if envelope.states[place] == COARSE:
-        weights[place] = min(before, np.float32(fine_weight(envelope, level, i)))
+        weights[place] = min(before, np.float32(fine_weight(envelope, scale, i)))
         envelope.states[place] = FINE
     if reached < weights[place]:
-        compute(record, envelope, level, place)
+        compute(descriptor, envelope, scale, place)
         computed = 1
     else:
         envelope.sums[FAILED] += 1.0
     if weights[place] < before:
-        tally_again(envelope.tally, place)
+        sum_again(envelope.tree, place)
     return computed

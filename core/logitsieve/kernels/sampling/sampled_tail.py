@@ -16,10 +16,10 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
-from logitsieve.kernels.simd.dots import padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
-from logitsieve.kernels.topk.descriptor import admissible, matrix_at
-from logitsieve.kernels.topk.gather import sum_of
+from logitsieve.kernels.topk.csr import exact_logit
+from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
 
 # Of values e^{x scale - top}: their mean, and the sum of the squares of what they are off it.
 Moments = namedtuple("Moments", "mean squares top")
@@ -43,17 +43,16 @@ def sampled_log_z(
     """Fill log_z [B, 2], an estimate of the log of the sum of all e^{x scale}, its standard error.
 
     Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf for none; of the
-    others sizes[r] are sampled. The logarithm's bias is corrected to second order. `address` is W's
-    record's. Returns -1, or the first row that is not finite or too large.
+    others sizes[r] are sampled. The logarithm's bias is corrected to second order. `address` is
+    that of W's descriptor. Returns -1, or the first row that is not finite or too large.
     """
-    record = int64_pointer(address)
-    matrix, (rows, dim) = matrix_at(record, 0), hidden.shape
+    descriptor = int64_pointer(address)
+    matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
     scratch = np.empty(padded(dim), np.float64)
     wide, owners = pointer(scratch), np.full(matrix.rows, -1, np.int32)
     bad = -1
     for row in range(rows):
-        norm = np.sqrt(widen_row(row_of(pointer(hidden), row, dim), wide, dim))
-        if not admissible(record, 0, norm):
+        if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
             bad = row
             break
         top = -np.inf
@@ -93,7 +92,7 @@ def _look(matrix, wide, owners, row, seed, scale, top, size, every):
             continue
         owners[place] = row
         count += 1
-        scaled = sum_of(matrix, wide, place) * scale
+        scaled = exact_logit(matrix, wide, place) * scale
         if scaled > top:
             shrink = exp(top - scaled)
             mean, squares, top = mean * shrink, squares * shrink * shrink, scaled

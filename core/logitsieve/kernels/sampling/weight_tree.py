@@ -25,44 +25,44 @@ TILE = 64
 BLOCK = TILE * TILE
 
 # Pointers to weights float32 [V], tiles float64 [V / 64], blocks float64 [V / 4096].
-Tally = namedtuple("Tally", "weights tiles blocks size")
+WeightTree = namedtuple("WeightTree", "weights tiles blocks size")
 
 
 @inline
-def tally_all(tally):
+def sum_all(tree):
     """Add up every tile and block."""
-    for place in range(0, tally.size, TILE):
-        _add_tile(tally, place // TILE)
-    for block in range(tally.size // BLOCK):
-        _add_block(tally, block)
+    for place in range(0, tree.size, TILE):
+        _add_tile(tree, place // TILE)
+    for block in range(tree.size // BLOCK):
+        _add_block(tree, block)
 
 
 @inline
-def tally_again(tally, place):
+def sum_again(tree, place):
     """Add up what the weight at `place` is part of, once it has changed."""
-    _add_tile(tally, place // TILE)
-    _add_block(tally, place // BLOCK)
+    _add_tile(tree, place // TILE)
+    _add_block(tree, place // BLOCK)
 
 
 @inline
-def whole(tally):
+def total_weight(tree):
     """The sum of all weights."""
     total = 0.0
-    for block in range(tally.size // BLOCK):
-        total += tally.blocks[block]
+    for block in range(tree.size // BLOCK):
+        total += tree.blocks[block]
     return total
 
 
 @inline
-def find_share(tally, target):
+def find_share(tree, target):
     """The first place up to which the weights exceed `target`, 0 <= target < their sum.
 
     Rounding may lead to a neighbour, whose weight may be 0.
     """
-    block, left = _step(tally.blocks, 0, tally.size // BLOCK, target)
+    block, left = _step(tree.blocks, 0, tree.size // BLOCK, target)
     first = block * TILE
-    tile, left = _step(tally.tiles, first, first + TILE, left)
-    return _step(tally.weights, tile * TILE, (tile + 1) * TILE, left)[0]
+    tile, left = _step(tree.tiles, first, first + TILE, left)
+    return _step(tree.weights, tile * TILE, (tile + 1) * TILE, left)[0]
 
 
 @inline
@@ -80,16 +80,16 @@ def _step(values, first, end, target):
 
 
 @inline
-def _add_tile(tally, tile):
+def _add_tile(tree, tile):
     total = zeros64()
     for place in range(tile * TILE, (tile + 1) * TILE, LANES):
-        total = multiply_add(widen(load(tally.weights, place)), splat64(1.0), total)
-    tally.tiles[tile] = pair_sum(total)
+        total = multiply_add(widen(load(tree.weights, place)), splat64(1.0), total)
+    tree.tiles[tile] = pair_sum(total)
 
 
 @inline
-def _add_block(tally, block):
+def _add_block(tree, block):
     total = zeros64()
     for tile in range(block * TILE, (block + 1) * TILE, LANES):
-        total = multiply_add(load(tally.tiles, tile), splat64(1.0), total)
-    tally.blocks[block] = pair_sum(total)
+        total = multiply_add(load(tree.tiles, tile), splat64(1.0), total)
+    tree.blocks[block] = pair_sum(total)

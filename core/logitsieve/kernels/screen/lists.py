@@ -1,6 +1,11 @@
 """The candidate lists of a learned screen, scanned for the queries that were routed to them.
 
-Shape letters: C clusters, P probes, Q queries answered together.
+Where a row of W is many times as long as its codes, a list may be scanned through the sketch: exact
+logits only of the rows whose bound leaves a doubt. The answer is that of the whole list: a row is
+dropped only if k others of the list are proven to be better.
+
+Shape letters: C clusters, D hidden size, K answers, P probes, Q queries answered together, T bytes
+of a row in `fine`.
 """
 
 from __future__ import annotations
@@ -10,20 +15,42 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.screen.clusters import IDS, OFFSETS
-from logitsieve.kernels.screen.prescreen import describe_query, filter_at, scan_filtered
-from logitsieve.kernels.simd.pointers import as_float64, int32_pointer, shift
-from logitsieve.kernels.topk.descriptor import RECORD, ROWS, matrix_at
-from logitsieve.kernels.topk.queries import CHUNK
+from logitsieve.kernels.screen.route import CENTROIDS, IDS, OFFSETS
+from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.pointers import (
+    as_float32,
+    as_float64,
+    as_int8,
+    as_int32,
+    int32_pointer,
+    shift,
+)
+from logitsieve.kernels.sketch.sketch import (
+    FACTORS,
+    MARGIN,
+    REFINED_ROOM,
+    codes_room,
+    encode_query,
+    refine,
+    refined_at,
+    rotated_room,
+    sketch_at,
+)
+from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
+from logitsieve.kernels.topk.descriptor import ROWS, matrix_at
+from logitsieve.kernels.topk.queries import CHUNK, NORM, SIZE, STATE
 from logitsieve.kernels.topk.scan import LISTED, scan_four, scan_one
 
-Lists = namedtuple("Lists", "offsets ids")
+ClusterLists = namedtuple("ClusterLists", "offsets ids")
+# Scratch of one query: codes, factors, rotated coordinates; what refining a chunk of a list finds,
+# and the ids [CHUNK] of it that are computed.
+Prescreen = namedtuple("Prescreen", "planes factors rotated refined ids")
 
 
 @inline
-def lists_at(record):
-    """The lists of a screen's record."""
-    return Lists(int32_pointer(record[OFFSETS]), int32_pointer(record[IDS]))
+def lists_at(descriptor):
+    """The lists of a screen's descriptor."""
+    return ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
 
 
 @inline
@@ -51,28 +78,83 @@ def scan_lists(matrix, lists, routes, queries, count):
             scan_one(matrix, LISTED, lists.ids, first, last, queries, q)
 
 
-@splice
-def scan_prescreened(sketch, lists, routes, queries, count, scanned):
-    """Each list through the sketch of this record; the scratch begins with a chunk of logits."""
-    filtered = filter_at(sketch, as_float64(shift(queries.logits, CHUNK)))
-    for q in range(count):
-        describe_query(sketch, filtered, queries, q)
-        scanned[q] = 0
-        for p in range(routes.limit):
-            first, last = ends_of(lists, routes.kept[q * routes.limit + p])
-            scanned[q] += scan_filtered(sketch, filtered, lists.ids, first, last, queries, q)
+@inline
+def prescreen_room(descriptor):
+    """float64 values of scratch to prescreen one query by the sketch of this descriptor."""
+    return codes_room(descriptor) + FACTORS + rotated_room(descriptor) + REFINED_ROOM + CHUNK // 2
 
 
 @inline
-def grouping_room(record, routed):
-    """int32 values of scratch for `scan_grouped` of that many routes."""
-    return record[RECORD + ROWS] + 2 + routed
+def prescreen_at(descriptor, scratch):
+    factors = shift(scratch, codes_room(descriptor))
+    rotated = shift(factors, FACTORS)
+    chunk = shift(rotated, rotated_room(descriptor))
+    return Prescreen(
+        as_int8(scratch),
+        factors,
+        as_float32(rotated),
+        refined_at(chunk),
+        as_int32(shift(chunk, REFINED_ROOM)),
+    )
 
 
 @splice
-def scan_grouped(record, lists, routes, queries, count, scratch):
+def encode_for_lists(descriptor, prescreen, queries, q):
+    """Encode query q by the sketch of this descriptor."""
+    norm = queries.states[STATE * q + NORM]
+    h = row_of(queries.hidden, q, matrix_at(descriptor, 0).dim)
+    encode_query(descriptor, h, norm, prescreen.rotated, prescreen.planes, prescreen.factors)
+
+
+@splice
+def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
+    """As `scan_one` of the rows ids[first:last] for query q, less those that cannot be kept.
+
+    Returns how many rows were computed.
+    """
+    matrix, sketch, chosen = matrix_at(descriptor, 0), sketch_at(descriptor), prescreen.ids
+    state, computed, begin = shift(queries.states, STATE * q), 0, np.int64(0)
+    estimates, uppers = prescreen.refined.estimates, prescreen.refined.uppers
+    for start in range(first, last, CHUNK):
+        count, here = min(CHUNK, last - start), shift(ids, start)
+        refine(sketch, prescreen.planes, prescreen.factors, here, count, prescreen.refined)
+        if int(state[SIZE]) < queries.limit:
+            seeds = take_best(estimates, uppers, here, count, queries.limit, chosen)
+            scan_one(matrix, LISTED, chosen, begin, seeds, queries, q)
+            computed += seeds
+        threshold, size = threshold_of(queries, q, state, prescreen.factors[MARGIN]), begin
+        for i in range(count):
+            chosen[size] = here[i]
+            size += not uppers[i] < threshold
+        scan_one(matrix, LISTED, chosen, begin, size, queries, q)
+        computed += size
+    return computed
+
+
+@splice
+def scan_prescreened(sketch, lists, routes, queries, count, scanned):
+    """Scan each list through a sketch; `queries.logits` begins with a chunk of logits."""
+    prescreen = prescreen_at(sketch, as_float64(shift(queries.logits, CHUNK)))
+    for q in range(count):
+        encode_for_lists(sketch, prescreen, queries, q)
+        scanned[q] = 0
+        for p in range(routes.limit):
+            first, last = ends_of(lists, routes.kept[q * routes.limit + p])
+            scanned[q] += scan_prescreened_list(
+                sketch, prescreen, lists.ids, first, last, queries, q
+            )
+
+
+@inline
+def grouping_room(descriptor, routed):
+    """int32 values of scratch for `scan_grouped` of that many routes."""
+    return descriptor[CENTROIDS + ROWS] + 2 + routed
+
+
+@splice
+def scan_grouped(descriptor, lists, routes, queries, count, scratch):
     """Queries of the same cluster go through its list four at a time."""
-    matrix, clusters, begin = matrix_at(record, 0), record[RECORD + ROWS], np.int64(0)
+    matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
     ends = scratch  # of the lists and of the empty one
     order = shift(scratch, clusters + 2)
     _group(routes, count, clusters, ends, order)

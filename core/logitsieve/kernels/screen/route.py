@@ -1,6 +1,6 @@
 """Routing: the clusters whose centroids have the largest dots with a query, chosen by int8.
 
-Shape letters: C clusters, G groups of 16 clusters, D hidden size, P probes.
+Shape letters: B rows, V vocabulary, D hidden size, C clusters, G groups of 16 clusters, P probes.
 
 A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t likewise. Then
 |v.h - s g q.z| = |r.h + s q.t| <= e ||h|| + (n + e) tau, where e >= ||r|| and n >= ||v|| over all
@@ -10,11 +10,14 @@ evaluated by `dot64`, and no other can be among the P best: the route is the exa
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
 
-from logitsieve.api.results import Float32
-from logitsieve.kernels.compile import inline
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.byte_lanes import (
+    VNNI,
     add_sums,
     multiply_bytes,
     scale_sums,
@@ -40,11 +43,81 @@ from logitsieve.kernels.simd.lanes import (
     zeros64,
 )
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
-from logitsieve.kernels.simd.pointers import as_int8, shift
-from logitsieve.kernels.topk.queries import NORM, SLACK, STATE
-from logitsieve.kernels.topk.scan import UNLISTED, decide_above
+from logitsieve.kernels.simd.pointers import (
+    as_int8,
+    float32_pointer,
+    float64_of_bits,
+    float64_pointer,
+    shift,
+    uint8_pointer,
+)
+from logitsieve.kernels.topk.descriptor import (
+    LARGEST_NORM,
+    MATRIX_FIELDS,
+    ROWS,
+    fill_fields,
+    matrix_at,
+    matrix_descriptor,
+)
+from logitsieve.kernels.topk.queries import NORM, SLACK, STATE, empty_heaps
+from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_one
+
+CENTROIDS = MATRIX_FIELDS  # the descriptor of W comes first, then that of the centroids
+# Offsets int32 [C+1], and again the last one: list C, which is empty; ids int32 [offsets[C]]; the
+# number of probes. The centroids' int8 codes (0: none), their scales, and the codes' largest error.
+# Whether an id may be in two lists. The least cosine of a row to its centroid, and the centroids'
+# norms float64 [C] (0: any cosine will do); rows of a lower cosine get list C. The descriptor of a
+# sketch (0: none).
+(
+    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SKETCH,
+) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
+SCREEN_FIELDS = 2 * MATRIX_FIELDS + 10
 
 LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
+
+Centroids = namedtuple("Centroids", "matrix codes scales error largest")
+
+
+def screen_descriptor(
+    softmax_descriptor: Int64,
+    centroids: Float32,
+    offsets: Int32,
+    ids: Int32,
+    probes: int,
+    *,
+    biases: Float32 | None = None,
+    disjoint: bool = False,
+    escalate: float = -1.0,
+    reaches: Float32 | None = None,
+    sketch: Int64 | None = None,
+) -> tuple[Int64, list[np.ndarray]]:
+    """The descriptor of a screen over a softmax, and the arrays that it points to.
+
+    `biases` [C] are added to the centroids' dots, which are then not approximated by int8. Lists
+    that are `disjoint` share no id. Rows whose cosine to the best centroid is below `escalate` get
+    no candidates; `reaches` [C] are factors of that for the rows of each. With the descriptor of a
+    `sketch`, lists are scanned through it.
+    """
+    bias = np.zeros(centroids.shape[0], np.float32) if biases is None else biases
+    fields = {
+        OFFSETS: np.append(offsets, offsets[-1]),
+        IDS: ids,
+        PROBES: probes,
+        SHARED: not disjoint,
+    }
+    if biases is None and VNNI and centroids.shape[1] <= LARGEST_DIM:
+        fields[CODES], fields[SCALES], fields[ERROR] = encode_centroids(centroids)
+    if escalate > -1:
+        norms = np.linalg.norm(centroids.astype(np.float64), axis=1)
+        fields[NORMS] = norms * (1.0 if reaches is None else reaches)
+        fields[ESCALATE] = float(escalate)
+    if sketch is not None:
+        fields[SKETCH] = sketch
+    descriptor = np.zeros(SCREEN_FIELDS, np.int64)
+    descriptor[:CENTROIDS] = softmax_descriptor
+    descriptor[CENTROIDS : 2 * MATRIX_FIELDS] = matrix_descriptor(centroids, bias)
+    arrays = [centroids, bias, *(v for v in fields.values() if isinstance(v, np.ndarray))]
+    return fill_fields(descriptor, fields), arrays
 
 
 def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
@@ -67,7 +140,7 @@ def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
 
 
 @inline
-def encode_query(h, dim, codes):
+def encode_row(h, dim, codes):
     """Write int8 codes z of one row of hidden; its scale g, sum of codes and ||t||.
 
     The scale is 0 where the row is too small or too large to be encoded.
@@ -107,16 +180,16 @@ def _dots(rows, query, quads):
 
 
 @inline
-def route(clusters, routes, q):
+def _route_one(centroids, routes, q):
     """Fill the heap of query q with its best centroids; False if its row cannot be encoded.
 
     `routes.logits` has room for 16 G float32 values and D bytes.
     """
-    matrix, error, largest = clusters.matrix, clusters.error, clusters.largest
+    matrix, error, largest = centroids.matrix, centroids.error, centroids.largest
     dim, groups = matrix.dim, (matrix.rows + LANES - 1) // LANES
     quads = padded(dim) // 4
     query_codes = as_int8(shift(routes.logits, groups * LANES))
-    scale, total, rest = encode_query(row_of(routes.hidden, q, dim), dim, query_codes)
+    scale, total, rest = encode_row(row_of(routes.hidden, q, dim), dim, query_codes)
     if scale == 0:
         return False
     state = shift(routes.states, STATE * q)
@@ -125,10 +198,53 @@ def route(clusters, routes, q):
     underflow = dim * 2.0**-132  # a product of scales may be off by 2^-150, an int8 dot is < 2^15 D
     state[SLACK] = 1.000001 * slack + underflow
     for group in range(groups):
-        rows = shift(clusters.codes, group * quads * 4 * LANES)
+        rows = shift(centroids.codes, group * quads * 4 * LANES)
         sums = _dots(rows, query_codes, quads)
-        factors = multiply_add(load(clusters.scales, group * LANES), splat32(scale), zeros32())
+        factors = multiply_add(load(centroids.scales, group * LANES), splat32(scale), zeros32())
         store(routes.logits, group * LANES, scale_sums(sums, 128 * total, factors))
     first = np.int64(0)
     decide_above(matrix, UNLISTED, routes.kept, first, matrix.rows, routes.logits, routes, q)
     return True
+
+
+@inline
+def _centroids(descriptor):
+    return Centroids(
+        matrix_at(descriptor, CENTROIDS),
+        uint8_pointer(descriptor[CODES]),
+        float32_pointer(descriptor[SCALES]),
+        float64_of_bits(descriptor[ERROR]),
+        float64_of_bits(descriptor[CENTROIDS + LARGEST_NORM]),
+    )
+
+
+@inline
+def route_queries(descriptor, routes, count):
+    """Fill the heaps of `routes` with the best clusters."""
+    centroids = _centroids(descriptor)
+    empty_heaps(descriptor, CENTROIDS, routes, count)
+    if descriptor[CODES] == 0:
+        scan_all(centroids.matrix, routes, count)
+    else:
+        for q in range(count):
+            if not _route_one(centroids, routes, q):
+                first, last = np.int64(0), centroids.matrix.rows
+                scan_one(centroids.matrix, False, routes.kept, first, last, routes, q)
+    if descriptor[NORMS] != 0:
+        _escalate(descriptor, routes, count)
+
+
+@splice
+def _escalate(descriptor, routes, count):
+    """Route the rows that are far from every centroid to the list that is empty."""
+    norms, least = float64_pointer(descriptor[NORMS]), float64_of_bits(descriptor[ESCALATE])
+    for q in range(count):
+        first = q * routes.limit
+        best = first
+        for place in range(first + 1, first + routes.limit):
+            if routes.values[place] > routes.values[best]:
+                best = place
+        length = routes.states[STATE * q + NORM] * norms[routes.kept[best]]
+        if routes.values[best] < least * length:
+            for place in range(first, first + routes.limit):
+                routes.kept[place] = descriptor[CENTROIDS + ROWS]

@@ -2,7 +2,7 @@
 
 One instruction does 64 products where the CPU has AVX-512 VNNI. `multiply_bytes_generic` is the
 same sum in plain vector operations: what the instruction is tested against, and what compiles
-elsewhere, though there it is never reached (see `screen_record`).
+elsewhere, though there it is never reached (see `screen_descriptor`).
 """
 
 from __future__ import annotations

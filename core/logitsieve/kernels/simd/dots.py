@@ -13,7 +13,6 @@ from logitsieve.kernels.simd.lanes import (
     load_first,
     multiply_add,
     pair_sum,
-    pair_sums_of_four,
     store,
     sums_of_four,
     widen,
@@ -43,46 +42,6 @@ def dot64(W, H64, dim):
     if whole < dim:
         total = multiply_add(widen(load_first(W, whole, dim - whole)), load(H64, whole), total)
     return pair_sum(total)
-
-
-@inline
-def dots64_1x4(W, H64, i, j, k, m, dim):
-    """One row of W times the rows of H64 at offsets i, j, k, m: four times `dot64`, bit for bit."""
-    a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
-        w = widen(load(W, d))
-        a = multiply_add(w, load(H64, i + d), a)
-        b = multiply_add(w, load(H64, j + d), b)
-        c = multiply_add(w, load(H64, k + d), c)
-        e = multiply_add(w, load(H64, m + d), e)
-    if whole < dim:
-        w = widen(load_first(W, whole, dim - whole))
-        a = multiply_add(w, load(H64, i + whole), a)
-        b = multiply_add(w, load(H64, j + whole), b)
-        c = multiply_add(w, load(H64, k + whole), c)
-        e = multiply_add(w, load(H64, m + whole), e)
-    return pair_sums_of_four(a, b, c, e)
-
-
-@inline
-def dots64_4x1(W, i, j, k, m, H64, dim):
-    """The rows of W at offsets i, j, k, m times one row of H64: four times `dot64`, bit for bit."""
-    a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
-        h = load(H64, d)
-        a = multiply_add(widen(load(W, i + d)), h, a)
-        b = multiply_add(widen(load(W, j + d)), h, b)
-        c = multiply_add(widen(load(W, k + d)), h, c)
-        e = multiply_add(widen(load(W, m + d)), h, e)
-    if whole < dim:
-        n, h = dim - whole, load(H64, whole)
-        a = multiply_add(widen(load_first(W, i + whole, n)), h, a)
-        b = multiply_add(widen(load_first(W, j + whole, n)), h, b)
-        c = multiply_add(widen(load_first(W, k + whole, n)), h, c)
-        e = multiply_add(widen(load_first(W, m + whole, n)), h, e)
-    return pair_sums_of_four(a, b, c, e)
 
 
 @inline
@@ -169,3 +128,9 @@ def widen_row(h, h64, dim):
 def row_of(start, row, dim):
     """The pointer to a row of a matrix."""
     return shift(start, row * dim)
+
+
+@inline
+def four_from(i, last):
+    """Places i .. i + 3; from `last` on the one before it again."""
+    return i, min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)

@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import llvmlite.binding
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import config
 from numba.extending import intrinsic, models, register_model
+
+from logitsieve.kernels.compile import inline
 
 LANES = 16
 _INT32 = ir.IntType(32)
@@ -306,3 +309,12 @@ def times_power_of_two(typing_context, lanes, powers):
         return builder.fmul(arguments[0], builder.bitcast(bits, vector))
 
     return LANES32(LANES32, LANES32), codegen
+
+
+@inline
+def largest_of(values, count):
+    """The largest of float32 values[:count], which are whole lanes; -inf of none."""
+    most = splat32(np.float32(-np.inf))
+    for i in range(0, count, LANES):
+        most = larger(most, load(values, i))
+    return largest_lane(most)

@@ -9,7 +9,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.simd.dots import padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import (
     as_float32,
     as_int8,
@@ -25,34 +25,33 @@ from logitsieve.kernels.sketch.sieve import (
     KEEP,
     first_groups,
     sieve,
-    work_at,
-    work_room,
+    sieved_at,
+    sieved_room,
 )
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
     REFINED_ROOM,
-    describe,
-    query_room,
+    codes_room,
+    encode_query,
     refine,
     refined_at,
     rotated_room,
     sketch_at,
 )
-from logitsieve.kernels.topk.descriptor import ROWS, admissible, matrix_at
-from logitsieve.kernels.topk.gather import fill_logits
+from logitsieve.kernels.topk.csr import fill_logits
+from logitsieve.kernels.topk.descriptor import ROWS, matrix_at, widen_hidden
 from logitsieve.kernels.topk.queries import (
     CHUNK,
-    STATE,
-    Queries,
+    LOGITS,
+    at_once,
     empty_heaps,
+    queries_at,
+    query_room,
     widen_queries,
     write_answers,
 )
 from logitsieve.kernels.topk.scan import scan_all
-
-AT_ONCE = 64  # queries that share the tiles of the sketch
-SCRATCH = 1 << 22  # float64 values that the scratch of several queries may take
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
@@ -67,42 +66,37 @@ def certified_topk(
 ) -> int:
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    `address` is the sketch's record's. Returns -1, or the first row that is not finite or too
-    large.
+    `address` is that of the sketch's descriptor. Returns 0, or -1 - r where row r is not finite or
+    too large.
     """
-    record = int64_pointer(address)
+    descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
-    groups = first_groups(record, limit)
-    room = work_room(record, groups, limit, np.int64(0))
-    each = padded(dim) + STATE + limit + room
-    block = max(1, min(stop - start, AT_ONCE, SCRATCH // each))
-    scratch = np.empty(block * each + rotated_room(record) + 2 * CHUNK, np.float64)
-    wide = pointer(scratch)
-    states = shift(wide, block * padded(dim))
-    values = shift(states, block * STATE)
-    works = shift(values, block * limit)
-    rotated = as_float32(shift(works, block * room))
-    spare = as_float32(shift(works, block * room + rotated_room(record)))
-    bad = -1
+    groups = first_groups(descriptor, limit)
+    room = sieved_room(descriptor, groups, limit, np.int64(0))
+    each, status = query_room(dim, limit) + room, 0
+    block = at_once(stop - start, each)
+    scratch = np.empty(block * each + LOGITS + rotated_room(descriptor), np.float64)
+    sieving = shift(pointer(scratch), block * query_room(dim, limit) + LOGITS)
+    rotated = as_float32(shift(sieving, block * room))
     for first in range(start, stop, block):
         count = min(stop - first, block)
         rows, kept = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
-        queries = Queries(rows, wide, states, values, kept, spare, limit, False)
-        bad = widen_queries(record, queries, count)
+        queries = queries_at(pointer(scratch), block, rows, kept, dim, limit, False)
+        bad = widen_queries(descriptor, queries, count)
         if bad >= 0:
-            bad += first
+            status = -1 - first - bad
             break
-        empty_heaps(record, 0, queries, count)
+        empty_heaps(descriptor, 0, queries, count)
         if groups == 0:
-            scan_all(matrix_at(record, 0), queries, count)
+            scan_all(matrix_at(descriptor, 0), queries, count)
         else:
-            sieve(record, queries, works, room, groups, rotated, count, FORGET)
+            sieve(descriptor, queries, sieving, room, groups, rotated, count, FORGET)
         for q in range(count):
-            counts = work_at(record, shift(works, q * room), groups).counts
-            scanned[first + q] = record[ROWS] if groups == 0 else int(counts[DONE])
+            counts = sieved_at(descriptor, shift(sieving, q * room), groups).counts
+            scanned[first + q] = descriptor[ROWS] if groups == 0 else int(counts[DONE])
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
-    return bad
+    return status
 
 
 @kernel("(int64, float32[:,::1], int64)")
@@ -115,47 +109,46 @@ def certified_candidates(
     the worst of the `least` answers; bad is -1, or the first row of hidden that is not finite or
     too large.
     """
-    record = int64_pointer(address)
+    descriptor = int64_pointer(address)
     rows, dim = hidden.shape
-    matrix, vocabulary, groups = matrix_at(record, 0), record[ROWS], first_groups(record, least)
-    room = work_room(record, groups, least, vocabulary)
-    scratch = np.empty(
-        padded(dim) + STATE + 2 * least + room + rotated_room(record) + CHUNK, np.float64
+    matrix, vocabulary, groups = (
+        matrix_at(descriptor, 0),
+        descriptor[ROWS],
+        first_groups(descriptor, least),
     )
-    wide = pointer(scratch)
-    states = shift(wide, padded(dim))
-    values = shift(states, STATE)
-    kept = as_int32(shift(values, least))
-    place = shift(values, 2 * least)
+    room = sieved_room(descriptor, groups, least, vocabulary)
+    size = query_room(dim, least) + LOGITS + room + rotated_room(descriptor)
+    scratch, best = np.empty(size, np.float64), np.empty(least, np.int32)
+    place = shift(pointer(scratch), query_room(dim, least) + LOGITS)
     rotated = as_float32(shift(place, room))
-    spare = as_float32(shift(place, room + rotated_room(record)))
-    work = work_at(record, place, groups)
+    sieved = sieved_at(descriptor, place, groups)
     offsets, upper = np.empty(rows + 1, np.int64), np.empty(rows, np.float32)
     offsets[0] = 0
     ids, logits = np.empty(rows * CHUNK, np.int32), np.empty(rows * CHUNK, np.float32)
     bad, one = -1, np.int64(1)
     for row in range(rows):
-        here = row_of(pointer(hidden), row, dim)
-        queries = Queries(here, wide, states, values, kept, spare, least, False)
-        if widen_queries(record, queries, one) >= 0:
+        h = row_of(pointer(hidden), row, dim)
+        queries = queries_at(pointer(scratch), one, h, pointer(best), dim, least, False)
+        if widen_queries(descriptor, queries, one) >= 0:
             bad, rows = row, 0
             break
-        empty_heaps(record, 0, queries, one)
+        empty_heaps(descriptor, 0, queries, one)
         if groups == 0:
             count, upper[row] = vocabulary, -np.inf
             for i in range(vocabulary):
-                work.listed[i] = i
+                sieved.listed[i] = i
         else:
-            sieve(record, queries, place, room, groups, rotated, one, KEEP)
-            count, upper[row] = int(work.counts[DONE]), _above(values[0], 0.0)
+            sieve(descriptor, queries, place, room, groups, rotated, one, KEEP)
+            count, upper[row] = int(sieved.counts[DONE]), _above(queries.values[0], 0.0)
         begin, end = offsets[row], offsets[row] + count
         offsets[row + 1] = end
         if end > ids.size:
             ids, logits = _grown(ids, begin, end), _grown(logits, begin, end)
         for i in range(count):
-            ids[begin + i] = work.listed[i]
-        fill_logits(matrix, wide, ids, begin, end, logits)
+            ids[begin + i] = sieved.listed[i]
+        fill_logits(matrix, queries.wide, ids, begin, end, logits)
     keep_alive(scratch)
+    keep_alive(best)
     return bad, offsets, ids[: offsets[rows]], logits[: offsets[rows]], upper
 
 
@@ -178,22 +171,23 @@ def _above(bound, margin):
 def certified_bounds(address: int, hidden: Float32, lowers: Float32, uppers: Float32) -> int:
     """Fill lowers and uppers [V], between which every logit of hidden [1, D] lies.
 
-    `address` is the sketch's record's. Returns -1, or 0 for a row that is not finite or too large.
+    `address` is that of the sketch's descriptor. Returns -1, or 0 for a row that is not finite or
+    too large.
     """
-    record = int64_pointer(address)
-    dim, sketch, room = hidden.shape[1], sketch_at(record), query_room(record)
+    descriptor = int64_pointer(address)
+    dim, sketch, room = hidden.shape[1], sketch_at(descriptor), codes_room(descriptor)
     scratch = np.empty(
-        padded(dim) + room + FACTORS + rotated_room(record) + REFINED_ROOM + CHUNK, np.float64
+        padded(dim) + room + FACTORS + rotated_room(descriptor) + REFINED_ROOM + CHUNK, np.float64
     )
     planes = as_int8(shift(pointer(scratch), padded(dim)))
     factors = shift(pointer(scratch), padded(dim) + room)
     rotated = shift(factors, FACTORS)
-    place = shift(rotated, rotated_room(record))
+    place = shift(rotated, rotated_room(descriptor))
     refined, ids = refined_at(place), as_int32(shift(place, REFINED_ROOM))
-    norm, bad = np.sqrt(widen_row(pointer(hidden), pointer(scratch), dim)), 0
-    if admissible(record, 0, norm):
+    norm, bad = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), 0
+    if norm >= 0:
         bad = -1
-        describe(record, pointer(hidden), norm, as_float32(rotated), planes, factors)
+        encode_query(descriptor, pointer(hidden), norm, as_float32(rotated), planes, factors)
         for first in range(0, sketch.rows, CHUNK):
             count = min(CHUNK, sketch.rows - first)
             for i in range(count):

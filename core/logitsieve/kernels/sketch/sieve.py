@@ -14,7 +14,7 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.dots import four_from, row_of
 from logitsieve.kernels.simd.lanes import LANES, load, store
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, shift
@@ -25,14 +25,14 @@ from logitsieve.kernels.sketch.sketch import (
     MARGIN,
     REFINED_ROOM,
     bound_four,
-    describe,
-    query_room,
+    coarse_factors,
+    codes_room,
+    encode_query,
     refine,
     refined_at,
     sketch_at,
-    spread_factors,
 )
-from logitsieve.kernels.sketch.thresholds import SEEDS, cut_of, take_best
+from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, NORM, STATE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
@@ -44,7 +44,7 @@ TILE = 64  # groups whose codes stay in the cache while all queries go through t
 # One query's scratch: codes and factors; what refining finds; estimates and bounds float32 of the
 # first groups; rows that passed the coarse bounds; ids of rows to compute, and of those computed.
 # `counts`: how many passed, where the ids begin that are not computed yet, how many were computed.
-Work = namedtuple("Work", "planes factors refined estimates uppers passed listed counts")
+Sieved = namedtuple("Sieved", "planes factors refined estimates uppers passed listed counts")
 PASSED, BEGIN, DONE = range(3)
 COUNTS = 3
 
@@ -53,140 +53,150 @@ KEEP, FORGET = np.bool_(True), np.bool_(False)
 
 
 @inline
-def first_groups(record, limit):
+def first_groups(descriptor, limit):
     """Groups that give the threshold; 0 where so many answers are wanted that all is computed."""
-    groups = (record[ROWS] + LANES - 1) // LANES
+    groups = (descriptor[ROWS] + LANES - 1) // LANES
     wanted = max(FIRST, (FIRST_ROWS * limit + LANES - 1) // LANES)
-    return 0 if 2 * FIRST_ROWS * limit > record[ROWS] else min(groups, wanted)
+    return 0 if 2 * FIRST_ROWS * limit > descriptor[ROWS] else min(groups, wanted)
 
 
 @inline
-def work_room(record, groups, limit, kept):
-    """float64 values of scratch for one query's Work that lists `kept` ids for good."""
+def sieved_room(descriptor, groups, limit, kept):
+    """float64 values of scratch for one query that lists `kept` ids for good."""
     listed = max(2 * SEEDS * limit, CHUNK) + AT_MOST + kept  # what is seeded at most, or passed
-    fixed = query_room(record) + FACTORS + REFINED_ROOM + COUNTS
+    fixed = codes_room(descriptor) + FACTORS + REFINED_ROOM + COUNTS
     return fixed + groups * LANES + (AT_MOST + listed + 1) // 2
 
 
 @inline
-def work_at(record, scratch, groups):
-    """The Work in such scratch."""
-    factors = shift(scratch, query_room(record))
+def sieved_at(descriptor, scratch, groups):
+    factors = shift(scratch, codes_room(descriptor))
     refined = shift(factors, FACTORS)
     counts = shift(refined, REFINED_ROOM)
     estimates = as_float32(shift(counts, COUNTS))
     uppers = shift(estimates, groups * LANES)
     passed = as_int32(shift(uppers, groups * LANES))
     listed = shift(passed, AT_MOST)
-    return Work(
+    return Sieved(
         as_int8(scratch), factors, refined_at(refined), estimates, uppers, passed, listed, counts
     )
 
 
 @inline
-def sieve(record, queries, works, room, groups, rotated, count, keep):
-    """Offer to each query every row that may be among its best; `works` are `room` apart."""
-    sketch, first, last = sketch_at(record), np.int64(0), groups
+def sieve(descriptor, queries, sieving, room, groups, rotated, count, keep):
+    """Offer to each query every row that may be among its best; `sieving` are `room` apart."""
+    sketch, first, last = sketch_at(descriptor), np.int64(0), groups
     while first < sketch.groups:
         for q in range(count):
-            work = work_at(record, shift(works, q * room), groups)
+            sieved = sieved_at(descriptor, shift(sieving, q * room), groups)
             if first == 0:
-                h, norm = row_of(queries.hidden, q, record[DIM]), queries.states[STATE * q + NORM]
-                describe(record, h, norm, rotated, work.planes, work.factors)
-                _begin(record, work, queries, q, groups, keep)
-            _go_on(record, work, queries, q, first, last, groups, keep)
+                h, norm = (
+                    row_of(queries.hidden, q, descriptor[DIM]),
+                    queries.states[STATE * q + NORM],
+                )
+                encode_query(descriptor, h, norm, rotated, sieved.planes, sieved.factors)
+                _sieve_first(descriptor, sieved, queries, q, groups, keep)
+            _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep)
         first, last = last, min(last + TILE, sketch.groups)
 
 
 @splice
-def _begin(record, work, queries, q, groups, keep):
+def _sieve_first(descriptor, sieved, queries, q, groups, keep):
     """Bound the first groups, and compute the rows of theirs with the best estimates."""
-    sketch, query = sketch_at(record), spread_factors(work.factors)
+    sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
     for group in range(0, groups, FOUR):
-        a, b, c, e = bound_four(sketch, work.planes, query, group, groups)
-        _store_bounds(work, group, a)
-        _store_bounds(work, min(group + 1, groups - 1), b)
-        _store_bounds(work, min(group + 2, groups - 1), c)
-        _store_bounds(work, min(group + 3, groups - 1), e)
+        found = bound_four(sketch, sieved.planes, query, group, groups)
+        a, b, c, e = four_from(group, groups)
+        _store_bounds(sieved, a, found[0])
+        _store_bounds(sieved, b, found[1])
+        _store_bounds(sieved, c, found[2])
+        _store_bounds(sieved, e, found[3])
     rows = min(groups * LANES, sketch.rows)
-    seeds = take_best(work.estimates, work.uppers, sketch.order, rows, queries.limit, work.listed)
-    work.counts[PASSED], work.counts[BEGIN], work.counts[DONE] = 0, seeds if keep else 0, seeds
-    scan_one(matrix_at(record, 0), LISTED, work.listed, np.int64(0), seeds, queries, q)
+    seeds = take_best(
+        sieved.estimates, sieved.uppers, sketch.order, rows, queries.limit, sieved.listed
+    )
+    sieved.counts[PASSED], sieved.counts[BEGIN], sieved.counts[DONE] = (
+        0,
+        seeds if keep else 0,
+        seeds,
+    )
+    scan_one(matrix_at(descriptor, 0), LISTED, sieved.listed, np.int64(0), seeds, queries, q)
 
 
 @inline
-def _store_bounds(work, group, found):
-    store(work.estimates, group * LANES, found[0])
-    store(work.uppers, group * LANES, found[1])
+def _store_bounds(sieved, group, found):
+    store(sieved.estimates, group * LANES, found[0])
+    store(sieved.uppers, group * LANES, found[1])
 
 
 @splice
-def _go_on(record, work, queries, q, first, last, groups, keep):
+def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
     """Groups first .. last-1: what passes the threshold is noted, and settled a chunk at a time.
 
     All is settled after the first groups, whose bounds are stored, and after the last.
     """
-    sketch, query = sketch_at(record), spread_factors(work.factors)
-    cut, passed = _cut(work, queries, q), int(work.counts[PASSED])
+    sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
+    threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     whole = last == groups or last == sketch.groups
     for group in range(first, last, FOUR):
         if first == 0:
-            a, b, c, e = _stored_four(work, group, last)
+            a, b, c, e = _stored_four(sieved, group, last)
         else:
-            found = bound_four(sketch, work.planes, query, group, last)
+            found = bound_four(sketch, sieved.planes, query, group, last)
             a, b, c, e = found[0][1], found[1][1], found[2][1], found[3][1]
-        passed = _note(sketch, work, passed, a, cut, group, last)
-        passed = _note(sketch, work, passed, b, cut, group + 1, last)
-        passed = _note(sketch, work, passed, c, cut, group + 2, last)
-        passed = _note(sketch, work, passed, e, cut, group + 3, last)
+        passed = _append_passed(sketch, sieved, passed, a, threshold, group, last)
+        passed = _append_passed(sketch, sieved, passed, b, threshold, group + 1, last)
+        passed = _append_passed(sketch, sieved, passed, c, threshold, group + 2, last)
+        passed = _append_passed(sketch, sieved, passed, e, threshold, group + 3, last)
         if passed >= CHUNK or (whole and group + FOUR >= last):
-            work.counts[PASSED] = passed
-            cut, passed = _settle(record, work, queries, q, keep), 0
-    work.counts[PASSED] = passed
+            sieved.counts[PASSED] = passed
+            threshold, passed = _refine_passed(descriptor, sieved, queries, q, keep), 0
+    sieved.counts[PASSED] = passed
 
 
 @inline
-def _stored_four(work, group, end):
+def _stored_four(sieved, group, end):
     """The bounds of four of the first groups; groups from `end` on are the last before it again."""
+    a, b, c, e = four_from(group, end)
     return (
-        load(work.uppers, group * LANES),
-        load(work.uppers, min(group + 1, end - 1) * LANES),
-        load(work.uppers, min(group + 2, end - 1) * LANES),
-        load(work.uppers, min(group + 3, end - 1) * LANES),
+        load(sieved.uppers, a * LANES),
+        load(sieved.uppers, b * LANES),
+        load(sieved.uppers, c * LANES),
+        load(sieved.uppers, e * LANES),
     )
 
 
 @inline
-def _note(sketch, work, passed, uppers, cut, group, last):
-    """Append the rows of a group whose bounds reach `cut` to those that passed; how many those are.
+def _append_passed(sketch, sieved, passed, uppers, threshold, group, last):
+    """Append the rows of a group whose bounds reach `threshold`; the number that passed by then.
 
     Groups from `last` on are copies of another, and have none.
     """
-    mask = lanes_not_below(uppers, cut)
+    mask = lanes_not_below(uppers, threshold)
     if mask != 0 and group < last:
         mask = first_lanes(mask, sketch.rows - group * LANES)
-        passed = append_lanes(work.passed, passed, mask, group * LANES)
+        passed = append_lanes(sieved.passed, passed, mask, group * LANES)
     return passed
 
 
 @inline
-def _cut(work, queries, q):
-    return cut_of(queries, q, shift(queries.states, STATE * q), work.factors[MARGIN])
+def _threshold(sieved, queries, q):
+    return threshold_of(queries, q, shift(queries.states, STATE * q), sieved.factors[MARGIN])
 
 
 @splice
-def _settle(record, work, queries, q, keep):
+def _refine_passed(descriptor, sieved, queries, q, keep):
     """Refine what passed, and compute what reaches the threshold still; the threshold then."""
-    sketch, passed = sketch_at(record), int(work.counts[PASSED])
-    begin, cut = int(work.counts[BEGIN]), _cut(work, queries, q)
+    sketch, passed = sketch_at(descriptor), int(sieved.counts[PASSED])
+    begin, threshold = int(sieved.counts[BEGIN]), _threshold(sieved, queries, q)
     for i in range(passed):
-        work.passed[i] = sketch.order[work.passed[i]]
-    refine(sketch, work.planes, work.factors, work.passed, passed, work.refined)
+        sieved.passed[i] = sketch.order[sieved.passed[i]]
+    refine(sketch, sieved.planes, sieved.factors, sieved.passed, passed, sieved.refined)
     end = begin
     for i in range(passed):
-        work.listed[end] = work.passed[i]
-        end += not work.refined.uppers[i] < cut
-    scan_one(matrix_at(record, 0), LISTED, work.listed, begin, end, queries, q)
-    work.counts[PASSED], work.counts[BEGIN] = 0, end if keep else 0
-    work.counts[DONE] += end - begin
-    return _cut(work, queries, q)
+        sieved.listed[end] = sieved.passed[i]
+        end += not sieved.refined.uppers[i] < threshold
+    scan_one(matrix_at(descriptor, 0), LISTED, sieved.listed, begin, end, queries, q)
+    sieved.counts[PASSED], sieved.counts[BEGIN] = 0, end if keep else 0
+    sieved.counts[DONE] += end - begin
+    return _threshold(sieved, queries, q)

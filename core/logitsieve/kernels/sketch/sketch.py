@@ -17,7 +17,7 @@ Shape letters: V vocabulary, D hidden size, M coordinates, F of them in `coarse`
 rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and biases as
 float32; T bytes of a row in `fine`: its coordinates, then its s and n.
 
-A sketch's record is that of W, then addresses, sizes, and float64 bits, in the order below.
+A sketch's descriptor is that of W, then addresses, sizes, and float64 bits, in the order below.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from logitsieve.kernels.simd.byte_lanes import (
     total_of_sums,
     zero_sums,
 )
-from logitsieve.kernels.simd.dots import dots_1x4, padded
+from logitsieve.kernels.simd.dots import dots_1x4, four_from, padded
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
@@ -65,15 +65,17 @@ from logitsieve.kernels.topk.descriptor import (
     LARGEST_BIAS,
     LARGEST_LOGIT,
     LARGEST_NORM,
-    RECORD,
+    MATRIX_FIELDS,
     ROWS,
+    fill_fields,
 )
 from logitsieve.kernels.topk.queries import CHUNK
 
 (
     BASIS, COARSE, FINE, ORDER, COARSE_WIDTH, FINE_WIDTH,
     KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, FROBENIUS, MOST_SCALE, MOST_REST,
-) = range(RECORD, RECORD + 14)  # fmt: skip
+) = range(MATRIX_FIELDS, MATRIX_FIELDS + 14)  # fmt: skip
+SKETCH_FIELDS = MATRIX_FIELDS + 14
 
 EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: its bias too
@@ -87,60 +89,70 @@ NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of
 AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that are refined at once
 REFINED_ROOM = 2 * AT_MOST
 
-Spread = namedtuple("Spread", "sum scale error rest")
+CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest")
 # float32 [AT_MOST] each; rests and biases are the work of `refine`.
 Refined = namedtuple("Refined", "estimates uppers rests biases")
 Sketch = namedtuple("Sketch", "rows groups coarse_width fine_width bias coarse fine order")
 
 
-def sketch_record(softmax_record: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
-    """The record of a sketch whose `arrays` are those of the part, which the caller keeps alive."""
-    basis, coarse, fine, order = (arrays[name] for name in ("basis", "coarse", "fine", "order"))
-    addresses = [array.ctypes.data for array in (basis, coarse, fine, order)]
-    sizes = [coarse.shape[1] // LANES - COARSE_EXTRA, fine.shape[1]]
-    frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
+def sketch_descriptor(softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
+    """The descriptor of a sketch whose `arrays` are those of the part, which the caller keeps."""
+    basis, coarse, fine = arrays["basis"], arrays["coarse"], arrays["fine"]
     # Scales, then rests, of sixteen rows; those of one row.
     extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32).reshape(-1, 3, LANES)
     fine_extras = fine[:, -EXTRA:].copy().view(np.float32)
     most = np.maximum(extras.max(axis=(0, 2))[:2], fine_extras.max(axis=0))
-    reals = np.array([*arrays["limits"], frobenius, *most], np.float64)
-    return np.concatenate([softmax_record, np.array(addresses + sizes), reals.view(np.int64)])
+    fields = {
+        BASIS: basis,
+        COARSE: coarse,
+        FINE: fine,
+        ORDER: arrays["order"],
+        COARSE_WIDTH: coarse.shape[1] // LANES - COARSE_EXTRA,
+        FINE_WIDTH: fine.shape[1],
+        FROBENIUS: float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9),
+        MOST_SCALE: float(most[0]),
+        MOST_REST: float(most[1]),
+    }
+    limits = zip((KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT), arrays["limits"].tolist(), strict=True)
+    descriptor = np.zeros(SKETCH_FIELDS, np.int64)
+    descriptor[:MATRIX_FIELDS] = softmax_descriptor
+    return fill_fields(descriptor, fields | dict(limits))
 
 
 @inline
-def sketch_at(record):
-    """The sketch that a record describes."""
+def sketch_at(descriptor):
+    """The sketch of a descriptor."""
     return Sketch(
-        record[ROWS],
-        (record[ROWS] + LANES - 1) // LANES,
-        record[COARSE_WIDTH],
-        record[FINE_WIDTH],
-        float32_pointer(record[BIAS]),
-        uint8_pointer(record[COARSE]),
-        uint8_pointer(record[FINE]),
-        int32_pointer(record[ORDER]),
+        descriptor[ROWS],
+        (descriptor[ROWS] + LANES - 1) // LANES,
+        descriptor[COARSE_WIDTH],
+        descriptor[FINE_WIDTH],
+        float32_pointer(descriptor[BIAS]),
+        uint8_pointer(descriptor[COARSE]),
+        uint8_pointer(descriptor[FINE]),
+        int32_pointer(descriptor[ORDER]),
     )
 
 
 @inline
-def query_room(record):
+def codes_room(descriptor):
     """float64 values of scratch for the codes of a query: two planes as wide as `fine`."""
-    return record[FINE_WIDTH] // 4
+    return descriptor[FINE_WIDTH] // 4
 
 
 @inline
-def rotated_room(record):
+def rotated_room(descriptor):
     """float64 values of scratch for the coordinates of a query."""
-    return (max(padded(record[DIM]), record[FINE_WIDTH]) + LANES) // 2
+    return (max(padded(descriptor[DIM]), descriptor[FINE_WIDTH]) + LANES) // 2
 
 
 @inline
-def describe(record, h, norm, rotated, planes, factors):
+def encode_query(descriptor, h, norm, rotated, planes, factors):
     """Rotate a row of hidden of that norm, write its codes and its factors."""
-    dim, coarse, fine = record[DIM], record[COARSE_WIDTH], record[FINE_WIDTH]
-    _rotate(record, h, rotated)
+    dim, coarse, fine = descriptor[DIM], descriptor[COARSE_WIDTH], descriptor[FINE_WIDTH]
+    _rotate(descriptor, h, rotated)
     # In float32: each coordinate is a sum of D / 16 terms a lane, then of sixteen lanes.
-    off = (dim / 16 + 6) * 1.01 * 2.0**-24 * float64_of_bits(record[FROBENIUS]) * norm
+    off = (dim / 16 + 6) * 1.01 * 2.0**-24 * float64_of_bits(descriptor[FROBENIUS]) * norm
     off += dim * 2.0**-140
     coded = min(dim, fine - EXTRA)
     far = _squares(rotated, coded, dim)
@@ -152,24 +164,24 @@ def describe(record, h, norm, rotated, planes, factors):
     others = encode_planes(rotated, scale, coarse, fine, planes, low)
     both = (first[0] + others[0], first[1] + others[1], first[2] + others[2])
     rest, fine_rest = np.sqrt(near + far) * 1.000001 + off, np.sqrt(far) * 1.000001 + off
-    error, terms = _error(record, KAPPA, off, first)
-    fine_error, fine_terms = _error(record, FINE_KAPPA, off, both)
+    error, terms = _error(descriptor, KAPPA, off, first)
+    fine_error, fine_terms = _error(descriptor, FINE_KAPPA, off, both)
     factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, 128 * first[0], 128 * both[0]
     factors[ERROR], factors[REST] = error + NORMAL, rest + NORMAL
     factors[FINE_ERROR], factors[FINE_REST] = fine_error + NORMAL, fine_rest + NORMAL
     # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
-    terms = max(terms, fine_terms) + 2.0 * float64_of_bits(record[MOST_REST]) * rest
-    terms += float64_of_bits(record[LARGEST_BIAS])
+    terms = max(terms, fine_terms) + 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
+    terms += float64_of_bits(descriptor[LARGEST_BIAS])
     # What w' c is beside w h, and dot64 beside the real number.
-    exact = 1.01 * float64_of_bits(record[LEFT]) * norm
-    exact += (dim + 32) * 2.0**-52 * norm * float64_of_bits(record[LARGEST_NORM])
+    exact = 1.01 * float64_of_bits(descriptor[LEFT]) * norm
+    exact += (dim + 32) * 2.0**-52 * norm * float64_of_bits(descriptor[LARGEST_NORM])
     factors[MARGIN] = 2.0**-20 * terms + exact + 1e-30
     if not terms <= LARGEST_LOGIT:
-        _say_nothing(factors)
+        _bound_nothing(factors)
 
 
 @inline
-def _say_nothing(factors):
+def _bound_nothing(factors):
     """Factors by which every bound is infinite: where float32 could not hold what is added up."""
     for place in range(FACTORS):
         factors[place] = np.inf
@@ -177,13 +189,13 @@ def _say_nothing(factors):
 
 
 @inline
-def _error(record, place, off, codes):
+def _error(descriptor, place, off, codes):
     """(K, the largest of what is scaled by s) for codes whose kappa and Q are at `place`."""
     _, squares, errors = codes
-    kappa, most = float64_of_bits(record[place]), float64_of_bits(record[place + 1])
+    kappa, most = float64_of_bits(descriptor[place]), float64_of_bits(descriptor[place + 1])
     length = np.sqrt(squares)
     error = kappa * length + most * (np.sqrt(errors) * 1.000001 + off)
-    return error, float64_of_bits(record[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
+    return error, float64_of_bits(descriptor[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
 
 
 @inline
@@ -198,23 +210,20 @@ def _squares(values, first, last):
 
 
 @inline
-def _rotate(record, h, rotated):
+def _rotate(descriptor, h, rotated):
     """B h in float32; what is written after D coordinates means nothing."""
-    dim, last = record[DIM], record[DIM] - 1
-    basis = float32_pointer(record[BASIS])
+    dim, basis = descriptor[DIM], float32_pointer(descriptor[BASIS])
     for row in range(0, dim, 4):
-        dots = dots_1x4(
-            basis, row * dim, min(row + 1, last) * dim, min(row + 2, last) * dim,
-            min(row + 3, last) * dim, h, dim,
-        )  # fmt: skip
+        a, b, c, e = four_from(row, dim)
+        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, h, dim)
         rotated[row], rotated[row + 1] = dots[0], dots[1]
         rotated[row + 2], rotated[row + 3] = dots[2], dots[3]
 
 
 @inline
-def spread_factors(factors):
+def coarse_factors(factors):
     """The factors of coarse bounds in every lane: they would be read anew after each store."""
-    return Spread(
+    return CoarseFactors(
         int(factors[SUM]),
         splat32(np.float32(factors[SCALE])),
         splat32(np.float32(factors[ERROR])),
@@ -229,11 +238,7 @@ def bound_four(sketch, planes, query, group, end):
     Groups from `end` on are the last before it again. Rows beyond V have bounds of -inf.
     """
     size, low = LANES * (sketch.coarse_width + COARSE_EXTRA), shift(planes, sketch.fine_width)
-    second, third, fourth = (
-        min(group + 1, end - 1),
-        min(group + 2, end - 1),
-        min(group + 3, end - 1),
-    )
+    group, second, third, fourth = four_from(group, end)
     a_rows, b_rows = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
     c_rows, e_rows = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
     a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()

@@ -6,7 +6,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.dots import padded
-from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.topk.queries import SIZE
 
@@ -15,7 +15,7 @@ LOWEST = np.float32(-3.4028234e38)
 
 
 @inline
-def cut_of(queries, q, state, margin):
+def threshold_of(queries, q, state, margin):
     """What the bound of a row must reach that may still be among the best.
 
     More than -inf, which stands for rows that were computed, and for those beyond V.
@@ -23,17 +23,14 @@ def cut_of(queries, q, state, margin):
     if int(state[SIZE]) < queries.limit:
         return LOWEST
     worst = queries.values[q * queries.limit]
-    cut = np.float32(worst - margin - 2.0**-22 * abs(worst))
-    return cut if cut > LOWEST else LOWEST  # also where the margin is not a number
+    threshold = np.float32(worst - margin - 2.0**-22 * abs(worst))
+    return threshold if threshold > LOWEST else LOWEST  # also where the margin is not a number
 
 
 @splice
-def cut_between(values, size, wanted, most):
+def threshold_between(values, size, wanted, most):
     """A value that between `wanted` and `most` of the values reach, found by bisection."""
-    best = splat32(np.float32(-np.inf))
-    for i in range(0, size, LANES):
-        best = larger(best, load(values, i))
-    high = float(largest_lane(best))
+    high = float(largest_of(values, size))
     low, step = high - 1.0, 1.0
     while _count(values, size, np.float32(low)) < wanted and step < 1e38:
         high, step = low, 2.0 * step
@@ -50,10 +47,10 @@ def cut_between(values, size, wanted, most):
 
 
 @inline
-def _count(values, size, cut):
+def _count(values, size, threshold):
     total = 0
     for i in range(0, size, LANES):
-        total += count_bits(lanes_not_below(load(values, i), cut))
+        total += count_bits(lanes_not_below(load(values, i), threshold))
     return total
 
 
@@ -67,9 +64,9 @@ def take_best(estimates, uppers, ids, count, limit, chosen):
     most, whole = 2 * SEEDS * limit, padded(count)
     for i in range(count, whole):
         estimates[i] = -np.inf
-    cut, size = cut_between(estimates, whole, min(SEEDS * limit, count), most), 0
+    threshold, size = threshold_between(estimates, whole, min(SEEDS * limit, count), most), 0
     for first in range(0, whole, LANES):
-        mask = first_lanes(lanes_not_below(load(estimates, first), cut), count - first)
+        mask = first_lanes(lanes_not_below(load(estimates, first), threshold), count - first)
         while mask and size < most:
             place = first + lowest_bit(mask)
             mask &= mask - 1

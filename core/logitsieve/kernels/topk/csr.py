@@ -1,4 +1,7 @@
-"""Reductions over CSR rows: row r owns values[offsets[r]:offsets[r+1]]."""
+"""CSR rows, of which row r owns places offsets[r] .. offsets[r+1]-1: exact logits and log Z.
+
+Shape letters: B batch rows, D hidden size, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,48 @@ from math import log
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int64
+from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.simd.dots import dot64, padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
-from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, splat32
-from logitsieve.kernels.simd.pointers import pointer, shift
+from logitsieve.kernels.simd.lanes import LANES, largest_of
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
+
+
+@inline
+def exact_logit(matrix, wide, i):
+    """The logit of row i of W for one widened row of hidden, before it is rounded to float32."""
+    return dot64(row_of(matrix.weight, i, matrix.dim), wide, matrix.dim) + matrix.bias[i]
+
+
+@inline
+def fill_logits(matrix, wide, ids, first, last, logits):
+    """logits[first:last] of ids[first:last] for one widened row of hidden, exact."""
+    for i in range(first, last):
+        logits[i] = np.float32(exact_logit(matrix, wide, ids[i]))
+
+
+@kernel("(int64, float32[:,::1], int64[::1], int32[::1], float64[::1])")
+def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits: Float64) -> int:
+    """Fill `logits` of the ids that each row of hidden [B, D] owns; ids within 0 .. V-1.
+
+    Answers have them rounded to float32. `address` is that of W's descriptor. Returns -1, or the
+    first row that is not finite or too large.
+    """
+    descriptor = int64_pointer(address)
+    rows, dim = hidden.shape
+    matrix = matrix_at(descriptor, 0)
+    scratch = np.empty(padded(dim), np.float64)
+    wide, bad = pointer(scratch), -1
+    for row in range(rows):
+        if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide) < 0:
+            bad = row
+            break
+        for i in range(offsets[row], offsets[row + 1]):
+            logits[i] = exact_logit(matrix, wide, ids[i])
+    keep_alive(scratch)
+    return bad
 
 
 @kernel("(int64[::1], float32[::1], float32[::1])")
@@ -26,10 +66,7 @@ def _log_sum_exp(values, count):
     if count == 0:
         return np.float32(-np.inf)
     whole = count - count % LANES
-    most = splat32(np.float32(-np.inf))
-    for i in range(0, whole, LANES):
-        most = larger(most, load(values, i))
-    largest = largest_lane(most)
+    largest = largest_of(values, whole)
     for i in range(whole, count):
         largest = max(largest, values[i])
     if not -np.inf < largest < np.inf:

@@ -1,12 +1,13 @@
-"""Records: how a matrix that never changes is described to the kernels.
+"""Descriptors: how a matrix that never changes is handed to the kernels.
 
 Numba unboxes each array argument of a call in some 50 ns, so a head's arrays travel as one int64
-vector of addresses, sizes and float64 bits. Whoever makes a record keeps its arrays alive.
+vector of addresses, sizes and float64 bits. Its owner keeps the arrays alive.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,20 +17,35 @@ from logitsieve.kernels.simd.dots import padded, row_of, widen_row
 from logitsieve.kernels.simd.pointers import float32_pointer, float64_of_bits, keep_alive, pointer
 
 WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS = range(6)
-RECORD = 6
+MATRIX_FIELDS = 6
 LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
 
 Matrix = namedtuple("Matrix", "weight bias rows dim")
 
 
-def matrix_record(weight: Float32, bias: Float32) -> Int64:
-    """The record of `weight` [V, D] with `bias` [V]."""
-    record = np.zeros(RECORD, np.int64)
-    record[WEIGHT], record[BIAS] = weight.ctypes.data, bias.ctypes.data
-    record[ROWS], record[DIM] = weight.shape
-    largest = np.array([largest_norm(weight), np.abs(bias).max()], np.float64)
-    record[LARGEST_NORM : LARGEST_BIAS + 1] = largest.view(np.int64)
-    return record
+def fill_fields(descriptor: Int64, fields: Mapping[int, np.ndarray | float]) -> Int64:
+    """Write each field to its place: an array's address, a whole number, or a float64's bits."""
+    for place, value in fields.items():
+        if isinstance(value, np.ndarray):
+            descriptor[place] = value.ctypes.data
+        elif isinstance(value, float):
+            descriptor[place] = np.float64(value).view(np.int64)
+        else:
+            descriptor[place] = value
+    return descriptor
+
+
+def matrix_descriptor(weight: Float32, bias: Float32) -> Int64:
+    """The descriptor of `weight` [V, D] with `bias` [V]."""
+    fields = {
+        WEIGHT: weight,
+        BIAS: bias,
+        ROWS: weight.shape[0],
+        DIM: weight.shape[1],
+        LARGEST_NORM: largest_norm(weight),
+        LARGEST_BIAS: float(np.abs(bias).max()),
+    }
+    return fill_fields(np.zeros(MATRIX_FIELDS, np.int64), fields)
 
 
 @kernel("(float32[:,::1],)")
@@ -49,29 +65,34 @@ def largest_norm(weight: Float32) -> float:
 
 
 @inline
-def matrix_at(record, place):
-    """The matrix whose record starts at `place`."""
-    weight = float32_pointer(record[place + WEIGHT])
-    bias = float32_pointer(record[place + BIAS])
-    return Matrix(weight, bias, record[place + ROWS], record[place + DIM])
+def matrix_at(descriptor, place):
+    """The matrix whose descriptor starts at `place`."""
+    weight = float32_pointer(descriptor[place + WEIGHT])
+    bias = float32_pointer(descriptor[place + BIAS])
+    return Matrix(weight, bias, descriptor[place + ROWS], descriptor[place + DIM])
 
 
 @inline
-def slack_at(record, place, norm):
+def slack_at(descriptor, place, norm):
     """How far a float32 logit may be from the float64 one, for a row of hidden of that norm.
 
     gamma_D ||w|| ||h||, underflow and rounding; infinite where float32 sums might overflow.
     """
-    dim = record[place + DIM]
-    product = norm * float64_of_bits(record[place + LARGEST_NORM])
-    if not product + float64_of_bits(record[place + LARGEST_BIAS]) <= LARGEST_LOGIT:
+    dim = descriptor[place + DIM]
+    product = norm * float64_of_bits(descriptor[place + LARGEST_NORM])
+    if not product + float64_of_bits(descriptor[place + LARGEST_BIAS]) <= LARGEST_LOGIT:
         return np.inf
     gamma = dim * 2.0**-24 / (1.0 - dim * 2.0**-24)
     return (1.01 * gamma + 2.0**-22) * product + dim * 2.0**-148
 
 
 @inline
-def admissible(record, place, norm):
-    """False where a logit might overflow, and where the row holds NaN or infinity."""
-    product = norm * float64_of_bits(record[place + LARGEST_NORM])
-    return product + float64_of_bits(record[place + LARGEST_BIAS]) <= LARGEST_LOGIT
+def widen_hidden(descriptor, h, wide):
+    """Copy a row of hidden to float64, padded with zeros, and return its norm.
+
+    -1 where a logit might overflow, and where the row holds NaN or infinity: it is refused.
+    """
+    norm = np.sqrt(widen_row(h, wide, descriptor[DIM]))
+    product = norm * float64_of_bits(descriptor[LARGEST_NORM])
+    fits = product + float64_of_bits(descriptor[LARGEST_BIAS]) <= LARGEST_LOGIT
+    return norm if fits else -1.0

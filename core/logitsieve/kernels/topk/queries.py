@@ -10,18 +10,19 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.dots import padded, row_of, widen_row
-from logitsieve.kernels.simd.pointers import shift
-from logitsieve.kernels.topk.descriptor import DIM, admissible, slack_at
+from logitsieve.kernels.simd.dots import padded, row_of
+from logitsieve.kernels.simd.pointers import as_float32, shift
+from logitsieve.kernels.topk.descriptor import DIM, slack_at, widen_hidden
 from logitsieve.kernels.topk.heap import sort_best_first
 
 AT_ONCE = 64  # queries that share one pass over a matrix
 SCRATCH = 1 << 22  # float64 values that the scratch of several queries may take
 
-SIZE, CUT, SLACK, NORM = range(4)
+SIZE, THRESHOLD, SLACK, NORM = range(4)
 STATE = 4
 
-CHUNK = 256  # float32 logits of one query at a time; four queries at once have four times as many
+CHUNK = 256  # float32 logits of one query at a time
+LOGITS = 2 * CHUNK  # float64 values of scratch for those of four queries
 
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], states float64 [Q, 4], and the
 # heaps: values float64 [Q, K] and kept int32 [Q, K] (row numbers), and room for float32 logits
@@ -30,31 +31,46 @@ Queries = namedtuple("Queries", "hidden wide states values kept logits limit dis
 
 
 @inline
-def at_once(rows, dim, limit):
-    """How many of `rows` queries to answer together so that their scratch stays small."""
-    return max(1, min(rows, AT_ONCE, SCRATCH // (padded(dim) + limit)))
+def query_room(dim, limit):
+    """float64 values of scratch for one query."""
+    return padded(dim) + STATE + limit
 
 
 @inline
-def widen_queries(record, queries, count):
+def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
+    """`block` queries in scratch of that much room each; that for float32 logits follows it."""
+    states = shift(scratch, block * padded(dim))
+    values = shift(states, block * STATE)
+    logits = as_float32(shift(values, block * limit))
+    return Queries(hidden, scratch, states, values, kept, logits, limit, distinct)
+
+
+@inline
+def at_once(rows, room):
+    """How many of `rows` queries, of `room` float64 values each, to answer together."""
+    return max(1, min(rows, AT_ONCE, SCRATCH // room))
+
+
+@inline
+def widen_queries(descriptor, queries, count):
     """Widen the rows and note their norms; -1, or the first row that cannot be answered."""
-    dim = record[DIM]
+    dim = descriptor[DIM]
     for q in range(count):
-        wide = row_of(queries.wide, q, padded(dim))
-        norm = np.sqrt(widen_row(row_of(queries.hidden, q, dim), wide, dim))
-        if not admissible(record, 0, norm):
+        h, wide = row_of(queries.hidden, q, dim), row_of(queries.wide, q, padded(dim))
+        norm = widen_hidden(descriptor, h, wide)
+        if norm < 0:
             return q
         queries.states[STATE * q + NORM] = norm
     return -1
 
 
 @inline
-def empty_heaps(record, place, queries, count):
-    """Start afresh on the matrix whose record is at `place`."""
+def empty_heaps(descriptor, place, queries, count):
+    """Start afresh on the matrix whose descriptor is at `place`."""
     for q in range(count):
         state = shift(queries.states, STATE * q)
-        state[SIZE], state[CUT] = 0.0, -np.inf
-        state[SLACK] = slack_at(record, place, state[NORM])
+        state[SIZE], state[THRESHOLD] = 0.0, -np.inf
+        state[SLACK] = slack_at(descriptor, place, state[NORM])
 
 
 @inline

@@ -15,12 +15,13 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.dots import dot64, dots_1x4, dots_4x4, padded, row_of
+from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
 from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, splat32
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import shift
+from logitsieve.kernels.topk.csr import exact_logit
 from logitsieve.kernels.topk.heap import better, contains, offer
-from logitsieve.kernels.topk.queries import CHUNK, CUT, SIZE, SLACK, STATE
+from logitsieve.kernels.topk.queries import CHUNK, SIZE, SLACK, STATE, THRESHOLD
 
 # Whether rows are named by ids. Numba compiles another function for each literal True or 0, but not
 # for a numpy scalar. It is worth that for `scan_one` of all rows: there it saves a twentieth.
@@ -35,8 +36,7 @@ RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 @inline
 def decide(matrix, queries, q, row):
     """Evaluate one row by `dot64` for query q and offer it to its heap."""
-    wide = row_of(queries.wide, q, padded(matrix.dim))
-    value = dot64(row_of(matrix.weight, row, matrix.dim), wide, matrix.dim) + matrix.bias[row]
+    value = exact_logit(matrix, row_of(queries.wide, q, padded(matrix.dim)), row)
     state, limit = shift(queries.states, STATE * q), queries.limit
     values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
     size = int(state[SIZE])
@@ -47,7 +47,7 @@ def decide(matrix, queries, q, row):
     size = offer(values, kept, size, limit, value, row)
     state[SIZE] = size
     if size == limit:
-        state[CUT] = values[0] - state[SLACK] - ROUNDING64 * abs(values[0])
+        state[THRESHOLD] = values[0] - state[SLACK] - ROUNDING64 * abs(values[0])
 
 
 @inline
@@ -64,7 +64,7 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
         if ranked > -np.inf and state[SLACK] < np.inf:
             floor = ranked - 2.0 * state[SLACK] - ROUNDING32 * abs(ranked)
     for i in range(0, count, LANES):
-        mask = lanes_not_below(load(logits, i), np.float32(max(floor, state[CUT])))
+        mask = lanes_not_below(load(logits, i), np.float32(max(floor, state[THRESHOLD])))
         while mask:
             place = first + i + lowest_bit(mask)
             mask &= mask - 1
@@ -85,21 +85,6 @@ def _ranked(logits, count, rank):
 
 
 @inline
-def largest_of(values, count):
-    """The largest of values[:count], which are whole lanes."""
-    most = splat32(np.float32(-np.inf))
-    for i in range(0, count, LANES):
-        most = larger(most, load(values, i))
-    return largest_lane(most)
-
-
-@inline
-def four_from(i, last):
-    """Places i .. i + 3; from `last` on the one before it again."""
-    return i, min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
-
-
-@inline
 def _four_rows(listed, ids, i, last):
     """Those places, or the ids there."""
     i, j, k, m = four_from(i, last)
@@ -116,26 +101,23 @@ def _fill_lanes(logits, count):
 
 
 @inline
-def scan_one(matrix, listed, ids, first, last, queries, q):
-    """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to query q."""
-    dim, logits = matrix.dim, queries.logits
-    hidden = row_of(queries.hidden, q, dim)
-    for start in range(first, last, CHUNK):
-        stop = min(start + CHUNK, last)
-        for i in range(start, stop, 4):
-            a, b, c, e = _four_rows(listed, ids, i, stop)
-            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
-            logits[i - start] = dots[0] + matrix.bias[a]
-            logits[i - start + 1] = dots[1] + matrix.bias[b]
-            logits[i - start + 2] = dots[2] + matrix.bias[c]
-            logits[i - start + 3] = dots[3] + matrix.bias[e]
-        _fill_lanes(logits, stop - start)
-        named = np.bool_(listed)
-        decide_above(matrix, named, ids, start, stop - start, logits, queries, q)
+def fill_one(matrix, listed, ids, first, last, hidden, logits):
+    """float32 logits of rows first .. last-1 (or the rows ids[first:last], if `listed`).
+
+    Room for whole fours is needed: up to three logits more are written.
+    """
+    dim = matrix.dim
+    for i in range(first, last, 4):
+        a, b, c, e = _four_rows(listed, ids, i, last)
+        dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
+        logits[i - first] = dots[0] + matrix.bias[a]
+        logits[i - first + 1] = dots[1] + matrix.bias[b]
+        logits[i - first + 2] = dots[2] + matrix.bias[c]
+        logits[i - first + 3] = dots[3] + matrix.bias[e]
 
 
 @inline
-def store_four(logits, place, dots, bias):
+def _store_four(logits, place, dots, bias):
     """The logits of one row for four queries."""
     logits[place] = dots[0] + bias
     logits[CHUNK + place] = dots[1] + bias
@@ -144,26 +126,43 @@ def store_four(logits, place, dots, bias):
 
 
 @inline
-def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
-    """As `scan_one` for four queries, which share every load of a row."""
-    dim, H, logits = matrix.dim, queries.hidden, queries.logits
+def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, logits):
+    """The same for four rows of hidden, which share every load; their logits are CHUNK apart."""
+    dim = matrix.dim
+    for i in range(first, last, 4):
+        a, b, c, e = _four_rows(listed, ids, i, last)
+        dots = dots_4x4(
+            matrix.weight, a * dim, b * dim, c * dim, e * dim,
+            hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
+        )  # fmt: skip
+        _store_four(logits, i - first, dots[0], matrix.bias[a])
+        _store_four(logits, i - first + 1, dots[1], matrix.bias[b])
+        _store_four(logits, i - first + 2, dots[2], matrix.bias[c])
+        _store_four(logits, i - first + 3, dots[3], matrix.bias[e])
+
+
+@inline
+def scan_one(matrix, listed, ids, first, last, queries, q):
+    """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to query q."""
+    hidden, logits = row_of(queries.hidden, q, matrix.dim), queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
-        for i in range(start, stop, 4):
-            a, b, c, e = _four_rows(listed, ids, i, stop)
-            dots = dots_4x4(
-                matrix.weight, a * dim, b * dim, c * dim, e * dim,
-                H, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
-            )  # fmt: skip
-            store_four(logits, i - start, dots[0], matrix.bias[a])
-            store_four(logits, i - start + 1, dots[1], matrix.bias[b])
-            store_four(logits, i - start + 2, dots[2], matrix.bias[c])
-            store_four(logits, i - start + 3, dots[3], matrix.bias[e])
+        fill_one(matrix, listed, ids, start, stop, hidden, logits)
+        _fill_lanes(logits, stop - start)
+        named = np.bool_(listed)
+        decide_above(matrix, named, ids, start, stop - start, logits, queries, q)
+
+
+@inline
+def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
+    """The same for four queries."""
+    for start in range(first, last, CHUNK):
+        stop = min(start + CHUNK, last)
+        fill_four(matrix, listed, ids, start, stop, queries.hidden, q0, q1, q2, q3, queries.logits)
         for j in range(4):
-            q = (q0, q1, q2, q3)[j]
-            own = shift(logits, j * CHUNK)
-            _fill_lanes(own, stop - start)
-            decide_above(matrix, listed, ids, start, stop - start, own, queries, q)
+            q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
+            _fill_lanes(logits, stop - start)
+            decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
 
 
 @inline

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32, Int64
-from logitsieve.heads._base.hashing import draw_planes, hash_vectors
+from logitsieve.heads._base.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
 from logitsieve.training.kernels.angles import simhash_agreements
 from logitsieve.training.kernels.dwta import (

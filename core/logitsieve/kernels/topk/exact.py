@@ -1,0 +1,102 @@
+"""Exact top k of all rows of W, or of those that are listed for each query.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
+from logitsieve.kernels.topk.descriptor import ROWS, matrix_at
+from logitsieve.kernels.topk.queries import (
+    LOGITS,
+    at_once,
+    empty_heaps,
+    queries_at,
+    query_room,
+    widen_queries,
+    write_answers,
+)
+from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
+
+
+@kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
+def dense_topk(
+    address: int,
+    hidden: Float32,
+    ids: Int32,
+    logits: Float32,
+    scanned: Int32,
+    start: int,
+    stop: int,
+) -> int:
+    """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
+
+    `address` is that of W's descriptor. Returns 0, or -1 - r where row r is not finite or too
+    large.
+    """
+    descriptor = int64_pointer(address)
+    limit, dim = ids.shape[1], hidden.shape[1]
+    block, status = at_once(stop - start, query_room(dim, limit)), 0
+    scratch = np.empty(block * query_room(dim, limit) + LOGITS, np.float64)
+    for first in range(start, stop, block):
+        count = min(stop - first, block)
+        rows, kept = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
+        queries = queries_at(pointer(scratch), block, rows, kept, dim, limit, False)
+        bad = widen_queries(descriptor, queries, count)
+        if bad >= 0:
+            status = -1 - first - bad
+            break
+        empty_heaps(descriptor, 0, queries, count)
+        scan_all(matrix_at(descriptor, 0), queries, count)
+        for q in range(count):
+            scanned[first + q] = descriptor[ROWS]
+            write_answers(queries, q, row_of(pointer(logits), first, limit))
+    keep_alive(scratch)
+    return status
+
+
+@kernel(
+    "(int64, float32[:,::1], int64[::1], int32[::1], int32[:,::1], float32[:,::1], int32[::1],"
+    " int64)"
+)
+def listed_topk(
+    address: int,
+    hidden: Float32,
+    offsets: Int64,
+    listed: Int32,
+    ids: Int32,
+    logits: Float32,
+    scanned: Int32,
+    start: int,
+) -> int:
+    """Fill ids and logits [B, K] and scanned [B] of rows start, start + 1, ... of hidden [B, D].
+
+    Row start + r may choose among the distinct ids listed[offsets[r] : offsets[r+1]]; `address` is
+    that of W's descriptor. A row with fewer than K gets scanned = -1 and no answer. Returns how
+    many such rows there are, or -1 - r where row r of hidden is not finite or too large.
+    """
+    descriptor = int64_pointer(address)
+    limit, dim = ids.shape[1], hidden.shape[1]
+    scratch = np.empty(query_room(dim, limit) + LOGITS, np.float64)
+    unfilled, one = 0, np.int64(1)
+    for place in range(offsets.size - 1):
+        row = start + place
+        h, kept = row_of(pointer(hidden), row, dim), row_of(pointer(ids), row, limit)
+        queries = queries_at(pointer(scratch), one, h, kept, dim, limit, False)
+        if widen_queries(descriptor, queries, one) >= 0:
+            unfilled = -1 - row
+            break
+        empty_heaps(descriptor, 0, queries, one)
+        first, last = offsets[place], offsets[place + 1]
+        scan_one(matrix_at(descriptor, 0), LISTED, pointer(listed), first, last, queries, 0)
+        size = write_answers(queries, 0, row_of(pointer(logits), row, limit))
+        scanned[row] = last - first if size == limit else -1
+        unfilled += size < limit
+    keep_alive(scratch)
+    keep_alive(listed)
+    return unfilled
