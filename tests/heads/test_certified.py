@@ -162,7 +162,7 @@ def test_every_k_at_every_scale_equals_the_exact_head(
     softmax = make_softmax(vocab_size, dim, scale=2.0**weight_exponent)
     hidden = make_hidden(rows, dim, scale=2.0**hidden_exponent)
     arrays = encode(softmax, rotation(softmax, hidden), WIDTHS[1])
-    head, exact = CertifiedHead(softmax, arrays, threads), ExactHead(softmax)
+    head, exact = CertifiedHead(softmax, arrays, threads=threads), ExactHead(softmax)
     for got, wanted in zip(head.topk(hidden, k)[:3], exact.topk(hidden, k)[:3], strict=True):
         np.testing.assert_array_equal(got, wanted)
 

@@ -117,7 +117,7 @@ class LshHead(SelectingHead):
         if not scratch:
             vocab_size = self._softmax.vocab_size
             scratch["counts"] = np.zeros(vocab_size, np.uint16)
-            scratch["found"] = np.empty(vocab_size + 1, np.int32)
+            scratch["collected"] = np.empty(vocab_size + 1, np.int32)
         offsets, ids = self._select(
             hidden,
             arrays["planes"],
@@ -128,6 +128,6 @@ class LshHead(SelectingHead):
             self._tables,
             max(self._most, k),
             scratch["counts"],
-            scratch["found"],
+            scratch["collected"],
         )
         return offsets, ids

@@ -74,7 +74,9 @@ class SvdHead(SelectingHead):
 
     def scores(self, hidden: Float32) -> Float32:
         """The preview of all logits, [B, V], in `width` rotated dimensions."""
-        found = np.empty((len(hidden), self._softmax.vocab_size), np.float32)
+        scores = np.empty((len(hidden), self._softmax.vocab_size), np.float32)
         arrays, width = self._arrays, int(self.knobs["width"])
-        preview_scores(hidden, arrays["basis"], arrays["preview"], self._softmax.bias, width, found)
-        return found
+        preview_scores(
+            hidden, arrays["basis"], arrays["preview"], self._softmax.bias, width, scores
+        )
+        return scores

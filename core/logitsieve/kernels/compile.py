@@ -17,12 +17,12 @@ from typing import Any
 import numba
 from numba.core import config, sigutils
 
-# For what entry kernels call. Nothing else calls it, so that it needs no wrappers, of which each
-# costs some 20 ms to compile.
+# For functions that only entry kernels call: they need no wrappers, each of which costs some 20 ms
+# to compile.
 _BARE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 inline = numba.njit(**_BARE)
 # For long functions with one caller: they become part of it before anything is compiled. An
-# `inline` function is optimised by itself too, with everything below it, though nobody calls it so.
+# `inline` function is also optimised by itself, with everything below it, for no caller.
 splice = numba.njit(inline="always")
 
 _ROOT = Path(__file__).parent
@@ -56,13 +56,13 @@ class Kernel:
         entry: Callable[..., Any]
         try:
             entry = self._dispatcher.compile(self._arguments)
-        except OSError as error:  # compiled, but where it should be kept is no room
+        except OSError as error:  # compiled, but the cache could not be written
             _warn_once(f"{_ANEW}: {_cache['folder']}: {error.strerror}")
-            entry = self._dispatcher.compile(self._arguments)  # what there is by now
+            entry = self._dispatcher.compile(self._arguments)  # compiled by now
         return entry
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the machine code, compiling it first where that is still to be done."""
+        """Call the machine code, compiling it first if need be."""
         return self.entry()(*arguments)
 
 
@@ -72,7 +72,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 def default_cache() -> Path:
-    """Where compiled kernels and verified digests are remembered unless another folder is named."""
+    """Folder of compiled kernels and verified digests, unless another is named."""
     return Path("~/.cache/logitsieve").expanduser()
 
 

@@ -1,4 +1,4 @@
-"""What has an instruction of its own on some CPUs is the same in plain vector operations."""
+"""Sums of products of bytes: exact, by AVX-512 VNNI and in plain vector operations."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.byte_lanes import (
     join_planes,
+    multiply_bytes,
+    multiply_bytes_generic,
     multiply_row,
     multiply_row_generic,
+    scale_sums,
     total_of_sums,
     zero_sums,
 )
-from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.simd.masks import append_lanes, append_lanes_generic
+from logitsieve.kernels.simd.lanes import load, store
 from logitsieve.kernels.simd.pointers import pointer
 
 WIDEST = 512  # bytes of a row, of which 128 times a sum still fits into 31 bits
-UNTOUCHED = -1
 
 
 @kernel("(uint8[::1], int8[::1], int8[::1], int64[::1])")
@@ -31,15 +32,6 @@ def both_totals(row, high, low, out):
         c = multiply_row_generic(c, pointer(row), pointer(high), piece)
         e = multiply_row_generic(e, pointer(row), pointer(low), piece)
     out[0], out[1] = total_of_sums(join_planes(a, b)), total_of_sums(join_planes(c, e))
-
-
-@kernel("(int64[::1], int32[::1], int32[::1], int64[::1])")
-def both_lists(masks, fast, generic, ends):
-    here, there = 0, 0
-    for i in range(masks.size):
-        here = append_lanes(pointer(fast), here, masks[i], i * 1000)
-        there = append_lanes_generic(pointer(generic), there, masks[i], i * 1000)
-    ends[0], ends[1] = here, there
 
 
 @settings(max_examples=100, deadline=None)
@@ -67,20 +59,35 @@ def test_totals_of_two_planes_are_exact(
     assert totals.tolist() == [wanted, wanted]
 
 
-@settings(max_examples=100, deadline=None)
-@given(masks=st.lists(st.integers(0, (1 << LANES) - 1), min_size=1, max_size=9))
-def test_lanes_are_appended_in_order_and_no_more_than_sixteen_are_touched(masks: list[int]) -> None:
-    fast = np.full(LANES * len(masks) + 8, UNTOUCHED, np.int32)
-    generic, ends = fast.copy(), np.empty(2, np.int64)
-    both_lists(np.array(masks, np.int64), fast, generic, ends)
-    wanted = [1000 * i + lane for i, mask in enumerate(masks) for lane in lanes_of(mask)]
-    assert ends.tolist() == [len(wanted)] * 2
-    for got in (fast, generic):
-        assert got[: len(wanted)].tolist() == wanted
-        before_last = len(wanted) - len(lanes_of(masks[-1]))
-        assert (got[max(before_last + LANES, len(wanted)) :] == UNTOUCHED).all()
+@kernel("(uint8[::1], int8[::1], float32[::1], float32[::1])")
+def both_sums(rows, query, fast, generic):
+    fast, generic = zero_sums(), zero_sums()
+    for quad in range(query.size // 4):
+        fast = multiply_bytes(fast, pointer(rows), pointer(query), quad)
+        generic = multiply_bytes_generic(generic, pointer(rows), pointer(query), quad)
+    store(pointer(fast), 0, scale_sums(fast, 7, load(pointer(fast), 0)))
+    store(pointer(generic), 0, scale_sums(generic, 7, load(pointer(generic), 0)))
 
 
-def lanes_of(mask: int) -> list[int]:
-    """The lanes whose bits are set."""
-    return [lane for lane in range(LANES) if mask >> lane & 1]
+@settings(max_examples=50, deadline=None)
+@given(
+    quads=st.integers(1, 20),
+    rows=st.sampled_from([0, 1, 127, 128, 255, None]),
+    query=st.sampled_from([-128, -127, -1, 0, 127, None]),
+    seed=st.integers(0, 1000),
+)
+def test_sums_of_byte_products_are_exact(
+    quads: int, rows: int | None, query: int | None, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    codes = random.integers(0, 256, (quads, 16, 4)).astype(np.uint8)
+    values = random.integers(-128, 128, quads * 4).astype(np.int8)
+    if rows is not None:
+        codes[:] = rows
+    if query is not None:
+        values[:] = query
+    fast, generic = np.ones(16, np.float32), np.ones(16, np.float32)
+    both_sums(codes.ravel(), values, fast, generic)
+    products = codes.astype(np.int64) * values.reshape(quads, 1, 4)
+    np.testing.assert_array_equal(fast, products.sum(axis=(0, 2)) - 7)
+    np.testing.assert_array_equal(generic, fast)

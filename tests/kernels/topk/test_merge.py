@@ -1,13 +1,105 @@
-"""A head's answer merged with edited ids; what comes of it is tested where heads are."""
+"""Merges of lists: edited ids with a head's answer, and the tokens of hypotheses."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from logitsieve.kernels.topk.merge import merge_edited
+from logitsieve.kernels.topk.merge import best_pairs, merge_edited
+
+HALVES = st.integers(-8, 8).map(lambda n: n / 2)  # few values, so that many are equal
 
 
-def test_rows_of_any_length() -> None:
+class Group:
+    """Drawn hypotheses of one group."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        beams, self.most = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
+
+        def draw(of: st.SearchStrategy[Any]) -> np.ndarray:
+            return np.array(data.draw(st.lists(of, min_size=beams, max_size=beams)))
+
+        self.scores = draw(HALVES).astype(np.float64)
+        self.divisors = draw(st.sampled_from([0.5, 1.0, 3.0])).astype(np.float64)
+        self.counts = draw(st.integers(0, 5)).astype(np.int64)
+        self.logits = -np.sort(-np.stack([draw(HALVES) for _ in range(5)], axis=1), axis=1)
+        self.low = draw(HALVES).astype(np.float64)
+        self.width = draw(st.sampled_from([0.0, 0.0, 0.5, 2.0, np.inf])).astype(np.float64)
+
+    def merged(
+        self, log_z: np.ndarray, low: np.ndarray, high: np.ndarray
+    ) -> tuple[list[tuple[int, int]], bool]:
+        parents, places = np.empty((1, self.most), np.int32), np.empty((1, self.most), np.int32)
+        doubtful, bounds = np.empty(1, np.bool_), np.stack([log_z, low, high])
+        best_pairs(
+            self.scores, self.divisors, self.logits, self.counts, bounds, parents, places, doubtful
+        )
+        return list(zip(parents[0].tolist(), places[0].tolist(), strict=True)), bool(doubtful[0])
+
+    def sorted(self, log_z: np.ndarray) -> list[tuple[int, int]]:
+        ranked = [
+            (-((self.scores[r] + (self.logits[r, i] - log_z[r])) / self.divisors[r]), r, i)
+            for r in range(len(self.scores))
+            for i in range(self.counts[r])
+        ]
+        chosen = [(r, i) for _, r, i in sorted(ranked)[: self.most]]
+        return chosen + [(-1, 0)] * (self.most - len(chosen))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_the_best_pairs_come_out_best_first_and_ties_by_parent(data: st.DataObject) -> None:
+    group = Group(data)
+    pairs, doubtful = group.merged(group.low, group.low, group.low)
+    assert pairs == group.sorted(group.low)
+    assert not doubtful
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.data())
+def test_a_group_is_doubtful_where_another_log_z_within_would_change_it(
+    data: st.DataObject,
+) -> None:
+    group = Group(data)
+    high = group.low + group.width
+    middle = group.low + np.where(np.isfinite(group.width), group.width / 2, 1.0)
+    pairs, doubtful = group.merged(middle, group.low, high)
+    assert pairs == group.sorted(middle)
+    if not doubtful:
+        for _ in range(5):
+            shares = data.draw(st.lists(st.floats(0, 1), min_size=4, max_size=4))
+            width = np.where(np.isfinite(group.width), group.width, 100.0)
+            within = np.minimum(group.low + width * shares[: len(width)], high)
+            assert group.sorted(within) == pairs
+    assert doubtful == _undecided(group, group.low, high)
+
+
+def _undecided(group: Group, low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether some pair of two parents can go either way, of those the merge has to compare."""
+    extremes = np.where(np.isfinite(low), low, -1e9), np.where(np.isfinite(high), high, 1e9)
+    found = set()
+    for choice in np.ndindex(*(2,) * len(low)):
+        log_z = np.array([extremes[which][beam] for beam, which in enumerate(choice)])
+        found.add(tuple(group.sorted(log_z)))
+    return len(found) > 1
+
+
+def test_groups_do_not_meet() -> None:
+    logits = np.array([[3.0, 1.0], [2.0, 0.0], [1.0, 0.0], [5.0, 4.0]])
+    parents, places = np.empty((2, 2), np.int32), np.empty((2, 2), np.int32)
+    doubtful, log_z = np.empty(2, np.bool_), np.zeros((3, 4))
+    log_z[1:, 1] = -2.0, 2.0
+    counts = np.full(4, 2, np.int64)
+    best_pairs(np.zeros(4), np.ones(4), logits, counts, log_z, parents, places, doubtful)
+    assert parents.tolist() == [[0, 1], [1, 1]]
+    assert places.tolist() == [[0, 0], [0, 1]]
+    assert doubtful.tolist() == [True, False]
+
+
+def test_edited_ids_are_merged_into_rows_of_any_length() -> None:
     best_ids, best_logits = np.empty((4, 3), np.int32), np.empty((4, 3))
     merge_edited(
         np.array([0, 2, 4, 4, 5]),

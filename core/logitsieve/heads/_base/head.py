@@ -1,4 +1,4 @@
-"""What every head is: the frozen softmax it answers for, and the methods it must have.
+"""The protocol of heads, the frozen softmax that they answer for, and checks of requests.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M ids a row.
 """
@@ -46,12 +46,10 @@ class Softmax:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
         return int(self.stored.shape[0])
 
     @property
     def dim(self) -> int:
-        """D."""
         return int(self.stored.shape[1])
 
     @cached_property
@@ -85,7 +83,7 @@ class Softmax:
         self.logits64(hidden, np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32))
 
     def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
-        """The same as answers have them: rounded to float32."""
+        """`logits64` rounded to float32, as answers have them."""
         return self.logits64(hidden, offsets, ids).astype(np.float32)
 
 
@@ -187,19 +185,10 @@ def checked_k(k: Any, vocab_size: int) -> int:
 
 def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
     """`hidden` as `ready_hidden` makes it, its rows, and `k` as `checked_k` does."""
-    if (
-        type(hidden) is not np.ndarray
-        or hidden.dtype is not FLOAT32
-        or not hidden.flags.c_contiguous
-        or hidden.ndim != 2
-    ):
-        hidden = ready_hidden(hidden, dim)
-    rows, width = hidden.shape
-    if width != dim or not rows:
-        as_hidden(hidden, dim)  # says what is wrong
+    hidden = ready_hidden(hidden, dim)
     if type(k) is not int or not 0 < k <= vocab_size:
         k = checked_k(k, vocab_size)
-    return hidden, rows, k
+    return hidden, hidden.shape[0], k
 
 
 def checked_knobs(
@@ -209,8 +198,7 @@ def checked_knobs(
     point = {name: _number(knob, current.get(name, knob.default)) for name, knob in table.items()}
     for name, value in changed.items():
         if name not in table:
-            known = ", ".join(table) or "no knobs"
-            raise InvalidKnob(f"knobs.{name}", value, known)
+            raise InvalidKnob(f"knobs.{name}", value, ", ".join(table) or "no knobs")
         knob = table[name]
         number = isinstance(value, Real) and type(value) is not bool
         fits = number and (float(value).is_integer() or not knob.whole)

@@ -6,9 +6,10 @@ to w~ and 0 to h~ all norms are M, so that angles order as inner products do. M 
 range of norms (Yan et al. 2018, Norm-Ranging LSH); without the number appended, angles ignore
 norms. A sign does not change with a vector's length: rows are scaled to length 1.
 
-What is fitted to a frozen softmax and what follows one that is trained share these.
+SimHash of these vectors gives the buckets of hash tables.
 
-Shape letters: V vocabulary, D hidden size, X = D + 2, U rows.
+Shape letters: V vocabulary, D hidden size, X = D + 2, U rows, L tables, N bits a table, J = L N
+planes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.retrieval.simhash import simhash_codes
 
-COSINE = 0  # ranges of norms: none is told from another, ...
-MIPS = 1  # ... all are one, ...
-RANGED = 16  # ... or so many, of equally many rows
+COSINE = 0  # ranges of norms: norms are ignored, ...
+MIPS = 1  # ... share one M, ...
+RANGED = 16  # ... or have one M for each of so many ranges, of equally many rows
 HEADROOM = 1.2  # of the single M, so that rows may grow before all must be hashed anew
 BLOCK_ROWS = 8192
 STEPS = 100  # of a search that gains 0.618 in each
@@ -59,7 +60,7 @@ def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """How rows of W become vectors of one length; `largest` [V] is each row's M."""
+    """The map from rows of W to vectors of one length; `largest` [V] is each row's M."""
 
     softmax: Softmax
     ranges: int
@@ -69,7 +70,7 @@ class Reduction:
 
     @classmethod
     def of(cls, softmax: Softmax, squares_V: Float64, ranges: int, beta: float) -> Reduction:
-        """`squares_V` are ||w||^2."""
+        """The reduction of a softmax by so many ranges of norms; `squares_V` are ||w||^2."""
         norms = np.sqrt(squares_V + (softmax.bias.astype(np.float64) / beta) ** 2)
         largest = norms.copy()
         if ranges == MIPS:

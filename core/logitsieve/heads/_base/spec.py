@@ -1,4 +1,4 @@
-"""What a part of an index holds: its tensors by name, their sizes in letters, what they may hold.
+"""Schema of a part of an index: its tensors by name, their sizes in letters, and their values.
 
 V and D are the softmax's sizes; any other letter is bound by the first tensor that names it.
 """
@@ -38,17 +38,17 @@ class TensorSpec:
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
-        """Those that the array may have; bfloat16 is its bits, uint16."""
+        """The dtypes that the array may have; bfloat16 is its bits, uint16."""
         return [STORED.get(name) or np.dtype(name) for name in self.dtype.split(" or ")]
 
     @property
     def addresses(self) -> bool:
-        """Whether a kernel uses the numbers as addresses."""
+        """True if a kernel uses the numbers as addresses."""
         return self.holds in ("ids", "offsets")
 
 
 def _nothing(arrays: Arrays) -> None:
-    """No further condition."""
+    return
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def no_empty_lists(offsets: str, arrays: Arrays) -> None:
 
 
 def all_different(ids: str, arrays: Arrays) -> None:
-    """ValueError if an id is there twice."""
+    """ValueError if an id occurs twice."""
     counts = np.bincount(arrays[ids])
     if counts.max() > 1:
         raise ValueError(f"{ids}: {int(counts.argmax())} is there twice")

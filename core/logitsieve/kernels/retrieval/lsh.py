@@ -12,7 +12,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.api.results import Int32
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.retrieval.simhash import AT_ONCE, code_of, sides_of
 from logitsieve.kernels.simd.dots import row_of
@@ -22,10 +22,10 @@ LARGEST_COUNT = (1 << 16) - 1
 GUESS = 1024  # ids a query that the first block of results has room for
 
 # Pointers to offsets and ids, and to scratch for one query: codes int64 [L], ranked int64 [J], and
-# found int32 [V + 1]. `used`: how many of the nearest planes are ever flipped. `most`: what counts
-# end at, so that no table that holds an id twice can make them overflow.
+# collected int32 [V + 1]. `used`: how many of the nearest planes are ever flipped. `most`: where
+# counts end, so that no table that holds an id twice can make them overflow.
 BucketLookup = namedtuple(
-    "BucketLookup", "offsets ids bits order probes used most codes ranked found"
+    "BucketLookup", "offsets ids bits order probes used most codes ranked collected"
 )
 
 
@@ -57,7 +57,7 @@ def _rank_planes(sides, bits, ranked, used):
 
 @inline
 def _ranks_used(order):
-    """How many of the nearest planes are ever flipped."""
+    """The number of nearest planes that are ever flipped."""
     used = 0
     for ranks in order:
         while ranks >> used:
@@ -79,41 +79,41 @@ def _flips(ranks, ranked):
 
 @inline
 def _collect(lookup, bucket, counts, size):
-    """Count the ids of a bucket, at most to `most`, and append those that are new to `found`."""
+    """Count the ids of a bucket, at most to `most`, and append the new ones to `collected`."""
     for i in range(lookup.offsets[bucket], lookup.offsets[bucket + 1]):
         row = lookup.ids[i]
         count = int(counts[row])
-        lookup.found[size] = row  # overwritten by the next one unless it is new
+        lookup.collected[size] = row  # overwritten by the next one unless it is new
         size += count == 0
         counts[row] = min(count + 1, lookup.most)
     return size
 
 
 @inline
-def _most_collided(found, size, counts, limit, histogram, tables):
+def _most_collided(collected, size, counts, limit, histogram, tables):
     """Keep the `limit` ids that were counted most often; among equals, those found first."""
     for count in range(tables + 1):
         histogram[count] = 0
     for i in range(size):
-        histogram[counts[found[i]]] += 1
+        histogram[counts[collected[i]]] += 1
     least, above = tables, 0
     while above + histogram[least] < limit:
         above += histogram[least]
         least -= 1
     equals, kept = limit - above, 0
     for i in range(size):
-        count = counts[found[i]]
-        counts[found[i]] = 0
+        count = counts[collected[i]]
+        counts[collected[i]] = 0
         take = count > least or (count == least and equals > 0)
         equals -= count == least
-        found[kept] = found[i]
+        collected[kept] = collected[i]
         kept += take
     return kept
 
 
 @inline
 def _look_up(lookup, sides, tables, counts):
-    """Count the ids in the probed buckets of one query; how many there are, first found first."""
+    """Count the ids in the probed buckets of one query; the number collected, in order."""
     bits, size = lookup.bits, 0
     for table in range(tables):
         first = table * bits
@@ -131,23 +131,12 @@ def _look_up(lookup, sides, tables, counts):
     "(float32[:,::1], float32[:,:,::1], float32[::1], int32[::1], int32[::1], int32[::1], int64,"
     " int64, uint16[::1], int32[::1])"
 )
-def lsh_select(
-    hidden: Float32,
-    planes: Float32,
-    shifts: Float32,
-    offsets: Int32,
-    ids: Int32,
-    order: Int32,
-    tables: int,
-    limit: int,
-    counts: np.ndarray,
-    found: Int32,
-) -> tuple[Int64, Int32]:
+def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, counts, collected):
     """CSR (offsets int64 [B+1], distinct ids) of the buckets that each row of hidden [B, D] probes.
 
     The first `tables` of planes [L, N, D] are looked up, in each the buckets that `order` names
     (`probe_order`). Of a row's ids the `limit` that most tables found are kept, those of nearer
-    buckets first. Scratch: counts [V], zeros before and after, and found [V + 1].
+    buckets first. Scratch: counts [V], zeros before and after, and collected [V + 1].
     """
     rows, dim = hidden.shape
     bits = planes.shape[1]
@@ -158,26 +147,28 @@ def lsh_select(
     ranked, histogram = shift(codes, tables), shift(codes, tables + width)
     lookup = BucketLookup(
         pointer(offsets), pointer(ids), bits, pointer(order), order.size, _ranks_used(order),
-        tables, codes, ranked, pointer(found),
+        tables, codes, ranked, pointer(collected),
     )  # fmt: skip
     starts, out = np.zeros(rows + 1, np.int64), np.empty(rows * min(GUESS, counts.size), np.int32)
     for row in range(rows):
         place = row % AT_ONCE
         if place == 0:
-            here, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
-            sides_of(here, block, pointer(planes), pointer(shifts), width, dim, pointer(sides))
+            block_hidden, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
+            sides_of(
+                block_hidden, block, pointer(planes), pointer(shifts), width, dim, pointer(sides)
+            )
         size = _look_up(lookup, row_of(pointer(sides), place, width), tables, pointer(counts))
         if limit < size:
-            size = _most_collided(lookup.found, size, pointer(counts), limit, histogram, tables)
+            size = _most_collided(lookup.collected, size, pointer(counts), limit, histogram, tables)
         else:
             for i in range(size):
-                counts[found[i]] = 0
+                counts[collected[i]] = 0
         end = starts[row] + size
         if end > out.size:
             larger = np.empty(2 * end, np.int32)
             larger[: starts[row]] = out[: starts[row]]
             out = larger
-        out[starts[row] : end] = found[:size]
+        out[starts[row] : end] = collected[:size]
         starts[row + 1] = end
     keep_alive(sides)
     keep_alive(scratch)
@@ -188,38 +179,28 @@ def lsh_select(
     "(float32[:,::1], float32[:,:,::1], float32[::1], int32[::1], int32[::1], int32[::1], int64,"
     " int64, uint16[:,::1])"
 )
-def lsh_collisions(
-    hidden: Float32,
-    planes: Float32,
-    shifts: Float32,
-    offsets: Int32,
-    ids: Int32,
-    order: Int32,
-    first: int,
-    last: int,
-    counts: np.ndarray,
-) -> None:
+def lsh_collisions(hidden, planes, shifts, offsets, ids, order, first, last, counts):
     """Add to counts [B, V] how many of the tables first .. last-1 find each id for each query."""
     rows, dim = hidden.shape
     bits, tables = planes.shape[1], last - first
     width = tables * bits
     sides = np.empty(min(rows, AT_ONCE) * width, np.float32)
     scratch = np.empty(tables + width, np.int64)
-    found = np.empty(counts.shape[1] + 1, np.int32)
+    collected = np.empty(counts.shape[1] + 1, np.int32)
     lookup = BucketLookup(
         shift(pointer(offsets), first << bits), pointer(ids), bits, pointer(order), order.size,
         _ranks_used(order), LARGEST_COUNT, pointer(scratch), shift(pointer(scratch), tables),
-        pointer(found),
+        pointer(collected),
     )  # fmt: skip
     own_planes = shift(pointer(planes), first * bits * dim)
     own_shifts = shift(pointer(shifts), first * bits)
     for row in range(rows):
         place = row % AT_ONCE
         if place == 0:
-            here, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
-            sides_of(here, block, own_planes, own_shifts, width, dim, pointer(sides))
-        own = row_of(pointer(sides), place, width)
-        _look_up(lookup, own, tables, row_of(pointer(counts), row, counts.shape[1]))
+            h, block = row_of(pointer(hidden), row, dim), min(AT_ONCE, rows - row)
+            sides_of(h, block, own_planes, own_shifts, width, dim, pointer(sides))
+        query_sides = row_of(pointer(sides), place, width)
+        _look_up(lookup, query_sides, tables, row_of(pointer(counts), row, counts.shape[1]))
     keep_alive(sides)
     keep_alive(scratch)
-    keep_alive(found)
+    keep_alive(collected)

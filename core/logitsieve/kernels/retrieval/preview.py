@@ -2,11 +2,11 @@
 
 The columns of sixteen rows lie together, so that a vector holds one column of sixteen rows: no sum
 runs across lanes, and a smaller width reads the beginning of each group and skips the rest. A
-score is the bias, then one multiply_add a column, whoever shares the batch.
+score is the bias, then one multiply_add a column, however queries are batched.
 
 The best are kept as int64 keys, the score's order above and the complement of the id below: one
 comparison decides, equal scores by the lower id. Keys that may be among the best are collected
-until there is no room; then the worst are dropped, and only scores above those are collected.
+until the room is full; then the worst are dropped, and only scores above those are collected.
 
 Shape letters: Q queries, B batch rows, D hidden size, V vocabulary, R rank, W width (W <= R),
 G groups of 16 rows, N rows selected.
@@ -18,7 +18,6 @@ from collections import namedtuple
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, outer, row_of
 from logitsieve.kernels.simd.lanes import (
@@ -184,8 +183,8 @@ def _scan(preview, best, turned, scores, count):
                 four = four_from(group, last)
                 _score_four(preview, four, row_of(turned, q, width), scores)
                 for i in range(4):
-                    own = shift(scores, 4 * LANES * i)
-                    _collect_groups(preview, best, q + i, own, group, last)
+                    query_scores = shift(scores, 4 * LANES * i)
+                    _collect_groups(preview, best, q + i, query_scores, group, last)
         for q in range(fours, count):
             for group in range(first, last, 4):
                 four = four_from(group, last)
@@ -194,9 +193,7 @@ def _scan(preview, best, turned, scores, count):
 
 
 @kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, int32[:,::1])")
-def preview_select(
-    hidden: Float32, basis: Float32, columns: Float32, bias: Float32, width: int, selected: Int32
-) -> None:
+def preview_select(hidden, basis, columns, bias, width, selected):
     """Fill selected [B, N] with the rows that score best for each row of hidden [B, D], N <= V.
 
     Scores are columns [G, :width, 16] . (basis [:width, D] . hidden) + bias [V].
@@ -213,8 +210,8 @@ def preview_select(
     for first in range(0, rows, block):
         queries = min(block, rows - first)
         for q in range(queries):
-            own = row_of(pointer(turned), q, width)
-            _turn(pointer(basis), row_of(pointer(hidden), first + q, dim), width, dim, own)
+            query = row_of(pointer(hidden), first + q, dim)
+            _turn(pointer(basis), query, width, dim, row_of(pointer(turned), q, width))
             sizes[q], thresholds[q] = 0, -np.inf
         _scan(preview, best, pointer(turned), pointer(scores), queries)
         for q in range(queries):
@@ -231,26 +228,27 @@ def preview_select(
 
 
 @kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[::1], int64, float32[:,::1])")
-def preview_scores(
-    hidden: Float32, basis: Float32, columns: Float32, bias: Float32, width: int, scores: Float32
-) -> None:
+def preview_scores(hidden, basis, columns, bias, width, scores):
     """Fill scores [B, V] as `preview_select` has them, for every row of hidden [B, D]."""
     (rows, dim), vocab_size = hidden.shape, bias.size
     turned, four = np.empty(width, np.float32), np.empty(4 * LANES, np.float32)
     preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
     groups = (vocab_size + LANES - 1) // LANES
     for row in range(rows):
-        own, found = row_of(pointer(hidden), row, dim), row_of(pointer(scores), row, vocab_size)
-        _turn(pointer(basis), own, width, dim, pointer(turned))
+        query, row_scores = (
+            row_of(pointer(hidden), row, dim),
+            row_of(pointer(scores), row, vocab_size),
+        )
+        _turn(pointer(basis), query, width, dim, pointer(turned))
         for group in range(0, groups, 4):
             places = four_from(group, groups)
             _score_one(preview, places, pointer(turned), pointer(four))
             first = group * LANES
             if vocab_size - first >= 4 * LANES:
                 for i in range(0, 4 * LANES, LANES):
-                    store(found, first + i, load(pointer(four), i))
+                    store(row_scores, first + i, load(pointer(four), i))
             else:
                 for i in range(vocab_size - first):
-                    found[first + i] = four[i]
+                    row_scores[first + i] = four[i]
     keep_alive(turned)
     keep_alive(four)

@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32
+from logitsieve.api.results import Int32
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
@@ -31,7 +31,7 @@ def _store_sides(sides, j, count, dots, shifts):
 def sides_of(vectors, rows, planes, shifts, count, dim, sides):
     """sides[row, j] = plane_j . vector + shift_j, for float32 vectors [rows, D], planes [J, D].
 
-    One order of summation, whoever shares the pass.
+    One order of summation, however many share the pass.
     """
     for j in range(0, count, 4):
         places = four_from(j, count)
@@ -62,7 +62,7 @@ def code_of(sides, table, bits):
 
 
 @kernel("(float32[:,::1], float32[:,:,::1], float32[::1], int32[:,::1])")
-def simhash_codes(vectors: Float32, planes: Float32, shifts: Float32, codes: Int32) -> None:
+def simhash_codes(vectors, planes, shifts, codes):
     """Fill codes [B, L]: the bucket of each vector [B, D] in each table of planes [L, N, D].
 
     `shifts` [J] are added to the products.
@@ -77,8 +77,8 @@ def simhash_codes(vectors: Float32, planes: Float32, shifts: Float32, codes: Int
         sides_of(start, block, pointer(planes), pointer(shifts), count, dim, pointer(sides))
         for row in range(block):
             for table in range(tables):
-                own = shift(pointer(sides), row * count)
-                codes[first + row, table] = code_of(own, table, bits)
+                sides_of_row = shift(pointer(sides), row * count)
+                codes[first + row, table] = code_of(sides_of_row, table, bits)
     keep_alive(sides)
 
 

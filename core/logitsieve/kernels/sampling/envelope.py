@@ -95,7 +95,7 @@ def envelope_room(descriptor, size):
 
 @inline
 def envelope_at(descriptor, scratch, states, size, fine):
-    """The envelope in that room, of which nothing is known yet; `states` has `size` bytes."""
+    """The envelope in that room, still empty; `states` has `size` bytes."""
     planes = shift(scratch, padded(descriptor[DIM]))
     factors = shift(planes, codes_room(descriptor))
     refined = shift(factors, FACTORS + rotated_room(descriptor))
@@ -112,7 +112,7 @@ def envelope_at(descriptor, scratch, states, size, fine):
 
 @splice
 def weigh_all(descriptor, envelope, h, norm, inverse, edited, instead, count):
-    """(level, rows computed): weights for a row of hidden of that norm, widened before.
+    """Weigh all rows for a row of hidden of that norm, widened before: (scale, rows computed).
 
     The logits at the places edited[:count] are `instead`.
     """
@@ -122,19 +122,19 @@ def weigh_all(descriptor, envelope, h, norm, inverse, edited, instead, count):
         _bound_finely(descriptor, envelope)
     else:
         _bound_all(descriptor, envelope)
-    scale, found = _weight_scale(descriptor, envelope, inverse, edited, instead, count)
+    scale, rows_computed = _weight_scale(descriptor, envelope, inverse, edited, instead, count)
     if scale.lift <= LIFTED:
         _weigh(descriptor, envelope, scale)
     else:
-        scale, found = _weigh_exactly(descriptor, envelope, scale)
+        scale, rows_computed = _weigh_exactly(descriptor, envelope, scale)
     for i in range(count):
         _put(envelope, edited[i], exp(instead[i] * inverse - scale.top))
     sum_all(envelope.tree)
     before = -1
-    while found > before:  # what is computed makes the sum fall, so that others are heavy
-        before = found
-        found += _compute_heavy(descriptor, envelope, scale)
-    return scale, found
+    while rows_computed > before:  # what is computed makes the sum fall, so that others are heavy
+        before = rows_computed
+        rows_computed += _compute_heavy(descriptor, envelope, scale)
+    return scale, rows_computed
 
 
 @splice
@@ -143,18 +143,18 @@ def _bound_all(descriptor, envelope):
     sketch, query = sketch_at(descriptor), coarse_factors(envelope.factors)
     margin = splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6)))
     for group in range(0, sketch.groups, FOUR):
-        found = bound_four(sketch, envelope.planes, query, group, sketch.groups)
+        bounds = bound_four(sketch, envelope.planes, query, group, sketch.groups)
         a, b, c, e = four_from(group, sketch.groups)
-        _store_bounds(envelope, a, found[0], margin)
-        _store_bounds(envelope, b, found[1], margin)
-        _store_bounds(envelope, c, found[2], margin)
-        _store_bounds(envelope, e, found[3], margin)
+        _store_bounds(envelope, a, bounds[0], margin)
+        _store_bounds(envelope, b, bounds[1], margin)
+        _store_bounds(envelope, c, bounds[2], margin)
+        _store_bounds(envelope, e, bounds[3], margin)
     _begin(descriptor, envelope, COARSE)
 
 
 @splice
 def _bound_finely(descriptor, envelope):
-    """The same by the fine codes, in the order of the rows of W."""
+    """Estimates and bounds by the fine codes, in the order of the rows of W."""
     sketch, margin = (
         sketch_at(descriptor),
         splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6))),
@@ -165,8 +165,8 @@ def _bound_finely(descriptor, envelope):
             envelope.rows[i] = first + i
         refine(sketch, envelope.planes, envelope.factors, envelope.rows, count, envelope.refined)
         for i in range(0, count, LANES):
-            found = load(envelope.refined.estimates, i), load(envelope.refined.uppers, i)
-            _store_bounds(envelope, (first + i) // LANES, found, margin)
+            bounds = load(envelope.refined.estimates, i), load(envelope.refined.uppers, i)
+            _store_bounds(envelope, (first + i) // LANES, bounds, margin)
     _begin(descriptor, envelope, FINE)
 
 
@@ -181,7 +181,7 @@ def _store_bounds(envelope, group, bounds, margin):
 
 @inline
 def _begin(descriptor, envelope, state):
-    """All places are of that state; beyond the vocabulary there is, exactly, nothing."""
+    """Set the state of all places; beyond the vocabulary weights are 0, exactly."""
     for place in range(envelope.tree.size):
         envelope.states[place] = state
     for place in range(sketch_at(descriptor).rows, envelope.tree.size):
@@ -203,12 +203,12 @@ def _logit(descriptor, envelope, place):
 
 @splice
 def _weight_scale(descriptor, envelope, inverse, edited, instead, count):
-    """(level, rows computed): what is far above all that is known is computed; what is edited goes.
+    """Compute rows far above all known logits, drop edited ones: (scale, rows computed).
 
     Those rows keep float32 bounds of what was computed: they are still to be made exact.
     """
     bounds, size = envelope.tree.weights, envelope.tree.size
-    best, found = -np.inf, 0
+    best, rows_computed = -np.inf, 0
     for i in range(count):
         bounds[edited[i]] = envelope.estimates[edited[i]] = -np.inf
         best = max(best, instead[i])
@@ -218,7 +218,7 @@ def _weight_scale(descriptor, envelope, inverse, edited, instead, count):
             mask = lanes_not_below(load(envelope.estimates, place), likely)
             if mask != 0:
                 best = max(best, _logit(descriptor, envelope, place + lowest_bit(mask)))
-                found += 1
+                rows_computed += 1
                 break
     for first in range(0, size, LANES):
         # A bound may be NaN where the sketch has nothing to say: it is not below either.
@@ -228,14 +228,14 @@ def _weight_scale(descriptor, envelope, inverse, edited, instead, count):
             mask &= mask - 1
             if place < sketch_at(descriptor).rows:
                 logit = _logit(descriptor, envelope, place)
-                best, found = max(best, logit), found + 1
+                best, rows_computed = max(best, logit), rows_computed + 1
                 envelope.estimates[place] = np.float32(logit)
                 bounds[place] = np.float32(logit + 2.0**-21 * abs(logit))
     top = max(best, float(largest_of(bounds, size))) * inverse
     lift = 2.0**-21 * (abs(top) + 100.0)
     if not lift <= LIFTED:
-        return WeightScale(inverse, best * inverse, np.inf), found
-    return WeightScale(inverse, top + 2 * lift, lift), found
+        return WeightScale(inverse, best * inverse, np.inf), rows_computed
+    return WeightScale(inverse, top + 2 * lift, lift), rows_computed
 
 
 @splice
@@ -262,7 +262,7 @@ def _weigh(descriptor, envelope, scale):
 
 @splice
 def _weigh_exactly(descriptor, envelope, scale):
-    """(level, rows computed): every weight is exact; what was edited, and is -inf so far, goes."""
+    """Make every weight exact, but for edited rows, -inf so far: (scale, rows computed)."""
     rows, top = sketch_at(descriptor).rows, scale.top
     for place in range(rows):
         if envelope.estimates[place] > -np.inf:
@@ -297,17 +297,17 @@ def compute(descriptor, envelope, scale, place):
 
 @splice
 def _compute_heavy(descriptor, envelope, scale):
-    """Make exact what has a large share of all weight; how many rows those are."""
-    tree, found = envelope.tree, 0
+    """Make large shares of all weight exact; the number of rows computed."""
+    tree, rows_computed = envelope.tree, 0
     threshold = total_weight(tree) * HEAVY
     for tile in range(tree.size // TILE):
         if tree.tiles[tile] >= threshold:
             for place in range(tile * TILE, (tile + 1) * TILE):
                 if tree.weights[place] >= threshold and envelope.states[place] != EXACT:
                     compute(descriptor, envelope, scale, place)
-                    found += 1
+                    rows_computed += 1
             sum_again(tree, tile * TILE)
-    return found
+    return rows_computed
 
 
 @splice

@@ -16,7 +16,6 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import NOISE, random_bits, uniform
 from logitsieve.kernels.simd.dots import padded, row_of
@@ -45,19 +44,8 @@ def noise_of(seed, step, draw, row):
     " int32[:,::1], float64[::1], int64, int64)"
 )
 def gumbel_sample(
-    address: int,
-    hidden: Float32,
-    seeds: np.ndarray,
-    step: int,
-    inverse: float,
-    offsets: Int64,
-    edited: Int32,
-    values: Float64,
-    ids: Int32,
-    log_z: Float64,
-    start: int,
-    stop: int,
-) -> int:
+    address, hidden, seeds, step, inverse, offsets, edited, values, ids, log_z, start, stop
+):
     """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
 
     The logits of edited[offsets[r] : offsets[r+1]] are `values` [E] instead, -inf for what must not
@@ -97,15 +85,15 @@ def gumbel_sample(
 
 @inline
 def _largest(scaled, weights, rows, best, seed, step, draw):
-    """The id that wins a draw; `best` has the largest logit: 0 when scaled, and a weight of 1."""
+    """The id that wins a draw; `best` has the largest logit: 0 when scaled, of weight 1."""
     place, most = best, gumbel(noise_of(seed, step, draw, best))
     reach = SPARE * exp(-most)
     for pair in range((rows + 1) // 2):
-        bits = random_bits(seed, step, draw | NOISE, np.uint64(pair))
+        both = random_bits(seed, step, draw | NOISE, np.uint64(pair))
         for i in range(2 * pair, min(2 * pair + 2, rows)):
-            own = bits[1] if i & 1 else bits[0]
-            if 1.0 - uniform(own) <= weights[i] * reach:
-                value = scaled[i] + gumbel(own)
+            bits = both[1] if i & 1 else both[0]
+            if 1.0 - uniform(bits) <= weights[i] * reach:
+                value = scaled[i] + gumbel(bits)
                 if value > most or (value == most and i < place):
                     place, most = i, value
                     reach = SPARE * exp(-most)

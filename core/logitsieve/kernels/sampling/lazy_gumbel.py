@@ -18,7 +18,6 @@ from math import exp, expm1, log, log1p
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import gumbel, noise_of
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits, uniform
@@ -33,19 +32,9 @@ from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
     " float64[::1], int32[:,::1], int32[::1])"
 )
 def lazy_sample(
-    address: int,
-    hidden: Float32,
-    seeds: np.ndarray,
-    step: int,
-    inverse: float,
-    offsets: Int64,
-    named: Int32,
-    values: Float64,
-    floors: Float64,
-    ids: Int32,
-    scanned: Int32,
-) -> int:
-    """Fill ids [B, N] for rows of hidden [B, D], computing few logits beside those that are known.
+    address, hidden, seeds, step, inverse, offsets, named, values, floors, ids, scanned
+):
+    """Fill ids [B, N] for rows of hidden [B, D], computing few logits beside the given ones.
 
     Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf for what must not
     be drawn; all other logits are taken to be at most floors[r]. scanned [B] counts computed
@@ -55,7 +44,7 @@ def lazy_sample(
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
     scratch = np.empty(padded(dim) + matrix.rows, np.float64)
-    wide, known = pointer(scratch), shift(pointer(scratch), padded(dim))
+    wide, logits = pointer(scratch), shift(pointer(scratch), padded(dim))
     owners = np.full(matrix.rows, -1, np.int32)
     bad = -1
     for row in range(rows):
@@ -63,12 +52,12 @@ def lazy_sample(
             bad = row
             break
         for i in range(matrix.rows):
-            known[i] = np.nan
+            logits[i] = np.nan
         base = floors[row]  # so that noise is not lost in large logits
         for i in range(offsets[row], offsets[row + 1]):
             owners[named[i]] = row
             base = max(base, values[i])
-        found, floor = 0, (floors[row] - base) * inverse
+        computed, floor = 0, (floors[row] - base) * inverse
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             place, most = -1, -np.inf
@@ -78,12 +67,12 @@ def lazy_sample(
                 if value > most or (value == most and named[i] < place):
                     place, most = int(named[i]), value
             outside = _outside(
-                matrix, wide, known, pointer(owners), row, seeds[row], step, key, inverse, base,
+                matrix, wide, logits, pointer(owners), row, seeds[row], step, key, inverse, base,
                 floor, place, most,
             )  # fmt: skip
             ids[row, draw] = outside[0]
-            found += outside[1]
-        scanned[row] = found
+            computed += outside[1]
+        scanned[row] = computed
     keep_alive(scratch)
     keep_alive(owners)
     return bad
@@ -91,14 +80,14 @@ def lazy_sample(
 
 @inline
 def _outside(
-    matrix, wide, known, owners, row, seed, step, draw, inverse, base, floor, place, most
+    matrix, wide, logits, owners, row, seed, step, draw, inverse, base, floor, place, most
 ):  # fmt: skip
-    """(The id that wins after all, logits computed); `most` is the best perturbed logit so far.
+    """(The winning id, logits computed); `most` is the best perturbed logit so far.
 
     Logits are (x - base) inverse here; those outside are at most `floor`.
-    Ids are passed over by gaps of the geometric distribution. `known` keeps what was computed.
+    Ids are passed over by gaps of the geometric distribution. `logits` keeps what was computed.
     """
-    found, at, trial = 0, -1, np.uint64(0)
+    computed, at, trial = 0, -1, np.uint64(0)
     rate = -expm1(-exp(floor - most))
     while rate > 0:  # it is 0 where `most` is that much larger
         gap, noise = random_bits(seed, step, draw | OUTSIDE, trial)
@@ -109,11 +98,11 @@ def _outside(
         at += 1 + int(skipped)
         if owners[at] == row:
             continue
-        if known[at] != known[at]:
-            known[at] = exact_logit(matrix, wide, at)
-            found += 1
+        if logits[at] != logits[at]:
+            logits[at] = exact_logit(matrix, wide, at)
+            computed += 1
         # Uniform above 1 - rate, so that the noise is above t.
-        value = (known[at] - base) * inverse - log(-log1p(-rate * uniform(noise)))
+        value = (logits[at] - base) * inverse - log(-log1p(-rate * uniform(noise)))
         if value > most or (value == most and at < place):
             place, most = at, value
-    return place, found
+    return place, computed

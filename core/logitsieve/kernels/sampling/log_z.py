@@ -3,7 +3,7 @@
 Float32 dots, a chunk of rows at a time, relative to the largest logit so far; never all in memory.
 A row that may weigh more than e^-LIGHT of the sum so far is evaluated by `dot64` instead. What is
 left errs by its rounding, far within `slack` a row, times its share of all weight; and where slack
-would let a float32 dot say anything, all rows are `dot64`'s. Who shares the pass changes no bit.
+would let a float32 dot say anything, all rows are `dot64`'s. Batching changes no bit.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, Q queries answered together.
 """
@@ -14,7 +14,6 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.api.results import Float32
 from logitsieve.kernels.compile import inline, kernel, splice
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
@@ -32,9 +31,7 @@ LOOSE = 2.0**-6  # nats of slack from which on nothing is left to float32 dots
 
 
 @kernel("(int64, float32[:,::1], float64, float32[::1], int64, int64)")
-def dense_log_z(
-    address: int, hidden: Float32, scale: float, log_z: Float32, start: int, stop: int
-) -> int:
+def dense_log_z(address, hidden, scale, log_z, start, stop):
     """Fill log_z [B] for rows start .. stop-1 of hidden [B, D]: log of the sum of e^{scale x}.
 
     `address` is that of W's descriptor. Returns -1, or the first row that is not finite or too
@@ -59,7 +56,7 @@ def dense_log_z(
             sum_[CLOSE] = LIGHT + 2.0 * slack if slack < LOOSE else np.inf
         if bad >= 0:
             break
-        ids = as_int32(wide)  # which names no rows: all of them are meant
+        ids = as_int32(wide)  # of the right type, and not read: all rows are scanned
         _scan(matrix, rows, ids, wide, sums, pointer(logits), scale, count)
         for q in range(count):
             sum_ = row_of(sums, q, STATE)
@@ -79,8 +76,16 @@ def _scan(matrix, hidden, ids, wide, sums, logits, scale, count):
             stop = min(start + tile, last)
             _fill(matrix, hidden, ids, count, start, stop, shift(logits, start - first))
         for q in range(count):
-            own = row_of(wide, q, padded(matrix.dim))
-            _add(matrix, own, row_of(sums, q, STATE), row_of(logits, q, CHUNK), first, last, scale)
+            widened = row_of(wide, q, padded(matrix.dim))
+            _add(
+                matrix,
+                widened,
+                row_of(sums, q, STATE),
+                row_of(logits, q, CHUNK),
+                first,
+                last,
+                scale,
+            )
 
 
 @inline
@@ -103,8 +108,8 @@ def _add(matrix, wide, sum_, logits, first, last, scale):
     if scale != 1.0:
         for i in range(count):
             logits[i] = np.float32(logits[i] * scale)
-    known = sum_[MOST] + log(sum_[TOTAL]) if sum_[TOTAL] > 0 else -np.inf
-    threshold = np.float32(max(known, float(largest_of(logits, count))) - sum_[CLOSE])
+    so_far = sum_[MOST] + log(sum_[TOTAL]) if sum_[TOTAL] > 0 else -np.inf
+    threshold = np.float32(max(so_far, float(largest_of(logits, count))) - sum_[CLOSE])
     for i in range(0, count, LANES):
         mask = lanes_not_below(load(logits, i), threshold)
         while mask != 0:

@@ -9,7 +9,6 @@ from math import exp, log
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import TRIALS, random_bits, uniform
 
@@ -19,16 +18,7 @@ SHORT, OPEN = 0, -1  # instead of a length: a longer list is needed; a closer lo
 @kernel(
     "(int64[::1], float64[::1], int64[::1], float64, float64, float64, float64[:,::1], int64[::1])"
 )
-def cut_lists(
-    offsets: Int64,
-    logits: Float64,
-    others: Int64,
-    inverse: float,
-    top_p: float,
-    min_p: float,
-    log_z: Float64,
-    lengths: Int64,
-) -> None:
+def cut_lists(offsets, logits, others, inverse, top_p, min_p, log_z, lengths):
     """Fill lengths [B]: how much of each list remains after top-p and min-p, or SHORT or OPEN.
 
     The logarithm of the sum of all e^{x inverse} lies between the two of log_z [B, 2]; and
@@ -47,7 +37,7 @@ def cut_lists(
 
 @inline
 def _whole_mass(logits, first, count, inverse, others, log_z):
-    """What the sum of all e^{x inverse} lies between, that of the best being 1."""
+    """Bounds of the sum of all e^{x inverse}, that of the best being 1."""
     most, inside = logits[first] * inverse, 0.0
     for i in range(count):
         inside += exp(logits[first + i] * inverse - most)
@@ -61,7 +51,7 @@ def _whole_mass(logits, first, count, inverse, others, log_z):
 
 @inline
 def _length(logits, first, count, inverse, min_p, low, high, whole):
-    """As `cut_lists` has it, for one list; top-p is met at a mass between `low` and `high`."""
+    """The length of one list for `cut_lists`; top-p is met at a mass in low .. high."""
     most, mass, reached = logits[first] * inverse, 0.0, 0  # reached: how many have a mass of `low`
     for i in range(count):
         weight = exp(logits[first + i] * inverse - most)
@@ -81,16 +71,7 @@ def _length(logits, first, count, inverse, min_p, low, high, whole):
     "(int64[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1], float32[:,::1],"
     " float32[::1])"
 )
-def list_sample(
-    offsets: Int64,
-    logits: Float64,
-    seeds: np.ndarray,
-    step: int,
-    inverse: float,
-    places: Int32,
-    log_probs: Float32,
-    log_z: Float32,
-) -> None:
+def list_sample(offsets, logits, seeds, step, inverse, places, log_probs, log_z):
     """Fill places [B, N] within the lists, their log-probabilities, and log Z [B] of the lists.
 
     At a temperature of 1 / inverse. Logits are finite.

@@ -3,7 +3,7 @@
 Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3). The
 key is a row's seed; the four words of the counter are, from the first:
 
-    0  place: the id that is asked about, halved for Gumbel noise, or the number of the trial
+    0  place: the id, halved for Gumbel noise, or the number of the trial
     1  draw, and which of the STREAMS below in the two highest bits
     2  step, low word
     3  step, high word

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import kernel, splice
 from logitsieve.kernels.sampling.envelope import (
     COARSE,
@@ -45,7 +44,7 @@ from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 AT_ONCE = 16  # trials that are looked up together, at most
 
 # A row's trials that fail before all bounds are made fine ones, as a share of V: those trials have
-# cost about as much as that does. It depends on what was drawn, not on what is still asked for.
+# cost about as much as that does. It depends on the draws so far, not on those still to come.
 PATIENCE = 32
 
 
@@ -54,21 +53,21 @@ PATIENCE = 32
     " float64[::1], int32[:,::1], float64[:,::1], int32[::1], int64, int64)"
 )
 def envelope_sample(
-    address: int,
-    hidden: Float32,
-    seeds: np.ndarray,
-    step: int,
-    inverse: float,
-    fine: bool,
-    offsets: Int64,
-    places: Int32,
-    values: Float64,
-    ids: Int32,
-    log_z: Float64,
-    scanned: Int32,
-    start: int,
-    stop: int,
-) -> int:
+    address,
+    hidden,
+    seeds,
+    step,
+    inverse,
+    fine,
+    offsets,
+    places,
+    values,
+    ids,
+    log_z,
+    scanned,
+    start,
+    stop,
+):
     """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
 
     Bounds are those of the fine codes of all rows, if `fine`, and places are rows of W then, else
@@ -95,15 +94,17 @@ def envelope_sample(
             break
         edited, instead = shift(pointer(places), offsets[row]), shift(pointer(values), offsets[row])
         count = offsets[row + 1] - offsets[row]
-        scale, found = weigh_all(descriptor, envelope, h, norm, inverse, edited, instead, count)
+        scale, rows_computed = weigh_all(
+            descriptor, envelope, h, norm, inverse, edited, instead, count
+        )
         write_log_z(envelope, scale, shift(pointer(log_z), 3 * row))
         envelope.sums[FAILED] = 0.0
         for draw in range(ids.shape[1]):
             key = np.uint64(draw) | TRIALS
             place, computed = _draw(descriptor, envelope, scale, seeds[row], step, key)
             ids[row, draw] = row_at(descriptor, envelope, place)
-            found += computed
-        scanned[row] = min(found, descriptor[ROWS])
+            rows_computed += computed
+        scanned[row] = min(rows_computed, descriptor[ROWS])
     keep_alive(scratch)
     keep_alive(states)
     return bad
@@ -111,15 +112,15 @@ def envelope_sample(
 
 @splice
 def _draw(descriptor, envelope, scale, seed, step, draw):
-    """(The place that is drawn, rows computed). Every trial that fails lowers a weight."""
-    found, trial, count = 0, np.uint64(0), 1
+    """(The place drawn, rows computed). Every trial that fails lowers a weight."""
+    rows_computed, trial, count = 0, np.uint64(0), 1
     while True:
         _draw_trials(descriptor, envelope, seed, step, draw, trial, count)
         for i in range(count):
             place, computed = envelope.places[i], _decide_trial(descriptor, envelope, scale, i)
-            found += computed
+            rows_computed += computed
             if envelope.reached[i] < envelope.tree.weights[place]:
-                return place, found
+                return place, rows_computed
         if envelope.sums[FAILED] >= descriptor[ROWS] // PATIENCE:
             tighten_all(descriptor, envelope, scale)
             envelope.sums[FAILED] = -np.inf
@@ -129,7 +130,7 @@ def _draw(descriptor, envelope, scale, seed, step, draw):
 
 @splice
 def _draw_trials(descriptor, envelope, seed, step, draw, trial, count):
-    """Fill places[:count], what those trials reach of the weights there, and their fine bounds."""
+    """Fill places[:count], the share of each weight that the trial reaches, and fine bounds."""
     tree, coarse = envelope.tree, False
     total = total_weight(tree)
     for i in range(count):
@@ -144,7 +145,10 @@ def _draw_trials(descriptor, envelope, seed, step, draw, trial, count):
 
 @splice
 def _decide_trial(descriptor, envelope, scale, i):
-    """Rows computed, until the weight that trial i is about is exact, or below what it reached."""
+    """Lower the weight of trial i until it is exact or below what the trial reached.
+
+    Returns the number of rows computed.
+    """
     place, weights, computed = envelope.places[i], envelope.tree.weights, 0
     if envelope.states[place] == EXACT:
         return computed

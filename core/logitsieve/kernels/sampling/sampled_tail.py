@@ -13,7 +13,6 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.kernels.simd.dots import padded, row_of
@@ -29,17 +28,7 @@ Moments = namedtuple("Moments", "mean squares top")
     "(int64, float32[:,::1], uint64[::1], float64, int64[::1], int32[::1], float64[::1],"
     " int64[::1], float32[:,::1])"
 )
-def sampled_log_z(
-    address: int,
-    hidden: Float32,
-    seeds: np.ndarray,
-    scale: float,
-    offsets: Int64,
-    named: Int32,
-    values: Float64,
-    sizes: Int64,
-    log_z: Float32,
-) -> int:
+def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, log_z):
     """Fill log_z [B, 2], an estimate of the log of the sum of all e^{x scale}, its standard error.
 
     Row r's ids named[offsets[r] : offsets[r+1]] have the logits values [S], -inf for none; of the
@@ -63,14 +52,14 @@ def sampled_log_z(
         size = min(sizes[row], rest)
         every = 2 * size >= rest  # as cheap, and nothing is estimated
         size = rest if every else size
-        found = _look(matrix, wide, pointer(owners), row, seeds[row], scale, top, size, every)
-        total, variance = rest * found.mean, 0.0
+        moments = _look(matrix, wide, pointer(owners), row, seeds[row], scale, top, size, every)
+        total, variance = rest * moments.mean, 0.0
         for i in range(offsets[row], offsets[row + 1]):
-            total += exp(values[i] * scale - found.top)
+            total += exp(values[i] * scale - moments.top)
         if not every and size > 1:
             left_out = float(rest) * rest * (1.0 - size / rest)
-            variance = left_out * found.squares / (size - 1) / size
-        log_z[row, 0] = np.float32(found.top + log(total) + variance / (2.0 * total * total))
+            variance = left_out * moments.squares / (size - 1) / size
+        log_z[row, 0] = np.float32(moments.top + log(total) + variance / (2.0 * total * total))
         log_z[row, 1] = np.float32(sqrt(variance) / total)
     keep_alive(scratch)
     keep_alive(owners)

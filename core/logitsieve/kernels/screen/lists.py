@@ -55,13 +55,13 @@ def lists_at(descriptor):
 
 @inline
 def ends_of(lists, cluster):
-    """Where the ids of a cluster's list begin and end."""
+    """First and last place of the ids of a cluster's list."""
     return np.int64(lists.offsets[cluster]), np.int64(lists.offsets[cluster + 1])
 
 
 @inline
 def lists_length(lists, clusters, probes):
-    """How many ids the lists of these clusters hold, with repetitions."""
+    """The number of ids in the lists of these clusters, with repetitions."""
     total = 0
     for p in range(probes):
         first, last = ends_of(lists, clusters[p])
@@ -108,7 +108,7 @@ def encode_for_lists(descriptor, prescreen, queries, q):
 
 @splice
 def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
-    """As `scan_one` of the rows ids[first:last] for query q, less those that cannot be kept.
+    """Scan the rows ids[first:last] for query q, but for those that cannot be kept.
 
     Returns how many rows were computed.
     """
@@ -116,15 +116,15 @@ def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
     state, computed, begin = shift(queries.states, STATE * q), 0, np.int64(0)
     estimates, uppers = prescreen.refined.estimates, prescreen.refined.uppers
     for start in range(first, last, CHUNK):
-        count, here = min(CHUNK, last - start), shift(ids, start)
-        refine(sketch, prescreen.planes, prescreen.factors, here, count, prescreen.refined)
+        count, chunk_ids = min(CHUNK, last - start), shift(ids, start)
+        refine(sketch, prescreen.planes, prescreen.factors, chunk_ids, count, prescreen.refined)
         if int(state[SIZE]) < queries.limit:
-            seeds = take_best(estimates, uppers, here, count, queries.limit, chosen)
+            seeds = take_best(estimates, uppers, chunk_ids, count, queries.limit, chosen)
             scan_one(matrix, LISTED, chosen, begin, seeds, queries, q)
             computed += seeds
         threshold, size = threshold_of(queries, q, state, prescreen.factors[MARGIN]), begin
         for i in range(count):
-            chosen[size] = here[i]
+            chosen[size] = chunk_ids[i]
             size += not uppers[i] < threshold
         scan_one(matrix, LISTED, chosen, begin, size, queries, q)
         computed += size
@@ -189,7 +189,7 @@ def _group(routes, count, clusters, ends, order):
 
 @inline
 def unite(lists, clusters, probes, shared, out):
-    """Write the distinct ids of the clusters' lists; how many there are."""
+    """Write the distinct ids of the clusters' lists; returns their number."""
     size = np.int64(0)
     for p in range(probes):
         first, last = ends_of(lists, clusters[p])

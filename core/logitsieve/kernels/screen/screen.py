@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.screen.lists import (
     grouping_room,
@@ -50,15 +49,7 @@ def _logits_room(descriptor):
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
-def screen_topk(
-    address: int,
-    hidden: Float32,
-    ids: Int32,
-    logits: Float32,
-    scanned: Int32,
-    start: int,
-    stop: int,
-) -> int:
+def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
     `address` is the descriptor's. A row whose clusters hold fewer than K distinct candidates gets
@@ -90,8 +81,8 @@ def screen_topk(
         route_queries(descriptor, routes, count)
         empty_heaps(descriptor, 0, queries, count)
         if descriptor[SKETCH] != 0:
-            sketch, found = int64_pointer(descriptor[SKETCH]), shift(pointer(scanned), first)
-            scan_prescreened(sketch, lists, routes, queries, count, found)
+            sketch, computed = int64_pointer(descriptor[SKETCH]), shift(pointer(scanned), first)
+            scan_prescreened(sketch, lists, routes, queries, count, computed)
         elif count < FEW:
             scan_lists(matrix_at(descriptor, 0), lists, routes, queries, count)
         else:
@@ -108,9 +99,7 @@ def screen_topk(
 
 
 @kernel("(int64, float32[:,::1], int64)")
-def screen_candidates(
-    address: int, hidden: Float32, least: int
-) -> tuple[int, Int64, Int32, Float32]:
+def screen_candidates(address, hidden, least):
     """The distinct candidates of each row of hidden [B, D] with their exact logits, as CSR.
 
     `address` is the descriptor's. Returns (status, offsets [B+1], ids, logits); the status is how

@@ -41,8 +41,6 @@ class _SumsModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyp
 
 @intrinsic
 def zero_sums(typing_context):
-    """Sixteen zeros."""
-
     def codegen(context, builder, signature, arguments):
         return ir.Constant(_SUMS, None)
 

@@ -25,7 +25,7 @@ _SUFFIX = {types.float32: "v16f32", types.float64: "v16f64"}
 
 
 def cpu_has(feature: str) -> bool:
-    """Whether the CPU that Numba compiles for, by its settings if they name one, has it."""
+    """True if the CPU that Numba compiles for (by its settings if they name one) has it."""
     if config.CPU_NAME or config.CPU_FEATURES:
         return f"+{feature}" in (config.CPU_FEATURES or "")
     return bool(llvmlite.binding.get_host_cpu_features().get(feature))
@@ -97,30 +97,29 @@ def _splat(lanes):
 splat32, splat64 = _splat(LANES32), _splat(LANES64)
 
 
+def _call(builder, name, dtype, arguments):
+    """LLVM: a function of vectors, by its name, on arguments of one type."""
+    vector = vector_of(dtype)
+    function = builder.module.declare_intrinsic(
+        f"llvm.{name}.{_SUFFIX[dtype]}", fnty=ir.FunctionType(vector, [vector] * len(arguments))
+    )
+    return builder.call(function, arguments)
+
+
 @intrinsic
 def larger(typing_context, left, right):
     """The larger of two values, lane by lane."""
-    vector = vector_of(left.dtype)
 
     def codegen(context, builder, signature, arguments):
-        maximum = builder.module.declare_intrinsic(
-            f"llvm.maxnum.{_SUFFIX[left.dtype]}", fnty=ir.FunctionType(vector, [vector, vector])
-        )
-        return builder.call(maximum, arguments)
+        return _call(builder, "maxnum", left.dtype, arguments)
 
     return left(left, right), codegen
 
 
 @intrinsic
 def magnitude(typing_context, lanes):
-    """|lanes|."""
-    vector = vector_of(lanes.dtype)
-
     def codegen(context, builder, signature, arguments):
-        absolute = builder.module.declare_intrinsic(
-            f"llvm.fabs.{_SUFFIX[lanes.dtype]}", fnty=ir.FunctionType(vector, [vector])
-        )
-        return builder.call(absolute, arguments)
+        return _call(builder, "fabs", lanes.dtype, arguments)
 
     return lanes(lanes), codegen
 
@@ -204,13 +203,9 @@ def multiply_add(typing_context, left, right, total):
 
     In float64 with widened float32 factors the product is exact, so that fusing changes nothing.
     """
-    vector, suffix = vector_of(total.dtype), _SUFFIX[total.dtype]
 
     def codegen(context, builder, signature, arguments):
-        fused = builder.module.declare_intrinsic(
-            f"llvm.fmuladd.{suffix}", fnty=ir.FunctionType(vector, [vector] * 3)
-        )
-        return builder.call(fused, arguments)
+        return _call(builder, "fmuladd", total.dtype, arguments)
 
     return total(left, right, total), codegen
 
@@ -285,13 +280,9 @@ def sums_of_four(typing_context, a, b, c, d):
 @intrinsic
 def rounded(typing_context, lanes):
     """Each lane rounded to a whole number, halves to the even one."""
-    vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
-        rint = builder.module.declare_intrinsic(
-            f"llvm.rint.{_SUFFIX[lanes.dtype]}", fnty=ir.FunctionType(vector, [vector])
-        )
-        return builder.call(rint, arguments)
+        return _call(builder, "rint", lanes.dtype, arguments)
 
     return lanes(lanes), codegen
 

@@ -59,7 +59,6 @@ def lowest_bit(typing_context, mask):
 
 @intrinsic
 def count_bits(typing_context, mask):
-    """How many bits are set in `mask`."""
 
     def codegen(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import (
@@ -55,15 +54,7 @@ from logitsieve.kernels.topk.scan import scan_all
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
-def certified_topk(
-    address: int,
-    hidden: Float32,
-    ids: Int32,
-    logits: Float32,
-    scanned: Int32,
-    start: int,
-    stop: int,
-) -> int:
+def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
     `address` is that of the sketch's descriptor. Returns 0, or -1 - r where row r is not finite or
@@ -100,9 +91,7 @@ def certified_topk(
 
 
 @kernel("(int64, float32[:,::1], int64)")
-def certified_candidates(
-    address: int, hidden: Float32, least: int
-) -> tuple[int, Int64, Int32, Float32, Float32]:
+def certified_candidates(address, hidden, least):
     """Every row that `certified_topk` computes for `least` answers, with exact logits, as CSR.
 
     Returns (bad, offsets [B+1], ids, logits, upper [B]): no other logit of a row exceeds its upper,
@@ -168,7 +157,7 @@ def _above(bound, margin):
 
 
 @kernel("(int64, float32[:,::1], float32[::1], float32[::1])")
-def certified_bounds(address: int, hidden: Float32, lowers: Float32, uppers: Float32) -> int:
+def certified_bounds(address, hidden, lowers, uppers):
     """Fill lowers and uppers [V], between which every logit of hidden [1, D] lies.
 
     `address` is that of the sketch's descriptor. Returns -1, or 0 for a row that is not finite or

@@ -105,12 +105,12 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
     """Bound the first groups, and compute the rows of theirs with the best estimates."""
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.factors)
     for group in range(0, groups, FOUR):
-        found = bound_four(sketch, sieved.planes, query, group, groups)
+        bounds = bound_four(sketch, sieved.planes, query, group, groups)
         a, b, c, e = four_from(group, groups)
-        _store_bounds(sieved, a, found[0])
-        _store_bounds(sieved, b, found[1])
-        _store_bounds(sieved, c, found[2])
-        _store_bounds(sieved, e, found[3])
+        _store_bounds(sieved, a, bounds[0])
+        _store_bounds(sieved, b, bounds[1])
+        _store_bounds(sieved, c, bounds[2])
+        _store_bounds(sieved, e, bounds[3])
     rows = min(groups * LANES, sketch.rows)
     seeds = take_best(
         sieved.estimates, sieved.uppers, sketch.order, rows, queries.limit, sieved.listed
@@ -124,9 +124,9 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 
 
 @inline
-def _store_bounds(sieved, group, found):
-    store(sieved.estimates, group * LANES, found[0])
-    store(sieved.uppers, group * LANES, found[1])
+def _store_bounds(sieved, group, bounds):
+    store(sieved.estimates, group * LANES, bounds[0])
+    store(sieved.uppers, group * LANES, bounds[1])
 
 
 @splice
@@ -142,8 +142,8 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
         if first == 0:
             a, b, c, e = _stored_four(sieved, group, last)
         else:
-            found = bound_four(sketch, sieved.planes, query, group, last)
-            a, b, c, e = found[0][1], found[1][1], found[2][1], found[3][1]
+            bounds = bound_four(sketch, sieved.planes, query, group, last)
+            a, b, c, e = bounds[0][1], bounds[1][1], bounds[2][1], bounds[3][1]
         passed = _append_passed(sketch, sieved, passed, a, threshold, group, last)
         passed = _append_passed(sketch, sieved, passed, b, threshold, group + 1, last)
         passed = _append_passed(sketch, sieved, passed, c, threshold, group + 2, last)

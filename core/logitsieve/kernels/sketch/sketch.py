@@ -292,9 +292,13 @@ def refine(sketch, planes, factors, ids, count, refined):
         for piece in range(width // (4 * LANES)):
             a = multiply_row(a, codes, planes, piece)
             b = multiply_row(b, codes, low, piece)
-        own = as_float32(shift(codes, width - EXTRA))
+        extras = as_float32(shift(codes, width - EXTRA))
         refined.estimates[i] = np.float32(total_of_sums(join_planes(a, b)) - query_sum)
-        refined.uppers[i], refined.rests[i], refined.biases[i] = own[0], own[1], sketch.bias[row]
+        refined.uppers[i], refined.rests[i], refined.biases[i] = (
+            extras[0],
+            extras[1],
+            sketch.bias[row],
+        )
     scale, error = splat32(np.float32(factors[SCALE])), splat32(np.float32(factors[FINE_ERROR]))
     rest = splat32(np.float32(factors[FINE_REST]))
     for i in range(0, count, LANES):

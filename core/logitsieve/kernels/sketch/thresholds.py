@@ -1,4 +1,4 @@
-"""Cuts: values that few of many reach, what a bound must reach to matter, and who is best."""
+"""Thresholds that few of many values, or only the bounds that matter, reach; seeds above them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOWEST = np.float32(-3.4028234e38)
 
 @inline
 def threshold_of(queries, q, state, margin):
-    """What the bound of a row must reach that may still be among the best.
+    """The value that the bound of a row must reach for it to be among the best still.
 
     More than -inf, which stands for rows that were computed, and for those beyond V.
     """
@@ -58,8 +58,8 @@ def _count(values, size, threshold):
 def take_best(estimates, uppers, ids, count, limit, chosen):
     """List the ids of a few rows with the best of `count` estimates, at least `limit` if so many.
 
-    Their bounds become -inf, for they need none any more. Returns how many they are; estimates up
-    to whole lanes are overwritten.
+    Their bounds become -inf, for they need none any more. Returns their number; estimates up to
+    whole lanes are overwritten.
     """
     most, whole = 2 * SEEDS * limit, padded(count)
     for i in range(count, whole):

@@ -9,7 +9,6 @@ from math import log
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import dot64, padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
@@ -32,7 +31,7 @@ def fill_logits(matrix, wide, ids, first, last, logits):
 
 
 @kernel("(int64, float32[:,::1], int64[::1], int32[::1], float64[::1])")
-def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits: Float64) -> int:
+def csr_logits(address, hidden, offsets, ids, logits):
     """Fill `logits` of the ids that each row of hidden [B, D] owns; ids within 0 .. V-1.
 
     Answers have them rounded to float32. `address` is that of W's descriptor. Returns -1, or the
@@ -54,7 +53,7 @@ def csr_logits(address: int, hidden: Float32, offsets: Int64, ids: Int32, logits
 
 
 @kernel("(int64[::1], float32[::1], float32[::1])")
-def csr_log_sum_exp(offsets: Int64, values: Float32, out: Float32) -> None:
+def csr_log_sum_exp(offsets, values, out):
     """log of the sum of exp(values) of each row, summed in float64; -inf for an empty row."""
     start = pointer(values)
     for row in range(out.size):

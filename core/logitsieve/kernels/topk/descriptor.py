@@ -49,7 +49,7 @@ def matrix_descriptor(weight: Float32, bias: Float32) -> Int64:
 
 
 @kernel("(float32[:,::1],)")
-def largest_norm(weight: Float32) -> float:
+def largest_norm(weight):
     """max ||w_i||, in float64 and not below the true one."""
     rows, dim = weight.shape
     scratch = np.empty(padded(dim), np.float64)
@@ -74,7 +74,7 @@ def matrix_at(descriptor, place):
 
 @inline
 def slack_at(descriptor, place, norm):
-    """How far a float32 logit may be from the float64 one, for a row of hidden of that norm.
+    """The most by which a float32 logit is off the float64 one, for a row of hidden of that norm.
 
     gamma_D ||w|| ||h||, underflow and rounding; infinite where float32 sums might overflow.
     """

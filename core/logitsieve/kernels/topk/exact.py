@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
@@ -25,15 +24,7 @@ from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
-def dense_topk(
-    address: int,
-    hidden: Float32,
-    ids: Int32,
-    logits: Float32,
-    scanned: Int32,
-    start: int,
-    stop: int,
-) -> int:
+def dense_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
     `address` is that of W's descriptor. Returns 0, or -1 - r where row r is not finite or too
@@ -64,16 +55,7 @@ def dense_topk(
     "(int64, float32[:,::1], int64[::1], int32[::1], int32[:,::1], float32[:,::1], int32[::1],"
     " int64)"
 )
-def listed_topk(
-    address: int,
-    hidden: Float32,
-    offsets: Int64,
-    listed: Int32,
-    ids: Int32,
-    logits: Float32,
-    scanned: Int32,
-    start: int,
-) -> int:
+def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     """Fill ids and logits [B, K] and scanned [B] of rows start, start + 1, ... of hidden [B, D].
 
     Row start + r may choose among the distinct ids listed[offsets[r] : offsets[r+1]]; `address` is

@@ -11,7 +11,7 @@ from logitsieve.kernels.compile import inline
 
 @inline
 def better(value, row, other_value, other_row):
-    """Whether (value, row) goes before (other_value, other_row) in an answer."""
+    """True if (value, row) goes before (other_value, other_row) in an answer."""
     return value > other_value or (value == other_value and row < other_row)
 
 
@@ -54,7 +54,6 @@ def offer(values, rows, size, limit, value, row):
 
 @inline
 def contains(rows, size, row):
-    """Whether `row` is kept already."""
     for i in range(size):  # noqa: SIM110  (a generator does not compile)
         if rows[i] == row:
             return True

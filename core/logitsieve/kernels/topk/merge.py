@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.api.results import Bool, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer
@@ -22,16 +21,8 @@ VALUE, LOW, HIGH = range(3)  # rows of log_z
     " int64[::1], int32[:,::1], float64[:,::1])"
 )
 def merge_edited(
-    offsets: Int64,
-    ids: Int32,
-    sums: Float64,
-    edited_offsets: Int64,
-    edited_ids: Int32,
-    edited_sums: Float64,
-    wanted: Int64,
-    best_ids: Int32,
-    best_sums: Float64,
-) -> None:
+    offsets, ids, sums, edited_offsets, edited_ids, edited_sums, wanted, best_ids, best_sums
+):
     """Fill the wanted[r] best of each row, and -1 with -inf beyond, in best_ids [B, K].
 
     A row has no id twice. Edited ones of -inf do not count; there must be as many others as wanted.
@@ -64,16 +55,7 @@ def _rank(score, value, log_z, divisor):
     "(float64[::1], float64[::1], float64[:,::1], int64[::1], float64[:,::1],"
     " int32[:,::1], int32[:,::1], boolean[::1])"
 )
-def best_pairs(
-    scores: Float64,
-    divisors: Float64,
-    logits: Float64,
-    counts: Int64,
-    log_z: Float64,
-    parents: Int32,
-    places: Int32,
-    doubtful: Bool,
-) -> None:
+def best_pairs(scores, divisors, logits, counts, log_z, parents, places, doubtful):
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
     Row r has score scores[r] and counts[r] tokens of falling logits[r] [B, N], so that a group's

@@ -47,7 +47,7 @@ def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
 
 @inline
 def at_once(rows, room):
-    """How many of `rows` queries, of `room` float64 values each, to answer together."""
+    """The number of queries, of `room` float64 values each, that are answered together."""
     return max(1, min(rows, AT_ONCE, SCRATCH // room))
 
 
@@ -75,7 +75,7 @@ def empty_heaps(descriptor, place, queries, count):
 
 @inline
 def write_answers(queries, q, logits):
-    """Sort query q's heap best first and round its values; how many there are."""
+    """Sort query q's heap best first and round its values; returns their number."""
     size = int(queries.states[STATE * q + SIZE])
     place = q * queries.limit
     values = shift(queries.values, place)

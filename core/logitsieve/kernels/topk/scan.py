@@ -86,7 +86,7 @@ def _ranked(logits, count, rank):
 
 @inline
 def _four_rows(listed, ids, i, last):
-    """Those places, or the ids there."""
+    """Places i .. i + 3, or the ids at them if `listed`."""
     i, j, k, m = four_from(i, last)
     if listed:
         return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])

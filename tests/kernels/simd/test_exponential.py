@@ -1,0 +1,40 @@
+"""exp of lanes within its error, and sums of it in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.exponential import exp_lanes, sum_of_exponentials
+from logitsieve.kernels.simd.lanes import LANES, load, store
+from logitsieve.kernels.simd.pointers import pointer
+
+
+@kernel("(float32[::1],)")
+def exponentials(values):
+    for i in range(0, values.size, LANES):
+        store(pointer(values), i, exp_lanes(load(pointer(values), i)))
+
+
+@kernel("(float32[::1], float32)")
+def total(values, most):
+    return sum_of_exponentials(pointer(values), values.size, np.float32(most))
+
+
+def test_exp_is_within_its_error_and_ends_at_its_least() -> None:
+    x = np.linspace(-87, 0, 1 << 12).astype(np.float32)
+    got = x.copy()
+    exponentials(got)
+    np.testing.assert_allclose(got, np.exp(x.astype(np.float64)), rtol=2e-7)
+    low = np.full(LANES, -np.inf, np.float32)
+    exponentials(low)
+    np.testing.assert_allclose(low, np.exp(-87.0), rtol=2e-7)
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 1000])
+def test_sums_are_numpys(size: int) -> None:
+    values = np.random.default_rng(size).standard_normal(size).astype(np.float32) * 9
+    most = values.max()
+    wanted = np.exp(values.astype(np.float64) - most).sum()
+    assert total(values, most) == pytest.approx(wanted, rel=3e-7)
