@@ -37,7 +37,7 @@ def screen_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> Screen:
     centroids, offsets = arrays["centroids"], arrays["offsets"]
     norms = np.linalg.norm(
         centroids.astype(np.float64), axis=1
-    )  # as kernels/screen/clusters.py has them
+    )  # as kernels/screen/route.py has them
     norms *= arrays.get("reaches", np.float32(1))
     return Screen(
         matrix_on(device, centroids, np.zeros(len(centroids), np.float32)),

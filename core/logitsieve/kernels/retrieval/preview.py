@@ -125,7 +125,6 @@ def _score_one(preview, groups, turned, scores):
 
 @inline
 def _store_four(scores, lanes):
-    """One group's scores for four queries, each query's 64 apart."""
     store(scores, 0, lanes[0])
     store(scores, 4 * LANES, lanes[1])
     store(scores, 8 * LANES, lanes[2])

@@ -191,13 +191,11 @@ def _begin(descriptor, envelope, state):
 
 @inline
 def row_at(descriptor, envelope, place):
-    """The row of W at a place."""
     return place if envelope.fine else int(sketch_at(descriptor).order[place])
 
 
 @inline
 def _logit(descriptor, envelope, place):
-    """The exact logit of the row at a place, in float64."""
     return exact_logit(matrix_at(descriptor, 0), envelope.wide, row_at(descriptor, envelope, place))
 
 

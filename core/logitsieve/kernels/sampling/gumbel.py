@@ -28,7 +28,6 @@ SPARE = 1 + 1e-6  # of a weight, for what float64 rounds it to
 
 @inline
 def gumbel(bits):
-    """A draw from Gumbel's distribution."""
     return -log(-log(uniform(bits)))
 
 

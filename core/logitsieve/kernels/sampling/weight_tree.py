@@ -46,7 +46,6 @@ def sum_again(tree, place):
 
 @inline
 def total_weight(tree):
-    """The sum of all weights."""
     total = 0.0
     for block in range(tree.size // BLOCK):
         total += tree.blocks[block]

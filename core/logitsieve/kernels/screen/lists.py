@@ -49,7 +49,6 @@ Prescreen = namedtuple("Prescreen", "planes factors rotated refined ids")
 
 @inline
 def lists_at(descriptor):
-    """The lists of a screen's descriptor."""
     return ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
 
 

@@ -110,8 +110,6 @@ multiply_row = _multiply_row(_add_products_vnni) if VNNI else multiply_row_gener
 
 @intrinsic
 def add_sums(typing_context, left, right):
-    """left + right, lane by lane."""
-
     def codegen(context, builder, signature, arguments):
         return builder.add(*arguments)
 
@@ -158,8 +156,6 @@ def join_planes(typing_context, high, low):
 
 @intrinsic
 def total_of_sums(typing_context, sums):
-    """The sum of the sixteen sums."""
-
     def codegen(context, builder, signature, arguments):
         reduce = builder.module.declare_intrinsic(
             "llvm.vector.reduce.add.v16i32", fnty=ir.FunctionType(_INT32, [_SUMS])

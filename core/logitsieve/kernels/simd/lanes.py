@@ -47,7 +47,6 @@ _LANES_OF = {types.float32: LANES32, types.float64: LANES64}
 
 
 def vector_of(dtype: Any) -> ir.VectorType:
-    """LLVM's type of sixteen values of a dtype."""
     return ir.VectorType(_ELEMENTS[dtype], LANES)
 
 
@@ -84,8 +83,6 @@ def _splat(lanes):
 
     @intrinsic
     def splat(typing_context, value):
-        """The value in every lane."""
-
         def codegen(context, builder, signature, arguments):
             return spread(builder, arguments[0], vector)
 
@@ -108,8 +105,6 @@ def _call(builder, name, dtype, arguments):
 
 @intrinsic
 def larger(typing_context, left, right):
-    """The larger of two values, lane by lane."""
-
     def codegen(context, builder, signature, arguments):
         return _call(builder, "maxnum", left.dtype, arguments)
 
@@ -126,7 +121,6 @@ def magnitude(typing_context, lanes):
 
 @intrinsic
 def largest_lane(typing_context, lanes):
-    """The largest of the lanes."""
     vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
@@ -189,8 +183,6 @@ def store(typing_context, start, offset, lanes):
 
 @intrinsic
 def widen(typing_context, lanes):
-    """Sixteen float32 as float64."""
-
     def codegen(context, builder, signature, arguments):
         return builder.fpext(arguments[0], vector_of(types.float64))
 

@@ -121,7 +121,6 @@ def sketch_descriptor(softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray
 
 @inline
 def sketch_at(descriptor):
-    """The sketch of a descriptor."""
     return Sketch(
         descriptor[ROWS],
         (descriptor[ROWS] + LANES - 1) // LANES,

@@ -36,7 +36,6 @@ def fill_fields(descriptor: Int64, fields: Mapping[int, np.ndarray | float]) -> 
 
 
 def matrix_descriptor(weight: Float32, bias: Float32) -> Int64:
-    """The descriptor of `weight` [V, D] with `bias` [V]."""
     fields = {
         WEIGHT: weight,
         BIAS: bias,

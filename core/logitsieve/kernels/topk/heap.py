@@ -62,7 +62,6 @@ def contains(rows, size, row):
 
 @inline
 def sort_best_first(values, rows, size):
-    """Turn the heap into a list, best answer first."""
     for last in range(size - 1, 0, -1):
         value, row = values[last], rows[last]
         values[last], rows[last] = values[0], rows[0]

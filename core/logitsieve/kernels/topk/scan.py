@@ -118,7 +118,6 @@ def fill_one(matrix, listed, ids, first, last, hidden, logits):
 
 @inline
 def _store_four(logits, place, dots, bias):
-    """The logits of one row for four queries."""
     logits[place] = dots[0] + bias
     logits[CHUNK + place] = dots[1] + bias
     logits[2 * CHUNK + place] = dots[2] + bias
