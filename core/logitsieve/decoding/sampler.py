@@ -194,7 +194,10 @@ def _draw_lazily(
     floors = head.topk(hidden, k).logits[:, -1].astype(np.float64)
     listed = edit_candidates(head.candidates(hidden, k), edits, index.vocab_size)
     ids, computed = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
-    noise, address = (how.seeds, how.step, 1.0 / how.temperature), index.softmax.descriptor.ctypes.data
+    noise, address = (
+        (how.seeds, how.step, 1.0 / how.temperature),
+        index.softmax.descriptor.ctypes.data,
+    )
     refuse_first([lazy_sample(address, hidden, *noise, *listed, floors, ids, computed)])
     scanned = (np.diff(listed.offsets) + computed).astype(np.int32)
     return _Drawn(ids, False, scanned, SAMPLED)

@@ -61,12 +61,12 @@ def test_totals_of_two_planes_are_exact(
 
 @kernel("(uint8[::1], int8[::1], float32[::1], float32[::1])")
 def both_sums(rows, query, fast, generic):
-    fast, generic = zero_sums(), zero_sums()
+    by_word, by_lane = zero_sums(), zero_sums()
     for quad in range(query.size // 4):
-        fast = multiply_bytes(fast, pointer(rows), pointer(query), quad)
-        generic = multiply_bytes_generic(generic, pointer(rows), pointer(query), quad)
-    store(pointer(fast), 0, scale_sums(fast, 7, load(pointer(fast), 0)))
-    store(pointer(generic), 0, scale_sums(generic, 7, load(pointer(generic), 0)))
+        by_word = multiply_bytes(by_word, pointer(rows), pointer(query), quad)
+        by_lane = multiply_bytes_generic(by_lane, pointer(rows), pointer(query), quad)
+    store(pointer(fast), 0, scale_sums(by_word, 7, load(pointer(fast), 0)))
+    store(pointer(generic), 0, scale_sums(by_lane, 7, load(pointer(generic), 0)))
 
 
 @settings(max_examples=50, deadline=None)

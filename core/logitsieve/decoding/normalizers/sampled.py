@@ -40,7 +40,10 @@ class SampledNormalizer(Normalizer):
         if head.proves:  # it looks at few rows unless it is asked for many
             k = min(index.vocab_size, max(k, round(SAMPLED_SHARE * index.vocab_size**0.5)))
         listed = edit_candidates(head.candidates(hidden, k), edits, index.vocab_size)
-        log_z, address = np.empty((len(hidden), 2), np.float32), index.softmax.descriptor.ctypes.data
+        log_z, address = (
+            np.empty((len(hidden), 2), np.float32),
+            index.softmax.descriptor.ctypes.data,
+        )
         sizes = np.ceil(SAMPLED_SHARE * index.vocab_size / np.maximum(listed.answerable(), 1))
         sizes = np.minimum(sizes, index.vocab_size).astype(np.int64)
         if edits is not None:
