@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderServicer, add_DecoderServicer_to_server
 
 REPOSITORY = Path(__file__).parents[1]
+INDEX = REPOSITORY / "tests" / "index" / "golden" / "1"
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
@@ -34,17 +37,26 @@ def run(*command: str | Path, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+def install(folder: Path, what: str) -> Path:
+    """The bin folder of a fresh environment with `what` and its requirements."""
+    venv.create(folder, with_pip=True)
+    constraints = REPOSITORY / "constraints.txt"
+    pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile")
+    run(*pip, "-c", constraints, what)
+    return folder / "bin"
+
+
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a fresh environment with the wheel and its base requirements."""
-    folder = tmp_path_factory.mktemp("packaging")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, REPOSITORY)
     [wheel] = folder.glob("*.whl")
-    venv.create(folder / "venv", with_pip=True)
-    programs = folder / "venv" / "bin"
-    constraints = REPOSITORY / "constraints.txt"
-    run(programs / "python", "-m", "pip", "install", "--quiet", "-c", constraints, wheel)
-    return programs
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("base"), str(wheel))
 
 
 class FixedAnswer(DecoderServicer):
@@ -128,3 +140,20 @@ def test_a_command_says_which_extra_it_needs(
 def test_the_help_needs_no_extra(programs: Path) -> None:
     assert "capture" in run(programs / "logitsieve", "--help")
     assert "--address" in run(programs / "logitsieve", "query", "--help")
+
+
+@pytest.mark.parametrize("source", ["checkout", "wheel"])
+def test_the_server_extra_opens_an_index(source: str, wheel: Path, tmp_path: Path) -> None:
+    what = REPOSITORY if source == "checkout" else wheel
+    programs = install(tmp_path, f"{what}[server]")
+    assert "exact" in run(programs / "logitsieve", "inspect", INDEX)
+    assert "--models" in run(programs / "logitsieve", "serve", "--help")
+    run(programs / "python", "-c", "import torch", code=1)
+
+
+def test_the_readme_installs_what_is_there() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    [block] = re.findall(r"^    pip install.*?(?=^$)", text, re.MULTILINE | re.DOTALL)
+    assert block.startswith("    pip install -c constraints.txt '.[")
+    assert set(re.findall(r"\[(\w+)\]", block)) <= set(settings["project"]["optional-dependencies"])
