@@ -32,7 +32,7 @@ LIMIT_NS = 400_000_000
 
 
 class Work(NamedTuple):
-    """What one call does: bytes it must read, how large the data they lie in is, multiply-adds."""
+    """One call's cost: bytes to read, size of the data they lie in, multiply-adds."""
 
     name: str
     call: Callable[[], object]

@@ -112,5 +112,5 @@ def cache_sizes() -> dict[str, int]:
 
 
 def describe() -> dict[str, Any]:
-    """What every raw result carries."""
+    """Machine, cache sizes and read bandwidths, which every raw result carries."""
     return {**machine(), "caches": cache_sizes(), "read_GBps": asdict(measure_bandwidth())}

@@ -73,7 +73,6 @@ def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
 
 
 def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
-    """Ten clusters."""
     from logitsieve.heads._base.clustering import cluster_arrays
 
     return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
@@ -94,7 +93,6 @@ def frequency_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
 
 
 def certified_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
-    """The smallest sketch."""
     finite = _finite(softmax)
     return encode(finite, rotation(finite, make_hidden(64, softmax.dim)), Widths(16, 64))
 

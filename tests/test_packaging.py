@@ -39,11 +39,15 @@ def run(*command: str | Path, code: int = 0) -> str:
 
 def install(folder: Path, what: str) -> Path:
     """The bin folder of a fresh environment with `what` and its requirements."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     constraints = REPOSITORY / "constraints.txt"
-    pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile")
-    run(*pip, "-c", constraints, what)
+    run(*pip(folder / "bin"), "install", "--quiet", "--no-compile", "-c", constraints, what)
     return folder / "bin"
+
+
+def pip(programs: Path) -> list[str | Path]:
+    """A command that installs and lists packages of another environment, which needs no pip."""
+    return [sys.executable, "-m", "pip", "--python", programs / "python"]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +99,7 @@ def port() -> Iterator[int]:
 
 
 def test_nothing_heavy_is_installed(programs: Path) -> None:
-    installed = run(programs / "python", "-m", "pip", "list", "--format=freeze").lower()
+    installed = run(*pip(programs), "list", "--format=freeze").lower()
     names = {line.partition("==")[0] for line in installed.splitlines()}
     assert {"logitsieve", "grpcio", "numpy", "typer"} <= names
     assert not names & {"numba", "torch", "faiss-cpu", "safetensors", "matplotlib"}
@@ -142,7 +146,9 @@ def test_the_help_needs_no_extra(programs: Path) -> None:
     assert "--address" in run(programs / "logitsieve", "query", "--help")
 
 
-@pytest.mark.parametrize("source", ["checkout", "wheel"])
+@pytest.mark.parametrize(
+    "source", ["checkout", pytest.param("wheel", marks=pytest.mark.exhaustive)]
+)
 def test_the_server_extra_opens_an_index(source: str, wheel: Path, tmp_path: Path) -> None:
     what = REPOSITORY if source == "checkout" else wheel
     programs = install(tmp_path, f"{what}[server]")

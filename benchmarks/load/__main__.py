@@ -101,7 +101,7 @@ def measure(index: Index, contexts: Path, seconds: float, parts: list[str]) -> d
 
 
 def closed_loops(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
-    """By rows and clients: the index's own head, exact, and an echo of a reply of that size."""
+    """Results by rows and clients: the default head, exact, and an echo of such a reply."""
     found = []
     for rows in ROWS:
         with server(index, cpus) as address, echo(address, plan, rows, cpus) as other:
@@ -156,7 +156,7 @@ def server(index: Index, cpus: list[int], **options: Any) -> Any:
 
 @contextmanager
 def echo(address: str, plan: Plan, rows: int, cpus: list[int]) -> Iterator[str]:
-    """Of the reply that the server at `address` gives to so many rows."""
+    """Address of a server that echoes the reply which the one at `address` gives to `rows` rows."""
     hidden = np.load(plan.contexts, mmap_mode="r")[:rows]
     reply = stub_of(address).TopK(pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k))
     with echo_server(reply, cpus) as other:

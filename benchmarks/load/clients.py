@@ -28,7 +28,7 @@ REQUESTS = 64  # different ones, sent in turn
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to send where, for how long."""
+    """Request, address and duration of one measurement."""
 
     address: str
     contexts: str  # .npy [N, D]
@@ -46,7 +46,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came back in the time that counts; latencies of good answers in microseconds."""
+    """Outcomes within the measured time; latencies of good answers in microseconds."""
 
     seconds: float
     codes: dict[str, int]
@@ -54,7 +54,7 @@ class Result:
 
     @property
     def good_per_s(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return self.codes.get("OK", 0) / self.seconds
 
 
@@ -130,10 +130,10 @@ class _Load:
 
 
 def _code(failure: grpc.aio.AioRpcError) -> str:
-    """Its name; who is refused by the queue must be told when to come again."""
+    """Name of the status code; a refusal by the queue must carry a retry pushback."""
     name: str = failure.code().name
-    told = any(key == "grpc-retry-pushback-ms" for key, _ in failure.trailing_metadata() or ())
-    return name if name != "RESOURCE_EXHAUSTED" or told else f"{name} without pushback"
+    retry = any(key == "grpc-retry-pushback-ms" for key, _ in failure.trailing_metadata() or ())
+    return name if name != "RESOURCE_EXHAUSTED" or retry else f"{name} without pushback"
 
 
 def _requests(plan: Plan) -> list[pb.TopKRequest]:

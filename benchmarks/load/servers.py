@@ -42,7 +42,7 @@ def echo_server(reply: pb.TopKResponse, cpus: list[int]) -> Iterator[str]:
 
 
 def load(plan: Plan) -> Result:
-    """What clients in a process of their own met."""
+    """Result of clients in a process of their own."""
     command = [sys.executable, "-m", "benchmarks.load.clients"]
     asked = json.dumps(asdict(plan))
     run = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)

@@ -36,7 +36,6 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def cells(run: dict[str, Any]) -> str:
-    """A run's columns."""
     us = run["us"]
     codes = ", ".join(f"{code} {count}" for code, count in sorted(run["codes"].items()))
     return (

@@ -22,14 +22,13 @@ CHECK_EVERY_ROWS = 16  # between two looks at the clock
 
 
 class Mode(NamedTuple):
-    """How rows are handed over."""
+    """Rows per call and threads."""
 
     batch: int
     threads: int
 
     @property
     def label(self) -> str:
-        """Its name in the results."""
         return f"B={self.batch} threads={self.threads}"
 
 

@@ -1,4 +1,4 @@
-"""Who races on a dataset: every method with the build knobs to try, and who had to stay away."""
+"""The methods that race on a dataset, with the build knobs to try."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def entrants(
     only: Sequence[str],
     progress: Callable[[str, int, int], None],
 ) -> Iterator[Entrant]:
-    """Exact searches, then the heads of the registry, then the peers; `only` names parts of names.
+    """Yield exact searches, then the registry's heads, then the peers; `only` has parts of names.
 
     What is not asked for costs nothing: no index is built, no label computed.
     """
@@ -82,7 +82,7 @@ def entrants(
 
 
 def wanted(name: str, only: Sequence[str]) -> bool:
-    """Whether a part of the name is among `only`, or that is empty."""
+    """True if `only` is empty or has a part of the name."""
     return not only or any(part in name for part in only)
 
 
@@ -100,7 +100,7 @@ def adaptive(softmax: Softmax, labelled: Callable[[], Labelled], first: int) -> 
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that race; "absent" for those that are not installed."""
+    """Versions of the libraries that race; "absent" for those that are not installed."""
     found = {}
     for package in ("numpy", "torch", "faiss-cpu", "numba", *OPTIONAL.values()):
         try:

@@ -1,4 +1,4 @@
-"""How the time of a row grows with the vocabulary: `python -m benchmarks.race.growth`.
+"""Time per row against the size of the vocabulary: `python -m benchmarks.race.growth`.
 
 Synthetic softmaxes of one kind, V = 10,000 to 1,000,000 (D = 200), one row a call, one thread; the
 best exact float32, and of each head the fastest setting with P@1 >= 0.98. Writes growth.json.gz
@@ -76,7 +76,7 @@ Line = list[tuple[int, float]]  # (V, microseconds a row)
 
 
 def series(sizes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Line]]:
-    """Of each method, where it is precise enough, a line for each machine: by its caches."""
+    """Lines by method, where it is precise enough, and machine (told apart by its caches)."""
     found: dict[str, dict[str, Line]] = {}
     for words, results in sorted((int(words), results) for words, results in sizes.items()):
         machine = str(results["machine"]["caches"])

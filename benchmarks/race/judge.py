@@ -52,7 +52,7 @@ class Judge:
             progress("judge", min(start + rows, len(hidden)), len(hidden))
 
     def score(self, ids_NK: np.ndarray) -> Score:
-        """Of the answers to all contexts; -1 for an id not found; K is the largest of `ks`."""
+        """Score answers to all contexts; -1 for an id not found; K is the largest of `ks`."""
         most = max(self.ks)
         if ids_NK.shape != (len(self.hidden), most):
             raise ValueError(f"ids {list(ids_NK.shape)}, wanted {[len(self.hidden), most]}")

@@ -1,4 +1,4 @@
-"""What the synthetic softmaxes share with a real one: `python -m benchmarks.race.lm_statistics`.
+"""Statistics of a softmax that synthetic ones share: `python -m benchmarks.race.lm_statistics`.
 
 Writes lm_statistics.json, curves and scalars of lm-docs-10k-200 and no weight or context of it.
 Shape letters: N contexts, D hidden size, V vocabulary.
@@ -69,7 +69,7 @@ def measure(weight: Float32, bias: Float32, fit: Float32, judged: Float32) -> St
 
 
 def shares(values: np.ndarray) -> list[float]:
-    """Of their sum; never quite nothing, so that a logarithm can be taken."""
+    """Shares of the sum; never zero, so that a logarithm can be taken."""
     positive = np.maximum(values, 1e-9 * values[0])
     return list((positive / positive.sum()).tolist())
 

@@ -1,4 +1,4 @@
-"""What every contender of the race is: built once, then set to one operating point after another.
+"""The interface of every contender: built once, then set to one operating point after another.
 
 Build knobs are arguments of the constructor, query knobs go through `set_knobs`, as in
 ann-benchmarks. Shape letters: B batch rows, D hidden size, K answers, V vocabulary.

@@ -41,7 +41,6 @@ class OursMethod:
 
     @property
     def index(self) -> Index:
-        """At one thread."""
         return self._indexes[1]
 
     @property

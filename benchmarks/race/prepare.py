@@ -32,7 +32,6 @@ def prepared(name: str, shared: Path, cache: Path) -> Path:
 
 
 def main() -> None:
-    """Make one dataset."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=PREPARED)
     parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def prove(data: Dataset) -> dict[str, Any]:
-    """How many rows are wrong for each k, by the judge and beside the exact head."""
+    """Count wrong rows for each k, by the judge and beside the exact head."""
     hidden = np.concatenate([data.heldout, data.test])
     wrong: dict[str, dict[str, int]] = {}
     with bars() as progress, tempfile.TemporaryDirectory() as folder:

@@ -112,7 +112,7 @@ def race(
 
 
 def record(method: Method, knobs: Knobs, judge: Judge, seconds: float) -> dict[str, Any]:
-    """What is known of a point before it is timed."""
+    """Everything about a point but its times."""
     method.set_knobs(1, knobs)
     hidden, most = judge.hidden, max(judge.ks)
     blocks = range(0, len(hidden), JUDGE_BATCH)

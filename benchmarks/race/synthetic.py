@@ -34,7 +34,7 @@ SLOPES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
 
 
 class FitResult(NamedTuple):
-    """What a Dataset needs."""
+    """Arrays of a Dataset, and a table of its statistics."""
 
     weight: Float32
     bias: Float32
@@ -47,7 +47,7 @@ class FitResult(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """Where contexts come from; everything in the coordinates of W's eigenvectors."""
+    """A source of contexts, in the coordinates of W's eigenvectors."""
 
     mean: Float32  # [D]
     modes: Float32  # [M, D]
@@ -165,7 +165,7 @@ def make_words(real: Statistics, source: Source, words: int) -> tuple[Float32, F
 
 
 def add_popularity(weight: Float32, source: Source, wanted_V: Float32) -> None:
-    """What makes the mean context give each word its log probability; W is changed in place."""
+    """Change W in place so that the mean context gives each word its log probability."""
     along_D = (source.mean / (source.mean @ source.mean)) @ source.rotation
     for start in range(0, len(weight), BLOCK):
         weight[start : start + BLOCK] += np.outer(wanted_V[start : start + BLOCK], along_D)

@@ -119,7 +119,7 @@ def read(
     progress: Progress,
     new_V: Tensor | None = None,
 ) -> Reading:
-    """What the LSTM hands on after each word of evenly spread runs, each from an empty state.
+    """Hidden states after each word of evenly spread runs, each run from an empty state.
 
     Given `new_V`, the contexts of those words and a share of the others, TRAIN_CONTEXTS in all.
     """

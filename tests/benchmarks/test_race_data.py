@@ -1,4 +1,4 @@
-"""Where the race's datasets come from: the wide layer, and what is said without files."""
+"""Datasets of the race: the wide layer, and errors where files are missing."""
 
 from __future__ import annotations
 

@@ -36,17 +36,14 @@ class Feed:
         self._data, self._at = data, 0
 
     def byte(self) -> int:
-        """0..255."""
         return self.take(1)[0]
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken.ljust(count, b"\0")
 
     def rest(self) -> bytes:
-        """All that is left."""
         return self._data[self._at :]
 
     def word(self) -> str:

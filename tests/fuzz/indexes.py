@@ -110,7 +110,7 @@ class Opened:
 
 
 def answers(index: Index) -> str:
-    """Of every head that it has, asked for two rows."""
+    """Names of the heads that refuse two rows, or "answers"."""
     hidden, found = np.ones((2, D), np.float32), []
     for name in sorted(index.heads):
         try:

@@ -57,7 +57,7 @@ class _Aborted(Exception):
 
 
 class Details(NamedTuple):
-    """What a handler is found by."""
+    """The call details by which gRPC finds a handler."""
 
     method: str
     invocation_metadata: tuple[()] = ()
@@ -72,18 +72,14 @@ class Context:
         self.code, self.trailer = Code.OK, b""
 
     def time_remaining(self) -> float | None:
-        """No deadline."""
         return None
 
     def invocation_metadata(self) -> tuple[()]:
-        """None."""
         return ()
 
-    def set_trailing_metadata(self, metadata: object) -> None:
-        """Of a call that goes well: nobody looks."""
+    def set_trailing_metadata(self, metadata: object) -> None: ...
 
     async def abort(self, code: grpc.StatusCode, message: str, trailer: Any) -> NoReturn:
-        """The call's end."""
         self.code, self.trailer = code, dict(trailer)[TRAILER]
         raise _Aborted
 
@@ -97,7 +93,7 @@ class Context:
 
 
 class Services:
-    """What both ports of a server have, on a loop of their own."""
+    """The handlers of both ports of a server, on an event loop of their own."""
 
     def __init__(self, models: Path, kernels: Path | None) -> None:
         config = ServeConfig(models=models, kernel_cache=kernels, **LIMITS)  # type: ignore[arg-type]
@@ -118,14 +114,13 @@ class Services:
         self._loop = asyncio.new_event_loop()
 
     def close(self) -> None:
-        """End its threads."""
         self._admin.close()
         self._work.close()
         self._loop.run_until_complete(asyncio.sleep(0))  # what was cancelled ends
         self._loop.close()
 
     def call(self, path: str, message: bytes, port: str = "public") -> str:
-        """How a unary call ends: its code, and the field at fault. Defect if that is not right."""
+        """Status code of a unary call, and the field at fault; Defect if that is not documented."""
         context = Context()
 
         async def run() -> None:
@@ -138,7 +133,7 @@ class Services:
         return "OK"
 
     def stream(self, messages: list[bytes]) -> str:
-        """How the messages of a Decode stream are answered, one reply each."""
+        """Outcomes of the messages of a Decode stream, one reply each."""
         context = Context(messages)
         handler = self._handler("public", "logitsieve.v1.Decoder/Decode").stream_stream
         self._loop.run_until_complete(handler(None, context))
@@ -154,7 +149,7 @@ class Services:
             raise Defect(f"a good request ends in {end}")
 
     def put_back(self) -> None:
-        """What admin calls may have unloaded or renamed."""
+        """Load again a version that admin calls may have unloaded or renamed."""
         if (end := self.call(LOAD, STABLE, "admin")) != "OK":
             raise Defect(f"a good Load ends in {end}")
 

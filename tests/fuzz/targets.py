@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes any bytes and says how they were taken, or raises.
+"""Targets of the fuzzer: each takes any bytes and names the outcome, or raises.
 
 What is said is short and of few kinds, so that one input of each kind makes a corpus.
 """
@@ -60,7 +60,7 @@ NAMES = (
 
 @contextmanager
 def targets(kernels: Path | None = None) -> Iterator[dict[str, Target]]:
-    """By name, over models in a folder of their own; `kernels` keeps compiled ones."""
+    """Yield the targets by name, over models in a scratch folder; `kernels` keeps compiled ones."""
     with tempfile.TemporaryDirectory() as scratch:
         models = Path(scratch) / "models"
         write_models(models)
@@ -104,7 +104,7 @@ def tensors(data: bytes) -> str:
 
 
 def _message(kind: type[Message], feed: Feed) -> bytes:
-    """As it comes, or of fields."""
+    """A message of the bytes as they are, or built from fields."""
     if feed.byte() % 4 == 3:
         return feed.rest()
     return bytes(built(kind, feed).SerializeToString())

@@ -1,4 +1,4 @@
-"""What `make fuzz` kept: nothing raises, and every code is a documented one."""
+"""Replay of the corpora that `make fuzz` kept: nothing raises, and every code is documented."""
 
 from __future__ import annotations
 

@@ -72,7 +72,6 @@ class AdaptiveSoftmax:
         return ({},)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """Threads only."""
         hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:

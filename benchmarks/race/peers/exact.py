@@ -35,11 +35,9 @@ class ExactPeer:
 
     @property
     def settings(self) -> Sequence[Knobs]:
-        """One."""
         return ({},)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """Threads only."""
         hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:

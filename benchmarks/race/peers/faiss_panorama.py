@@ -41,7 +41,6 @@ class FaissPanorama:
         return ({},)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """Threads only."""
         hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:

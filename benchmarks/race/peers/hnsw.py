@@ -45,16 +45,13 @@ class Hnswlib:
 
     @property
     def settings(self) -> Sequence[Knobs]:
-        """Longer candidate lists."""
         return tuple({"ef": ef} for ef in EFS)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """`ef`."""
         hold_threads(threads)
         self._threads = threads
         self._index.set_ef(int(knobs["ef"]))
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """hnswlib's own call."""
         labels, _ = self._index.knn_query(self._queries(hidden), k=k, num_threads=self._threads)
         return np.asarray(labels).astype(np.int64)

@@ -55,7 +55,6 @@ class PcaTree:
         return tuple({"leaves": 1 << power} for power in range(self._depth))
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """`leaves` to visit."""
         hold_threads(threads)
         self._threads, self._leaves = threads, int(knobs["leaves"])
 
