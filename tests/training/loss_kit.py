@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.losses.loss import Common
-from logitsieve.training.losses.proposal import Ragged, Shared
-from logitsieve.training.losses.targets import Targets
+from logitsieve.training.autograd.batch import RaggedCandidates, SharedCandidates, Targets
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.loss import LossOptions
 
 EVERY_CLASS = ("full", "chunked", "d-softmax", "exp")  # these look at every class in every step
 SUB_LINEAR = [name for name in LOSSES if name not in EVERY_CLASS]
@@ -33,24 +32,26 @@ def rewind(head: SoftmaxLoss, step: int = 0) -> None:
         random.step = step
 
 
-class Told(SampledSoftmax):
+class GivenCandidates(SampledSoftmax):
     """A sampled softmax whose candidates are those it was told."""
 
     def __init__(
         self,
-        candidates: Shared | Ragged,
+        candidates: SharedCandidates | RaggedCandidates,
         in_features: int,
         n_classes: int,
-        **common: Unpack[Common],
+        **common: Unpack[LossOptions],
     ) -> None:
         super().__init__(in_features, n_classes, **common)
         self.candidates = candidates
 
-    def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared | Ragged:
+    def propose(
+        self, hidden_BD: Tensor, targets: Targets, random: StepRng
+    ) -> SharedCandidates | RaggedCandidates:
         return self.candidates
 
 
-class Numbers(Step):
+class Numbers(StepRng):
     """A step whose numbers are those it was told."""
 
     def __init__(self, uniforms: Tensor) -> None:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
-from logitsieve.training.autograd.seeded import SeededLoss
+from logitsieve.training.losses.sampled import SeededLoss
 from tests.training.loss_kit import SUB_LINEAR, doubles, make, rewind
 
 D, V, B = 8, 60, 6
@@ -102,7 +102,7 @@ def test_the_full_law(name: str) -> None:
 @EVERY
 def test_export_is_the_law_or_refused(name: str) -> None:
     head, hidden = make(name, D, V), rows()
-    if head.law.absolute:
+    if head.logit_form.absolute:
         with pytest.raises(InvalidRequest, match="cannot be served"):
             head.export()
         return
@@ -176,7 +176,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     def start() -> tuple[SoftmaxLoss, torch.optim.Optimizer]:
         head = make(name, D, V)
         optimizer = torch.optim.Adagrad(head.parameters(), lr=0.5)
-        head.follow(optimizer, every=3, growth=1.3)
+        head.track(optimizer, every=3, growth=1.3)
         return head, optimizer
 
     head, optimizer = start()
@@ -224,7 +224,7 @@ def test_training_lowers_the_full_loss(name: str) -> None:
     head, hidden = make(name, D, V), rows()
     before = float(head.full_loss(hidden, TARGET))
     optimizer = torch.optim.Adagrad(head.parameters(), lr=0.3)
-    head.follow(optimizer, every=5)
+    head.track(optimizer, every=5)
     for _ in range(60):
         optimizer.zero_grad()
         head(hidden, TARGET).backward()

@@ -11,11 +11,15 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from logitsieve.training import SoftmaxLoss
-from logitsieve.training.autograd.classes import Law
+from logitsieve.training.autograd.batch import (
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+    read_batch,
+)
+from logitsieve.training.autograd.classes import LogitForm
 from logitsieve.training.autograd.ragged import _TorchLoss, ragged_losses
-from logitsieve.training.losses.proposal import Ragged, Shared
-from logitsieve.training.losses.targets import Targets, read_batch
-from tests.training.loss_kit import Told, doubles, full_cross_entropy
+from tests.training.loss_kit import GivenCandidates, doubles, full_cross_entropy
 
 D, V = 6, 11
 ONE = torch.tensor([3, 0, -100, 10, 3])
@@ -27,21 +31,23 @@ LAWS = pytest.mark.parametrize(
 )
 
 
-def as_ragged(shared: Shared, rows: int) -> Ragged:
+def as_ragged(shared: SharedCandidates, rows: int) -> RaggedCandidates:
     offsets = torch.arange(0, rows * len(shared.ids) + 1, len(shared.ids))
-    return Ragged(offsets, shared.ids.repeat(rows), shared.log_weights.repeat(rows))
+    return RaggedCandidates(offsets, shared.ids.repeat(rows), shared.log_weights.repeat(rows))
 
 
 def rows_of(target: Tensor) -> int:
     return int((target.view(5, -1) != -100).any(1).sum())
 
 
-def told(candidates: Shared | Ragged, law: dict[str, Any], **common: Any) -> Told:
+def told(
+    candidates: SharedCandidates | RaggedCandidates, law: dict[str, Any], **common: Any
+) -> GivenCandidates:
     torch.manual_seed(3)
     absolute = law.get("absolute", False)
     rest = {key: value for key, value in law.items() if key != "absolute"}
-    head = Told(candidates, D, V, **{"dtype": torch.float64, **common, **rest})
-    head.law = Law(scale=head.law.scale, absolute=absolute)
+    head = GivenCandidates(candidates, D, V, **{"dtype": torch.float64, **common, **rest})
+    head.logit_form = LogitForm(scale=head.logit_form.scale, absolute=absolute)
     if head.classes.bias is not None:
         head.classes.bias.data.copy_(doubles(V, 1, seed=8))
     return head
@@ -63,9 +69,9 @@ def assert_same(left: list[Tensor], right: list[Tensor], tolerance: float = 1e-1
         torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
-EVERYTHING = Shared(torch.arange(V), torch.zeros(V, dtype=torch.float64))
+EVERYTHING = SharedCandidates(torch.arange(V), torch.zeros(V, dtype=torch.float64))
 # Duplicates, ids that are targets, weights that matter.
-SOME = Shared(torch.tensor([7, 3, 7, 0, 2, 10]), doubles(6, seed=5))
+SOME = SharedCandidates(torch.tensor([7, 3, 7, 0, 2, 10]), doubles(6, seed=5))
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -105,9 +111,15 @@ def test_the_kernel_equals_the_form_in_torch(law: dict[str, Any], target: Tensor
     batch = read_batch(doubles(5, D, seed=1), target, D, V, -100)
     hidden = head.prepare(batch.hidden).requires_grad_()
     inputs = [hidden, *head.parameters()]
-    kernel = ragged_losses(hidden, head.classes, head.law, batch.targets, candidates)
+    kernel = ragged_losses(hidden, head.classes, head.logit_form, batch.targets, candidates)
     plain = _TorchLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, head.classes.weight, head.classes.bias, batch.targets, candidates, head.law, True
+        hidden,
+        head.classes.weight,
+        head.classes.bias,
+        batch.targets,
+        candidates,
+        head.logit_form,
+        True,
     )
     weights = doubles(len(kernel), seed=4)
     got, expected = (torch.autograd.grad(x, inputs, weights) for x in (kernel, plain))
@@ -155,8 +167,8 @@ def test_float32_is_near_float64(law: dict[str, Any], ragged: bool) -> None:
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_duplicates_count_as_often_as_they_are_there(ragged: bool) -> None:
-    twice = Shared(torch.tensor([7, 2, 7]), torch.tensor([0.3, 0.1, 0.3]))
-    once = Shared(torch.tensor([2, 7]), torch.tensor([0.1, 0.3 + log(2)]))
+    twice = SharedCandidates(torch.tensor([7, 2, 7]), torch.tensor([0.3, 0.1, 0.3]))
+    once = SharedCandidates(torch.tensor([2, 7]), torch.tensor([0.1, 0.3 + log(2)]))
     both = [as_ragged(x, rows_of(ONE)) if ragged else x for x in (twice, once)]
     first, second = (run(told(x, {}), doubles(5, D, seed=1), ONE) for x in both)
     assert_same(first, second, 1e-6)
@@ -164,8 +176,8 @@ def test_duplicates_count_as_often_as_they_are_there(ragged: bool) -> None:
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_no_candidates_leave_the_targets(ragged: bool) -> None:
-    none = Shared(torch.empty(0, dtype=torch.int64), torch.empty(0))
-    no_rows = Ragged(torch.zeros(5, dtype=torch.int64), none.ids, none.log_weights)
+    none = SharedCandidates(torch.empty(0, dtype=torch.int64), torch.empty(0))
+    no_rows = RaggedCandidates(torch.zeros(5, dtype=torch.int64), none.ids, none.log_weights)
     candidates = no_rows if ragged else none
     loss, *gradients = run(told(candidates, {}), doubles(5, D, seed=1), ONE)
     assert loss == 0
@@ -173,7 +185,7 @@ def test_no_candidates_leave_the_targets(ragged: bool) -> None:
 
 
 def test_rows_of_unequal_sets() -> None:
-    candidates = Ragged(
+    candidates = RaggedCandidates(
         torch.tensor([0, 0, 7, 8, 10]),
         torch.tensor([1, 2, 4, 5, 6, 7, 8, 9, 9, 9]),
         doubles(10, seed=2),

@@ -13,8 +13,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from logitsieve.training import LOSSES, FullSoftmax, SoftmaxLoss, UniformSoftmax
-from logitsieve.training.losses.proposal import Ragged, Shared
-from tests.training.loss_kit import Told, doubles, make
+from logitsieve.training.autograd.batch import RaggedCandidates, SharedCandidates
+from tests.training.loss_kit import GivenCandidates, doubles, make
 
 D, V, B = 4, 30, 6
 TARGET = torch.tensor([1, 2, 3, 1, 29, 9])
@@ -34,14 +34,14 @@ class Model(nn.Module):
         return loss
 
 
-def told(ragged: bool) -> Told:
+def told(ragged: bool) -> GivenCandidates:
     torch.manual_seed(1)
     ids, weights = torch.tensor([4, 9, 20]), torch.tensor([0.0, 1.5, 1.5])
     if not ragged:
-        return Told(Shared(ids, weights), D, V)
+        return GivenCandidates(SharedCandidates(ids, weights), D, V)
     rows = B // 2
     offsets = torch.arange(0, 3 * rows + 1, 3)
-    return Told(Ragged(offsets, ids.repeat(rows), weights.repeat(rows)), D, V)
+    return GivenCandidates(RaggedCandidates(offsets, ids.repeat(rows), weights.repeat(rows)), D, V)
 
 
 def one_of_two(rank: int, folder: str) -> None:
@@ -116,10 +116,12 @@ def test_a_step_whose_gradients_overflow_is_skipped() -> None:
 @pytest.mark.parametrize("ragged", [False, True])
 def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
     inputs, target = torch.tensor([1, 4, 1]), torch.tensor([1, 2, 3])
-    everything = Shared(torch.arange(V), torch.zeros(V))
-    rows = Ragged(torch.arange(0, 3 * V + 1, V), everything.ids.repeat(3), torch.zeros(3 * V))
+    everything = SharedCandidates(torch.arange(V), torch.zeros(V))
+    rows = RaggedCandidates(
+        torch.arange(0, 3 * V + 1, V), everything.ids.repeat(3), torch.zeros(3 * V)
+    )
     embedding = nn.Embedding(V, D, sparse=sparse)
-    head, full = Told(rows if ragged else everything, D, V), FullSoftmax(D, V)
+    head, full = GivenCandidates(rows if ragged else everything, D, V), FullSoftmax(D, V)
     gradients = []
     for each, source in ((head, embedding), (full, nn.Embedding(V, D))):
         source.weight.data.copy_(doubles(V, D, seed=3).float())

@@ -57,7 +57,7 @@ def followed(rank: int, name: str) -> dict[str, Any]:
     model = Lookup(head)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
-    head.follow(optimizer, every=EVERY)
+    head.track(optimizer, every=EVERY)
     seen = torch.arange(60)
     losses, middle = [head.full_loss(model.hidden(seen), seen)], {}
     for step in range(STEPS):

@@ -19,7 +19,7 @@ from logitsieve.cli.train_display import Display, display, perplexity_shown
 from logitsieve.cli.train_to_index import ToServing
 from logitsieve.training import LOSSES
 from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
-from logitsieve.training.trainer.heads import default_of, options_of, shown_type
+from logitsieve.training.trainer.losses import default_of, options_of, shown_type
 
 
 def _show_losses(wanted: bool) -> None:

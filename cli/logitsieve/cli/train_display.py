@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from logitsieve.training.trainer import Status
+from logitsieve.training.trainer import TrainingStatus
 
 TRAINING = "train"
 
@@ -24,7 +24,7 @@ class Display:
         """A stage beside training; total 0 if unknown."""
         self._update(stage, done, total, f"{done:,}")
 
-    def step(self, status: Status) -> None:
+    def step(self, status: TrainingStatus) -> None:
         """A step of the training, or a validation."""
         speed, loss = f"{status.words_per_second:,.0f} words/s", f"loss {status.loss:.3f}"
         if status.perplexity is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from logitsieve.training.autograd.rng import Randomness, Step
+from logitsieve.training.autograd.rng import Randomness, StepRng
 
 
 def test_seed_step_draw_and_place_decide() -> None:
-    step = Step(key=3, step=5)
-    assert torch.equal(step.uniforms(7, 2), Step(key=3, step=5).uniforms(8, 2)[:7])
-    for other in (Step(4, 5), Step(3, 6)):
+    step = StepRng(key=3, step=5)
+    assert torch.equal(step.uniforms(7, 2), StepRng(key=3, step=5).uniforms(8, 2)[:7])
+    for other in (StepRng(4, 5), StepRng(3, 6)):
         assert not torch.equal(step.uniforms(7, 2), other.uniforms(7, 2))
     assert not torch.equal(step.uniforms(7, 2), step.uniforms(7, 1))
 
@@ -24,7 +24,7 @@ def test_steps_are_counted_and_can_be_set() -> None:
 
 
 def test_uniforms_fill_the_interval() -> None:
-    drawn = Step(1, 0).uniforms(100_000)
+    drawn = StepRng(1, 0).uniforms(100_000)
     assert 0 < float(drawn.min()) < float(drawn.max()) < 1
     counts = torch.histc(drawn, 20, 0, 1)
     assert float(((counts - 5000) ** 2 / 5000).sum()) < 19 + 4 * (2 * 19) ** 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.lookup import look_up, look_up_together
+from logitsieve.training.kernels.lookup import look_up, look_up_batch
 from tests.training.kernels.test_buckets import Tables, random_codes
 
 V, L, C = 200, 6, 8
@@ -69,9 +69,7 @@ def test_a_batch_finds_the_ids_with_most_votes(tables: Tables, limit: int) -> No
     votes, found = np.zeros(V, np.int32), np.empty(V + 1, np.int32)
     visits = np.zeros(L * C, np.int32)
     buckets = codes + np.arange(L, dtype=np.int32) * C
-    ids = look_up_together(
-        buckets, tables.extents, tables.pools, targets, limit, votes, found, visits
-    )
+    ids = look_up_batch(buckets, tables.extents, tables.pools, targets, limit, votes, found, visits)
     assert not votes.any(), "the scratch is left as it was"
     assert not visits.any(), "the scratch is left as it was"
     expected = collisions(tables, codes).sum(0)

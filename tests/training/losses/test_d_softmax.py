@@ -21,7 +21,7 @@ def test_logits_are_those_of_the_matrix(options: dict[str, Any]) -> None:
     head = DSoftmax(D, V, COUNTS, blocks=BLOCKS, dtype=torch.float64, **options)
     weight, bias = head.full_classes()
     x = head.prepare(doubles(4, D, seed=1)) @ weight.T + (0 if bias is None else bias)
-    expected = x.abs() if head.law.absolute else x
+    expected = x.abs() if head.logit_form.absolute else x
     torch.testing.assert_close(head.logits(doubles(4, D, seed=1)), expected)
 
 

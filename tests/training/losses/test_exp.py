@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.training import ExpSoftmax
-from logitsieve.training.losses.targets import Targets
+from logitsieve.training.autograd.batch import Targets
 from tests.training.loss_kit import doubles, full_cross_entropy
 
 D, V = 4, 30

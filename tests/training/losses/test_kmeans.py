@@ -10,7 +10,7 @@ import torch
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import KMeansSoftmax
-from logitsieve.training.autograd.rng import Step
+from logitsieve.training.autograd.rng import StepRng
 
 V, D = 300, 8
 
@@ -27,7 +27,7 @@ def test_a_row_finds_what_its_lists_hold() -> None:
     head, hidden = make(n_lists=20, nprobe=3), torch.randn(6, D)
     arrays = head.lists.arrays
     scores = hidden.numpy() @ arrays["centroids"].T + arrays["biases"]
-    offsets, ids = head.best_of_rows(hidden, np.full((6, 1), -1), Step(0, 0))
+    offsets, ids = head.search_rows(hidden, np.full((6, 1), -1), StepRng(0, 0))
     for row in range(6):
         best = np.argsort(-scores[row])[:3]
         held = [arrays["ids"][arrays["offsets"][c] : arrays["offsets"][c + 1]] for c in best]
@@ -36,15 +36,15 @@ def test_a_row_finds_what_its_lists_hold() -> None:
 
 def test_all_lists_hold_all_classes_once() -> None:
     head = make(n_lists=20, nprobe=20)
-    _, ids = head.best_of_rows(torch.randn(1, D), np.array([[4]]), Step(0, 0))
+    _, ids = head.search_rows(torch.randn(1, D), np.array([[4]]), StepRng(0, 0))
     assert ids.tolist() == [i for i in range(V) if i != 4]
 
 
 def test_probes_follow_k() -> None:
     assert make(n_lists=30, k=60).nprobe == 6
     assert make(n_lists=30, k=1).nprobe == 1
-    offsets, _ = make(n_lists=30, k=60).best_of_rows(
-        torch.randn(200, D), np.full((200, 1), -1), Step(0, 0)
+    offsets, _ = make(n_lists=30, k=60).search_rows(
+        torch.randn(200, D), np.full((200, 1), -1), StepRng(0, 0)
     )
     assert 30 < np.diff(offsets).mean() < 120
 
@@ -71,8 +71,8 @@ def test_a_state_goes_on_with_the_same_lists() -> None:
     with pytest.raises(InvalidRequest, match="classes"):
         fewer.lists.load_state_dict(head.lists.state_dict())
     for a, b in zip(
-        head.best_of_rows(hidden, none, Step(0, 0)),
-        other.best_of_rows(hidden, none, Step(0, 0)),
+        head.search_rows(hidden, none, StepRng(0, 0)),
+        other.search_rows(hidden, none, StepRng(0, 0)),
         strict=True,
     ):
         np.testing.assert_array_equal(a, b)

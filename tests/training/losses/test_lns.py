@@ -12,9 +12,8 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LNSSoftmax
+from logitsieve.training.autograd.batch import RaggedCandidates, read_batch
 from logitsieve.training.losses.lns import default_bits, default_tables
-from logitsieve.training.losses.proposal import Ragged
-from logitsieve.training.losses.targets import read_batch
 from tests.training.loss_kit import doubles
 
 V, D = 120, 10
@@ -47,7 +46,7 @@ def proposed(
 ) -> list[tuple[list[int], list[float]]]:
     batch = read_batch(hidden, target, D, V, -100)
     found = head.propose(batch.hidden.detach(), batch.targets, head.random.next())
-    assert isinstance(found, Ragged)
+    assert isinstance(found, RaggedCandidates)
     ids, weights = found.ids.tolist(), found.log_weights.tolist()
     return [(ids[a:b], weights[a:b]) for a, b in pairwise(found.offsets.tolist())]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from logitsieve.training import LSHSoftmax
-from logitsieve.training.autograd.rng import Step
+from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.losses.lsh import default_bits
 
 
@@ -20,7 +20,7 @@ def test_most_of_the_probability_is_found() -> None:
     hidden = 2 * torch.randn(32, D)
     none = np.full((32, 1), -1)
     law = head.log_prob(hidden).exp().detach()
-    offsets, ids = head.best_of_rows(hidden, none, Step(0, 0))
+    offsets, ids = head.search_rows(hidden, none, StepRng(0, 0))
     mass = [
         float(law[row, ids[offsets[row] : offsets[row + 1]].astype(np.int64)].sum())
         for row in range(32)
@@ -28,7 +28,7 @@ def test_most_of_the_probability_is_found() -> None:
     best = law.topk(k).values.sum(1).mean()
     assert np.diff(offsets).max() <= k
     assert np.mean(mass) > 0.8 * float(best)
-    together = torch.from_numpy(head.best_of_batch(hidden[:2], none[:2])).long()
+    together = torch.from_numpy(head.search_batch(hidden[:2], none[:2])).long()
     assert float(law[:2, together].sum(1).mean()) > 0.5
 
 
@@ -43,7 +43,7 @@ def test_training_follows_its_rows() -> None:
     torch.manual_seed(0)
     head = LSHSoftmax(8, 300, k=20, tables=20, bits=5, per_row=True)
     optimizer = torch.optim.SGD(head.parameters(), lr=5.0)
-    head.follow(optimizer, every=3)
+    head.track(optimizer, every=3)
     first, hidden = head.tables.codes.copy(), torch.randn(4, 8)
     for step in range(3):
         np.testing.assert_array_equal(head.tables.codes, first)

@@ -22,7 +22,7 @@ COUNTS = torch.arange(V, 0, -1.0)
 def test_each_term_is_a_binary_choice(target: Tensor) -> None:
     head = NCE(D, V, COUNTS, n_sampled=M, dtype=torch.float64, reduction="none", sparse=False)
     hidden = doubles(2, D, seed=1).requires_grad_()
-    noise = head.fixed.draw(head.random.next().uniforms(M))
+    noise = head.distribution.draw(head.random.next().uniforms(M))
     assert len(set(noise.tolist())) < M
     head.random.step = 0
     log_mq = (M * COUNTS / COUNTS.sum()).log().double()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.rng import Step
+from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.structures.hashing import DWTA, SimHash, StructuredSimHash
 from logitsieve.training.structures.tables import HashTables
 
@@ -28,7 +28,7 @@ def make_tables(*, mips: bool = False, keep: bool = False, tables: int = 5) -> H
 def everything(tables: HashTables, hidden: torch.Tensor) -> list[list[int]]:
     buckets, _ = tables.of_contexts(hidden)
     none = np.full((len(hidden), 1), -1)
-    offsets, ids, _ = tables.look_up(buckets, none, V, Step(0, 0))
+    offsets, ids, _ = tables.look_up(buckets, none, V, StepRng(0, 0))
     return [part.tolist() for part in np.split(ids, offsets[1:-1])]
 
 
@@ -124,12 +124,12 @@ def test_a_state_goes_on_bit_for_bit(kind: str) -> None:
     np.testing.assert_array_equal(buckets, other.of_contexts(hidden)[0])
     targets = np.arange(20)[:, None]
     for limit, fair in ((V, False), (9, False), (9, True)):
-        got = tables.look_up(buckets, targets, limit, Step(1, 2), fair=fair)
-        expected = other.look_up(buckets, targets, limit, Step(1, 2), fair=fair)
+        got = tables.look_up(buckets, targets, limit, StepRng(1, 2), fair=fair)
+        expected = other.look_up(buckets, targets, limit, StepRng(1, 2), fair=fair)
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(
-        tables.look_up_together(buckets, targets, 30), other.look_up_together(buckets, targets, 30)
+        tables.look_up_batch(buckets, targets, 30), other.look_up_batch(buckets, targets, 30)
     )
 
 

@@ -12,8 +12,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAda
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES
-from logitsieve.training.losses.proposal import Shared
-from tests.training.loss_kit import Told, doubles, make
+from logitsieve.training.autograd.batch import SharedCandidates
+from tests.training.loss_kit import GivenCandidates, doubles, make
 
 D, V = 4, 9
 
@@ -38,13 +38,16 @@ class Seen:
         self.events = []
 
 
-def made(**common: Any) -> tuple[Told, Seen]:
-    head, seen = Told(Shared(torch.tensor([7]), torch.zeros(1)), D, V, **common), Seen()
+def made(**common: Any) -> tuple[GivenCandidates, Seen]:
+    head, seen = (
+        GivenCandidates(SharedCandidates(torch.tensor([7]), torch.zeros(1)), D, V, **common),
+        Seen(),
+    )
     head.structure = seen
     return head, seen
 
 
-def train(head: Told, optimizer: Optimizer, targets: list[int]) -> None:
+def train(head: GivenCandidates, optimizer: Optimizer, targets: list[int]) -> None:
     for target in targets:
         optimizer.zero_grad()
         head(doubles(1, D).float(), torch.tensor([target])).backward()
@@ -54,7 +57,7 @@ def train(head: Told, optimizer: Optimizer, targets: list[int]) -> None:
 def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
     head, seen = made()
     optimizer = SGD(head.parameters(), lr=0.1)
-    assert head.follow(optimizer, every=3) is not None
+    assert head.track(optimizer, every=3) is not None
     train(head, optimizer, [2, 1, 2, 5, 5, 5, 0])
     assert seen.events == [[1, 2, 7], [5, 7]]
 
@@ -62,10 +65,10 @@ def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
 def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
     head, seen = made(bias=False)
     optimizer = SGD(head.parameters(), lr=0.1)
-    head.follow(optimizer, every=60)
+    head.track(optimizer, every=60)
     for step in range(59):
         train(head, optimizer, [step % 5])
-        assert sum(len(rows) for rows in head.progress.dirty) <= 2 * V
+        assert sum(len(rows) for rows in head.tracking.dirty) <= 2 * V
     train(head, optimizer, [8])
     assert seen.events == [[0, 1, 2, 3, 4, 7, 8]]
 
@@ -73,7 +76,7 @@ def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
 def test_a_growing_period() -> None:
     head, seen = made()
     optimizer = SGD(head.parameters(), lr=0.1)
-    head.follow(optimizer, every=1, growth=2)
+    head.track(optimizer, every=1, growth=2)
     train(head, optimizer, [0, 1, 2, 3, 4, 5, 6, 8])
     assert seen.events == [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]
 
@@ -81,7 +84,7 @@ def test_a_growing_period() -> None:
 def test_a_removed_handle_ends_it() -> None:
     head, seen = made()
     optimizer = SGD(head.parameters(), lr=0.1)
-    handle = head.follow(optimizer, every=1)
+    handle = head.track(optimizer, every=1)
     assert handle is not None
     handle.remove()
     train(head, optimizer, [1])
@@ -91,7 +94,7 @@ def test_a_removed_handle_ends_it() -> None:
 def test_gradients_that_add_up_are_all_seen() -> None:
     head, seen = made()
     optimizer = SGD(head.parameters(), lr=0.1)
-    head.follow(optimizer, every=1)
+    head.track(optimizer, every=1)
     for target in (3, 1):
         head(doubles(1, D).float(), torch.tensor([target])).backward()
     optimizer.step()
@@ -103,7 +106,7 @@ def test_rows_of_a_tied_embedding_are_dirty_too() -> None:
     embedding = nn.Embedding(V, D, sparse=True)
     head.tie(embedding)
     optimizer = SparseAdam(list(head.parameters()))
-    head.follow(optimizer, every=1)
+    head.track(optimizer, every=1)
     head(embedding(torch.tensor([4])), torch.tensor([1])).backward()
     optimizer.step()  # type: ignore[no-untyped-call]
     assert seen.events == ["rebuilt", [1, 4, 7]]
@@ -112,11 +115,11 @@ def test_rows_of_a_tied_embedding_are_dirty_too() -> None:
 def test_a_checkpoint_has_the_dirty_rows_and_the_schedule() -> None:
     head, _ = made()
     optimizer = SGD(head.parameters(), lr=0.1)
-    head.follow(optimizer, every=2, growth=2)
+    head.track(optimizer, every=2, growth=2)
     train(head, optimizer, [0, 1, 2, 3])
     other, seen = made()
     resumed = SGD(other.parameters(), lr=0.1)
-    other.follow(resumed, every=2, growth=2)
+    other.track(resumed, every=2, growth=2)
     other.load_state_dict(head.state_dict())
     train(other, resumed, [4, 5])
     assert seen.events == [[2, 3, 4, 5, 7]]
@@ -137,7 +140,7 @@ def test_what_moves_other_rows_is_refused_by_name(named: str) -> None:
     kind, options = REFUSED[named]
     head, _ = made()
     with pytest.raises(InvalidRequest, match=named) as caught:
-        head.follow(kind(head.parameters(), lr=0.1, **options))  # type: ignore[call-arg]
+        head.track(kind(head.parameters(), lr=0.1, **options))  # type: ignore[call-arg]
     assert caught.value.field == "optimizer"
 
 
@@ -146,7 +149,7 @@ def test_it_may_if_all_rows_are_indexed_anew(named: str) -> None:
     kind, options = REFUSED[named]
     head, seen = made(sparse=False)
     optimizer = kind(head.parameters(), lr=0.1, **options)  # type: ignore[call-arg]
-    head.follow(optimizer, rebuild_every=2)
+    head.track(optimizer, rebuild_every=2)
     train(head, optimizer, [1, 2, 3, 4, 5])
     assert seen.events == ["rebuilt", "rebuilt"]
 
@@ -154,13 +157,13 @@ def test_it_may_if_all_rows_are_indexed_anew(named: str) -> None:
 def test_dense_gradients_are_refused() -> None:
     head, _ = made(sparse=False)
     with pytest.raises(InvalidRequest, match="dense"):
-        head.follow(SGD(head.parameters(), lr=0.1))
+        head.track(SGD(head.parameters(), lr=0.1))
 
 
 def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
     head, _ = made(bias=False)
     optimizer = SGD(head.parameters(), lr=0.1)
-    head.follow(optimizer)
+    head.track(optimizer)
     dense = head.classes.weight.sum() + head(doubles(1, D).float(), torch.tensor([1]))
     dense.backward()
     with pytest.raises(InvalidRequest, match="dense"):
@@ -173,7 +176,7 @@ def answer(name: str, calls: tuple[str, str], kept: bool, sparse: bool, **option
     optimizer = SGD([*head.parameters(), *embedding.parameters()][: None if kept else -1], lr=0.1)
     try:
         for call in calls:
-            head.tie(embedding) if call == "tie" else head.follow(optimizer, **options)
+            head.tie(embedding) if call == "tie" else head.track(optimizer, **options)
     except InvalidRequest as error:
         return str(error)
     return ""
@@ -201,7 +204,7 @@ def test_tying_and_following_say_the_same_in_either_order(name: str, case: str) 
 def test_a_refused_tie_changes_nothing() -> None:
     head, seen = made(bias=False)
     optimizer, weight = SGD(head.parameters(), lr=0.1), head.classes.weight
-    head.follow(optimizer, every=1)
+    head.track(optimizer, every=1)
     with pytest.raises(InvalidRequest, match="dense"):
         head.tie(nn.Embedding(V, D))
     assert head.classes.weight is weight
@@ -211,7 +214,7 @@ def test_a_refused_tie_changes_nothing() -> None:
 
 def test_nothing_is_refused_once_following_has_ended() -> None:
     head, _ = made(bias=False)
-    handle = head.follow(SGD(head.parameters(), lr=0.1))
+    handle = head.track(SGD(head.parameters(), lr=0.1))
     assert handle is not None
     handle.remove()
     embedding = nn.Embedding(V, D)
@@ -222,7 +225,7 @@ def test_nothing_is_refused_once_following_has_ended() -> None:
 def test_a_copy_follows_nothing() -> None:
     head, seen = made(bias=False)
     optimizer = SGD(head.parameters(), lr=0.1)
-    head.follow(optimizer, every=1)
+    head.track(optimizer, every=1)
     other = copy.deepcopy(head)
     other.tie(nn.Embedding(V, D))
     train(head, optimizer, [2])
@@ -232,29 +235,29 @@ def test_a_copy_follows_nothing() -> None:
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     head, _ = made()
     with pytest.raises(InvalidRequest, match="other parameters"):
-        head.follow(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+        head.track(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
 def test_the_bias_may_have_no_other_optimizer() -> None:
     head, _ = made()
     assert head.classes.bias is not None
     with pytest.raises(InvalidRequest, match="other parameters"):
-        head.follow(SGD([head.classes.weight], lr=0.1))
+        head.track(SGD([head.classes.weight], lr=0.1))
     groups: list[dict[str, Any]] = [
         {"params": [head.classes.weight]},
         {"params": [head.classes.bias], "momentum": 0.9},
     ]
     with pytest.raises(InvalidRequest, match="momentum"):
-        head.follow(SGD(groups, lr=0.1))
+        head.track(SGD(groups, lr=0.1))
     head.classes.bias.requires_grad_(False)
-    assert head.follow(SGD([head.classes.weight], lr=0.1)) is not None
+    assert head.track(SGD([head.classes.weight], lr=0.1)) is not None
 
 
 def test_rebuilding_makes_no_period_longer() -> None:
     """Else a growing period would soon be no number."""
     head, seen = made()
     optimizer = SGD(head.parameters(), lr=0.1)
-    head.follow(optimizer, every=5, growth=100, rebuild_every=2)
+    head.track(optimizer, every=5, growth=100, rebuild_every=2)
     train(head, optimizer, [0] * 400)
     assert seen.events == ["rebuilt"] * 200
 
@@ -263,7 +266,7 @@ def test_rebuilding_makes_no_period_longer() -> None:
 def test_bad_periods_are_named(options: dict[str, Any]) -> None:
     head, _ = made()
     with pytest.raises(InvalidRequest) as caught:
-        head.follow(SGD(head.parameters(), lr=0.1), **options)
+        head.track(SGD(head.parameters(), lr=0.1), **options)
     assert caught.value.field == next(iter(options))
 
 
@@ -272,7 +275,7 @@ def test_every_loss_with_a_structure_refuses_momentum(name: str) -> None:
     head = make(name, 8, 60)
     optimizer = SGD(head.parameters(), lr=0.1, momentum=0.9)
     if getattr(head, "structure", None) is None:
-        assert head.follow(optimizer) is None
+        assert head.track(optimizer) is None
         return
     with pytest.raises(InvalidRequest, match="momentum"):
-        head.follow(optimizer)
+        head.track(optimizer)

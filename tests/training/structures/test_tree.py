@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.classes import Law
-from logitsieve.training.autograd.rng import Step
+from logitsieve.training.autograd.classes import LogitForm
+from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.structures.features import QuadraticFeatures, RandomFourier
 from logitsieve.training.structures.tree import Excluded, KernelTree, as_numpy
 
 DIM, CLASSES = 8, 100
-UNIT, ABSOLUTE = Law(scale=6.0), Law(absolute=True)
+UNIT, ABSOLUTE = LogitForm(scale=6.0), LogitForm(absolute=True)
 
 
 def weights(seed: int = 0, classes: int = CLASSES) -> Tensor:
     return torch.randn(classes, DIM, generator=torch.Generator().manual_seed(seed))
 
 
-def tree_over(weight: Tensor, law: Law = UNIT, leaf: int = 4, seed: int = 0) -> KernelTree:
+def tree_over(weight: Tensor, law: LogitForm = UNIT, leaf: int = 4, seed: int = 0) -> KernelTree:
     # So few random directions that many partial sums are negative.
     phi = QuadraticFeatures(DIM, 100.0) if law.absolute else RandomFourier(DIM, 6, 4.0, seed)
     tree = KernelTree(phi, DIM, len(weight), law, leaf)
@@ -29,13 +29,13 @@ def tree_over(weight: Tensor, law: Law = UNIT, leaf: int = 4, seed: int = 0) -> 
     return tree
 
 
-def contexts(count: int, law: Law = UNIT) -> Tensor:
+def contexts(count: int, law: LogitForm = UNIT) -> Tensor:
     hidden = torch.randn(count, DIM, generator=torch.Generator().manual_seed(9))
     return hidden if law.scale is None else 6 * torch.nn.functional.normalize(hidden, dim=-1)
 
 
 def law_of(tree: KernelTree, hidden: Tensor, weight: Tensor, excluded: Excluded) -> np.ndarray:
-    vectors = hidden if tree.law.scale is None else hidden / tree.law.scale
+    vectors = hidden if tree.logit_form.scale is None else hidden / tree.logit_form.scale
     every = np.arange(tree.classes)
     return np.exp(tree.log_q(tree.queries(vectors), excluded, as_numpy(hidden), weight, every))
 
@@ -48,7 +48,7 @@ def excluded_classes(*rows: list[int]) -> Excluded:
 
 @pytest.mark.parametrize("law", [UNIT, ABSOLUTE])
 @pytest.mark.parametrize("leaf", [1, 4, 200])
-def test_the_law_sums_to_1_over_what_is_not_excluded(law: Law, leaf: int) -> None:
+def test_the_law_sums_to_1_over_what_is_not_excluded(law: LogitForm, leaf: int) -> None:
     weight = weights()
     tree = tree_over(weight, law, leaf)
     excluded = excluded_classes([3, 3], [0, 1, 2, 3, 99], [50])
@@ -60,12 +60,12 @@ def test_the_law_sums_to_1_over_what_is_not_excluded(law: Law, leaf: int) -> Non
 
 
 @pytest.mark.parametrize("law", [UNIT, ABSOLUTE])
-def test_a_hundred_thousand_draws_have_the_law(law: Law) -> None:
+def test_a_hundred_thousand_draws_have_the_law(law: LogitForm) -> None:
     weight, hidden, draws = weights(), contexts(2, law), 100_000
     tree, excluded = tree_over(weight, law), excluded_classes([7], [20, 21])
     q = law_of(tree, hidden, weight, excluded)
     vectors = hidden if law.scale is None else hidden / law.scale
-    uniforms = Step(3, 0).uniforms(4 * draws).numpy().reshape(2, 2, draws)
+    uniforms = StepRng(3, 0).uniforms(4 * draws).numpy().reshape(2, 2, draws)
     ids, log_q = tree.draw(tree.queries(vectors), excluded, as_numpy(hidden), weight, uniforms)
     for row in range(2):
         np.testing.assert_allclose(np.exp(log_q[row]), q[row, ids[row]], rtol=1e-12)
@@ -90,7 +90,7 @@ def test_the_mixture_is_the_mean_of_the_laws_where_nothing_is_clipped() -> None:
 
 
 @pytest.mark.parametrize("law", [UNIT, ABSOLUTE])
-def test_a_thousand_updates_equal_a_rebuilt_tree(law: Law) -> None:
+def test_a_thousand_updates_equal_a_rebuilt_tree(law: LogitForm) -> None:
     weight = weights()
     tree, generator = tree_over(weight, law), torch.Generator().manual_seed(1)
     for _ in range(1000):

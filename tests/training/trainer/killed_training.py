@@ -7,10 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
-from logitsieve.training.trainer import Status, train
+from logitsieve.training.trainer import TrainingStatus, train
 
 
-def die_after(last: int, status: Status) -> None:
+def die_after(last: int, status: TrainingStatus) -> None:
     if status.steps == last:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.trainer import checkpoint
-from logitsieve.training.trainer.files import replace
+from logitsieve.training.trainer.files import load_checkpoint, replace, save_checkpoint
 
 
 def fail_halfway(stream: IO[bytes]) -> None:
@@ -28,19 +27,19 @@ def test_a_file_is_replaced_whole_or_not(tmp_path: Path) -> None:
 
 
 def test_checkpoints(tmp_path: Path) -> None:
-    assert checkpoint.load(tmp_path) is None
-    checkpoint.save(tmp_path, {"steps": 3, "numbers": torch.arange(3), "none": None})
-    found = checkpoint.load(tmp_path)
+    assert load_checkpoint(tmp_path) is None
+    save_checkpoint(tmp_path, {"steps": 3, "numbers": torch.arange(3), "none": None})
+    found = load_checkpoint(tmp_path)
     assert found is not None
     assert (found["steps"], found["none"], found["numbers"].tolist()) == (3, None, [0, 1, 2])
     content = (tmp_path / "checkpoint.pt").read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"nothing of the kind"):
         (tmp_path / "checkpoint.pt").write_bytes(damaged)
         with pytest.raises(InvalidRequest, match="a checkpoint that is whole"):
-            checkpoint.load(tmp_path)
+            load_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     torch.save({"steps": Path("anything")}, tmp_path / "checkpoint.pt")
     with pytest.raises(InvalidRequest):
-        checkpoint.load(tmp_path)
+        load_checkpoint(tmp_path)

@@ -47,6 +47,6 @@ def test_the_kind_of_gradients_decides() -> None:
 
 
 def test_the_heads_learning_rate_is_its_optimizers() -> None:
-    assert TrainConfig().lr_of_head == ADAGRAD_LR
-    assert TrainConfig(lr=0.01, head_optimizer="auto").lr_of_head == 0.01
-    assert TrainConfig(head_lr=0.5).lr_of_head == 0.5
+    assert TrainConfig().lr_of_loss == ADAGRAD_LR
+    assert TrainConfig(lr=0.01, head_optimizer="auto").lr_of_loss == 0.01
+    assert TrainConfig(head_lr=0.5).lr_of_loss == 0.5

@@ -16,12 +16,12 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import (
     LanguageModel,
     Settings,
-    Status,
     TrainConfig,
+    TrainingStatus,
     begin,
-    checkpoint,
     train,
 )
+from logitsieve.training.trainer.files import load_checkpoint
 from logitsieve.training.trainer.logs import TRAINED, VALIDATED, read_log
 from logitsieve.training.trainer.run import perplexity_of
 from tests.training.trainer import killed_training
@@ -92,18 +92,18 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, loss: str, ste
     assert done.returncode == -signal.SIGKILL
     assert not (killed / "training.json").exists()
     assert train(killed).finished
-    assert_same(checkpoint.load(whole), checkpoint.load(killed))
+    assert_same(load_checkpoint(whole), load_checkpoint(killed))
     assert course(whole) == course(killed)
     for name in ("model.safetensors", "vocab.txt", "corpus/train.npy"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
 
 
-def after(shown: list[Status], last: int) -> Callable[[], bool]:
+def after(shown: list[TrainingStatus], last: int) -> Callable[[], bool]:
     return lambda: bool(shown) and shown[-1].steps >= last
 
 
 def test_stopping_saves_and_going_on_ends_the_same(tmp_path: Path, whole: Path) -> None:
-    folder, shown = tmp_path / "stopped", list[Status]()
+    folder, shown = tmp_path / "stopped", list[TrainingStatus]()
     begin(folder, settings(tmp_path, checkpoint_steps=None))
     for last in (1, 7, 13, 38):  # 7: before the validation that is due
         outcome = train(folder, show=shown.append, stop=after(shown, last))
@@ -164,7 +164,7 @@ def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
     folder, made = tmp_path / "run", settings(tmp_path)
     refused = list[str]()
 
-    def intrude(status: Status) -> None:
+    def intrude(status: TrainingStatus) -> None:
         for each in (lambda: begin(folder, made), lambda: train(folder)):
             if status.steps == 1:  # before the first checkpoint
                 with pytest.raises(InvalidRequest) as caught:

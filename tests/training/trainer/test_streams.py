@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.training.trainer.streams import WINDOW, Streams, epoch_shift, windows
+from logitsieve.training.trainer.streams import WINDOW, TextStreams, epoch_shift, windows
 
 
 @pytest.mark.parametrize("shift", [0, 3, 49])
 def test_batches_continue_each_stream(shift: int) -> None:
     ids = np.arange(50, dtype=np.int32)
-    streams = Streams(ids, streams=3, steps=8, shift=shift)
+    streams = TextStreams(ids, streams=3, steps=8, shift=shift)
     assert len(streams) == 2
     (first, targets), (second, _) = streams[0], streams[1]
     torch.testing.assert_close(targets, (first + 1) % 50)
@@ -22,7 +22,7 @@ def test_batches_continue_each_stream(shift: int) -> None:
 
 def test_all_leaves_out_fewer_words_than_there_are_streams() -> None:
     ids = np.arange(52, dtype=np.int32)
-    seen = torch.cat([targets.flatten() for _, targets in Streams(ids, 3, 8).all()])
+    seen = torch.cat([targets.flatten() for _, targets in TextStreams(ids, 3, 8).all()])
     assert sorted(seen.tolist()) == list(range(1, 52))
 
 

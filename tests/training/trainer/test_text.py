@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.trainer.text import CHARACTERS, LONGEST, read_words
+from logitsieve.training.trainer.corpus import CHARACTERS, LONGEST, read_words
 
 
 def words(path: Path) -> list[str]:

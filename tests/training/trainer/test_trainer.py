@@ -12,7 +12,7 @@ from logitsieve.api.errors import InvalidRequest, TrainingFailed
 from logitsieve.training import LOSSES
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.trainer import Corpus, TrainConfig, Trainer, Vocabulary
-from logitsieve.training.trainer.streams import Streams
+from logitsieve.training.trainer.streams import TextStreams
 from logitsieve.training.trainer.trainer import VALID_STREAMS
 
 WORDS = ("<unk>", "<eos>", *(f"w{number}" for number in range(30)))
@@ -72,7 +72,7 @@ def test_what_is_served_is_what_was_judged(corpus: Corpus, name: str) -> None:
     trained(trainer, 30)
     model = trainer.language_model()
     assert model.normalized == (name == "rf")
-    [(inputs, targets)] = Streams(corpus.valid, VALID_STREAMS, 49).all()
+    [(inputs, targets)] = TextStreams(corpus.valid, VALID_STREAMS, 49).all()
     logits, _ = model(inputs)
     loss = cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
     assert trainer.validate() == pytest.approx(loss, rel=1e-4)

@@ -1,4 +1,5 @@
 """PyTorch losses over a huge softmax that cost less than the softmax."""
+# ruff: noqa: E402  # the extra is checked before torch is imported
 
 from __future__ import annotations
 
@@ -6,26 +7,27 @@ from logitsieve.utils.environment import require
 
 require("training", "torch", "numba")
 
-from logitsieve.training.autograd.clip import clip_grad_norm_  # noqa: E402
-from logitsieve.training.losses.chunked import ChunkedSoftmax  # noqa: E402
-from logitsieve.training.losses.d_softmax import DSoftmax  # noqa: E402
-from logitsieve.training.losses.exp import ExpSoftmax  # noqa: E402
-from logitsieve.training.losses.full import FullSoftmax  # noqa: E402
-from logitsieve.training.losses.importance import ImportanceSoftmax  # noqa: E402
-from logitsieve.training.losses.kmeans import KMeansSoftmax  # noqa: E402
-from logitsieve.training.losses.lns import LNSSoftmax  # noqa: E402
-from logitsieve.training.losses.log_uniform import LogUniformSoftmax  # noqa: E402
-from logitsieve.training.losses.loss import Export, SoftmaxLoss  # noqa: E402
-from logitsieve.training.losses.lsh import LSHSoftmax  # noqa: E402
-from logitsieve.training.losses.nce import NCE  # noqa: E402
-from logitsieve.training.losses.quadratic import QuadraticSoftmax  # noqa: E402
-from logitsieve.training.losses.rf import RFSoftmax  # noqa: E402
-from logitsieve.training.losses.sampled import SampledSoftmax  # noqa: E402
-from logitsieve.training.losses.topk import TopKSoftmax  # noqa: E402
-from logitsieve.training.losses.uniform import UniformSoftmax  # noqa: E402
-from logitsieve.training.losses.unigram import UnigramSoftmax  # noqa: E402
+from logitsieve.training.autograd.clip import clip_grad_norm_
+from logitsieve.training.losses.d_softmax import DSoftmax
+from logitsieve.training.losses.exp import ExpSoftmax
+from logitsieve.training.losses.frequency import (
+    ImportanceSoftmax,
+    LogUniformSoftmax,
+    UniformSoftmax,
+    UnigramSoftmax,
+)
+from logitsieve.training.losses.full import ChunkedSoftmax, FullSoftmax
+from logitsieve.training.losses.kernel_softmax import QuadraticSoftmax, RFSoftmax
+from logitsieve.training.losses.kmeans import KMeansSoftmax
+from logitsieve.training.losses.lns import LNSSoftmax
+from logitsieve.training.losses.loss import Export, SoftmaxLoss
+from logitsieve.training.losses.lsh import LSHSoftmax
+from logitsieve.training.losses.nce import NCE
+from logitsieve.training.losses.sampled import SampledSoftmax
+from logitsieve.training.losses.search_softmax import TopKSoftmax
 
-# By the name that `logitsieve train --loss` takes. Contract tests run over all of them.
+# By the name that `logitsieve train --loss` takes. tests/training/test_registry.py names what each
+# loss needs besides: documentation and tests.
 LOSSES: dict[str, type[SoftmaxLoss]] = {
     "full": FullSoftmax,
     "chunked": ChunkedSoftmax,

@@ -1,4 +1,10 @@
-"""The ragged form: each row has candidates of its own.
+"""All terms of a ragged batch in one list, for the kernels: targets first, then candidates.
+
+Shape letters: B rows, D hidden size, V classes, P pairs of a row and a target, E candidates of all
+rows, N = P + E terms, U different classes.
+
+=====
+The ragged form: each row has candidates of its own.
 
 Shape letters: B rows, D hidden size, V classes, E candidates of all rows, P pairs of a row and a
 target, N = P + E terms of all sums, U different classes that are touched.
@@ -6,26 +12,115 @@ target, N = P + E terms of all sums, U different classes that are touched.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from logitsieve.training.autograd.classes import ClassWeights, Law
-from logitsieve.training.autograd.rows import place, read_rows
-from logitsieve.training.autograd.terms import Terms
-from logitsieve.training.losses.proposal import Ragged
-from logitsieve.training.losses.targets import Targets
+from logitsieve.api.results import Float64, Int64
+from logitsieve.kernels.pool import run_slices
+from logitsieve.training.autograd.batch import RaggedCandidates, Targets
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place, read_touched
+from logitsieve.training.kernels.ragged import FORWARD, ROWS
+
+Matrix = NDArray[Any]  # float32 or float64, as the weights are
+_TERM = np.int64(32)  # bits of a term's number in a key; ids are above them
+
+
+@dataclass(frozen=True)
+class RaggedTerms:
+    """pairs and offsets [B+1] count each row's; ids, log_weights, coefficients, factors [N]."""
+
+    pairs: Int64
+    offsets: Int64
+    ids: Int64
+    log_weights: Float64
+    coefficients: Float64
+    factors: Float64
+
+    @classmethod
+    def of(cls, targets: Targets, candidates: RaggedCandidates) -> RaggedTerms:
+        """Terms whose coefficients are still to be computed."""
+        pairs = np.searchsorted(targets.rows.numpy(), np.arange(targets.count + 1))
+        ids = torch.cat([targets.classes, candidates.ids.cpu()]).numpy()
+        log_weights = np.zeros(len(ids))
+        log_weights[len(targets.classes) :] = candidates.log_weights.cpu().numpy()
+        offsets = np.ascontiguousarray(candidates.offsets.cpu().numpy())
+        return cls(pairs, offsets, ids, log_weights, np.empty(len(ids)), np.empty(len(ids)))
+
+    def forward(
+        self, hidden: Matrix, weight: Matrix, bias: Matrix, logit_form: LogitForm, wants: bool
+    ) -> tuple[Float64, Matrix]:
+        """(Losses [B], their gradient in hidden [B, D] if that is wanted). Fills coefficients."""
+        losses, d_hidden = np.empty(len(hidden)), np.empty_like(hidden)
+        compute = FORWARD[hidden.dtype.name]
+
+        def fill(start: int, stop: int) -> int:
+            compute(
+                hidden,
+                weight,
+                bias,
+                self.pairs,
+                self.offsets,
+                self.ids,
+                self.log_weights,
+                logit_form.scale is not None,
+                logit_form.absolute,
+                wants,
+                losses,
+                self.coefficients,
+                self.factors,
+                d_hidden,
+                start,
+                stop,
+            )
+            return 0
+
+        run_slices(fill, len(hidden), torch.get_num_threads())
+        return losses, d_hidden
+
+    def backward(
+        self, hidden: Matrix, weight: Matrix, gradient: Float64, normalised: bool
+    ) -> tuple[torch.Tensor, Matrix, Float64]:
+        """(Different ids [U], ascending, gradients of their weights [U, D] and biases [U])."""
+        # Sorted as one number each: numpy sorts numbers many times faster than it finds an order.
+        keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
+        ids = keys >> _TERM
+        starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1], [True]]))
+        rows = self._rows()
+        moved = self.coefficients * gradient[rows]
+        sums = np.add.reduceat((moved * np.sign(self.factors))[keys & (2**32 - 1)], starts[:-1])
+        values = np.empty((len(starts) - 1, hidden.shape[1]), hidden.dtype)
+        compute, weights = ROWS[hidden.dtype.name], moved * self.factors
+
+        def fill(start: int, stop: int) -> int:
+            compute(hidden, weight, keys, starts, rows, weights, normalised, values, start, stop)
+            return 0
+
+        run_slices(fill, len(values), torch.get_num_threads())
+        return torch.from_numpy(ids[starts[:-1]]), values, sums
+
+    def _rows(self) -> Int64:
+        count = np.arange(len(self.pairs) - 1)
+        own, theirs = np.diff(self.pairs), np.diff(self.offsets)
+        return np.concatenate([count.repeat(own), count.repeat(theirs)])
 
 
 def ragged_losses(
-    hidden_BD: Tensor, classes: ClassWeights, law: Law, targets: Targets, candidates: Ragged
+    hidden_BD: Tensor,
+    classes: ClassWeights,
+    logit_form: LogitForm,
+    targets: Targets,
+    candidates: RaggedCandidates,
 ) -> Tensor:
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
     form = _KernelLoss if _kernel_reads(classes) else _TorchLoss
     losses: Tensor = form.apply(  # type: ignore[no-untyped-call]
-        hidden_BD, classes.weight, classes.bias, targets, candidates, law, classes.sparse
+        hidden_BD, classes.weight, classes.bias, targets, candidates, logit_form, classes.sparse
     )
     return losses
 
@@ -47,16 +142,16 @@ class _KernelLoss(torch.autograd.Function):
         weight_VD: Tensor,
         bias_V1: Tensor | None,
         targets: Targets,
-        candidates: Ragged,
-        law: Law,
+        candidates: RaggedCandidates,
+        logit_form: LogitForm,
         sparse: bool,
     ) -> Tensor:
-        ctx.terms = Terms.of(targets, candidates)
+        ctx.terms = RaggedTerms.of(targets, candidates)
         hidden = hidden_BD.detach().contiguous().numpy()
         weight = weight_VD.detach().numpy()
         bias = weight[:0, 0] if bias_V1 is None else bias_V1.detach().view(-1).numpy()
-        ctx.normalised, wants = law.scale is not None, ctx.needs_input_grad[0]
-        losses, d_hidden = ctx.terms.forward(hidden, weight, bias, law, wants)
+        ctx.normalised, wants = logit_form.scale is not None, ctx.needs_input_grad[0]
+        losses, d_hidden = ctx.terms.forward(hidden, weight, bias, logit_form, wants)
         ctx.save_for_backward(hidden_BD, weight_VD)
         ctx.d_hidden, ctx.sparse = torch.from_numpy(d_hidden), sparse
         return torch.from_numpy(losses).to(hidden_BD.dtype)
@@ -98,18 +193,18 @@ class _TorchLoss(torch.autograd.Function):
         weight_VD: Tensor,
         bias_V1: Tensor | None,
         targets: Targets,
-        candidates: Ragged,
-        law: Law,
+        candidates: RaggedCandidates,
+        logit_form: LogitForm,
         sparse: bool,
     ) -> Tensor:
         row_N, id_N, offset_N = _terms(targets, candidates, len(weight_VD), hidden_BD.dtype)
         ids, slot_N = torch.unique(id_N, return_inverse=True)
-        rows = read_rows(weight_VD, bias_V1, ids, law, hidden_BD.dtype)
+        rows = read_touched(weight_VD, bias_V1, ids, logit_form, hidden_BD.dtype)
         x_N = (hidden_BD[row_N] * rows.classes[slot_N]).sum(-1)
         if rows.bias is not None:
             x_N += rows.bias[slot_N]
-        sign_N = x_N.sign() if law.absolute else None
-        if law.absolute:
+        sign_N = x_N.sign() if logit_form.absolute else None
+        if logit_form.absolute:
             x_N.abs_()
         shares_P = targets.shares(x_N.dtype)
         mean_B = targets.sums(x_N[: len(shares_P)] * shares_P)
@@ -136,7 +231,7 @@ class _TorchLoss(torch.autograd.Function):
 
 
 def _terms(
-    targets: Targets, candidates: Ragged, n_classes: int, dtype: torch.dtype
+    targets: Targets, candidates: RaggedCandidates, n_classes: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(Row, id, log-weight) of every term [N]: targets, then candidates, -inf if masked."""
     device = targets.rows.device

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from logitsieve.training.kernels.draws import fill_uniforms
+from logitsieve.training.kernels.random_numbers import fill_uniforms
 
 LARGEST_SEED = 2**31 - 1  # what faiss takes
 _WORD = 2**64
@@ -20,7 +20,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # odd: ranks get keys that differ
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRng:
     """One step's numbers, on the CPU; `draw` numbers independent sequences within it."""
 
     key: int  # as uint64
@@ -40,9 +40,9 @@ class Randomness:
         self.seed = seed
         self.step = 0
 
-    def next(self) -> Step:
+    def next(self) -> StepRng:
         """The numbers of the next step, for this process."""
-        step = Step((self.seed + _rank() * _GOLDEN) % _WORD, self.step)
+        step = StepRng((self.seed + _rank() * _GOLDEN) % _WORD, self.step)
         self.step += 1
         return step
 

@@ -2,6 +2,12 @@
 
 Shape letters: B rows, D hidden size, V classes, M candidates as drawn, C different ones, P pairs of
 a row and a target, U different classes that are touched: C candidates, then targets that are none.
+
+=====
+Candidates for losses that are no softmax over them: rows of W as autograd's own operation.
+
+Shape letters: B rows, D hidden size, V classes, C different candidates, P pairs of a row and a
+target, U different classes.
 """
 
 from __future__ import annotations
@@ -12,15 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
-from logitsieve.training.autograd.classes import ClassWeights, Law
-from logitsieve.training.autograd.rows import Rows, read_rows
-from logitsieve.training.losses.proposal import Shared
-from logitsieve.training.losses.targets import Targets
+from logitsieve.training.autograd.batch import SharedCandidates, Targets
+from logitsieve.training.autograd.classes import (
+    ClassWeights,
+    LogitForm,
+    TouchedRows,
+    gather,
+    read_touched,
+)
 
 
 @dataclass(frozen=True)
-class Plan:
+class MergedClasses:
     """Who meets whom: classes that are touched, and where the pairs' targets are among them."""
 
     ids: Tensor  # [U]: C candidates, ascending; then targets that are no candidates, ascending
@@ -30,17 +41,21 @@ class Plan:
 
 
 def shared_losses(
-    hidden_BD: Tensor, classes: ClassWeights, law: Law, targets: Targets, candidates: Shared
+    hidden_BD: Tensor,
+    classes: ClassWeights,
+    logit_form: LogitForm,
+    targets: Targets,
+    candidates: SharedCandidates,
 ) -> Tensor:
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
-    plan = make_plan(targets, candidates)
+    merged = merge_classes(targets, candidates)
     losses: Tensor = _SharedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_BD, classes.weight, classes.bias, plan, targets, law, classes.sparse
+        hidden_BD, classes.weight, classes.bias, merged, targets, logit_form, classes.sparse
     )
     return losses
 
 
-def make_plan(targets: Targets, candidates: Shared) -> Plan:
+def merge_classes(targets: Targets, candidates: SharedCandidates) -> MergedClasses:
     """Where candidates and targets are in one list of different classes."""
     ids, log_weights = _merge(candidates, targets.classes.device)
     place = torch.searchsorted(ids, targets.classes)
@@ -48,10 +63,10 @@ def make_plan(targets: Targets, candidates: Shared) -> Plan:
     hit = inside & (ids[torch.where(inside, place, 0)] == targets.classes) if len(ids) else inside
     only, where = torch.unique(targets.classes[~hit], return_inverse=True)
     place[~hit] = len(ids) + where
-    return Plan(torch.cat([ids, only]), log_weights, place, hit.nonzero()[:, 0])
+    return MergedClasses(torch.cat([ids, only]), log_weights, place, hit.nonzero()[:, 0])
 
 
-def _merge(candidates: Shared, device: torch.device) -> tuple[Tensor, Tensor]:
+def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, Tensor]:
     """Different ids [C], ascending; weights of duplicates add up."""
     drawn, log_weights = candidates.ids.to(device), candidates.log_weights.to(device)
     ids, places = torch.unique(drawn, return_inverse=True)
@@ -72,24 +87,24 @@ class _SharedLoss(torch.autograd.Function):
         hidden_BD: Tensor,
         weight_VD: Tensor,
         bias_V1: Tensor | None,
-        plan: Plan,
+        merged: MergedClasses,
         targets: Targets,
-        law: Law,
+        logit_form: LogitForm,
         sparse: bool,
     ) -> Tensor:
-        rows = read_rows(weight_VD, bias_V1, plan.ids, law, hidden_BD.dtype)
-        x_BC, x_P = _logits(hidden_BD, rows, plan, targets)
-        signs = (x_BC.sign(), x_P.sign()) if law.absolute else None
+        rows = read_touched(weight_VD, bias_V1, merged.ids, logit_form, hidden_BD.dtype)
+        x_BC, x_P = _logits(hidden_BD, rows, merged, targets)
+        signs = (x_BC.sign(), x_P.sign()) if logit_form.absolute else None
         if signs is not None:
             x_BC, x_P = x_BC.abs_(), x_P.abs_()
-        x_BC += plan.log_weights.to(x_BC.dtype)
-        x_BC[targets.rows[plan.hits], plan.slots[plan.hits]] = -torch.inf
+        x_BC += merged.log_weights.to(x_BC.dtype)
+        x_BC[targets.rows[merged.hits], merged.slots[merged.hits]] = -torch.inf
         losses = normalise(x_BC, x_P, targets)
         if signs is not None:
             x_BC, x_P = x_BC.mul_(signs[0]), x_P.mul_(signs[1])
         ctx.save_for_backward(hidden_BD)
         ctx.p_BC, ctx.p_P, ctx.sparse = x_BC, x_P, sparse
-        ctx.rows, ctx.plan, ctx.targets, ctx.weight = rows, plan, targets, weight_VD
+        ctx.rows, ctx.merged, ctx.targets, ctx.weight = rows, merged, targets, weight_VD
         return losses
 
     @staticmethod
@@ -100,14 +115,16 @@ class _SharedLoss(torch.autograd.Function):
             return _gradients(ctx, hidden_BD, gradient_B)
 
 
-def _logits(hidden_BD: Tensor, rows: Rows, plan: Plan, targets: Targets) -> tuple[Tensor, Tensor]:
+def _logits(
+    hidden_BD: Tensor, rows: TouchedRows, merged: MergedClasses, targets: Targets
+) -> tuple[Tensor, Tensor]:
     """Logits of the candidates [B, C] and of the pairs [P]."""
-    candidates_CD, count = rows.classes[: len(plan.log_weights)], len(plan.log_weights)
-    x_P = (targets.of(hidden_BD) * rows.classes[plan.slots]).sum(-1)
+    candidates_CD, count = rows.classes[: len(merged.log_weights)], len(merged.log_weights)
+    x_P = (targets.of(hidden_BD) * rows.classes[merged.slots]).sum(-1)
     if rows.bias is None:
         return hidden_BD @ candidates_CD.T, x_P
     x_BC = torch.addmm(rows.bias[:count], hidden_BD, candidates_CD.T)
-    return x_BC, x_P + rows.bias[plan.slots]
+    return x_BC, x_P + rows.bias[merged.slots]
 
 
 def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:
@@ -130,22 +147,42 @@ def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:
 
 
 def _gradients(ctx: Any, hidden_BD: Tensor, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-    plan, targets, rows = ctx.plan, ctx.targets, ctx.rows
-    count = len(plan.log_weights)
+    merged, targets, rows = ctx.merged, ctx.targets, ctx.rows
+    count = len(merged.log_weights)
     d_hidden = d_weight = d_bias = None
     if ctx.needs_input_grad[0]:
         d_hidden = ctx.p_BC @ rows.classes[:count]
-        d_hidden.index_add_(0, targets.rows, ctx.p_P[:, None] * rows.classes[plan.slots])
+        d_hidden.index_add_(0, targets.rows, ctx.p_P[:, None] * rows.classes[merged.slots])
         d_hidden *= gradient_B[:, None]
     if ctx.needs_input_grad[1]:
         weighed_BD = hidden_BD * gradient_B[:, None]
         values_UD = torch.empty_like(rows.classes)
         torch.mm(ctx.p_BC.T, weighed_BD, out=values_UD[:count])
         values_UD[count:] = 0
-        values_UD.index_add_(0, plan.slots, ctx.p_P[:, None] * targets.of(weighed_BD))
+        values_UD.index_add_(0, merged.slots, ctx.p_P[:, None] * targets.of(weighed_BD))
         d_weight = rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
     if ctx.needs_input_grad[2]:
-        values_U = torch.cat([gradient_B @ ctx.p_BC, gradient_B.new_zeros(len(plan.ids) - count)])
-        values_U.index_add_(0, plan.slots, ctx.p_P * targets.of(gradient_B))
+        values_U = torch.cat([gradient_B @ ctx.p_BC, gradient_B.new_zeros(len(merged.ids) - count)])
+        values_U.index_add_(0, merged.slots, ctx.p_P * targets.of(gradient_B))
         d_bias = rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
     return d_hidden, d_weight, d_bias, None, None, None, None
+
+
+def merged_logits(
+    hidden_BD: Tensor,
+    classes: ClassWeights,
+    logit_form: LogitForm,
+    merged: MergedClasses,
+    targets: Targets,
+) -> tuple[Tensor, Tensor]:
+    """Logits of the candidates [B, C] and of the targets [P], without log-weights or masks."""
+    weight_UD = gather(classes.weight, merged.ids, classes.sparse).to(hidden_BD.dtype)
+    if logit_form.scale is not None:
+        weight_UD = functional.normalize(weight_UD, dim=-1)
+    count = len(merged.log_weights)
+    x_BC = hidden_BD @ weight_UD[:count].T
+    x_P = (targets.of(hidden_BD) * weight_UD[merged.slots]).sum(-1)
+    if classes.bias is not None:
+        bias_U = gather(classes.bias, merged.ids, classes.sparse).view(-1).to(hidden_BD.dtype)
+        x_BC, x_P = x_BC + bias_U[:count], x_P + bias_U[merged.slots]
+    return x_BC, x_P

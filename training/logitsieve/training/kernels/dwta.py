@@ -21,7 +21,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.training.kernels.order import mixed
+from logitsieve.training.kernels.random_numbers import mixed
 
 EMPTY = -1
 ATTEMPTS = 64  # to find a window that is not empty; beyond that the first coordinate counts as won

@@ -14,7 +14,7 @@ from logitsieve.api.results import Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.training.kernels.buckets import SIZE, START
-from logitsieve.training.kernels.order import mixed, smallest
+from logitsieve.training.kernels.random_numbers import mixed, smallest
 
 GUESS = 1024  # ids a row that the first block of results has room for
 
@@ -144,7 +144,7 @@ def look_up(
     "(int32[:,::1], int32[:,::1], int32[::1], int64[:,::1], int64, int32[::1], int32[::1],"
     " int32[::1])"
 )
-def look_up_together(
+def look_up_batch(
     buckets: Int32,
     extents: Int32,
     pools: Int32,

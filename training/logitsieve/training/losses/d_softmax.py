@@ -1,4 +1,4 @@
-"""D-softmax: the more frequent a class, the more of the hidden row it sees.
+"""D-softmax: frequent classes see more of the hidden row than rare ones.
 
 Chen, Grangier, Auli 2016, Strategies for Training Large Vocabulary Neural Language Models, section
 2.2: the hidden row is cut into parts, the classes into blocks by frequency, and the logits of a
@@ -17,22 +17,21 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.autograd.batch import check_at_least
+from logitsieve.training.losses.frequency import by_frequency
 from logitsieve.training.losses.full import FullSoftmax
-from logitsieve.training.losses.loss import Common, at_least
-from logitsieve.training.structures.fixed import by_frequency
+from logitsieve.training.losses.loss import LossOptions
 
 
 class BlockWeights(nn.Module):
-    """Blocks of weights [n, d], one after the other in the order of frequency, and a bias [V, 1].
+    """Blocks of weights [n, d], in the order of class frequency, and a bias [V, 1].
 
-    To everyone else they are a matrix [V, D] that is zero outside its blocks.
+    `weight` presents them as a matrix [V, D] that is zero outside the blocks.
     """
 
     sparse = False
     bias: nn.Parameter | None
-    places: (
-        Tensor  # each id's place in that order: as saved as the weights, which mean nothing else
-    )
+    places: Tensor  # each id's place in that order; saved, for the weights depend on it
 
     def __init__(
         self,
@@ -44,23 +43,23 @@ class BlockWeights(nn.Module):
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
-        made = [torch.empty(block, device=device, dtype=dtype) for block in blocks]
-        for each in made:
+        weights = [torch.empty(block, device=device, dtype=dtype) for block in blocks]
+        for each in weights:
             nn.init.uniform_(each, -(each.shape[1] ** -0.5), each.shape[1] ** -0.5)
-        self.blocks = nn.ParameterList(nn.Parameter(each) for each in made)
+        self.blocks = nn.ParameterList(nn.Parameter(each) for each in weights)
         zeros = torch.zeros(len(order), 1, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
-        self.register_buffer("places", order.argsort().to(made[0].device))
+        self.register_buffer("places", order.argsort().to(weights[0].device))
         self.edges = list(accumulate((d for _, d in blocks), initial=0))
 
     @property
     def weight(self) -> Tensor:
-        """The matrix [V, D], made anew."""
+        """The matrix [V, D], computed at each access."""
         matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
         return matrix.index_select(0, self.places)
 
     def logits(self, hidden: Tensor, normalised: bool) -> Tensor:
-        """[..., D] -> [..., V]."""
+        """Logits [..., V] of hidden [..., D]."""
         parts = []
         for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
             rows = block.to(hidden.dtype)
@@ -70,7 +69,7 @@ class BlockWeights(nn.Module):
         return x if self.bias is None else x + self.bias.view(-1)
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Refused: there is no matrix to share."""
+        """Raise InvalidRequest: there is no matrix to share."""
         raise InvalidRequest("embedding", "weights for D-softmax", "any other loss")
 
 
@@ -79,7 +78,7 @@ class DSoftmax(FullSoftmax):
 
     blocks: (n, d) of each, most frequent classes first, all of V and D together. By default a tenth
     of the classes has half of the dimensions, the next three tenths a quarter and the rest the
-    rest. class_counts [V] tells frequencies; without them lower ids are the more frequent ones.
+    rest. class_counts [V] are frequencies; without them lower ids are the more frequent ones.
     """
 
     def __init__(
@@ -89,10 +88,10 @@ class DSoftmax(FullSoftmax):
         class_counts: Tensor | None = None,
         *,
         blocks: Sequence[tuple[int, int]] | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[LossOptions],
     ) -> None:
-        at_least("in_features", in_features, 3)
-        at_least("n_classes", n_classes, 3)
+        check_at_least("in_features", in_features, 3)
+        check_at_least("n_classes", n_classes, 3)
         blocks = _default_blocks(n_classes, in_features) if blocks is None else blocks
         _check_blocks(blocks, n_classes, in_features)
         order = torch.arange(n_classes)
@@ -109,9 +108,8 @@ class DSoftmax(FullSoftmax):
         self.blocks = classes
 
     def full_logits(self, prepared: Tensor) -> Tensor:
-        """All logits of rows that are prepared."""
-        x = self.blocks.logits(prepared, self.law.scale is not None)
-        return x.abs() if self.law.absolute else x
+        x = self.blocks.logits(prepared, self.logit_form.scale is not None)
+        return x.abs() if self.logit_form.absolute else x
 
 
 def _default_blocks(n_classes: int, in_features: int) -> list[tuple[int, int]]:

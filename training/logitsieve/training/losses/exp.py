@@ -1,4 +1,4 @@
-"""EXP: negatives from the true softmax, the oracle of all proposals.
+"""EXP: negatives from the true softmax, the best proposal there can be.
 
 Rawat et al. 2019, Sampled Softmax with Random Fourier Features, section 2; Bengio and Senecal 2008.
 Shape letters: B rows, D hidden size, V classes, m draws, b rows at once.
@@ -12,11 +12,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.losses.loss import Common, at_least
-from logitsieve.training.losses.proposal import Ragged
+from logitsieve.training.autograd.batch import RaggedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.loss import LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
-from logitsieve.training.losses.targets import Targets
 
 _CHUNK = 1 << 22  # logits at once
 
@@ -24,8 +23,8 @@ _CHUNK = 1 << 22  # logits at once
 class ExpSoftmax(SampledSoftmax):
     """m draws a row from the softmax over the classes that are no targets of it. O(V) a row.
 
-    Each draw's e^{x_j} / q_j is the same number, so the estimate of Z is Z and the loss the full
-    softmax's, whatever is drawn; the gradient is so in the mean.
+    Each draw's e^{x_j} / q_j is the same number, so the estimate of Z is Z and the loss is the full
+    softmax's, whatever is drawn; the gradient equals the full one in expectation.
     """
 
     def __init__(
@@ -35,17 +34,15 @@ class ExpSoftmax(SampledSoftmax):
         *,
         n_sampled: int = 100,
         seed: int = 0,
-        absolute: bool = False,
-        **common: Unpack[Common],
+        **common: Unpack[LossOptions],
     ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
-        at_least("n_sampled", n_sampled, 1)
+        super().__init__(in_features, n_classes, seed=seed, **common)
+        check_at_least("n_sampled", n_sampled, 1)
         self.n_sampled = n_sampled
         self.chunk = _CHUNK
 
     @torch.no_grad()
-    def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Ragged:
-        """See proposal.Proposal."""
+    def propose(self, hidden_BD: Tensor, targets: Targets, random: StepRng) -> RaggedCandidates:
         m = self.n_sampled
         uniforms_BM = random.uniforms(targets.count * m).view(-1, m).to(hidden_BD.device)
         step = max(self.chunk // self.n_classes, 1)
@@ -56,12 +53,12 @@ class ExpSoftmax(SampledSoftmax):
         ]
         offsets = torch.arange(0, targets.count * m + 1, m)
         ids = torch.cat([part[0].view(-1) for part in parts])
-        return Ragged(offsets, ids, torch.cat([part[1].view(-1) for part in parts]))
+        return RaggedCandidates(offsets, ids, torch.cat([part[1].view(-1) for part in parts]))
 
     def _draw(
         self, hidden_bD: Tensor, targets: Targets, uniforms_bM: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(Ids [b, m], log-weights [b, m])."""
+        """Ids and log-weights, [b, m] each."""
         x_bV = self.full_logits(hidden_bD).double()
         x_bV[targets.rows, targets.classes] = -torch.inf
         log_z_b1 = x_bV.logsumexp(1, keepdim=True)

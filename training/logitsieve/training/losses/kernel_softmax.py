@@ -1,13 +1,16 @@
-"""Sampled softmax with negatives from a kernel tree, in three forms.
+"""Sampled softmax with negatives from a kernel tree, in three forms: RF-softmax, quadratic softmax.
+
+Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; Rawat et al. 2019, Sampled
+Softmax with Random Fourier Features, section 3.2 and equation 15.
 
 Shape letters: B rows that have a target, D hidden size, V classes, m draws, L' different leaves, n
 classes a leaf, K different ids.
 
-- shared: m draws for the batch from the mean of the rows' laws, log-weight -log(m q_j). A row's
-  targets are masked, and m counts the masked draws: correcting by 1 - q_t would be wrong.
+- shared: m draws for the batch from the mean of the rows' distributions, log-weight -log(m q_j). A
+  row's targets are masked, and m counts the masked draws: correcting by 1 - q_t would be wrong.
 - per_row: m draws for each row from its own tree without its targets, log-weight -log(m q_j).
 - pooled: m draws for each row from its own tree, used by all rows; log-weight -log(B m q_j), q the
-  mean of the rows' laws as drawn. K B paths are computed: for small batches.
+  mean of the rows' distributions as drawn. K B paths are computed: for small batches.
 """
 
 from __future__ import annotations
@@ -21,28 +24,32 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.losses.loss import Common, at_least
-from logitsieve.training.losses.proposal import Ragged, Shared
+from logitsieve.training.autograd.batch import (
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+    check_at_least,
+)
+from logitsieve.training.autograd.rng import LARGEST_SEED, StepRng
+from logitsieve.training.losses.loss import LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
-from logitsieve.training.losses.targets import Targets
-from logitsieve.training.structures.features import Features
-from logitsieve.training.structures.leaf_law import LeafLaw, draw_by
+from logitsieve.training.structures.features import FEATURES, Features, QuadraticFeatures
+from logitsieve.training.structures.leaf_softmax import LeafSoftmax, draw_by
 from logitsieve.training.structures.tree import Excluded, KernelTree, as_numpy
 
-Form = Literal["shared", "per_row", "pooled"]
+TreeForm = Literal["shared", "per_row", "pooled"]
 
 
-# Classes a leaf at most. Larger ones make the law better and a draw dearer: for a batch, all rows'
-# logits are computed in each leaf drawn.
-LEAVES: dict[Form, int] = {"shared": 32, "per_row": 128, "pooled": 128}
+# Classes a leaf at most. Larger leaves draw closer to the softmax and cost more: for a batch, all
+# rows' logits are computed in each leaf drawn.
+LEAF_SIZES: dict[TreeForm, int] = {"shared": 32, "per_row": 128, "pooled": 128}
 
 
-class TreeOptions(Common, total=False):
-    """n_sampled: m. form: see above. leaf: see LEAVES. seed: of draws and features."""
+class KernelOptions(LossOptions, total=False):
+    """n_sampled: m. form: as above. leaf: default LEAF_SIZES. seed: of draws and features."""
 
     n_sampled: int
-    form: Form
+    form: TreeForm
     leaf: int | None
     seed: int
 
@@ -59,62 +66,67 @@ class KernelSoftmax(SampledSoftmax):
         features: Features,
         *,
         n_sampled: int = 100,
-        form: Form = "shared",
+        form: TreeForm = "shared",
         leaf: int | None = None,
         seed: int = 0,
-        absolute: bool = False,
-        **common: Unpack[Common],
+        **common: Unpack[LossOptions],
     ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
-        at_least("n_sampled", n_sampled, 1)
+        super().__init__(in_features, n_classes, seed=seed, **common)
+        check_at_least("n_sampled", n_sampled, 1)
         if form not in ("shared", "per_row", "pooled"):
             raise InvalidRequest("form", form, "shared, per_row, pooled")
-        leaf = LEAVES[form] if leaf is None else leaf
-        at_least("leaf", leaf, 1)
+        leaf = LEAF_SIZES[form] if leaf is None else leaf
+        check_at_least("leaf", leaf, 1)
         self.n_sampled, self.form = n_sampled, form
-        self.tree = KernelTree(features, in_features, n_classes, self.law, leaf)
+        self.tree = KernelTree(features, in_features, n_classes, self.logit_form, leaf)
         self.structure = self.tree
         self.tree.rebuild(self.classes.weight.detach(), None)
 
-    def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared | Ragged:
-        """See proposal.Proposal."""
+    def propose(
+        self, hidden_BD: Tensor, targets: Targets, random: StepRng
+    ) -> SharedCandidates | RaggedCandidates:
         if self.form == "per_row":
-            return self._for_each(hidden_BD, targets, random)
+            return self._propose_per_row(hidden_BD, targets, random)
         if self.form == "pooled":
             return self._pooled(hidden_BD, random)
         return self._shared(hidden_BD, targets, random)
 
     def _vectors(self, hidden_BD: Tensor) -> Tensor:
-        """What the kernel is of: with a scale, vectors of norm 1."""
-        return hidden_BD if self.law.scale is None else hidden_BD / self.law.scale
+        """Vectors that the kernel is applied to: of norm 1 with a scale."""
+        return hidden_BD if self.logit_form.scale is None else hidden_BD / self.logit_form.scale
 
-    def _shared(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared:
+    def _shared(self, hidden_BD: Tensor, targets: Targets, random: StepRng) -> SharedCandidates:
         weight, m = self.classes.weight.detach(), self.n_sampled
         uniforms = random.uniforms(2 * m).view(2, m)
-        one = self.tree.mixture(self.tree.queries(self._vectors(hidden_BD)))
-        drawn, log_q = self.tree.draw_leaves(one, Excluded.nothing(1), uniforms[:1].numpy())
+        mixture = self.tree.mixture(self.tree.queries(self._vectors(hidden_BD)))
+        drawn, log_q = self.tree.draw_leaves(mixture, Excluded.nothing(1), uniforms[:1].numpy())
         leaves, places = np.unique(drawn[0], return_inverse=True)
         device = weight.device
         log_q_M, place_M = (torch.from_numpy(x).to(device) for x in (log_q[0], places))
         members = self.tree.members(torch.from_numpy(leaves)).to(device)
-        law = LeafLaw(hidden_BD, targets, weight, self.law)
-        p_Mn = law.probabilities(members, place_M, log_q_M)[place_M]
+        logit_form = LeafSoftmax(hidden_BD, targets, weight, self.logit_form)
+        p_Mn = logit_form.probabilities(members, place_M, log_q_M)[place_M]
         within_M = draw_by(p_Mn, uniforms[1].to(device))
         log_q_M = log_q_M + p_Mn.gather(1, within_M[:, None])[:, 0].log()
-        return Shared(members[place_M, within_M], -log(m) - log_q_M)
+        return SharedCandidates(members[place_M, within_M], -log(m) - log_q_M)
 
-    def _for_each(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Ragged:
+    def _propose_per_row(
+        self, hidden_BD: Tensor, targets: Targets, random: StepRng
+    ) -> RaggedCandidates:
         m, count = self.n_sampled, targets.count
         excluded = Excluded.of(targets.rows, targets.classes, count, self.n_classes)
         queries = self.tree.queries(self._vectors(hidden_BD))
         weight, uniforms = self.classes.weight.detach(), self._uniforms(count, random)
         drawn, log_q = self.tree.draw(queries, excluded, as_numpy(hidden_BD), weight, uniforms)
-        there = drawn >= 0
-        offsets = torch.from_numpy(np.concatenate([[0], there.sum(1).cumsum()]))
-        ids, log_weights = torch.from_numpy(drawn[there]), -log(m) - torch.from_numpy(log_q[there])
-        return Ragged(offsets, ids, log_weights)
+        is_drawn = drawn >= 0  # -1: no class was left to draw
+        offsets = torch.from_numpy(np.concatenate([[0], is_drawn.sum(1).cumsum()]))
+        ids, log_weights = (
+            torch.from_numpy(drawn[is_drawn]),
+            -log(m) - torch.from_numpy(log_q[is_drawn]),
+        )
+        return RaggedCandidates(offsets, ids, log_weights)
 
-    def _pooled(self, hidden_BD: Tensor, random: Step) -> Shared:
+    def _pooled(self, hidden_BD: Tensor, random: StepRng) -> SharedCandidates:
         count, hidden, weight = len(hidden_BD), as_numpy(hidden_BD), self.classes.weight.detach()
         queries, excluded = self.tree.queries(self._vectors(hidden_BD)), Excluded.nothing(count)
         uniforms = self._uniforms(count, random)
@@ -124,9 +136,73 @@ class KernelSoftmax(SampledSoftmax):
         log_q_K = log_q_BK.logsumexp(0) - log(count)
         draws = torch.from_numpy(place.reshape(-1))
         ids = torch.from_numpy(ids_K)[draws]
-        return Shared(ids, -log(count * self.n_sampled) - log_q_K[draws])
+        return SharedCandidates(ids, -log(count * self.n_sampled) - log_q_K[draws])
 
-    def _uniforms(self, count: int, random: Step) -> Float64:
-        """[2, B, m]: for the branches, and for the draw within the leaf."""
+    def _uniforms(self, count: int, random: StepRng) -> Float64:
+        """[2, B, m]: one set for the branches, one for the draws within leaves."""
         numbers: Float64 = random.uniforms(2 * count * self.n_sampled).numpy()
         return numbers.reshape(2, count, self.n_sampled)
+
+
+SCALE = 1 / 0.3**2  # tau: the temperature 0.3 of section 4.1 is 1 / sqrt(tau)
+LARGEST_FEATURES = 1 << 16
+NU = 4.0  # below tau (Remark 2); T = 1 / sqrt(nu) = 0.5 in Figure 1
+LARGEST_NU = 350.0  # e^{-2 nu}, below which no class's mass falls, is still above 0
+
+
+class RFSoftmax(KernelSoftmax):
+    """x = scale * cos(h, w), no bias; branches by random-feature estimates of exp(nu cos(h, w)).
+
+    n_features: R, the number of random directions (D in the paper). nu: larger is nearer to the
+    softmax and noisier. features: "structured" (SORF), "fourier" or "positive".
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        n_features: int = 512,
+        nu: float = NU,
+        features: str = "structured",
+        **options: Unpack[KernelOptions],
+    ) -> None:
+        check_at_least("in_features", in_features, 1)
+        check_at_least("n_features", n_features, 1, LARGEST_FEATURES)
+        if not 0 < nu <= LARGEST_NU:
+            raise InvalidRequest("nu", nu, f"a positive number, at most {LARGEST_NU:g}")
+        if features not in FEATURES:
+            raise InvalidRequest("features", features, ", ".join(FEATURES))
+        options.setdefault("scale", SCALE)
+        if options["scale"] is None:
+            raise InvalidRequest("scale", None, "a positive number: the kernel needs unit vectors")
+        seed = options.get("seed", 0)
+        check_at_least("seed", seed, 0, LARGEST_SEED)
+        phi = FEATURES[features](in_features, n_features, nu, seed)
+        super().__init__(in_features, n_classes, phi, **options)
+
+
+ALPHA = 100.0
+
+
+class QuadraticSoftmax(KernelSoftmax):
+    """The softmax of |h.w|, no bias, negatives by alpha (h.w)^2 + 1. Not servable: `export` raises.
+
+    With `scale`, of |scale * cos(h, w)|, and the kernel is of the cosine, as in the comparison of
+    Rawat et al. A branch costs D (D + 1) / 2: use it for small D.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        alpha: float = ALPHA,
+        **options: Unpack[KernelOptions],
+    ) -> None:
+        check_at_least("in_features", in_features, 1)
+        if not 0 < alpha < float("inf"):
+            raise InvalidRequest("alpha", alpha, "a positive number")
+        options["bias"], options["absolute"] = False, True
+        phi = QuadraticFeatures(in_features, alpha)
+        super().__init__(in_features, n_classes, phi, **options)

@@ -1,7 +1,7 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
-Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks (papers/004), with its
-formulas corrected (docs/training/kmeans.md). Clusters are those of the `ivf` head: Auvolat et al.
+Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
+corrected (docs/training/kmeans.md). Clusters are those of the `ivf` head: Auvolat et al.
 2015, Clustering is Efficient for Approximate Maximum Inner Product Search. The paper's nlist = 1 is
 a search of everything.
 
@@ -20,31 +20,28 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.heads._base.head import Softmax
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.autograd.scratch import Scratch
-from logitsieve.training.kernels.lookup import look_up, look_up_together
-from logitsieve.training.losses.best import BestOptions, BestSoftmax, root
-from logitsieve.training.losses.loss import at_least
+from logitsieve.training.autograd.batch import check_at_least
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.search_softmax import SearchOptions, SearchSoftmax, sqrt_classes
+from logitsieve.training.structures.tables import Buckets
 
-ITERATIONS = 10  # of k-means: a structure that lives for some steps needs no more
-UNIFORM = 5  # |T| = 5 |S| (papers/004)
+ITERATIONS = 10  # of k-means; clusters that last for some steps need no more
+UNIFORM = 5  # |T| = 5 |S|, as in the paper
 
 
-class InvertedLists:
-    """Rows by cluster (a proposal.Structure). An update clusters all rows anew, as the paper does.
+class InvertedLists(Buckets):
+    """Rows by cluster: a Structure. An update clusters all rows again, as in the paper.
 
-    A row that moves between updates stays in its list: the loss computes its logit anew.
+    A row that moves between updates stays in its list: the loss recomputes its logit.
     """
 
     def __init__(self, n_classes: int, n_lists: int, seed: int, *, normalized: bool) -> None:
-        self.n_classes, self.n_lists, self.seed = n_classes, n_lists, seed
-        self.normalized = normalized
+        super().__init__(n_classes)
+        self.n_lists, self.seed, self.normalized = n_lists, seed, normalized
         self.arrays: dict[str, np.ndarray] = {}
-        self.extents = np.zeros((0, 3), np.int32)
-        self.scratch = Scratch()
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """k-means of all rows."""
+        """Cluster all rows by k-means."""
         rows = weight.detach().to("cpu", torch.float32)
         if self.normalized:
             rows = torch.nn.functional.normalize(rows, dim=-1)
@@ -56,7 +53,7 @@ class InvertedLists:
         self._hold(cluster_arrays(softmax, self.n_lists, ITERATIONS, self.seed))
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """k-means of all rows, whichever moved."""
+        """Cluster all rows again, whichever moved."""
         self.rebuild(weight, bias)
 
     def probed(self, hidden_BD: Tensor, nprobe: int) -> Int32:
@@ -67,43 +64,12 @@ class InvertedLists:
         best = scores_BC.topk(min(nprobe, scores_BC.shape[1]), dim=1, sorted=False).indices
         return np.ascontiguousarray(best.numpy(), np.int32)
 
-    def look_up(self, lists_BP: Int32, targets_BM: Int64, random: Step) -> tuple[Int64, Int32]:
-        """CSR (offsets, ids) of all that a row's lists hold, without its targets (padded by -1)."""
-        offsets, ids, _ = look_up(
-            lists_BP,
-            self.extents,
-            self.arrays["ids"],
-            targets_BM,
-            self.n_classes,
-            False,
-            np.uint64(random.key),
-            np.uint64(random.step),
-            self.scratch.zeros("counts", self.n_classes, np.uint16),
-            self.scratch.zeros("found", self.n_classes + 1, np.int32),
-        )
-        return offsets, ids
-
-    def look_up_together(self, lists_BP: Int32, targets_BM: Int64, limit: int) -> Int32:
-        """At most `limit` ids that most rows' lists hold, without any row's targets."""
-        ids: Int32 = look_up_together(
-            lists_BP,
-            self.extents,
-            self.arrays["ids"],
-            targets_BM,
-            limit,
-            self.scratch.zeros("votes", self.n_classes, np.int32),
-            self.scratch.zeros("found", self.n_classes + 1, np.int32),
-            self.scratch.zeros("visits", len(self.extents), np.int32),
-        )
-        return ids
-
     def state_dict(self) -> dict[str, object]:
-        """Centroids, lists, and the seed of those to come."""
         arrays = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
         return {"seed": self.seed, **arrays}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over another's lists; raises InvalidRequest if they are of other classes."""
+        """Load saved lists; InvalidRequest if their number of classes differs."""
         arrays = {n: each.cpu().numpy() for n, each in state.items() if isinstance(each, Tensor)}
         if arrays["ids"].size != self.n_classes:
             allowed = f"lists of {self.n_classes} classes"
@@ -114,17 +80,16 @@ class InvertedLists:
         self._hold(arrays)
 
     def _hold(self, arrays: dict[str, np.ndarray]) -> None:
-        self.arrays = arrays
+        self.arrays, self.pools = arrays, arrays["ids"]
         starts, sizes = arrays["offsets"][:-1], np.diff(arrays["offsets"])
         self.extents = np.ascontiguousarray(np.stack([starts, sizes, sizes], axis=1), np.int32)
 
 
-class KMeansSoftmax(BestSoftmax):
+class KMeansSoftmax(SearchSoftmax):
     """S: the `nprobe` best of `n_lists` clusters (default 4 sqrt V).
 
-    k: how many classes those should hold on average, which nprobe follows from if it is not given.
-    All that they hold is in a row's S. n_uniform: default 5 k. The paper's period p is `every` of
-    follow.
+    k: classes that these should hold on average, from which nprobe follows unless it is given; S
+    has all that they hold. n_uniform: default 5 k. The paper's period p is `every` of `track`.
     """
 
     def __init__(
@@ -134,30 +99,29 @@ class KMeansSoftmax(BestSoftmax):
         *,
         n_lists: int | None = None,
         nprobe: int | None = None,
-        **options: Unpack[BestOptions],
+        **options: Unpack[SearchOptions],
     ) -> None:
         super().__init__(in_features, n_classes, **options)
-        n_lists = root(n_classes, 4) if n_lists is None else n_lists
-        at_least("n_lists", n_lists, 1, n_classes)
+        n_lists = sqrt_classes(n_classes, 4) if n_lists is None else n_lists
+        check_at_least("n_lists", n_lists, 1, n_classes)
         self.nprobe = max(1, round(self.k * n_lists / n_classes)) if nprobe is None else nprobe
-        at_least("nprobe", self.nprobe, 1, n_lists)
+        check_at_least("nprobe", self.nprobe, 1, n_lists)
         self.lists = InvertedLists(
-            n_classes, n_lists, self.random.seed, normalized=self.law.scale is not None
+            n_classes, n_lists, self.random.seed, normalized=self.logit_form.scale is not None
         )
         self.structure = self.lists
         self.rebuild()
 
-    def default_uniform(self, k: int) -> int:
-        """|T| = 5 |S|."""
+    def default_n_uniform(self, k: int) -> int:
         return UNIFORM * k
 
-    def best_of_rows(
-        self, hidden_BD: Tensor, targets_BM: Int64, random: Step
+    def search_rows(
+        self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng
     ) -> tuple[Int64, Int32]:
-        """See BestSoftmax."""
-        return self.lists.look_up(self.lists.probed(hidden_BD, self.nprobe), targets_BM, random)
-
-    def best_of_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
-        """See BestSoftmax."""
         lists_BP = self.lists.probed(hidden_BD, self.nprobe)
-        return self.lists.look_up_together(lists_BP, targets_BM, self.max_shared)
+        offsets, ids, _ = self.lists.look_up(lists_BP, targets_BM, self.n_classes, random)
+        return offsets, ids
+
+    def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
+        lists_BP = self.lists.probed(hidden_BD, self.nprobe)
+        return self.lists.look_up_batch(lists_BP, targets_BM, self.max_shared)

@@ -1,10 +1,10 @@
 """LNS: negatives are the classes that collide with the target, or with the context, in hash tables.
 
-A Truly Constant-Time Distribution-Aware Negative Sampling (papers/003). As published the loss is a
-softmax over the target and what collided, unweighed: whatever does not collide is never pushed
-away. Corrected, u uniform classes are always added, and each candidate is weighed by 1 over the
-expected number of times that it comes, pi_j + u / (V - 1), whichever way it came; pi_j is its
-chance to collide, over the draw of the hash functions, with the rows as they were hashed.
+Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. As published the
+loss is an unweighted softmax over the target and the classes that collide: other classes are never
+pushed away. Corrected, u uniform classes are always added, and each candidate is weighted by 1 over
+its expected number of occurrences, pi_j + u / (V - 1), from either source; pi_j is its probability
+of colliding, over the draw of the hash functions, with the rows as they were colliding.
 
 Shape letters: B rows, D hidden size, V classes, L tables, E candidates of all rows, M targets of a
 row.
@@ -16,31 +16,27 @@ from math import ceil, log2
 from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.autograd.scratch import Scratch
-from logitsieve.training.kernels.outside import with_outside
-from logitsieve.training.losses.best import padded, root
-from logitsieve.training.losses.loss import Common, at_least
-from logitsieve.training.losses.proposal import Ragged
+from logitsieve.training.autograd.batch import RaggedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.loss import LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
-from logitsieve.training.losses.targets import Targets
+from logitsieve.training.losses.search_softmax import UniformSampler, padded, sqrt_classes
 from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash
 from logitsieve.training.structures.tables import HashTables
 
-BITS, TABLES = 9, 50  # K and L of papers/003 for SimHash
+BITS, TABLES = 9, 50  # the paper's K and L for SimHash
 LEAST_TABLES = 20
-BUCKET = 25  # classes
-PICK = 1  # the draw that picks which of several targets asks the tables
+BUCKET = 25  # classes of a bucket, about
+PICK = 1  # number of the draw that picks the query among several targets
 
 
-class Found(NamedTuple):
-    """CSR ids of each row, and what share [B] of those that it may have was drawn."""
+class DrawnIds(NamedTuple):
+    """CSR ids of each row, and the share [B] of the eligible ids that was drawn."""
 
     offsets: Int64
     ids: Int32
@@ -48,13 +44,13 @@ class Found(NamedTuple):
 
 
 class LNSSoftmax(SampledSoftmax):
-    """query: "label" asks the tables with the target's row, "embedding" with the context.
+    """query: "label" looks up the target's row in the tables, "embedding" the context.
 
-    corrected: see above; without it `export` raises. hashing: "simhash" (K = 9, L = 50, or what
+    corrected: as above; without it `export` raises. hashing: "simhash" (K = 9, L = 50, or what
     `default_tables` gives for more classes) or "dwta" (K = 6, L = 400, windows of `window`
     coordinates); hashes is K, tables L. cap: candidates kept of those that collide, a
-    uniform sample (default 5 sqrt V). n_uniform: u (default sqrt V); uncorrected, they come only
-    where nothing collides. Of several targets a row, one drawn for the step asks the tables.
+    uniform sample (default 5 sqrt V). n_uniform: u (default sqrt V); uncorrected, they are
+    used only where nothing collides. Of several targets a row, one drawn for the step is the query.
     """
 
     def __init__(
@@ -71,89 +67,79 @@ class LNSSoftmax(SampledSoftmax):
         cap: int | None = None,
         n_uniform: int | None = None,
         seed: int = 0,
-        **common: Unpack[Common],
+        **common: Unpack[LossOptions],
     ) -> None:
         super().__init__(in_features, n_classes, seed=seed, **common)
         if query not in ("label", "embedding"):
             raise InvalidRequest("query", query, "label, embedding")
         self.by_label = query == "label"
         self.corrected = corrected
-        self.cap = root(n_classes, 5) if cap is None else cap
-        self.n_uniform = root(n_classes) if n_uniform is None else n_uniform
-        at_least("cap", self.cap, 1)
-        at_least("n_uniform", self.n_uniform, 1, n_classes)
+        self.cap = sqrt_classes(n_classes, 5) if cap is None else cap
+        self.n_uniform = sqrt_classes(n_classes) if n_uniform is None else n_uniform
+        check_at_least("cap", self.cap, 1)
+        check_at_least("n_uniform", self.n_uniform, 1, n_classes)
         family = make_hashing(in_features, n_classes, hashing, hashes, tables, window, seed)
         self.tables = HashTables(n_classes, family, keep=corrected)
         self.structure = self.tables
-        self.scratch = Scratch()
+        self.sampler = UniformSampler(n_classes)
         self.rebuild()
 
     @property
     def unservable(self) -> str | None:
-        """See SoftmaxLoss."""
         return None if self.corrected else "a softmax over what collides (corrected=False)"
 
-    def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Ragged:
-        """See proposal.Proposal."""
+    def propose(self, hidden_BD: Tensor, targets: Targets, random: StepRng) -> RaggedCandidates:
         targets_BM = padded(targets)
-        asking_B = _picked(targets_BM, random)
+        query_B = _picked(targets_BM, random)
         if self.by_label:
-            buckets, vectors = self.tables.of_classes(asking_B), None
+            buckets, vectors = self.tables.of_classes(query_B), None
         else:
             buckets, vectors = self.tables.of_contexts(hidden_BD)
         offsets, ids, sizes_B = self.tables.look_up(
             buckets, targets_BM, self.cap, random, fair=True
         )
         kept_B = np.diff(offsets)
-        hashed = Found(offsets, ids, kept_B / np.maximum(sizes_B, 1))
+        colliding = DrawnIds(offsets, ids, kept_B / np.maximum(sizes_B, 1))
         uniform = self._uniform(targets_BM, random)
         if not self.corrected:
-            return _as_published(hashed, uniform)
+            return _as_published(colliding, uniform)
         rows = self.tables.kept
         assert rows is not None, "corrected tables keep their rows"
-        queries = rows[asking_B] if vectors is None else self.tables.hashing.kept(vectors)
-        return self._weighed(queries, rows, hashed, uniform)
+        queries = rows[query_B] if vectors is None else self.tables.hashing.kept(vectors)
+        return self._weighed(queries, rows, colliding, uniform)
 
-    def _uniform(self, targets_BM: Int64, random: Step) -> Found:
-        """u classes a row, not its targets."""
-        none = np.zeros(len(targets_BM) + 1, np.int64), np.empty(0, np.int32)
-        offsets, ids, _ = with_outside(
-            *none,
-            targets_BM,
-            self.n_uniform,
-            np.uint64(random.key),
-            np.uint64(random.step),
-            np.uint64(0),
-            self.scratch.zeros("taken", self.n_classes, np.uint8),
-        )
+    def _uniform(self, targets_BM: Int64, random: StepRng) -> DrawnIds:
+        """u classes a row, none of its targets."""
+        no_ids = np.zeros(len(targets_BM) + 1, np.int64), np.empty(0, np.int32)
+        offsets, ids, _ = self.sampler.add(*no_ids, targets_BM, self.n_uniform, random)
         others_B = self.n_classes - _distinct(targets_BM)
-        return Found(offsets, ids, np.diff(offsets) / np.maximum(others_B, 1))
+        return DrawnIds(offsets, ids, np.diff(offsets) / np.maximum(others_B, 1))
 
     def _weighed(
-        self, queries: np.ndarray, rows: np.ndarray, hashed: Found, uniform: Found
-    ) -> Ragged:
-        """Both kinds of candidates, each by 1 / (pi_j + u / (V - 1)); duplicates are kept.
+        self, queries: np.ndarray, rows: np.ndarray, colliding: DrawnIds, uniform: DrawnIds
+    ) -> RaggedCandidates:
+        """Both kinds of candidates, each with weight 1 / (pi_j + u / (V - 1)); duplicates count.
 
-        Of those that collide only a share was kept: each stands for 1 / share of them.
+        If only a share of the colliding ones was kept, each stands for 1 / share of them.
         """
-        offsets, ids, places = _joined(hashed, uniform)
+        offsets, ids, places = _joined(colliding, uniform)
         chances_E = self.tables.hashing.chances(queries, rows, offsets, ids)
         log_weights_E = -np.log(chances_E + np.repeat(uniform.shares, np.diff(offsets)))
-        kept_B = np.diff(hashed.offsets)
-        log_weights_E[places] -= np.repeat(np.log(np.maximum(hashed.shares, 1e-300)), kept_B)
-        return _ragged(offsets, ids, log_weights_E)
+        kept_B = np.diff(colliding.offsets)
+        log_weights_E[places] -= np.repeat(np.log(np.maximum(colliding.shares, 1e-300)), kept_B)
+        return RaggedCandidates.from_numpy(offsets, ids, log_weights_E)
 
 
 def default_bits(n_classes: int) -> int:
-    """K = 9, or so many that a bucket of SimHash holds some BUCKET classes.
+    """K = 9, or more for many classes: a bucket of SimHash then holds about BUCKET classes.
 
-    With longer ones a batch has nearly all classes among the candidates of its rows.
+    With larger buckets the candidates of a batch would be nearly all classes.
     """
     return min(max(BITS, ceil(log2(n_classes / BUCKET))), LARGEST_BITS)
 
 
 def default_tables(bits: int) -> int:
-    """L = 50, and ten fewer for each bit more than 9, but no fewer than 20.
+    """L = 50, less ten for each bit over 9, but at least 20.
 
     At V = 200,000 a step with 20 tables of 13 bits takes half of the time of one with 50 of 9.
     """
@@ -169,7 +155,7 @@ def make_hashing(
     window: int,
     seed: int,
 ) -> Hashing:
-    """The hash functions, by default as many as in papers/003, or fewer and finer tables."""
+    """The hash functions; by default the paper's K and L, or fewer and finer tables for large V."""
     if hashing == "simhash":
         bits = default_bits(n_classes) if hashes is None else hashes
         tables = default_tables(bits) if tables is None else tables
@@ -180,7 +166,7 @@ def make_hashing(
     raise InvalidRequest("hashing", hashing, "simhash, dwta")
 
 
-def _picked(targets_BM: Int64, random: Step) -> Int64:
+def _picked(targets_BM: Int64, random: StepRng) -> Int64:
     """One of each row's targets."""
     if targets_BM.shape[1] == 1:
         return targets_BM[:, 0]
@@ -191,14 +177,14 @@ def _picked(targets_BM: Int64, random: Step) -> Int64:
 
 
 def _distinct(targets_BM: Int64) -> Int64:
-    """How many different targets each row has."""
+    """The number of different targets of each row."""
     ordered = np.sort(targets_BM, axis=1)
     first = np.diff(ordered, axis=1, prepend=-1) != 0
     count: Int64 = (first & (ordered >= 0)).sum(1)
     return count
 
 
-def _joined(first: Found, second: Found) -> tuple[Int64, Int32, Int64]:
+def _joined(first: DrawnIds, second: DrawnIds) -> tuple[Int64, Int32, Int64]:
     """CSR (offsets, ids) of both, the first ones first in each row, and the places of those."""
     offsets = first.offsets + second.offsets
     places = np.arange(first.ids.size) + np.repeat(second.offsets[:-1], np.diff(first.offsets))
@@ -208,17 +194,13 @@ def _joined(first: Found, second: Found) -> tuple[Int64, Int32, Int64]:
     return offsets, ids, places
 
 
-def _as_published(hashed: Found, uniform: Found) -> Ragged:
-    """What collided, unweighed; where nothing did, the uniform classes, unweighed."""
-    empty_B = np.diff(hashed.offsets) == 0
+def _as_published(colliding: DrawnIds, uniform: DrawnIds) -> RaggedCandidates:
+    """The colliding classes, unweighted; the uniform ones in rows where nothing collides."""
+    empty_B = np.diff(colliding.offsets) == 0
     counts_B = np.diff(uniform.offsets) * empty_B
     taken = np.repeat(empty_B, np.diff(uniform.offsets))
-    filled = Found(np.concatenate([[0], np.cumsum(counts_B)]), uniform.ids[taken], uniform.shares)
-    offsets, ids, _ = _joined(hashed, filled)
-    return _ragged(offsets, ids, np.zeros(ids.size))
-
-
-def _ragged(offsets: Int64, ids: Int32, log_weights: Float64) -> Ragged:
-    return Ragged(
-        torch.from_numpy(offsets), torch.from_numpy(ids).long(), torch.from_numpy(log_weights)
+    filled = DrawnIds(
+        np.concatenate([[0], np.cumsum(counts_B)]), uniform.ids[taken], uniform.shares
     )
+    offsets, ids, _ = _joined(colliding, filled)
+    return RaggedCandidates.from_numpy(offsets, ids, np.zeros(ids.size))

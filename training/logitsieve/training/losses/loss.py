@@ -1,4 +1,4 @@
-"""What every softmax loss is: a module that takes hidden rows and targets and knows its full law.
+"""The base of every softmax loss: a module that takes hidden rows and targets.
 
 Conventions are those of torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
 Shape letters: B rows that have a target, D hidden size, V classes.
@@ -18,24 +18,30 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.classes import Classes, ClassWeights, Law
-from logitsieve.training.autograd.precision import work_dtype
-from logitsieve.training.autograd.rows import gather
-from logitsieve.training.losses.targets import Targets, check_hidden, read_batch
+from logitsieve.training.autograd.batch import Targets, check_at_least, check_hidden, read_batch
+from logitsieve.training.autograd.classes import (
+    Classes,
+    ClassWeights,
+    LogitForm,
+    gather,
+    work_dtype,
+)
 
 Reduction = Literal["mean", "sum", "none"]
-_CHUNK = 1 << 24  # logits that are held at once where the full law is asked for
+_CHUNK = 1 << 24  # logits held at once by full_loss
 
 
-class Common(TypedDict, total=False):
-    """Options that every loss has, by name.
+class LossOptions(TypedDict, total=False):
+    """Options of every loss.
 
-    bias: False for none; a law with a scale never has one. scale: x = scale * cos(h, w) instead of
-    h.w + b. sparse: sparse gradients of the classes (False: dense ones, for gradcheck).
+    bias: False for none; logits with a scale never have one. scale: x = scale * cos(h, w) instead
+    of h.w + b. absolute: |x| instead of x. sparse: sparse gradients of the classes (False: dense
+    ones, for gradcheck).
     """
 
     bias: bool
     scale: float | None
+    absolute: bool
     ignore_index: int
     reduction: Reduction
     sparse: bool
@@ -45,10 +51,10 @@ class Common(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Export:
-    """weight [V, D] and bias [V] for the builder: `weight, bias = head.export()`.
+    """weight [V, D] and bias [V] for the builder: `weight, bias = loss.export()`.
 
-    With `normalized_contexts` the softmax is over weight @ (h / |h|): whoever serves it has to
-    normalise the contexts, and those that are captured for the builder too.
+    With `normalized_contexts` the softmax is over weight @ (h / |h|): contexts have to be
+    normalised, both those that are served and those captured for the builder.
     """
 
     weight: Tensor
@@ -64,7 +70,7 @@ class SoftmaxLoss(nn.Module, ABC):
 
     Several targets a row are padded with `ignore_index`; the loss is then the log of the sum over
     all of them and the other classes, less the mean of the targets' logits. Rows without a target
-    count as nothing: 0 with reduction "none", and a mean over no rows is 0. Raises InvalidRequest.
+    do not count: 0 with reduction "none", and a mean over no rows is 0. Raises InvalidRequest.
     """
 
     def __init__(
@@ -83,15 +89,15 @@ class SoftmaxLoss(nn.Module, ABC):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        at_least("in_features", in_features, 1)
-        at_least("n_classes", n_classes, 2)
+        check_at_least("in_features", in_features, 1)
+        check_at_least("n_classes", n_classes, 2)
         if reduction not in ("mean", "sum", "none"):
             raise InvalidRequest("reduction", reduction, "mean, sum, none")
         self.in_features = in_features
         self.n_classes = n_classes
         self.ignore_index = ignore_index
         self.reduction = reduction
-        self.law = Law(scale=scale, absolute=absolute)
+        self.logit_form = LogitForm(scale=scale, absolute=absolute)
         self.classes: Classes = classes or ClassWeights(
             n_classes,
             in_features,
@@ -102,7 +108,7 @@ class SoftmaxLoss(nn.Module, ABC):
         )
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The loss by which the head is trained."""
+        """The loss to train by."""
         batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
         with torch.autocast(hidden.device.type, enabled=False):
             prepared = self.prepare(batch.hidden)
@@ -114,7 +120,7 @@ class SoftmaxLoss(nn.Module, ABC):
             return self.total(prepared, batch.targets, 1 / count)
 
     def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
-        """The loss of no rows; every parameter has a gradient, of no rows, as DDP wants it."""
+        # Every parameter gets a gradient, of no rows: DistributedDataParallel expects one.
         none = torch.empty(0, dtype=torch.int64, device=prepared.device)
         parameters = self.classes.parameters()
         empty = [gather(each, none, self.classes.sparse).sum() for each in parameters]
@@ -130,17 +136,17 @@ class SoftmaxLoss(nn.Module, ABC):
         return self.losses(hidden_BD, targets).sum() * share
 
     def prepare(self, hidden: Tensor) -> Tensor:
-        """Hidden rows in the precision of the loss; with a scale, at that length."""
+        """Hidden rows in the precision of the loss, scaled to length `scale` if there is one."""
         hidden = hidden.to(work_dtype(next(self.classes.parameters())))
-        if self.law.scale is None:
+        if self.logit_form.scale is None:
             return hidden
-        return functional.normalize(hidden, dim=-1) * self.law.scale
+        return functional.normalize(hidden, dim=-1) * self.logit_form.scale
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else."""
+        """Share the weights of `embedding`; gradients are sparse if its own are."""
         self.classes.tie(embedding)
 
-    def follow(
+    def track(
         self,
         optimizer: Optimizer,
         *,
@@ -148,26 +154,26 @@ class SoftmaxLoss(nn.Module, ABC):
         growth: float = 1.0,
         rebuild_every: int | None = None,
     ) -> RemovableHandle | None:
-        """Keep what the head knows about its rows up to date; None where that is nothing."""
+        """Keep the loss's index of its rows up to date; None for a loss without an index."""
         return None
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """All logits [..., V] of the law that the head is trained for."""
+        """All logits [..., V] of the softmax that is trained."""
         check_hidden(hidden, self.in_features)
         with torch.autocast(hidden.device.type, enabled=False):
             return self.full_logits(self.prepare(hidden))
 
     def full_logits(self, prepared: Tensor) -> Tensor:
-        """`logits` of rows that are prepared."""
+        """All logits [B, V] of rows as `prepare` gives them."""
         weight, bias = self.full_classes()
         x = functional.linear(prepared, weight, bias)
-        return x.abs() if self.law.absolute else x
+        return x.abs() if self.logit_form.absolute else x
 
     def full_classes(self) -> tuple[Tensor, Tensor | None]:
-        """weight [V, D], normalised if the law is, and bias [V] or None."""
+        """weight [V, D], normalised if there is a scale, and bias [V] or None."""
         weight, bias = self.classes.weight, self.classes.bias
         weight = weight.to(work_dtype(weight))
-        if self.law.scale is not None:
+        if self.logit_form.scale is not None:
             weight = functional.normalize(weight, dim=-1)
         return weight, None if bias is None else bias.view(-1).to(weight.dtype)
 
@@ -181,9 +187,9 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @torch.no_grad()
     def full_loss(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """The loss under the full softmax, reduced as the head's own: what is to be reported.
+        """The loss under the full softmax, to be reported: no gradient, reduced as the loss's own.
 
-        No gradient; no more logits at once than a constant number, whatever the number of rows.
+        Holds a constant number of logits at a time.
         """
         batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
         prepared, count = self.prepare(batch.hidden), batch.targets.count
@@ -204,31 +210,24 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @property
     def unservable(self) -> str | None:
-        """What is trained, where that is no softmax of h.w + b and `export` raises; else None."""
-        return "absolute logits" if self.law.absolute else None
+        """The name of what is trained if that is no softmax of h.w + b and `export` raises."""
+        return "absolute logits" if self.logit_form.absolute else None
 
     @torch.no_grad()
     def export(self) -> Export:
-        """The trained softmax for the builder, detached copies.
-
-        Raises InvalidRequest where what was trained is no softmax of h.w + b.
-        """
+        """Detached copies of the trained softmax; InvalidRequest if `unservable`."""
         if self.unservable is not None:
             allowed = "a law that is a softmax of logits; any other cannot be served"
             raise InvalidRequest("export", self.unservable, allowed)
         weight, bias = self.full_classes()
         zeros = weight.new_zeros(self.n_classes)
-        scaled = weight.clone() if self.law.scale is None else weight * self.law.scale
-        return Export(scaled, zeros if bias is None else bias.clone(), self.law.scale is not None)
+        scaled = weight.clone() if self.logit_form.scale is None else weight * self.logit_form.scale
+        return Export(
+            scaled, zeros if bias is None else bias.clone(), self.logit_form.scale is not None
+        )
 
 
 def full_losses(x_BV: Tensor, targets: Targets) -> Tensor:
     """logits [B, V] -> log-sum-exp less the mean logit of the row's targets [B]."""
     x_P = x_BV[targets.rows, targets.classes]
     return x_BV.logsumexp(-1) - targets.sums(x_P * targets.shares(x_P.dtype))
-
-
-def at_least(field: str, got: int, least: int, most: int | None = None) -> None:
-    """Raise InvalidRequest unless got is an int within least .. most."""
-    if not isinstance(got, int) or got < least or (most is not None and got > most):
-        raise InvalidRequest(field, got, f">= {least}" if most is None else f"{least} .. {most}")

@@ -1,8 +1,8 @@
 """LSH Softmax: the classes that collide with the context in hash tables, and a uniform sample.
 
 Levy, Chen, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
-Architectures (papers/000), Algorithm 1. The target is always in S: without it the estimated
-probability of the target can exceed 1.
+Architectures, Algorithm 1. The target is always in S: without it the estimated probability of the
+target can exceed 1.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Unpack
 from torch import Tensor
 
 from logitsieve.api.results import Int32, Int64
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.losses.best import BestOptions, BestSoftmax, root
-from logitsieve.training.losses.loss import at_least
+from logitsieve.training.autograd.batch import check_at_least
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.search_softmax import SearchOptions, SearchSoftmax, sqrt_classes
 from logitsieve.training.structures.hashing import LARGEST_TABLES, SimHash, StructuredSimHash
 from logitsieve.training.structures.tables import HashTables
 
@@ -25,20 +25,20 @@ MOST_BITS = 14
 
 
 def default_bits(n_classes: int, tables: int, k: int) -> int:
-    """So many that the buckets of a context that is like no class hold some 4 k ids in all.
+    """Bits for which the buckets of a context unlike all classes hold some 4 k ids in all.
 
-    It is counts of collisions that choose k of them: with finer buckets most ids collide once.
+    Counts of collisions choose k of them: with finer buckets most ids would collide once.
     """
     bits = round(log2(max(n_classes * tables / (4 * k), 1)))
     return min(max(bits, LEAST_BITS), MOST_BITS)
 
 
-class LSHSoftmax(BestSoftmax):
-    """k: of the classes found those that most tables hold. n_uniform: default sqrt V.
+class LSHSoftmax(SearchSoftmax):
+    """S: the k classes that most tables find. n_uniform: default sqrt V.
 
-    tables of `bits` hyperplanes each. mips: hash for h.w + b instead of the angle between [h; 1]
-    and [w; b]. structured: hyperplanes as products of Hadamard matrices, which find as much and
-    cost a fraction of independent ones.
+    tables: their number, each of `bits` hyperplanes. mips: hash for h.w + b instead of the angle
+    between [h; 1] and [w; b]. structured: hyperplanes from Hadamard matrices, which find as much as
+    independent ones at a fraction of the cost.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class LSHSoftmax(BestSoftmax):
         bits: int | None = None,
         mips: bool = False,
         structured: bool = True,
-        **options: Unpack[BestOptions],
+        **options: Unpack[SearchOptions],
     ) -> None:
         super().__init__(in_features, n_classes, **options)
-        at_least("tables", tables, 1, LARGEST_TABLES)
+        check_at_least("tables", tables, 1, LARGEST_TABLES)
         bits = default_bits(n_classes, tables, self.k) if bits is None else bits
         family = StructuredSimHash if structured else SimHash
         hashing = family(in_features, tables=tables, bits=bits, seed=self.random.seed)
@@ -61,19 +61,16 @@ class LSHSoftmax(BestSoftmax):
         self.structure = self.tables
         self.rebuild()
 
-    def default_uniform(self, k: int) -> int:
-        """l = sqrt V."""
-        return root(self.n_classes)
+    def default_n_uniform(self, k: int) -> int:
+        return sqrt_classes(self.n_classes)
 
-    def best_of_rows(
-        self, hidden_BD: Tensor, targets_BM: Int64, random: Step
+    def search_rows(
+        self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng
     ) -> tuple[Int64, Int32]:
-        """See BestSoftmax."""
         buckets, _ = self.tables.of_contexts(hidden_BD)
         offsets, ids, _ = self.tables.look_up(buckets, targets_BM, self.k, random)
         return offsets, ids
 
-    def best_of_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
-        """See BestSoftmax."""
+    def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
         buckets, _ = self.tables.of_contexts(hidden_BD)
-        return self.tables.look_up_together(buckets, targets_BM, self.max_shared)
+        return self.tables.look_up_batch(buckets, targets_BM, self.max_shared)

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation: is this class from the data, or from the noise?
+"""Noise-contrastive estimation: a classifier that tells classes of the data from noise.
 
 Gutmann and Hyvarinen 2010 (AISTATS); Mnih and Teh 2012, A Fast and Simple Algorithm for Training
 Neural Probabilistic Language Models, whose Z is fixed at 1.
@@ -14,20 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from logitsieve.training.autograd.gather import plan_logits
-from logitsieve.training.autograd.seeded import SeededLoss
-from logitsieve.training.autograd.shared import make_plan
-from logitsieve.training.losses.loss import Common, at_least
-from logitsieve.training.losses.proposal import Shared
-from logitsieve.training.losses.targets import Targets
-from logitsieve.training.structures.fixed import log_uniform_law, unigram_law
+from logitsieve.training.autograd.batch import SharedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.shared import merge_classes, merged_logits
+from logitsieve.training.losses.frequency import log_uniform_distribution, unigram_distribution
+from logitsieve.training.losses.loss import LossOptions
+from logitsieve.training.losses.sampled import SeededLoss
 
 
 class NCE(SeededLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
     m draws of noise for the batch, from the frequencies class_counts [V], or log-uniform by id. The
-    noise may be the target. Biases start at -log V, so that Z starts near the 1 that is assumed.
+    noise may be the target. Biases start at -log V, so that Z starts near 1, as assumed.
     """
 
     def __init__(
@@ -38,26 +36,27 @@ class NCE(SeededLoss):
         *,
         n_sampled: int = 100,
         seed: int = 0,
-        **common: Unpack[Common],
+        **common: Unpack[LossOptions],
     ) -> None:
         super().__init__(in_features, n_classes, seed=seed, **common)
-        at_least("n_sampled", n_sampled, 1)
+        check_at_least("n_sampled", n_sampled, 1)
         self.n_sampled = n_sampled
-        self.fixed = (
-            log_uniform_law(None, n_classes)
+        self.distribution = (
+            log_uniform_distribution(None, n_classes)
             if class_counts is None
-            else unigram_law(class_counts, n_classes)
+            else unigram_distribution(class_counts, n_classes)
         )
         if self.classes.bias is not None:
             nn.init.constant_(self.classes.bias, -log(n_classes))
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        """The binary losses of each row [B]."""
-        ids = self.fixed.draw(self.random.next().uniforms(self.n_sampled))
-        plan = make_plan(targets, Shared(ids, torch.zeros(len(ids), dtype=torch.float64)))
-        x_BC, x_P = plan_logits(hidden_BD, self.classes, self.law, plan, targets)
-        times_C = plan.log_weights.exp().to(x_BC.dtype)
-        log_mq_U = (log(self.n_sampled) + self.fixed.log_q[plan.ids.cpu()]).to(x_BC)
+        ids = self.distribution.draw(self.random.next().uniforms(self.n_sampled))
+        merged = merge_classes(
+            targets, SharedCandidates(ids, torch.zeros(len(ids), dtype=torch.float64))
+        )
+        x_BC, x_P = merged_logits(hidden_BD, self.classes, self.logit_form, merged, targets)
+        times_C = merged.log_weights.exp().to(x_BC.dtype)
+        log_mq_U = (log(self.n_sampled) + self.distribution.log_q[merged.ids.cpu()]).to(x_BC)
         noise_B = softplus(x_BC - log_mq_U[: len(times_C)]) @ times_C
-        data_P = softplus(log_mq_U[plan.slots] - x_P)
+        data_P = softplus(log_mq_U[merged.slots] - x_P)
         return targets.sums(data_P * targets.shares(x_P.dtype)) + noise_B

@@ -1,4 +1,4 @@
-"""The sampled softmax: all that a method has to bring is its candidates.
+"""The sampled softmax: a method only has to propose candidates.
 
 -mean x_t + log(sum over the row's targets e^{x_t} + sum over candidates e^{x_j + log_weight_j}),
 whose inner sum estimates Z = sum over V e^x without bias where the log-weights are right. Its log
@@ -12,29 +12,30 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.autograd.batch import (
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+    check_at_least,
+)
+from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.autograd.ragged import ragged_losses
-from logitsieve.training.autograd.rng import Step, processes
-from logitsieve.training.autograd.seeded import SeededLoss
+from logitsieve.training.autograd.rng import LARGEST_SEED, Randomness, StepRng, processes
 from logitsieve.training.autograd.shared import shared_losses
-from logitsieve.training.losses.loss import Common, at_least
-from logitsieve.training.losses.proposal import Ragged, Shared, Structure
-from logitsieve.training.losses.targets import Targets
-from logitsieve.training.structures.track import Follower, Progress, attached
+from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
+from logitsieve.training.structures.track import Structure, Tracker, TrackingState, attached
 
 
-class SampledSoftmax(SeededLoss):
-    """A softmax loss over candidates that `propose` names; see proposal.py for what they are.
+class SeededLoss(SoftmaxLoss):
+    """A loss that draws; `seed` and the number of steps made are part of its state."""
 
-    `structure` is what `propose` looks into, if anything: `follow` keeps it up to date, and it is
-    part of the state, as `seed` and the number of steps made are.
-    """
-
-    structure: Structure | None
+    classes: ClassWeights
 
     def __init__(
         self,
@@ -42,58 +43,87 @@ class SampledSoftmax(SeededLoss):
         n_classes: int,
         *,
         seed: int = 0,
-        absolute: bool = False,
-        **common: Unpack[Common],
+        **common: Unpack[LossOptions],
     ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, absolute=absolute, **common)
-        self.structure = None
-        self.progress = Progress()
-        self._followers: list[tuple[Follower, RemovableHandle]] = []
+        super().__init__(in_features, n_classes, **common)
+        check_at_least("seed", seed, 0, LARGEST_SEED)
+        self.random = Randomness(seed)
+
+    def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
+        self.random.next()  # so that all processes stay at the same step
+        return super()._nothing(prepared, shape)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"seed": self.random.seed, "step": self.random.step}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.random.seed, self.random.step = state["seed"], state["step"]
+
+
+class SampledSoftmax(SeededLoss):
+    """A softmax loss over the candidates of `propose`.
+
+    `structure`, if any, is the index that `propose` searches: `track` keeps it up to date, and it
+    is saved with the rest of the state.
+    """
+
+    def __init__(
+        self, in_features: int, n_classes: int, *, seed: int = 0, **common: Unpack[LossOptions]
+    ) -> None:
+        super().__init__(in_features, n_classes, seed=seed, **common)
+        self.structure: Structure | None = None
+        self.tracking = TrackingState()
+        self._trackers: list[tuple[Tracker, RemovableHandle]] = []
 
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """See SoftmaxLoss."""
         if self.random.step == 0 and processes() > 1:
-            self.rebuild()  # DDP copied one process's weights over ours after they were indexed
+            self.rebuild()  # DDP copied one process's weights over ours after indexing them
         return super().forward(hidden, target)
 
     @abstractmethod
-    def propose(self, hidden_BD: Tensor, targets: Targets, random: Step) -> Shared | Ragged:
-        """See proposal.Proposal."""
+    def propose(
+        self, hidden_BD: Tensor, targets: Targets, random: StepRng
+    ) -> SharedCandidates | RaggedCandidates:
+        """Candidates for rows that have targets.
+
+        hidden is detached, and normalised if the logits are. All randomness comes from `random`, so
+        that a run can be resumed.
+        """
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         """The estimated losses [B]."""
         candidates = self.propose(hidden_BD.detach(), targets, self.random.next())
-        if isinstance(candidates, Shared):
-            return shared_losses(hidden_BD, self.classes, self.law, targets, candidates)
-        return ragged_losses(hidden_BD, self.classes, self.law, targets, candidates)
+        if isinstance(candidates, SharedCandidates):
+            return shared_losses(hidden_BD, self.classes, self.logit_form, targets, candidates)
+        return ragged_losses(hidden_BD, self.classes, self.logit_form, targets, candidates)
 
     def rebuild(self) -> None:
-        """Index all rows as they are now: after weights were set by hand."""
+        """Index all rows again, as is needed after weights were set by hand."""
         if self.structure is not None:
             self.structure.rebuild(*self.classes.detached())
-            self.progress.forget()
+            self.tracking.forget()
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Share the weights of `embedding`: of sparse gradients if its own are, dense ones else.
+        """Share the weights of `embedding`; gradients are sparse if its own are.
 
-        Raises InvalidRequest, and ties nothing, where `follow` of an optimizer that is followed
-        would, called after this.
+        Raises InvalidRequest, and ties nothing, if a tracked optimizer could not be tracked after
+        this.
         """
         before = self.classes.weight, self.classes.sparse
         super().tie(embedding)
         try:
-            self._check_followers()
+            self._check_trackers()
         except InvalidRequest:
             self.classes.weight, self.classes.sparse = before
             raise
         self.rebuild()
 
-    def _check_followers(self) -> None:
-        self._followers = [each for each in self._followers if attached(each[1])]
-        for follower, _ in self._followers:
-            follower.check()
+    def _check_trackers(self) -> None:
+        self._trackers = [each for each in self._trackers if attached(each[1])]
+        for tracker, _ in self._trackers:
+            tracker.check()
 
-    def follow(
+    def track(
         self,
         optimizer: Optimizer,
         *,
@@ -101,42 +131,40 @@ class SampledSoftmax(SeededLoss):
         growth: float = 1.0,
         rebuild_every: int | None = None,
     ) -> RemovableHandle | None:
-        """Keep the structure up to date with `optimizer`, after whose steps this looks.
+        """Keep the structure up to date with the steps of `optimizer`.
 
-        Rows with a gradient are indexed anew every `every` steps, a period that is multiplied by
+        Rows with a gradient are indexed again every `every` steps, a period that is multiplied by
         `growth` each time. With rebuild_every all rows are, every so many steps. Returns a handle
-        that ends this by .remove(), or None where there is nothing to keep. Raises InvalidRequest.
+        whose .remove() ends this, or None without a structure. Raises InvalidRequest.
         """
-        at_least("every", every, 1)
+        check_at_least("every", every, 1)
         if rebuild_every is not None:
-            at_least("rebuild_every", rebuild_every, 1)
+            check_at_least("rebuild_every", rebuild_every, 1)
         if not growth >= 1:
             raise InvalidRequest("growth", growth, ">= 1")
         if self.structure is None:
             return None
-        follower = Follower(
-            optimizer, self.classes, self.structure, self.progress, every, growth, rebuild_every
+        tracker = Tracker(
+            optimizer, self.classes, self.structure, self.tracking, every, growth, rebuild_every
         )
-        follower.check()
-        handle = follower.attach()
-        self._followers.append((follower, handle))
+        tracker.check()
+        handle = tracker.attach()
+        self._trackers.append((tracker, handle))
         return handle
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy follows nothing: the optimizer moves the original."""
-        return {**self.__dict__, "_followers": []}
+        """State for a copy, which tracks nothing: the optimizer moves the original."""
+        return {**self.__dict__, "_trackers": []}
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Tensors, numbers and dicts of them, beside the parameters."""
         state = super().get_extra_state()
         if self.structure is not None:
             state["structure"] = self.structure.state_dict()
-            state["progress"] = self.progress.state_dict()
+            state["progress"] = self.tracking.state_dict()
         return state
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on from where the other run was."""
         super().set_extra_state(state)
         if self.structure is not None:
             self.structure.load_state_dict(state["structure"])
-            self.progress.load_state_dict(state["progress"])
+            self.tracking.load_state_dict(state["progress"])

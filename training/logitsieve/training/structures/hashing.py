@@ -20,7 +20,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads._base.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
-from logitsieve.training.kernels.angles import simhash_agreements
+from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.kernels.dwta import (
     draw_windows,
     dwta_agreements,
@@ -29,8 +29,7 @@ from logitsieve.training.kernels.dwta import (
     window_chances,
 )
 from logitsieve.training.kernels.hadamard import random_signs, structured_products
-from logitsieve.training.kernels.signs import codes_of_products
-from logitsieve.training.losses.loss import at_least
+from logitsieve.training.kernels.simhash import codes_of_products, simhash_agreements
 
 LARGEST_TABLES = 4096
 
@@ -84,8 +83,8 @@ class SimHash(Hashing):
     """Sides of random hyperplanes. papers/003 equation 3: agree with probability 1 - angle / pi."""
 
     def __init__(self, dim: int, *, tables: int, bits: int, seed: int) -> None:
-        at_least("tables", tables, 1, LARGEST_TABLES)
-        at_least("bits", bits, 1, LARGEST_BITS)
+        check_at_least("tables", tables, 1, LARGEST_TABLES)
+        check_at_least("bits", bits, 1, LARGEST_BITS)
         self.tables, self.hashes, self.bits = tables, bits, bits
         self.drawn = self._draw(dim, seed)
 
@@ -146,10 +145,10 @@ class DWTA(Hashing):
     """
 
     def __init__(self, dim: int, *, tables: int, hashes: int, window: int, seed: int) -> None:
-        at_least("tables", tables, 1, LARGEST_TABLES)
+        check_at_least("tables", tables, 1, LARGEST_TABLES)
         if window < 2 or window & (window - 1) or window > dim:
             raise InvalidRequest("window", window, f"2, 4, 8, ... up to {dim}, the hidden size")
-        at_least("hashes", hashes, 1, LARGEST_BITS // int(log2(window)))
+        check_at_least("hashes", hashes, 1, LARGEST_BITS // int(log2(window)))
         self.tables, self.hashes, self.bits = tables, hashes, hashes * int(log2(window))
         self.drawn = draw_windows(tables, hashes, window, dim, seed)
         self.dim = dim

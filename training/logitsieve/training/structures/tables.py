@@ -1,9 +1,9 @@
-"""Hash tables over the rows of W that follow the rows as they are trained.
+"""Hash tables over the rows of W, which follow the rows as they are trained.
 
-Rows are moved when `update` is told that they changed, in constant time for each table. Between
-updates the tables are stale: what is found is then found by old rows. Losses that compute the
-logits of what is found anew stay right; those that weigh by the chance of being found need the rows
-as they were hashed, which `keep` has kept.
+`update` moves changed rows to other buckets, in constant time a table. Between updates the tables
+are stale: look-ups find classes by their old rows. Losses that recompute the logits of the
+candidates stay right; those that weigh by the probability of a collision need the rows as they were
+hashed, which `keep` stores.
 
 Shape letters: B rows of a batch, D hidden size, X = D + 2, V classes, L tables, C buckets a table,
 M targets of a row, U rows that changed.
@@ -12,6 +12,8 @@ M targets of a row, U rows that changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import local
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,29 +22,101 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.reduction import HEADROOM, lift
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.autograd.scratch import Scratch
+from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.kernels.buckets import fill_tables, move_rows, pool_size
-from logitsieve.training.kernels.lookup import look_up, look_up_together
+from logitsieve.training.kernels.lookup import look_up, look_up_batch
 from logitsieve.training.structures.hashing import Hashing
+
+
+class Scratch:
+    """Memory for kernels: arrays of zeros by name, one set for each calling thread.
+
+    Saves O(V) work in every step. No part of any state: a copy of a loss gets its own.
+    """
+
+    def __init__(self) -> None:
+        self._of_thread = local()
+
+    def zeros(self, name: str, size: int, dtype: type[np.generic]) -> np.ndarray:
+        """The calling thread's array; kernels leave it as zeros unless its content is no matter."""
+        arrays: dict[str, Any] = self._of_thread.__dict__
+        if name not in arrays or arrays[name].size != size:
+            arrays[name] = np.zeros(size, dtype)
+        array: np.ndarray = arrays[name]
+        return array
+
+    def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
+        return Scratch, ()
+
 
 AT_ONCE = 1 << 11  # rows that are lifted and hashed at once: few enough to stay in the caches
 LARGEST_POOLS = 2**31 - 1
 
 
-class HashTables:
-    """The buckets of every row (a proposal.Structure). mips: hash for h.w + b, not for the angle.
+class Buckets:
+    """Buckets of class ids: bucket i holds pools[start : start + size] of its extents[i].
 
-    keep: remember the rows as they were hashed, for `Hashing.chances`; V rows more.
+    extents int32 [buckets, 3], as kernels/buckets.py has them; pools int32.
+    """
+
+    extents: Int32
+    pools: Int32
+
+    def __init__(self, n_classes: int) -> None:
+        self.n_classes = n_classes
+        self.scratch = Scratch()
+
+    def look_up(
+        self,
+        buckets_BL: Int32,
+        targets_BM: Int64,
+        limit: int,
+        random: StepRng,
+        *,
+        fair: bool = False,
+    ) -> tuple[Int64, Int32, Int64]:
+        """CSR (offsets, ids) of each row's classes, at most `limit`, and their number before [B].
+
+        Without the row's targets (padded by -1). Beyond `limit` those in most buckets are kept, or
+        a uniform sample if `fair`.
+        """
+        zeros, seed = self.scratch.zeros, (np.uint64(random.key), np.uint64(random.step))
+        scratch = (
+            zeros("counts", self.n_classes, np.uint16),
+            zeros("found", self.n_classes + 1, np.int32),
+        )
+        classes: tuple[Int64, Int32, Int64] = look_up(
+            buckets_BL, self.extents, self.pools, targets_BM, limit, fair, *seed, *scratch
+        )
+        return classes
+
+    def look_up_batch(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
+        """At most `limit` ids: those in most pairs of a row and a bucket, no row's targets."""
+        zeros = self.scratch.zeros
+        scratch = (
+            zeros("votes", self.n_classes, np.int32),
+            zeros("found", self.n_classes + 1, np.int32),
+            zeros("visits", len(self.extents), np.int32),
+        )
+        ids: Int32 = look_up_batch(
+            buckets_BL, self.extents, self.pools, targets_BM, limit, *scratch
+        )
+        return ids
+
+
+class HashTables(Buckets):
+    """The buckets of every row: a Structure. mips: hash for h.w + b instead of the angle.
+
+    keep: store the rows as they were hashed, for `Hashing.chances`; V rows more.
     """
 
     def __init__(
         self, n_classes: int, hashing: Hashing, *, mips: bool = False, keep: bool = False
     ) -> None:
+        super().__init__(n_classes)
         self.hashing = hashing
         self.mips = mips
         self.keep = keep
-        self.n_classes = n_classes
         self.buckets = 1 << hashing.bits
         pool = pool_size(n_classes, self.buckets)
         if hashing.tables * pool > LARGEST_POOLS:
@@ -56,7 +130,6 @@ class HashTables:
         self.ends = np.zeros(tables, np.int32)
         self.largest = 0.0  # M, where inner products are hashed for
         self.kept: np.ndarray | None = None
-        self.scratch = Scratch()
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Hash all rows; O(V (X L bits + L))."""
@@ -66,11 +139,11 @@ class HashTables:
         for part in self._parts():
             vectors = self._lifted(*_read(weight, bias, part))
             self.codes[part] = self.hashing.codes(vectors)
-            self._remember(part, vectors)
+            self._keep(part, vectors)
         self._fill()
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash rows [U] anew and move those that have other buckets. A row over M: all anew."""
+        """Hash rows [U] again and move those whose buckets change; a row longer than M: rebuild."""
         rows_U = rows.cpu().numpy()
         for start in range(0, len(rows_U), AT_ONCE):
             part = rows_U[start : start + AT_ONCE]
@@ -79,66 +152,24 @@ class HashTables:
                 self.rebuild(weight, bias)
                 return
             vectors = self._lifted(weight_UD, bias_U)
-            move_rows(
-                part,
-                self.hashing.codes(vectors),
-                self.codes,
-                self.places,
-                self.pools,
-                self.extents,
-                self.ends,
-            )
-            self._remember(part, vectors)
+            codes = self.hashing.codes(vectors)
+            layout = (self.places, self.pools, self.extents, self.ends)
+            move_rows(part, codes, self.codes, *layout)
+            self._keep(part, vectors)
 
     def of_contexts(self, hidden_BD: Tensor) -> tuple[Int32, Float32]:
-        """buckets int32 [B, L] of hidden rows, and the vectors [B, X] that were hashed."""
+        """Buckets int32 [B, L] of hidden rows, and the vectors [B, X] that were hashed."""
         hidden = hidden_BD.detach().to("cpu", torch.float32).numpy()
         vectors = np.empty((len(hidden), hidden.shape[1] + 2), np.float32)
         vectors[:, :-2], vectors[:, -2], vectors[:, -1] = hidden, 1, 0
         return self._numbered(self.hashing.codes(vectors)), vectors
 
     def of_classes(self, ids_B: Int64) -> Int32:
-        """buckets int32 [B, L] that classes are in, by their rows as hashed."""
+        """Buckets int32 [B, L] that hold classes, by their rows as hashed."""
         return self._numbered(self.codes[ids_B])
 
-    def look_up(
-        self, buckets_BL: Int32, targets_BM: Int64, limit: int, random: Step, *, fair: bool = False
-    ) -> tuple[Int64, Int32, Int64]:
-        """CSR (offsets, ids) of what each row finds, at most `limit`, and how many there were [B].
-
-        Without the row's targets (padded by -1). Of too many those found by most tables are kept,
-        or a uniform sample if `fair`.
-        """
-        found: tuple[Int64, Int32, Int64] = look_up(
-            buckets_BL,
-            self.extents,
-            self.pools,
-            targets_BM,
-            limit,
-            fair,
-            np.uint64(random.key),
-            np.uint64(random.step),
-            self.scratch.zeros("counts", self.n_classes, np.uint16),
-            self.scratch.zeros("found", self.n_classes + 1, np.int32),
-        )
-        return found
-
-    def look_up_together(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
-        """The ids, at most `limit`, that most pairs of a row and a table find; no row's targets."""
-        ids: Int32 = look_up_together(
-            buckets_BL,
-            self.extents,
-            self.pools,
-            targets_BM,
-            limit,
-            self.scratch.zeros("votes", self.n_classes, np.int32),
-            self.scratch.zeros("found", self.n_classes + 1, np.int32),
-            self.scratch.zeros("visits", len(self.extents), np.int32),
-        )
-        return ids
-
     def state_dict(self) -> dict[str, object]:
-        """Codes, what was drawn and what was kept; the order inside buckets is not."""
+        # Not the order inside buckets: nothing depends on it.
         state: dict[str, object] = {
             "codes": torch.from_numpy(self.codes.astype(np.uint16).view(np.int16)),
             "largest": self.largest,
@@ -149,7 +180,7 @@ class HashTables:
         return state
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over another's tables; raises InvalidRequest if they are of another shape."""
+        """Load saved tables; InvalidRequest if their shapes differ."""
         codes, hashing, largest = state["codes"], state["hashing"], state["largest"]
         assert isinstance(codes, Tensor)
         assert isinstance(hashing, dict)
@@ -187,7 +218,7 @@ class HashTables:
         lift(weight_UD, bias_U, norms, largest, vectors)
         return vectors
 
-    def _remember(self, rows: slice | Int64, vectors_UX: Float32) -> None:
+    def _keep(self, rows: slice | Int64, vectors_UX: Float32) -> None:
         if not self.keep:
             return
         kept = self.hashing.kept(vectors_UX)

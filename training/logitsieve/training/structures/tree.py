@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int64
-from logitsieve.training.autograd.classes import Law
+from logitsieve.training.autograd.classes import LogitForm
 from logitsieve.training.kernels.leaves import draw_in_leaves
 from logitsieve.training.kernels.tree import add_to_paths, descend
 from logitsieve.training.structures.features import Features
@@ -56,7 +56,7 @@ class Excluded:
 
 
 @dataclass(frozen=True)
-class Queries:
+class TreeQueries:
     """phi [Q, F] of contexts, or sums of such; no class has a mass below floors [Q]."""
 
     phi: Float32
@@ -71,13 +71,13 @@ class KernelTree:
     """
 
     def __init__(
-        self, features: Features, in_features: int, n_classes: int, law: Law, leaf: int
+        self, features: Features, in_features: int, n_classes: int, logit_form: LogitForm, leaf: int
     ) -> None:
-        self.features, self.law, self.classes = features, law, n_classes
+        self.features, self.logit_form, self.classes = features, logit_form, n_classes
         self.leaves = 1 << max(0, (-(-n_classes // leaf) - 1).bit_length())
         self.per_leaf = -(-n_classes // self.leaves)
         self.sums: Float32 = np.zeros((self.leaves, features.size), np.float32)
-        kept = torch.float32 if law.scale is None else torch.float16
+        kept = torch.float32 if logit_form.scale is None else torch.float16
         self.rows = torch.zeros(n_classes, in_features, dtype=kept)
         self.updates = 0
 
@@ -102,21 +102,21 @@ class KernelTree:
             self.rows[own] = self._as_kept(weight.index_select(0, moved))
             self._add(own.numpy(), self._phi_of_kept(own) - before)
 
-    def queries(self, vectors: Tensor) -> Queries:
+    def queries(self, vectors: Tensor) -> TreeQueries:
         """Those of contexts [Q, D], one each."""
         phi = self.features(as_numpy(vectors))
-        return Queries(phi, np.full(len(phi), self.features.floor))
+        return TreeQueries(phi, np.full(len(phi), self.features.floor))
 
-    def mixture(self, queries: Queries) -> Queries:
+    def mixture(self, queries: TreeQueries) -> TreeQueries:
         """One query, whose law is the mean of the laws of all: sum of phi / (root mass)."""
         least = queries.floors * self.classes
         shares = 1 / np.maximum((queries.phi @ self.sums[0]).astype(np.float64), least)
         shares /= shares.max()  # only their ratios count, and 1 / least may exceed float32
         phi = (shares.astype(np.float32) @ queries.phi)[None]
-        return Queries(phi, np.array([(queries.floors * shares).sum()]))
+        return TreeQueries(phi, np.array([(queries.floors * shares).sum()]))
 
     def draw_leaves(
-        self, queries: Queries, excluded: Excluded, uniforms: Float64
+        self, queries: TreeQueries, excluded: Excluded, uniforms: Float64
     ) -> tuple[Int64, Float64]:
         """(leaves, log q) [Q, M] of as many draws as there are uniforms [Q, M]; leaves ascend.
 
@@ -128,7 +128,7 @@ class KernelTree:
 
     def draw(
         self,
-        queries: Queries,
+        queries: TreeQueries,
         excluded: Excluded,
         hidden: Float32,
         weight: Tensor,
@@ -144,7 +144,7 @@ class KernelTree:
         return ids, log_q
 
     def log_q(
-        self, queries: Queries, excluded: Excluded, hidden: Float32, weight: Tensor, ids: Int64
+        self, queries: TreeQueries, excluded: Excluded, hidden: Float32, weight: Tensor, ids: Int64
     ) -> Float64:
         """The log-probability [Q, M] that a draw of each query is each of ids [M], ascending."""
         each = np.tile(ids, (len(hidden), 1))
@@ -184,7 +184,7 @@ class KernelTree:
 
     def _as_kept(self, weight: Tensor) -> Tensor:
         rows = weight.detach().cpu().float()
-        if self.law.scale is not None:
+        if self.logit_form.scale is not None:
             rows = functional.normalize(rows, dim=-1)
         return rows.to(self.rows.dtype)
 
@@ -195,7 +195,7 @@ class KernelTree:
         add_to_paths(self.sums, rows // self.per_leaf, changes)
 
     def _descend(
-        self, queries: Queries, excluded: Excluded, uniforms: Float64 | None, leaves: Int64
+        self, queries: TreeQueries, excluded: Excluded, uniforms: Float64 | None, leaves: Int64
     ) -> Float64:
         phi_of_excluded = self._phi_of_kept(torch.from_numpy(excluded.ids))
         of_query = queries.phi[excluded.owners()]
@@ -220,8 +220,8 @@ class KernelTree:
     ) -> None:
         matrix, starts = self._rows_of(leaves, weight)
         draw_in_leaves(
-            matrix, starts, self.classes, self.per_leaf, self.law.scale is not None,
-            self.law.absolute, hidden, excluded.offsets, excluded.ids, uniforms is None,
+            matrix, starts, self.classes, self.per_leaf, self.logit_form.scale is not None,
+            self.logit_form.absolute, hidden, excluded.offsets, excluded.ids, uniforms is None,
             NO_NUMBERS if uniforms is None else uniforms, leaves, ids, log_q,
         )  # fmt: skip
 

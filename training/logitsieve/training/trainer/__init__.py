@@ -3,7 +3,7 @@
 from logitsieve.training.trainer.config import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.language_model import LanguageModel
-from logitsieve.training.trainer.run import Outcome, Status, prepare, train
+from logitsieve.training.trainer.run import Outcome, TrainingStatus, prepare, train
 from logitsieve.training.trainer.settings import Settings, begin
 from logitsieve.training.trainer.streams import windows
 from logitsieve.training.trainer.trainer import Trainer
@@ -14,9 +14,9 @@ __all__ = [
     "LanguageModel",
     "Outcome",
     "Settings",
-    "Status",
     "TrainConfig",
     "Trainer",
+    "TrainingStatus",
     "Vocabulary",
     "begin",
     "prepare",

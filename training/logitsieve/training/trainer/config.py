@@ -101,7 +101,7 @@ class TrainConfig:
                 check_range(item.name, value, item.type, item.metadata)
 
     @property
-    def lr_of_head(self) -> float:
+    def lr_of_loss(self) -> float:
         """The highest learning rate of the head's optimizer."""
         if self.head_lr is not None:
             return self.head_lr

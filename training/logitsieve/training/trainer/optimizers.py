@@ -50,7 +50,7 @@ def rate(config: TrainConfig, step: int, total: int) -> float:
     return 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
 
 
-def set_rate(optimizer: Optimizer, lr: float) -> None:
+def set_lr(optimizer: Optimizer, lr: float) -> None:
     """The learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = lr

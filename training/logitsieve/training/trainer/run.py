@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.trainer import checkpoint
 from logitsieve.training.trainer.corpus import FOLDER, Corpus, encode
+from logitsieve.training.trainer.files import load_checkpoint, save_checkpoint
 from logitsieve.training.trainer.logs import TRAINED, VALIDATED, Logs, read_log
 from logitsieve.training.trainer.settings import Settings, alone, write_json
 from logitsieve.training.trainer.trainer import Trainer
@@ -33,7 +33,7 @@ LARGEST_LOSS = math.log(sys.float_info.max)
 SMOOTH = 100  # steps over which the loss that is shown is averaged
 
 
-class Status(NamedTuple):
+class TrainingStatus(NamedTuple):
     """What there is to show after a step; `perplexity` only after a validation."""
 
     steps: int
@@ -56,10 +56,10 @@ class Outcome(NamedTuple):
     perplexity: float | None
 
 
-Show = Callable[[Status], None]
+Show = Callable[[TrainingStatus], None]
 
 
-def show_nothing(status: Status) -> None:
+def show_nothing(status: TrainingStatus) -> None:
     """The callback of who does not care."""
 
 
@@ -137,7 +137,7 @@ class _Run:
         self.progress, self.show = progress, show
         self.trainer = Trainer(self.config, Corpus.open(folder))
         self.course = _Course()
-        if (state := checkpoint.load(folder)) is not None:
+        if (state := load_checkpoint(folder)) is not None:
             self.trainer.load_state_dict(state["trainer"])
             self.course = _Course(**state["course"])
         self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
@@ -211,7 +211,7 @@ class _Run:
 
     def _save(self) -> None:
         state = {"trainer": self.trainer.state_dict(), "course": asdict(self.course)}
-        checkpoint.save(self.folder, state)
+        save_checkpoint(self.folder, state)
         self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
 
     def _report(self) -> None:
@@ -235,7 +235,7 @@ class _Run:
     def _show(self, perplexity: float | None = None) -> None:
         trainer, course = self.trainer, self.course
         speed = self._speed(trainer.steps, course.seconds)
-        status = Status(
+        status = TrainingStatus(
             trainer.steps, trainer.total, trainer.epoch, course.shown, speed, perplexity
         )
         self.show(status)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.trainer.checkpoint import CHECKPOINT
 from logitsieve.training.trainer.config import TrainConfig, check_device
 from logitsieve.training.trainer.corpus import FOLDER
-from logitsieve.training.trainer.files import replace_bytes
-from logitsieve.training.trainer.heads import read_options
+from logitsieve.training.trainer.files import CHECKPOINT, replace_bytes
 from logitsieve.training.trainer.language_model import WEIGHTS_FILE
 from logitsieve.training.trainer.logs import COLUMNS, TENSORBOARD
+from logitsieve.training.trainer.losses import read_options
 from logitsieve.training.trainer.vocabulary import VOCABULARY_FILE
 
 SETTINGS = "settings.json"

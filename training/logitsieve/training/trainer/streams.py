@@ -17,7 +17,7 @@ WINDOW = 70  # words that are read from an empty state where contexts are captur
 WINDOWS_AT_ONCE = 16
 
 
-class Streams:
+class TextStreams:
     """The text, begun at `shift` and closed to a ring, cut into B streams of equal length.
 
     `len` is the number of batches. Words that fill no whole batch are left out.

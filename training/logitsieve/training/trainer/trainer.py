@@ -20,13 +20,13 @@ from torch.sparse import check_sparse_tensor_invariants
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
 from logitsieve.api.results import Int32
 from logitsieve.training.autograd.clip import clip_grad_norm_
-from logitsieve.training.trainer import checkpoint
 from logitsieve.training.trainer.config import TrainConfig, check_device
 from logitsieve.training.trainer.corpus import Corpus
-from logitsieve.training.trainer.heads import make_head
+from logitsieve.training.trainer.files import random_state, set_random_state
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
-from logitsieve.training.trainer.optimizers import head_optimizer, make, rate, set_rate
-from logitsieve.training.trainer.streams import Streams, epoch_shift
+from logitsieve.training.trainer.losses import make_loss
+from logitsieve.training.trainer.optimizers import head_optimizer, make, rate, set_lr
+from logitsieve.training.trainer.streams import TextStreams, epoch_shift
 from logitsieve.utils.options import Progress, no_progress
 
 VALID_STREAMS, VALID_STEPS = 8, 35
@@ -42,7 +42,7 @@ class Trainer:
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         words = len(corpus.vocabulary)
-        self.head = make_head(
+        self.head = make_loss(
             config.loss,
             config.loss_option,
             dim=config.dim,
@@ -56,7 +56,7 @@ class Trainer:
         if config.tied:
             self._tie()
         self._make_optimizers(sparse)
-        self.per_epoch = len(Streams(corpus.train, config.streams, config.steps))
+        self.per_epoch = len(TextStreams(corpus.train, config.streams, config.steps))
         self.total = config.epochs * self.per_epoch
         if config.words is not None:
             self.total = min(self.total, math.ceil(config.words / config.rows))
@@ -76,11 +76,11 @@ class Trainer:
         own = [self.model.embedding.weight, *self.head.parameters()]
         rows = list(dict.fromkeys(own))  # a tied matrix once
         name = head_optimizer(config, sparse=sparse)
-        lrs = (config.lr, config.lr_of_head)
+        lrs = (config.lr, config.lr_of_loss)
         self._rest = make(config.optimizer, self.model.lstm.parameters(), lrs[0], config)
         self._rows = make(name, rows, lrs[1], config)
         self._optimizers = tuple(zip((self._rest, self._rows), lrs, strict=True))
-        self.head.follow(self._rows, every=config.index_every, growth=config.index_growth)
+        self.head.track(self._rows, every=config.index_every, growth=config.index_growth)
 
     @property
     def words(self) -> int:
@@ -107,7 +107,7 @@ class Trainer:
             self._streams, self._state = self._open(self.steps // self.per_epoch), None
         factor = rate(self.config, self.steps, self.total)
         for optimizer, lr in self._optimizers:
-            set_rate(optimizer, lr * factor)
+            set_lr(optimizer, lr * factor)
             optimizer.zero_grad()
         self.model.train()
         inputs_BT, targets_BT = (ids.to(self.config.device) for ids in self._streams[number])
@@ -135,7 +135,7 @@ class Trainer:
         TrainingFailed where it is not finite.
         """
         self.model.eval()
-        streams = Streams(self.corpus.valid, _valid_streams(self.corpus.valid), VALID_STEPS)
+        streams = TextStreams(self.corpus.valid, _valid_streams(self.corpus.valid), VALID_STEPS)
         state, total, words = None, 0.0, 0
         for inputs_BT, targets_BT in streams.all():
             if stop():
@@ -177,7 +177,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "head": self.head.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in self._optimizers],
-            "random": checkpoint.random_state(self.config.device),
+            "random": random_state(self.config.device),
             "state": self._state,
         }
 
@@ -188,7 +188,7 @@ class Trainer:
         self.head.load_state_dict(state["head"])
         for (optimizer, _), saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        checkpoint.set_random_state(state["random"], self.config.device)
+        set_random_state(state["random"], self.config.device)
         if state["state"] is not None:
             hidden, cell = (tensor.to(self.config.device) for tensor in state["state"])
             self._state = hidden, cell
@@ -203,10 +203,12 @@ class Trainer:
         if not bool(numbers.isfinite().all()):
             raise TrainingFailed(f"the {what} of step {self.steps} is not finite: a lower lr?")
 
-    def _open(self, epoch: int) -> Streams:
+    def _open(self, epoch: int) -> TextStreams:
         """The text as the epoch, from 0 on, reads it."""
         config, ids = self.config, self.corpus.train
-        return Streams(ids, config.streams, config.steps, epoch_shift(len(ids), config.seed, epoch))
+        return TextStreams(
+            ids, config.streams, config.steps, epoch_shift(len(ids), config.seed, epoch)
+        )
 
     def _parameters(self) -> list[nn.Parameter]:
         return list(dict.fromkeys([*self.model.parameters(), *self.head.parameters()]))

@@ -1,6 +1,7 @@
-"""The batch as every loss sees it: rows that count, and the targets of each.
+"""A batch of rows, their targets, and the candidates that a method proposes for them.
 
-Shape letters: B rows that have a target, D hidden size, V classes, P pairs of a row and a target.
+Shape letters: B rows that have a target, D hidden size, V classes, P pairs of a row and a target,
+M candidates of the batch, E candidates of all rows.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float64, Int32, Int64
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Pair p says that classes[p] is a target of row rows[p]; rows ascend, each has one or more.
+    """Pair p: classes[p] is a target of row rows[p]; rows ascend, each has one or more.
 
     rows and classes: int64 [P]. `single`: each row has exactly one, so that rows is 0 .. B-1.
     """
@@ -60,10 +62,41 @@ class Targets:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """hidden [B, D] and targets of the rows that have any; `kept` says which those are.
+class SharedCandidates:
+    """One set for all rows: ids int64 [M], log_weights float [M] (float64 where it matters).
 
-    kept: bool [R] over the rows of the request, or None where that is all of them.
+    A log-weight is -log of the expected number of times that the candidate is in the set, 0 if it
+    is certain to be there. The loss masks a candidate for the rows whose target it is; targets
+    always count, with log-weight 0. A candidate may occur several times.
+    """
+
+    ids: Tensor
+    log_weights: Tensor
+
+
+@dataclass(frozen=True)
+class RaggedCandidates:
+    """A set for each row: row r has ids[offsets[r] : offsets[r+1]] and their log-weights.
+
+    offsets int64 [B+1], ids int64 [E], log_weights float [E]; otherwise as SharedCandidates.
+    """
+
+    offsets: Tensor
+    ids: Tensor
+    log_weights: Tensor
+
+    @classmethod
+    def from_numpy(cls, offsets: Int64, ids: Int32, log_weights: Float64) -> RaggedCandidates:
+        """The same of arrays."""
+        ids_E = torch.from_numpy(ids).long()
+        return cls(torch.from_numpy(offsets), ids_E, torch.from_numpy(log_weights))
+
+
+@dataclass(frozen=True)
+class LossBatch:
+    """hidden [B, D] and targets of the rows that have any.
+
+    kept: bool [R] over the rows of the request, or None where all of them have a target.
     """
 
     hidden: Tensor
@@ -79,7 +112,7 @@ class Batch:
 
 def read_batch(
     hidden: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
-) -> Batch:
+) -> LossBatch:
     """hidden [..., D] with target [...], or [..., L] with L targets a row padded by `ignore_index`.
 
     A target that is named twice in a row counts once. Raises InvalidRequest.
@@ -94,21 +127,21 @@ def read_batch(
         raise InvalidRequest("target", target.dtype, "integers")
     rows = prod(expected)
     classes_RL = target.reshape(rows, -1).long()
-    there = classes_RL != ignore_index
-    _check_range(classes_RL, there, n_classes, ignore_index)
+    named_RL = classes_RL != ignore_index
+    _check_range(classes_RL, named_RL, n_classes, ignore_index)
     flat = hidden.reshape(rows, in_features)
-    if bool(there.all()) and not several:
+    if bool(named_RL.all()) and not several:
         every = torch.arange(rows, device=target.device)
-        return Batch(flat, Targets(every, classes_RL[:, 0], rows, True), None)
-    kept = there.any(1)
+        return LossBatch(flat, Targets(every, classes_RL[:, 0], rows, True), None)
+    kept = named_RL.any(1)
     full = bool(kept.all())
-    hidden_BD, there, classes = (x if full else x[kept] for x in (flat, there, classes_RL))
-    rows_P, classes_P = there.nonzero()[:, 0], classes[there]
+    hidden_BD, named, classes = (x if full else x[kept] for x in (flat, named_RL, classes_RL))
+    rows_P, classes_P = named.nonzero()[:, 0], classes[named]
     if several:
         pairs = torch.unique(rows_P * n_classes + classes_P)
         rows_P, classes_P = pairs // n_classes, pairs % n_classes
     targets = Targets(rows_P, classes_P, len(hidden_BD), not several)
-    return Batch(hidden_BD, targets, None if full else kept)
+    return LossBatch(hidden_BD, targets, None if full else kept)
 
 
 def check_hidden(hidden: Tensor, in_features: int) -> None:
@@ -123,8 +156,14 @@ def check_hidden(hidden: Tensor, in_features: int) -> None:
         raise InvalidRequest("hidden", "NaN or infinity", "finite numbers")
 
 
-def _check_range(classes: Tensor, there: Tensor, n_classes: int, ignore_index: int) -> None:
-    wrong = there & ((classes < 0) | (classes >= n_classes))
+def check_at_least(field: str, got: int, least: int, most: int | None = None) -> None:
+    """Raise InvalidRequest unless got is an int within least .. most."""
+    if not isinstance(got, int) or got < least or (most is not None and got > most):
+        raise InvalidRequest(field, got, f">= {least}" if most is None else f"{least} .. {most}")
+
+
+def _check_range(classes: Tensor, named: Tensor, n_classes: int, ignore_index: int) -> None:
+    wrong = named & ((classes < 0) | (classes >= n_classes))
     if bool(wrong.any()):
         got = int(classes[wrong][0])
         raise InvalidRequest("target", got, f"0 .. {n_classes - 1}, or {ignore_index} for none")

@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.outside import with_outside
+from logitsieve.training.kernels.uniform_sample import add_uniform_sample
 
 
 def draw(
@@ -24,7 +24,7 @@ def draw(
     offsets = np.cumsum([0, *map(len, lists)])
     ids = np.array([i for ids in lists for i in ids], np.int32)
     taken = np.zeros(vocab_size, np.uint8)
-    starts, out, weights = with_outside(
+    starts, out, weights = add_uniform_sample(
         offsets, ids, targets, count, np.uint64(seed), np.uint64(step), np.uint64(first), taken
     )
     assert not taken.any(), "the scratch is left as it was"

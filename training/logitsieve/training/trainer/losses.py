@@ -24,7 +24,7 @@ OURS = {
 PLAIN = (bool, int, float, str, NoneType, Sequence)  # what can be said in words and numbers
 
 
-def make_head(
+def make_loss(
     name: str, options: Sequence[str], *, dim: int, counts: Int64, seed: int, device: str
 ) -> SoftmaxLoss:
     """The loss; InvalidRequest names `loss` or `loss_option`, or what the loss itself refuses.

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.losses.kernel_softmax import KernelSoftmax
-from logitsieve.training.losses.proposal import Ragged, Shared
-from logitsieve.training.losses.quadratic import QuadraticSoftmax
-from logitsieve.training.losses.rf import RFSoftmax
-from logitsieve.training.losses.targets import Targets, read_batch
-from logitsieve.training.structures.leaf_law import LeafLaw, draw_by
+from logitsieve.training.autograd.batch import (
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+    read_batch,
+)
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.kernel_softmax import KernelSoftmax, QuadraticSoftmax, RFSoftmax
+from logitsieve.training.structures.leaf_softmax import LeafSoftmax, draw_by
 from logitsieve.training.structures.tree import Excluded
 from tests.training.loss_kit import Numbers, doubles, full_cross_entropy
 
@@ -42,12 +44,15 @@ def single(classes: list[int]) -> Targets:
 
 
 def estimates(
-    head: KernelSoftmax, hidden: Tensor, targets: Targets, candidates: Shared | Ragged
+    head: KernelSoftmax,
+    hidden: Tensor,
+    targets: Targets,
+    candidates: SharedCandidates | RaggedCandidates,
 ) -> Tensor:
     """[B]: what the candidates make of the sum of e^x over all classes but the targets."""
     x_BV = head.full_logits(hidden).detach()
     x_BV[targets.rows, targets.classes] = -torch.inf
-    if isinstance(candidates, Shared):
+    if isinstance(candidates, SharedCandidates):
         return (x_BV[:, candidates.ids] + candidates.log_weights).exp().sum(1)
     rows = torch.arange(len(hidden)).repeat_interleave(candidates.offsets.diff())
     terms = (x_BV[rows, candidates.ids] + candidates.log_weights).exp()
@@ -83,7 +88,7 @@ def test_per_row_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax
     """All pairs of draws for V = 9, m = 2, each with its probability, through `propose`."""
     head = head_of(kind, 9, form="per_row", n_sampled=2, leaf=3)
     hidden, targets = head.prepare(doubles(1, DIM)), single([4])
-    vectors = hidden / (head.law.scale or 1.0)
+    vectors = hidden / (head.logit_form.scale or 1.0)
     excluded = Excluded.of(targets.rows, targets.classes, 1, 9)
     queries = head.tree.queries(vectors)
     log_q = head.tree.log_q(
@@ -112,7 +117,7 @@ def test_pooled_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]
     """All draws for V = 9 and two rows of one draw each, which both rows use."""
     head = head_of(kind, 9, form="pooled", n_sampled=1, leaf=3)
     hidden, targets = head.prepare(doubles(2, DIM)), single([4, 0])
-    queries = head.tree.queries(hidden / (head.law.scale or 1.0))
+    queries = head.tree.queries(hidden / (head.logit_form.scale or 1.0))
     weight, rows = head.classes.weight.detach(), hidden.float().numpy()
     q = np.exp(head.tree.log_q(queries, Excluded.nothing(2), rows, weight, np.arange(9)))
     leaf_q = np.pad(q.reshape(2, 3, 3).sum(2), ((0, 0), (0, 1)))
@@ -139,12 +144,12 @@ def test_shared_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]
     """All pairs of leaves for V = 9, m = 2, and within them all pairs of classes."""
     head = head_of(kind, 9, form="shared", n_sampled=2, leaf=3)
     hidden, targets = head.prepare(doubles(3, DIM)), single([4, 0, 4])
-    mixture = head.tree.mixture(head.tree.queries(hidden / (head.law.scale or 1.0)))
+    mixture = head.tree.mixture(head.tree.queries(hidden / (head.logit_form.scale or 1.0)))
     grid = (np.arange(2000)[None] + 0.5) / 2000
     leaves, log_q = head.tree.draw_leaves(mixture, Excluded.nothing(1), grid)
     leaf_q = np.zeros(4)
     leaf_q[leaves[0]] = np.exp(log_q[0])
-    law = LeafLaw(hidden, targets, head.classes.weight.detach(), head.law)
+    law = LeafSoftmax(hidden, targets, head.classes.weight.detach(), head.logit_form)
     total, mean = 0.0, torch.zeros(3).double()
     for a, b in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]:
         pair = torch.tensor([a, b])
@@ -181,8 +186,8 @@ def test_targets_are_never_drawn_for_their_row(kind: type[KernelSoftmax]) -> Non
     head = head_of(kind, 40, form="per_row", n_sampled=400, leaf=4)
     target = torch.tensor([[3, 39, -100], [0, 1, 1], [20, 21, 22]])
     batch = read_batch(doubles(3, DIM), target, DIM, 40, -100)
-    drawn = head.propose(head.prepare(batch.hidden), batch.targets, Step(0, 0))
-    assert isinstance(drawn, Ragged)
+    drawn = head.propose(head.prepare(batch.hidden), batch.targets, StepRng(0, 0))
+    assert isinstance(drawn, RaggedCandidates)
     for row, ids in enumerate(drawn.ids.view(3, 400)):
         assert not torch.isin(ids, target[row]).any()
 
@@ -191,8 +196,8 @@ def test_a_row_whose_targets_are_all_classes_has_no_candidates() -> None:
     head = head_of(RFSoftmax, 4, form="per_row", n_sampled=5, leaf=2)
     target = torch.tensor([[0, 1, 2, 3], [0, -100, -100, -100]])
     batch = read_batch(doubles(2, DIM), target, DIM, 4, -100)
-    drawn = head.propose(head.prepare(batch.hidden), batch.targets, Step(0, 0))
-    assert isinstance(drawn, Ragged)
+    drawn = head.propose(head.prepare(batch.hidden), batch.targets, StepRng(0, 0))
+    assert isinstance(drawn, RaggedCandidates)
     assert drawn.offsets.tolist() == [0, 0, 5]
     losses = head_of(RFSoftmax, 4, form="per_row", leaf=4, reduction="none")
     torch.testing.assert_close(

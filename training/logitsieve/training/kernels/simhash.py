@@ -1,6 +1,11 @@
 """How likely a random hyperplane has two vectors on one side: 1 - angle / pi (Charikar 2002).
 
 Shape letters: B queries, D hidden size, V rows, E pairs of a query and a row.
+
+=====
+From products with hyperplanes to buckets, for products that were made elsewhere.
+
+Shape letters: B vectors, L tables, N bits a table, J >= L N products.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.retrieval.simhash import code_of
 from logitsieve.kernels.simd.dots import dots_1x4, row_of
 from logitsieve.kernels.simd.pointers import pointer
 
@@ -34,3 +40,13 @@ def simhash_agreements(
             for i in range(min(4, last + 1 - e)):
                 cosine = min(max(np.float64(cosines[i]), -1.0), 1.0)
                 out[e + i] = 1.0 - acos(cosine) / pi
+
+
+@kernel("(float32[:,::1], int64, int32[:,::1])")
+def codes_of_products(products: Float32, bits: int, codes: Int32) -> None:
+    """Fill codes [B, L] from products [B, J]: bit n of table l is the sign of product l N + n."""
+    rows, tables = codes.shape
+    for row in range(rows):
+        sides = row_of(pointer(products), row, products.shape[1])
+        for table in range(tables):
+            codes[row, table] = code_of(sides, table, bits)

@@ -65,7 +65,7 @@ def _from_the_rest(taken, rest, out, seed, step, draw):
 
 
 @kernel("(int64[::1], int32[::1], int64[:,::1], int64, uint64, uint64, uint64, uint8[::1])")
-def with_outside(
+def add_uniform_sample(
     offsets: Int64,
     ids: Int32,
     targets: Int64,

@@ -13,13 +13,17 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import KMeansSoftmax, LSHSoftmax, SoftmaxLoss, TopKSoftmax
-from logitsieve.training.losses.best import BestSoftmax, padded, root
-from logitsieve.training.losses.proposal import Ragged, Shared
-from logitsieve.training.losses.targets import Targets, read_batch
+from logitsieve.training.autograd.batch import (
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+    read_batch,
+)
+from logitsieve.training.losses.search_softmax import SearchSoftmax, padded, sqrt_classes
 from tests.training.loss_kit import doubles, full_cross_entropy
 
 D = 8
-KINDS: dict[str, tuple[type[BestSoftmax], dict[str, Any]]] = {
+KINDS: dict[str, tuple[type[SearchSoftmax], dict[str, Any]]] = {
     "lsh": (LSHSoftmax, {"tables": 6, "bits": 4}),
     "lsh-dense": (LSHSoftmax, {"tables": 6, "bits": 4, "structured": False}),
     "lsh-mips": (LSHSoftmax, {"tables": 6, "bits": 4, "mips": True}),
@@ -32,7 +36,7 @@ ONE = torch.tensor([3, 0, -100, 10, 3])
 SEVERAL = torch.tensor([[3, 1, -100], [0, 0, 5], [-100, -100, -100], [10, 9, 8], [-100, 3, -100]])
 
 
-def make(kind: str, n_classes: int, **options: Any) -> BestSoftmax:
+def make(kind: str, n_classes: int, **options: Any) -> SearchSoftmax:
     cls, own = KINDS[kind]
     torch.manual_seed(3)
     head = cls(D, n_classes, **{"dtype": torch.float64, **own, **options})
@@ -43,16 +47,20 @@ def make(kind: str, n_classes: int, **options: Any) -> BestSoftmax:
     return head
 
 
-def proposed(head: BestSoftmax, hidden: Tensor, target: Tensor) -> Shared | Ragged:
+def proposed(
+    head: SearchSoftmax, hidden: Tensor, target: Tensor
+) -> SharedCandidates | RaggedCandidates:
     batch = read_batch(hidden, target, D, head.n_classes, -100)
     with torch.no_grad():
         return head.propose(batch.hidden, batch.targets, head.random.next())
 
 
-def sets(candidates: Shared | Ragged) -> list[tuple[list[int], list[int]]]:
+def sets(candidates: SharedCandidates | RaggedCandidates) -> list[tuple[list[int], list[int]]]:
     """(S, T) of each row, or of the batch; S without the rows' own targets if it is a row's."""
     ids, weights = candidates.ids.tolist(), candidates.log_weights.tolist()
-    bounds = candidates.offsets.tolist() if isinstance(candidates, Ragged) else [0, len(ids)]
+    bounds = (
+        candidates.offsets.tolist() if isinstance(candidates, RaggedCandidates) else [0, len(ids)]
+    )
     found = []
     for start, end in pairwise(bounds):
         own = list(zip(ids[start:end], weights[start:end], strict=True))
@@ -225,8 +233,8 @@ def test_the_bias_of_the_gradient_falls_as_the_variance() -> None:
 def test_few_rows_have_sets_of_their_own() -> None:
     head = make("lsh", 200, k=20)
     many = doubles(17, D), torch.zeros(17, dtype=torch.int64)
-    assert isinstance(proposed(head, *many), Shared)
-    assert isinstance(proposed(head, many[0][:16], many[1][:16]), Ragged)
+    assert isinstance(proposed(head, *many), SharedCandidates)
+    assert isinstance(proposed(head, many[0][:16], many[1][:16]), RaggedCandidates)
 
 
 @EVERY_KIND
@@ -234,8 +242,8 @@ def test_defaults_follow_V(kind: str) -> None:
     head = make(kind, 400)
     assert head.k == head.max_shared == 200
     assert head.n_uniform == {"kmeans": 400, "top-k": 0}.get(kind, 20)
-    assert root(10_000, 10) == 1000
-    assert root(4, 10) == 4
+    assert sqrt_classes(10_000, 10) == 1000
+    assert sqrt_classes(4, 10) == 4
 
 
 @EVERY_KIND

@@ -7,14 +7,14 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES
-from logitsieve.training.trainer.heads import default_of, make_head, options_of, read_options
+from logitsieve.training.trainer.losses import default_of, make_loss, options_of, read_options
 
 COUNTS = np.array([0, 9, 5, 3, 1] * 12)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_is_made_of_a_vocabulary_alone(name: str) -> None:
-    head = make_head(name, (), dim=8, counts=COUNTS, seed=3, device="cpu")
+    head = make_loss(name, (), dim=8, counts=COUNTS, seed=3, device="cpu")
     assert type(head) is LOSSES[name]
     assert (head.in_features, head.n_classes) == (8, 60)
 
@@ -34,7 +34,7 @@ def test_options_become_what_the_loss_takes() -> None:
     assert isinstance(read["scale"], float)
     assert read_options("uniform", ["scale=none"]) == {"scale": None}
     assert default_of("uniform", "n_sampled") == "100"
-    head: Any = make_head("uniform", ["n_sampled=7"], dim=8, counts=COUNTS, seed=3, device="cpu")
+    head: Any = make_loss("uniform", ["n_sampled=7"], dim=8, counts=COUNTS, seed=3, device="cpu")
     assert head.n_sampled == 7
 
 
@@ -58,4 +58,4 @@ def test_other_options_are_refused(pair: str, reason: str) -> None:
 
 def test_a_loss_that_there_is_not() -> None:
     with pytest.raises(InvalidRequest, match="uniform"):
-        make_head("magic", (), dim=8, counts=COUNTS, seed=3, device="cpu")
+        make_loss("magic", (), dim=8, counts=COUNTS, seed=3, device="cpu")

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from logitsieve.kernels.simd.lanes import cpu_has
-from logitsieve.training.autograd.classes import Law
-from logitsieve.training.autograd.rows import read_rows
-from logitsieve.training.losses.targets import Targets
+from logitsieve.training.autograd.batch import Targets
+from logitsieve.training.autograd.classes import LogitForm, read_touched
 
 ROWS_AT_ONCE = 2048  # rows of W whose logits for the whole batch are held at once
 LEAVES_OF_ESTIMATE = 32  # leaves that Z^ is estimated from
@@ -32,13 +31,13 @@ FURTHEST = 60.0  # e^60 and e^-60 bound what a row can add: float32 holds sums o
 
 
 @dataclass(frozen=True)
-class LeafLaw:
+class LeafSoftmax:
     """hidden [B, D] as logits are made of, the targets, and the weights as they are now."""
 
     hidden: Tensor
     targets: Targets
     weight: Tensor
-    law: Law
+    logit_form: LogitForm
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,18 +79,18 @@ class LeafLaw:
         """The largest logit [B] of the rows' targets."""
         rows = self._read(self.targets.classes)
         x_P = (self.targets.of(self.hidden) * rows).sum(-1)
-        return self.targets.most(x_P.abs_() if self.law.absolute else x_P)
+        return self.targets.most(x_P.abs_() if self.logit_form.absolute else x_P)
 
     def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
         """x - log Z^ [L' n, B] in the law's precision; for places without a class some number."""
         ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
         rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden.T.to(self.dtype)
-        if self.law.absolute:
+        if self.logit_form.absolute:
             return (rows @ hidden_DB).abs_().sub_(log_z_B.to(self.dtype))
         return torch.addmm(-log_z_B.to(self.dtype), rows, hidden_DB)
 
     def _read(self, ids: Tensor) -> Tensor:
-        return read_rows(self.weight, None, ids, self.law, self.hidden.dtype).classes
+        return read_touched(self.weight, None, ids, self.logit_form, self.hidden.dtype).classes
 
 
 def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:

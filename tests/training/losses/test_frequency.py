@@ -18,10 +18,15 @@ from logitsieve.training import (
     UniformSoftmax,
     UnigramSoftmax,
 )
-from logitsieve.training.autograd.rng import Step
-from logitsieve.training.losses.static import StaticSoftmax
-from logitsieve.training.losses.targets import Targets
-from logitsieve.training.structures.fixed import FixedLaw, log_uniform_law, uniform_law, unigram_law
+from logitsieve.training.autograd.batch import Targets
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.frequency import (
+    ClassDistribution,
+    FrequencySoftmax,
+    log_uniform_distribution,
+    uniform_distribution,
+    unigram_distribution,
+)
 from tests.training.loss_kit import Numbers, doubles, full_cross_entropy
 
 D, V, M = 4, 7, 2
@@ -29,7 +34,7 @@ COUNTS = torch.tensor([5.0, 1, 90, 2, 2, 8, 1])
 KINDS = pytest.mark.parametrize("kind", [UniformSoftmax, UnigramSoftmax, LogUniformSoftmax])
 
 
-def made(kind: type[StaticSoftmax], **options: Any) -> StaticSoftmax:
+def made(kind: type[FrequencySoftmax], **options: Any) -> FrequencySoftmax:
     torch.manual_seed(2)
     options = {"n_sampled": M, "reduction": "none", "dtype": torch.float64, **options}
     if kind is not UniformSoftmax:
@@ -42,10 +47,10 @@ def made(kind: type[StaticSoftmax], **options: Any) -> StaticSoftmax:
 class Replay:
     """A source of steps that gives the one it was told."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepRng) -> None:
         self.step = step
 
-    def next(self) -> Step:
+    def next(self) -> StepRng:
         return self.step
 
 
@@ -58,7 +63,7 @@ def estimate(head: SoftmaxLoss, hidden: Tensor, target: Tensor, uniforms: Tensor
     return z_B
 
 
-def middles(fixed: FixedLaw) -> Tensor:
+def middles(fixed: ClassDistribution) -> Tensor:
     """A number for each class that draws it [V]."""
     return fixed.sums - fixed.log_q.exp() / 2
 
@@ -68,10 +73,10 @@ def middles(fixed: FixedLaw) -> Tensor:
     "target", [torch.tensor([2, 0]), torch.tensor([[2, 4], [0, -100]])], ids=["one", "several"]
 )
 def test_shared_draws_are_unbiased_by_enumeration(
-    kind: type[StaticSoftmax], target: Tensor
+    kind: type[FrequencySoftmax], target: Tensor
 ) -> None:
     head, hidden = made(kind), doubles(2, D, seed=1)
-    q, numbers = head.fixed.log_q.exp(), middles(head.fixed)
+    q, numbers = head.distribution.log_q.exp(), middles(head.distribution)
     mean = torch.zeros(2, dtype=torch.float64)
     for drawn in product(range(V), repeat=M):
         ids = torch.tensor(drawn)
@@ -80,9 +85,9 @@ def test_shared_draws_are_unbiased_by_enumeration(
 
 
 @KINDS
-def test_draws_of_each_row_are_unbiased_by_enumeration(kind: type[StaticSoftmax]) -> None:
+def test_draws_of_each_row_are_unbiased_by_enumeration(kind: type[FrequencySoftmax]) -> None:
     head, hidden, target = made(kind, per_row=True), doubles(2, D, seed=1), torch.tensor([2, 0])
-    q, numbers = head.fixed.log_q.exp(), middles(head.fixed)
+    q, numbers = head.distribution.log_q.exp(), middles(head.distribution)
     mean = torch.zeros(2, dtype=torch.float64)
     for row, t in enumerate(target.tolist()):
         others = [j for j in range(V) if j != t]
@@ -97,9 +102,9 @@ def test_draws_of_each_row_are_unbiased_by_enumeration(kind: type[StaticSoftmax]
 
 
 @KINDS
-def test_draws_of_a_row_are_never_its_target(kind: type[StaticSoftmax]) -> None:
+def test_draws_of_a_row_are_never_its_target(kind: type[FrequencySoftmax]) -> None:
     head = made(kind, per_row=True, n_sampled=2000)
-    drawn = head.propose(doubles(V, D), _single(torch.arange(V)), Step(key=7, step=0))
+    drawn = head.propose(doubles(V, D), _single(torch.arange(V)), StepRng(key=7, step=0))
     assert not bool((drawn.ids.view(V, -1) == torch.arange(V)[:, None]).any())
 
 
@@ -111,7 +116,7 @@ def test_importance_sampling_is_unbiased_by_enumeration() -> None:
     torch.manual_seed(2)
     head = ImportanceSoftmax(D, V, COUNTS, n_sampled=M, reduction="none", dtype=torch.float64)
     hidden, target = doubles(2, D, seed=1), torch.tensor([2, 0])
-    q, numbers = head.fixed.log_q.exp(), middles(head.fixed)
+    q, numbers = head.distribution.log_q.exp(), middles(head.distribution)
     mean = torch.zeros(2, dtype=torch.float64)
     for drawn in product(range(V), repeat=M):
         ids = torch.tensor(drawn)
@@ -122,7 +127,7 @@ def test_importance_sampling_is_unbiased_by_enumeration() -> None:
 @pytest.mark.parametrize("kind", [UniformSoftmax, UnigramSoftmax, LogUniformSoftmax])
 @pytest.mark.parametrize("per_row", [False, True])
 def test_a_thousand_classes_are_estimated_without_bias(
-    kind: type[StaticSoftmax], per_row: bool
+    kind: type[FrequencySoftmax], per_row: bool
 ) -> None:
     classes, target = 1000, torch.tensor([0, 999, 40])
     torch.manual_seed(2)
@@ -155,23 +160,27 @@ def test_importance_sampling_may_be_negative() -> None:
     head.classes.weight.data.fill_(0)
     head.classes.weight.data[3] = 10
     hidden = torch.ones(1, D, dtype=torch.float64)
-    head.random = Replay(Numbers(middles(head.fixed)[:1]))  # type: ignore[assignment]
+    head.random = Replay(Numbers(middles(head.distribution)[:1]))  # type: ignore[assignment]
     assert float(head(hidden, torch.tensor([3])).detach()) < -30
 
 
 def test_laws() -> None:
-    torch.testing.assert_close(uniform_law(V).log_q.exp(), torch.full((V,), 1 / V).double())
-    torch.testing.assert_close(unigram_law(COUNTS, V).log_q.exp(), (COUNTS / COUNTS.sum()).double())
+    torch.testing.assert_close(
+        uniform_distribution(V).log_q.exp(), torch.full((V,), 1 / V).double()
+    )
+    torch.testing.assert_close(
+        unigram_distribution(COUNTS, V).log_q.exp(), (COUNTS / COUNTS.sum()).double()
+    )
     ranks = torch.tensor([2, 5, 0, 3, 4, 1, 6]).double()
     expected = ((ranks + 2) / (ranks + 1)).log() / torch.tensor(V + 1.0).double().log()
-    torch.testing.assert_close(log_uniform_law(COUNTS, V).log_q.exp(), expected)
-    by_id = log_uniform_law(None, V).log_q
+    torch.testing.assert_close(log_uniform_distribution(COUNTS, V).log_q.exp(), expected)
+    by_id = log_uniform_distribution(None, V).log_q
     assert bool((by_id[1:] < by_id[:-1]).all())
     torch.testing.assert_close(by_id.exp().sum(), torch.ones(()).double())
 
 
 def test_each_number_draws_the_class_whose_part_it_lies_in() -> None:
-    fixed = unigram_law(COUNTS, V)
+    fixed = unigram_distribution(COUNTS, V)
     assert fixed.draw(middles(fixed)).tolist() == list(range(V))
     ends = torch.tensor([1e-300, 1 - 1e-16], dtype=torch.float64)
     assert fixed.draw(ends).tolist() == [0, V - 1]
@@ -185,7 +194,7 @@ def test_bad_counts_are_named(counts: Tensor) -> None:
 
 
 @KINDS
-def test_no_draws_are_refused(kind: type[StaticSoftmax]) -> None:
+def test_no_draws_are_refused(kind: type[FrequencySoftmax]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         made(kind, n_sampled=0)
     assert caught.value.field == "n_sampled"

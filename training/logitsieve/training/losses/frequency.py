@@ -1,0 +1,217 @@
+"""Losses whose negatives come from a fixed distribution over the classes, whatever the context.
+
+Sampled softmax: Bengio and Senecal 2008, Adaptive Importance Sampling (IEEE Trans. Neural Networks
+19(4)); Jean et al. 2015, On Using Very Large Target Vocabulary. Plain importance sampling: Bengio
+and Senecal 2003, Quick Training of Probabilistic Neural Nets by Importance Sampling. Draws are
+independent: some classes are drawn twice.
+
+Shape letters: B rows, D hidden size, V classes, m draws, E = B m draws of all rows.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.autograd.batch import (
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+    check_at_least,
+)
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.autograd.shared import merge_classes, merged_logits
+from logitsieve.training.losses.loss import LossOptions
+from logitsieve.training.losses.sampled import SampledSoftmax, SeededLoss
+
+
+class ClassDistribution:
+    """Probabilities q [V] in proportion to `weights` [V], all positive; float64, on the CPU.
+
+    log_q [V]; sums [V] are the distribution function.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        q = weights / weights.sum()
+        self.log_q = q.log()
+        self.sums = q.cumsum(0)
+
+    def draw(self, uniforms: Tensor) -> Tensor:
+        """Ids [N] from uniforms [N] in (0, 1), by inverting the distribution function."""
+        ids = torch.searchsorted(self.sums, uniforms, right=True)
+        return ids.clamp_(max=len(self.sums) - 1)
+
+
+def uniform_distribution(n_classes: int) -> ClassDistribution:
+    """q = 1 / V."""
+    return ClassDistribution(torch.ones(n_classes, dtype=torch.float64))
+
+
+def unigram_distribution(class_counts: Tensor, n_classes: int) -> ClassDistribution:
+    """q in proportion to class_counts [V], which are positive."""
+    return ClassDistribution(read_counts(class_counts, n_classes))
+
+
+def log_uniform_distribution(class_counts: Tensor | None, n_classes: int) -> ClassDistribution:
+    """q = log((r + 2) / (r + 1)) / log(V + 1), r the rank from 0, the most frequent first.
+
+    Without class_counts ids are ranks.
+    """
+    ranks = torch.arange(n_classes, dtype=torch.float64)
+    if class_counts is not None:
+        order = by_frequency(class_counts, n_classes)
+        ranks = torch.empty_like(ranks).scatter_(0, order, ranks)
+    return ClassDistribution((1 / (ranks + 1)).log1p())
+
+
+def by_frequency(class_counts: Tensor, n_classes: int) -> Tensor:
+    """Ids [V], the most frequent first; of equals, the lower id."""
+    return read_counts(class_counts, n_classes).argsort(descending=True, stable=True)
+
+
+def read_counts(class_counts: Tensor, n_classes: int) -> Tensor:
+    """class_counts [V] as float64 on the CPU; raises InvalidRequest unless all are positive."""
+    counts = torch.as_tensor(class_counts, dtype=torch.float64).cpu()
+    if counts.shape != (n_classes,):
+        raise InvalidRequest("class_counts", f"shape {tuple(counts.shape)}", f"[{n_classes}]")
+    if not bool(((counts > 0) & counts.isfinite()).all()):
+        raise InvalidRequest("class_counts", float(counts.min()), "positive numbers")
+    return counts
+
+
+class FrequencyOptions(LossOptions, total=False):
+    """n_sampled: m. per_row: a set for each row. seed: of the draws."""
+
+    n_sampled: int
+    per_row: bool
+    seed: int
+
+
+class FrequencySoftmax(SampledSoftmax):
+    """m draws from fixed probabilities q, one set for the batch or, with `per_row`, one a row.
+
+    Shared: log-weight -log(m q_j), the target masked, m counting the masked draws. Per row, and one
+    target: draws from q_j / (1 - q_t), log-weight -log(m q_j / (1 - q_t)).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        distribution: ClassDistribution,
+        *,
+        n_sampled: int = 100,
+        per_row: bool = False,
+        seed: int = 0,
+        **common: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(in_features, n_classes, seed=seed, **common)
+        check_at_least("n_sampled", n_sampled, 1)
+        self.n_sampled = n_sampled
+        self.per_row = per_row
+        self.distribution = distribution
+
+    def propose(
+        self, hidden_BD: Tensor, targets: Targets, random: StepRng
+    ) -> SharedCandidates | RaggedCandidates:
+        if self.per_row:
+            return self._propose_per_row(targets, random)
+        ids = self.distribution.draw(random.uniforms(self.n_sampled))
+        return SharedCandidates(ids, -log(self.n_sampled) - self.distribution.log_q[ids])
+
+    def _propose_per_row(self, targets: Targets, random: StepRng) -> RaggedCandidates:
+        m = self.n_sampled
+        uniforms_BM = random.uniforms(targets.count * m).view(-1, m)
+        offsets = torch.arange(0, targets.count * m + 1, m)
+        if not targets.single:
+            ids_E = self.distribution.draw(uniforms_BM.view(-1))
+            return RaggedCandidates(offsets, ids_E, -log(m) - self.distribution.log_q[ids_E])
+        target_B1 = targets.classes.cpu()[:, None]
+        q_B1 = self.distribution.log_q[target_B1].exp()
+        # Uniforms over all but the target's own stretch: those above its start skip it.
+        skipped_BM = uniforms_BM * (1 - q_B1)
+        before_B1 = self.distribution.sums[target_B1] - q_B1
+        ids_E = self.distribution.draw((skipped_BM + q_B1 * (skipped_BM >= before_B1)).view(-1))
+        rest_B1 = (1 - q_B1).log()
+        log_weights_BM = rest_B1 - log(m) - self.distribution.log_q[ids_E].view(-1, m)
+        return RaggedCandidates(offsets, ids_E, log_weights_BM.view(-1))
+
+
+class UniformSoftmax(FrequencySoftmax):
+    """Uniform negatives, "NS" in other papers: q = 1 / V, log-weight log(V / m)."""
+
+    def __init__(
+        self, in_features: int, n_classes: int, **options: Unpack[FrequencyOptions]
+    ) -> None:
+        super().__init__(in_features, n_classes, uniform_distribution(n_classes), **options)
+
+
+class LogUniformSoftmax(FrequencySoftmax):
+    """Negatives from q = log((r + 2) / (r + 1)) / log(V + 1), r the rank from 0.
+
+    As TensorFlow's log_uniform_candidate_sampler. Ranks are those of class_counts [V], the most
+    frequent first; without them ids are ranks.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        class_counts: Tensor | None = None,
+        **options: Unpack[FrequencyOptions],
+    ) -> None:
+        distribution = log_uniform_distribution(class_counts, n_classes)
+        super().__init__(in_features, n_classes, distribution, **options)
+
+
+class UnigramSoftmax(FrequencySoftmax):
+    """Negatives by frequency: q in proportion to class_counts [V], which are positive."""
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        class_counts: Tensor,
+        **options: Unpack[FrequencyOptions],
+    ) -> None:
+        distribution = unigram_distribution(class_counts, n_classes)
+        super().__init__(in_features, n_classes, distribution, **options)
+
+
+class ImportanceSoftmax(SeededLoss):
+    """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j); q of class_counts [V], or uniform.
+
+    "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to the draws, so its
+    estimated probability can exceed 1 and the loss be negative. A baseline: only more draws help.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        class_counts: Tensor | None = None,
+        *,
+        n_sampled: int = 100,
+        seed: int = 0,
+        **common: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(in_features, n_classes, seed=seed, **common)
+        check_at_least("n_sampled", n_sampled, 1)
+        self.n_sampled = n_sampled
+        self.distribution = (
+            uniform_distribution(n_classes)
+            if class_counts is None
+            else unigram_distribution(class_counts, n_classes)
+        )
+
+    def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
+        ids = self.distribution.draw(self.random.next().uniforms(self.n_sampled))
+        drawn = SharedCandidates(ids, -log(self.n_sampled) - self.distribution.log_q[ids])
+        merged = merge_classes(targets, drawn)
+        x_BC, x_P = merged_logits(hidden_BD, self.classes, self.logit_form, merged, targets)
+        mean_B = targets.sums(x_P * targets.shares(x_P.dtype))
+        return (x_BC + merged.log_weights.to(x_BC.dtype)).logsumexp(1) - mean_B
