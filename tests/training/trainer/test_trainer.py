@@ -86,8 +86,8 @@ def test_epochs_and_words_say_how_long(corpus: Corpus) -> None:
 
 def test_a_gradient_that_is_not_finite_moves_nothing(corpus: Corpus) -> None:
     trainer = Trainer(options(loss="full", tied=False), corpus)
-    assert isinstance(trainer.head.classes, ClassWeights)
-    torch.nn.init.constant_(trainer.head.classes.weight, 3e38)
+    assert isinstance(trainer.loss.classes, ClassWeights)
+    torch.nn.init.constant_(trainer.loss.classes.weight, 3e38)
     before = [parameter.clone() for parameter in trainer.model.parameters()]
     with pytest.raises(TrainingFailed, match="step 0 is not finite"):
         trainer.step()

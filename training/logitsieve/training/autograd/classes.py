@@ -1,11 +1,4 @@
-"""The precision that losses are computed in, whatever the model's or autocast's is.
-=====
-The rows of W and the bias, kept so that their gradients can be sparse everywhere in PyTorch.
-
-Shape letters: V classes, D hidden size.
-
-=====
-The rows of W that a step touches, and the gradients of those alone.
+"""The rows of W and the bias as parameters, and sparse gradients of the rows that a step touches.
 
 Shape letters: V classes, D hidden size, U rows that are touched, each once.
 """
@@ -25,16 +18,13 @@ from logitsieve.training.kernels.ragged import LEAST_NORM
 
 
 def work_dtype(weight: Tensor) -> torch.dtype:
-    """float64 for float64 weights, float32 for all others."""
+    """Precision that losses are computed in: float64 for float64 weights, else float32."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogitForm:
-    """What a class's logit is: h.w + b, or scale * cos(h, w) where `scale` is given.
-
-    With `absolute` it is the absolute value of that: what the quadratic kernel is compared with.
-    """
+    """Logit of a class: h.w + b, or scale * cos(h, w) if `scale` is given; |x| if `absolute`."""
 
     scale: float | None = None
     absolute: bool = False
@@ -45,17 +35,17 @@ class LogitForm:
 
 
 class Classes(Protocol):
-    """What a loss asks of its classes: a module with weight [V, D] and bias [V, 1] or None."""
+    """Classes of a loss: a module with weight [V, D] and bias [V, 1] or None."""
 
     sparse: bool
     bias: nn.Parameter | None
 
     @property
     def weight(self) -> Tensor:
-        """[V, D]."""
+        """The rows of W [V, D]."""
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """As nn.Module's."""
+        """Parameters, as of any nn.Module."""
 
     def tie(self, embedding: nn.Embedding) -> None:
         """Use the weights of `embedding`."""
@@ -64,8 +54,8 @@ class Classes(Protocol):
 class ClassWeights(nn.Embedding):
     """weight [V, D] and bias [V, 1], or no bias.
 
-    DistributedDataParallel expects sparse gradients of an nn.Embedding with `sparse` set, and of
-    nothing else: of all the parameters directly inside it, which is why the bias is here.
+    DistributedDataParallel expects sparse gradients only of parameters directly inside an
+    nn.Embedding with `sparse` set, which is why the bias is here.
     """
 
     bias: nn.Parameter | None
@@ -87,8 +77,8 @@ class ClassWeights(nn.Embedding):
             _watch_gradients(parameter)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a copy, whose parameters come without their hooks."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        # A copy's parameters come without their hooks.
         for parameter in self.parameters():
             _watch_gradients(parameter)
 
@@ -106,16 +96,16 @@ class ClassWeights(nn.Embedding):
         _watch_gradients(self.weight)
 
     def detached(self) -> tuple[Tensor, Tensor | None]:
-        """weight [V, D] and bias [V, 1] or None, as they are now, without gradients."""
+        """Current weight [V, D] and bias [V, 1] or None, without gradients."""
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
 
 
 def _watch_gradients(parameter: Tensor) -> None:
-    parameter.register_post_accumulate_grad_hook(_tell_coalesced)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(_mark_coalesced)  # type: ignore[no-untyped-call]
 
 
-def _tell_coalesced(parameter: Tensor) -> None:
-    """Mark a gradient of ascending rows as coalesced: torch forgets it when it stores a gradient.
+def _mark_coalesced(parameter: Tensor) -> None:
+    """Mark a gradient of ascending rows as coalesced, which torch forgets when it stores one.
 
     Otherwise SparseAdam and Adagrad would sort and copy it in every step.
     """
@@ -127,9 +117,9 @@ def _tell_coalesced(parameter: Tensor) -> None:
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """ids [U] in any order; classes [U, D] as logits are made of; bias [U] or None.
+    """ids [U] in any order; classes [U, D], normalised if the logits are; bias [U] or None.
 
-    inverse: 1 / |w| [U] where classes are normalised rows, else None.
+    inverse: 1 / |w| [U] of normalised rows, else None.
     """
 
     ids: Tensor
@@ -138,14 +128,13 @@ class TouchedRows:
     bias: Tensor | None
 
     def weight_gradient(self, values_UD: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
-        """The gradient of weight from that of `classes`, which it overwrites."""
+        """Gradient of weight from the gradient of `classes`, which it overwrites."""
         if self.inverse is not None:
             along_U = (values_UD * self.classes).sum(-1)
             values_UD.sub_(self.classes * along_U[:, None]).mul_(self.inverse[:, None])
         return place(self.ids, values_UD.to(weight_VD.dtype), len(weight_VD), sparse)
 
     def bias_gradient(self, values_U: Tensor, weight_VD: Tensor, sparse: bool) -> Tensor:
-        """The gradient of bias [V, 1]."""
         return place(self.ids, values_U[:, None].to(weight_VD.dtype), len(weight_VD), sparse)
 
 
@@ -156,7 +145,7 @@ def read_touched(
     logit_form: LogitForm,
     dtype: torch.dtype,
 ) -> TouchedRows:
-    """Gather rows `ids` in precision `dtype`, normalised if the law is."""
+    """Gather rows `ids` in precision `dtype`, normalised if logits have a scale."""
     classes = weight_VD.detach().index_select(0, ids).to(dtype)
     bias = None if bias_V1 is None else bias_V1.detach().view(-1).index_select(0, ids).to(dtype)
     if logit_form.scale is None:
@@ -179,8 +168,6 @@ def place(ids: Tensor, values: Tensor, count: int, sparse: bool) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows `ids`, each once, of a parameter [V, n]; their gradient is sparse if asked."""
-
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
         ctx.ids, ctx.count, ctx.sparse = ids, len(parameter), sparse
@@ -193,6 +180,6 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
-    """Rows `ids`, each once, of a parameter [V, n]; their gradient is sparse if asked."""
+    """Rows `ids`, each once, of a parameter [V, n]; their gradient is sparse if `sparse`."""
     rows: Tensor = _Gather.apply(parameter, ids, sparse)  # type: ignore[no-untyped-call]
     return rows

@@ -1,4 +1,4 @@
-"""Clipping of gradients some of which are sparse, which torch's own functions refuse."""
+"""Clipping of dense and sparse gradients together; torch's own functions refuse sparse ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> Tensor:
-    """As torch.nn.utils.clip_grad_norm_, for dense and sparse gradients together, in place.
+    """Clip dense and sparse gradients in place, as torch.nn.utils.clip_grad_norm_ does dense ones.
 
     Returns the norm before clipping, of all gradients as one vector. Coalesces sparse gradients.
     """
@@ -28,11 +28,11 @@ def clip_grad_norm_(
 
 
 def _values(parameter: Tensor) -> Tensor:
-    """The gradient's numbers, each element's once, as they are stored."""
+    """The gradient's stored numbers, one for each element."""
     gradient = parameter.grad
     assert gradient is not None  # the caller's condition
     if not gradient.is_sparse:
         return gradient
-    # A gradient that was added up has duplicates: their sum is what counts.
+    # A gradient that was accumulated has duplicates: their sum counts.
     parameter.grad = gradient.coalesce()
     return parameter.grad._values()

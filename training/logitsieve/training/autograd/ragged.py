@@ -1,13 +1,7 @@
-"""All terms of a ragged batch in one list, for the kernels: targets first, then candidates.
-
-Shape letters: B rows, D hidden size, V classes, P pairs of a row and a target, E candidates of all
-rows, N = P + E terms, U different classes.
-
-=====
-The ragged form: each row has candidates of its own.
+"""The ragged form: each row has candidates of its own.
 
 Shape letters: B rows, D hidden size, V classes, E candidates of all rows, P pairs of a row and a
-target, N = P + E terms of all sums, U different classes that are touched.
+target, N = P + E terms of all sums (targets first), U different classes that are touched.
 """
 
 from __future__ import annotations
@@ -33,7 +27,10 @@ _TERM = np.int64(32)  # bits of a term's number in a key; ids are above them
 
 @dataclass(frozen=True)
 class RaggedTerms:
-    """pairs and offsets [B+1] count each row's; ids, log_weights, coefficients, factors [N]."""
+    """Terms of a batch for the kernels: ids, log_weights, coefficients, factors [N].
+
+    pairs and offsets [B+1] delimit each row's targets and candidates.
+    """
 
     pairs: Int64
     offsets: Int64
@@ -44,7 +41,7 @@ class RaggedTerms:
 
     @classmethod
     def of(cls, targets: Targets, candidates: RaggedCandidates) -> RaggedTerms:
-        """Terms whose coefficients are still to be computed."""
+        """Terms without coefficients, which `forward` fills in."""
         pairs = np.searchsorted(targets.rows.numpy(), np.arange(targets.count + 1))
         ids = torch.cat([targets.classes, candidates.ids.cpu()]).numpy()
         log_weights = np.zeros(len(ids))
@@ -55,29 +52,16 @@ class RaggedTerms:
     def forward(
         self, hidden: Matrix, weight: Matrix, bias: Matrix, logit_form: LogitForm, wants: bool
     ) -> tuple[Float64, Matrix]:
-        """(Losses [B], their gradient in hidden [B, D] if that is wanted). Fills coefficients."""
+        """Losses [B] and, if `wants`, their gradient in hidden [B, D]; fills coefficients."""
         losses, d_hidden = np.empty(len(hidden)), np.empty_like(hidden)
         compute = FORWARD[hidden.dtype.name]
 
         def fill(start: int, stop: int) -> int:
             compute(
-                hidden,
-                weight,
-                bias,
-                self.pairs,
-                self.offsets,
-                self.ids,
-                self.log_weights,
-                logit_form.scale is not None,
-                logit_form.absolute,
-                wants,
-                losses,
-                self.coefficients,
-                self.factors,
-                d_hidden,
-                start,
-                stop,
-            )
+                hidden, weight, bias, self.pairs, self.offsets, self.ids, self.log_weights,
+                logit_form.scale is not None, logit_form.absolute, wants, losses,
+                self.coefficients, self.factors, d_hidden, start, stop,
+            )  # fmt: skip
             return 0
 
         run_slices(fill, len(hidden), torch.get_num_threads())
@@ -86,7 +70,7 @@ class RaggedTerms:
     def backward(
         self, hidden: Matrix, weight: Matrix, gradient: Float64, normalised: bool
     ) -> tuple[torch.Tensor, Matrix, Float64]:
-        """(Different ids [U], ascending, gradients of their weights [U, D] and biases [U])."""
+        """Different ids [U], ascending, and gradients of their weights [U, D] and biases [U]."""
         # Sorted as one number each: numpy sorts numbers many times faster than it finds an order.
         keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
         ids = keys >> _TERM
@@ -106,8 +90,9 @@ class RaggedTerms:
 
     def _rows(self) -> Int64:
         count = np.arange(len(self.pairs) - 1)
-        own, theirs = np.diff(self.pairs), np.diff(self.offsets)
-        return np.concatenate([count.repeat(own), count.repeat(theirs)])
+        return np.concatenate(
+            [count.repeat(np.diff(self.pairs)), count.repeat(np.diff(self.offsets))]
+        )
 
 
 def ragged_losses(
@@ -120,20 +105,20 @@ def ragged_losses(
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
     form = _KernelLoss if _kernel_reads(classes) else _TorchLoss
     losses: Tensor = form.apply(  # type: ignore[no-untyped-call]
-        hidden_BD, classes.weight, classes.bias, targets, candidates, logit_form, classes.sparse
+        hidden_BD, classes.weight, classes.bias, (targets, candidates, logit_form, classes.sparse)
     )
     return losses
 
 
 def _kernel_reads(classes: ClassWeights) -> bool:
     weight, bias = classes.weight, classes.bias
-    there = weight.device.type == "cpu" and weight.is_contiguous()
-    alike = bias is None or bias.dtype == weight.dtype  # not if a tied embedding has another
-    return there and alike and weight.dtype in (torch.float32, torch.float64)
+    readable = weight.device.type == "cpu" and weight.is_contiguous()
+    alike = bias is None or bias.dtype == weight.dtype  # a tied embedding may have another dtype
+    return readable and alike and weight.dtype in (torch.float32, torch.float64)
 
 
 class _KernelLoss(torch.autograd.Function):
-    """On the CPU: reads each candidate's row once, and holds [N] numbers and d_hidden [B, D]."""
+    """The loss on a CPU: reads each candidate's row once, holds [N] numbers and d_hidden [B, D]."""
 
     @staticmethod
     def forward(
@@ -141,11 +126,9 @@ class _KernelLoss(torch.autograd.Function):
         hidden_BD: Tensor,
         weight_VD: Tensor,
         bias_V1: Tensor | None,
-        targets: Targets,
-        candidates: RaggedCandidates,
-        logit_form: LogitForm,
-        sparse: bool,
+        rest: tuple[Targets, RaggedCandidates, LogitForm, bool],
     ) -> Tensor:
+        targets, candidates, logit_form, sparse = rest
         ctx.terms = RaggedTerms.of(targets, candidates)
         hidden = hidden_BD.detach().contiguous().numpy()
         weight = weight_VD.detach().numpy()
@@ -172,19 +155,13 @@ class _KernelLoss(torch.autograd.Function):
             d_bias = place(
                 ids, torch.from_numpy(sums)[:, None].to(hidden_BD.dtype), len(weight), ctx.sparse
             )
-        return (
-            d_hidden,
-            d_weight,
-            d_bias if ctx.needs_input_grad[2] else None,
-            None,
-            None,
-            None,
-            None,
-        )
+        if not ctx.needs_input_grad[2]:
+            d_bias = None
+        return d_hidden, d_weight, d_bias, None
 
 
 class _TorchLoss(torch.autograd.Function):
-    """In torch's operations, for any device: holds [N, D]."""
+    """The loss in torch's operations, for any device: holds [N, D]."""
 
     @staticmethod
     def forward(
@@ -192,11 +169,9 @@ class _TorchLoss(torch.autograd.Function):
         hidden_BD: Tensor,
         weight_VD: Tensor,
         bias_V1: Tensor | None,
-        targets: Targets,
-        candidates: RaggedCandidates,
-        logit_form: LogitForm,
-        sparse: bool,
+        rest: tuple[Targets, RaggedCandidates, LogitForm, bool],
     ) -> Tensor:
+        targets, candidates, logit_form, sparse = rest
         row_N, id_N, offset_N = _terms(targets, candidates, len(weight_VD), hidden_BD.dtype)
         ids, slot_N = torch.unique(id_N, return_inverse=True)
         rows = read_touched(weight_VD, bias_V1, ids, logit_form, hidden_BD.dtype)
@@ -233,13 +208,13 @@ class _TorchLoss(torch.autograd.Function):
 def _terms(
     targets: Targets, candidates: RaggedCandidates, n_classes: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(Row, id, log-weight) of every term [N]: targets, then candidates, -inf if masked."""
+    """Row, id and log-weight of every term [N]: targets, then candidates, -inf if masked."""
     device = targets.rows.device
     counts = candidates.offsets.to(device).diff()
     row_E = torch.arange(targets.count, device=device).repeat_interleave(counts)
     id_E = candidates.ids.to(device)
-    mine_E = torch.isin(row_E * n_classes + id_E, targets.rows * n_classes + targets.classes)
-    weight_E = candidates.log_weights.to(device, dtype).masked_fill(mine_E, -torch.inf)
+    target_E = torch.isin(row_E * n_classes + id_E, targets.rows * n_classes + targets.classes)
+    weight_E = candidates.log_weights.to(device, dtype).masked_fill(target_E, -torch.inf)
     weight_N = torch.cat([weight_E.new_zeros(len(targets.rows)), weight_E])
     return torch.cat([targets.rows, row_E]), torch.cat([targets.classes, id_E]), weight_N
 
@@ -257,4 +232,4 @@ def _gradients(ctx: Any, hidden_BD: Tensor, gradient_B: Tensor) -> tuple[Tensor 
     if ctx.needs_input_grad[2]:
         values_U = g_N.new_zeros(len(ctx.rows.ids)).index_add_(0, ctx.slot_N, g_N)
         d_bias = ctx.rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
-    return d_hidden, d_weight, d_bias, None, None, None, None
+    return d_hidden, d_weight, d_bias, None

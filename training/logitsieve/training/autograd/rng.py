@@ -1,7 +1,7 @@
-"""Random numbers of a training step, by counter: (seed, rank, step, draw, place) decides each.
+"""Random numbers of training steps, by counter: each depends on seed, rank, step, draw, place.
 
-So the state of a run is two integers, and a resumed run draws what the other would have drawn. The
-rank of a process is part of the key: processes draw different candidates from equal states.
+The state of a run is thus two integers, and a resumed run draws what the first would have drawn.
+The rank of a process is part of the key: processes draw different candidates from equal states.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from logitsieve.training.kernels.random_numbers import fill_uniforms
 
-LARGEST_SEED = 2**31 - 1  # what faiss takes
+LARGEST_SEED = 2**31 - 1  # faiss takes no larger one
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15  # odd: ranks get keys that differ
 
 
 @dataclass(frozen=True)
 class StepRng:
-    """One step's numbers, on the CPU; `draw` numbers independent sequences within it."""
+    """Random numbers of one step, on the CPU; `draw` numbers its independent sequences."""
 
     key: int  # as uint64
     step: int
@@ -34,21 +34,20 @@ class StepRng:
 
 
 class Randomness:
-    """A head's source of steps; its state is `seed` and `step`."""
+    """Random numbers of a loss, step by step; its state is `seed` and `step`."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.step = 0
 
     def next(self) -> StepRng:
-        """The numbers of the next step, for this process."""
         step = StepRng((self.seed + _rank() * _GOLDEN) % _WORD, self.step)
         self.step += 1
         return step
 
 
 def processes() -> int:
-    """How many train together."""
+    """The number of processes that train together."""
     return torch.distributed.get_world_size() if _together() else 1
 
 

@@ -1,13 +1,7 @@
 """The shared form: one set of candidates for all rows, one matrix product.
 
 Shape letters: B rows, D hidden size, V classes, M candidates as drawn, C different ones, P pairs of
-a row and a target, U different classes that are touched: C candidates, then targets that are none.
-
-=====
-Candidates for losses that are no softmax over them: rows of W as autograd's own operation.
-
-Shape letters: B rows, D hidden size, V classes, C different candidates, P pairs of a row and a
-target, U different classes.
+a row and a target, U different classes touched: C candidates, then targets that are none.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ from logitsieve.training.autograd.classes import (
 
 @dataclass(frozen=True)
 class MergedClasses:
-    """Who meets whom: classes that are touched, and where the pairs' targets are among them."""
+    """Candidates and targets as one list of different classes, and the place of each target."""
 
     ids: Tensor  # [U]: C candidates, ascending; then targets that are no candidates, ascending
     log_weights: Tensor  # [C]
@@ -50,20 +44,21 @@ def shared_losses(
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
     merged = merge_classes(targets, candidates)
     losses: Tensor = _SharedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_BD, classes.weight, classes.bias, merged, targets, logit_form, classes.sparse
+        hidden_BD, classes.weight, classes.bias, (merged, targets, logit_form, classes.sparse)
     )
     return losses
 
 
 def merge_classes(targets: Targets, candidates: SharedCandidates) -> MergedClasses:
-    """Where candidates and targets are in one list of different classes."""
+    """Put candidates and targets into one list of different classes."""
     ids, log_weights = _merge(candidates, targets.classes.device)
     place = torch.searchsorted(ids, targets.classes)
-    inside = place < len(ids)
-    hit = inside & (ids[torch.where(inside, place, 0)] == targets.classes) if len(ids) else inside
-    only, where = torch.unique(targets.classes[~hit], return_inverse=True)
-    place[~hit] = len(ids) + where
-    return MergedClasses(torch.cat([ids, only]), log_weights, place, hit.nonzero()[:, 0])
+    hit = place < len(ids)
+    if len(ids):
+        hit &= ids[torch.where(hit, place, 0)] == targets.classes
+    others, other_place = torch.unique(targets.classes[~hit], return_inverse=True)
+    place[~hit] = len(ids) + other_place
+    return MergedClasses(torch.cat([ids, others]), log_weights, place, hit.nonzero()[:, 0])
 
 
 def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -79,7 +74,7 @@ def _merge(candidates: SharedCandidates, device: torch.device) -> tuple[Tensor, 
 
 
 class _SharedLoss(torch.autograd.Function):
-    """Forward keeps [B, C] probabilities and the rows touched; backward is two products."""
+    """Forward keeps probabilities [B, C] and the rows touched; backward is two products."""
 
     @staticmethod
     def forward(
@@ -87,11 +82,9 @@ class _SharedLoss(torch.autograd.Function):
         hidden_BD: Tensor,
         weight_VD: Tensor,
         bias_V1: Tensor | None,
-        merged: MergedClasses,
-        targets: Targets,
-        logit_form: LogitForm,
-        sparse: bool,
+        rest: tuple[MergedClasses, Targets, LogitForm, bool],
     ) -> Tensor:
+        merged, targets, logit_form, sparse = rest
         rows = read_touched(weight_VD, bias_V1, merged.ids, logit_form, hidden_BD.dtype)
         x_BC, x_P = _logits(hidden_BD, rows, merged, targets)
         signs = (x_BC.sign(), x_P.sign()) if logit_form.absolute else None
@@ -165,7 +158,7 @@ def _gradients(ctx: Any, hidden_BD: Tensor, gradient_B: Tensor) -> tuple[Tensor 
         values_U = torch.cat([gradient_B @ ctx.p_BC, gradient_B.new_zeros(len(merged.ids) - count)])
         values_U.index_add_(0, merged.slots, ctx.p_P * targets.of(gradient_B))
         d_bias = rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
-    return d_hidden, d_weight, d_bias, None, None, None, None
+    return d_hidden, d_weight, d_bias, None
 
 
 def merged_logits(

@@ -1,10 +1,10 @@
-"""Hash tables whose rows move: each bucket a stretch of its table's pool, with room to grow.
+"""Hash tables whose rows move: each bucket is a stretch of its table's pool, with room to grow.
 
 A row is taken out of a bucket and put into another in constant time: the last id of the old bucket
 takes its place. A bucket without room moves to the end of the pool with twice the room; a pool
 without room is laid out anew, which the quarter of room that every bucket then gets pays for.
 Buckets are contiguous, not linked: a look-up reads them in order, and it is look-ups that count.
-Which order the ids of a bucket are in depends on the moves before: nothing may be decided by it.
+The order of the ids in a bucket depends on earlier moves: nothing may depend on it.
 
 Shape letters: V rows, L tables, C buckets a table, U rows that move, P the pool of a table.
 """
@@ -17,12 +17,12 @@ from logitsieve.api.results import Int32
 from logitsieve.kernels.compile import inline, kernel
 
 START, SIZE, ROOM = range(3)  # of a bucket, in `extents` [L C, 3]; starts count from the first pool
-LEAST_ROOM = 4  # that is free in a bucket of a new layout
+LEAST_ROOM = 4  # free places in a bucket of a new layout
 SIDE_BY_SIDE = 16  # tables laid out at once: as many codes share a cache line
 
 
 def pool_size(rows: int, buckets: int) -> int:
-    """P: what a new layout takes at most, and as much again as its spare room."""
+    """P: the most that a new layout takes, and its spare room again."""
     return rows + rows // 2 + (LEAST_ROOM + 1) * buckets
 
 

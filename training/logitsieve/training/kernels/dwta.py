@@ -1,9 +1,10 @@
-"""DWTA: which of a few random coordinates is the largest, `hashes` such choices a table.
+"""DWTA hashes: the largest of a few random coordinates, `hashes` such winners a table.
 
-Chen, Shrivastava 2018, Densified Winner Take All (DWTA) Hashing for Sparse Datasets; papers/003,
-appendix A.3. Two vectors agree where the largest of the window is the same coordinate i: the window
-holds i, and beside it only coordinates that are below i in both. With R_i of these in all, that has
-the probability sum_i C(R_i, m - 1) / C(D, m).
+Chen, Shrivastava 2018, Densified Winner Take All (DWTA) Hashing for Sparse Datasets; Daghaghi et
+al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling, appendix A.3. Two vectors
+agree where the largest of the window is the same coordinate i: the window holds i, and beside it
+only coordinates that are below i in both. With R_i of these in all, that has the probability
+sum_i C(R_i, m - 1) / C(D, m).
 
 The paper cuts its windows from permutations, so that windows of one permutation never overlap.
 Here each window is drawn by itself: then the agreements are independent, and the probability of a
@@ -24,7 +25,7 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.training.kernels.random_numbers import mixed
 
 EMPTY = -1
-ATTEMPTS = 64  # to find a window that is not empty; beyond that the first coordinate counts as won
+ATTEMPTS = 64  # to find a window that is not empty; after that the first coordinate wins
 WORD_BITS = 64
 BITS = (np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F))
 ONE, TWO, FOUR, BYTES, TOP = (np.uint64(n) for n in (1, 2, 4, 0x0101010101010101, 56))
@@ -38,7 +39,7 @@ def draw_windows(tables: int, hashes: int, window: int, dim: int, seed: int) -> 
 
 
 def rank_rows(vectors: Float32) -> np.ndarray:
-    """uint16 [B, D]: how many coordinates of the vector are below each; among equals by place."""
+    """uint16 [B, D]: the number of coordinates of the vector below each; equals by place."""
     order = np.argsort(vectors, axis=1, kind="stable")
     ranks = np.empty(vectors.shape, np.uint16)
     np.put_along_axis(ranks, order, np.arange(vectors.shape[1], dtype=np.uint16)[None], axis=1)
@@ -68,7 +69,7 @@ def _winner(vector, windows, number, size):
 
 @inline
 def _borrowed(winners, number):
-    """The winner of the first window that is not empty, of those that `number` tries in turn."""
+    """Winner of the first window that is not empty, in the order that `number` decides."""
     for attempt in range(ATTEMPTS):
         other = mixed(np.uint64(number), attempt) % np.uint64(winners.size)
         if winners[other] != EMPTY:
@@ -99,7 +100,7 @@ def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
 
 @inline
 def _ones(word):
-    """How many bits of a uint64 are set."""
+    """The number of bits of a uint64 that are set."""
     word -= (word >> ONE) & BITS[0]
     word = (word & BITS[1]) + ((word >> TWO) & BITS[1])
     word = (word + (word >> FOUR)) & BITS[2]
@@ -108,7 +109,7 @@ def _ones(word):
 
 @inline
 def _ones_below(words, place):
-    """How many bits below `place` are set."""
+    """The number of bits below `place` that are set."""
     whole = place // WORD_BITS
     count = _ones(words[whole] & ((ONE << np.uint64(place % WORD_BITS)) - ONE))
     for i in range(whole):

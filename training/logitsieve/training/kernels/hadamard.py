@@ -113,7 +113,7 @@ def structured_products(vectors: Float32, signs: Float32, products: Float32) -> 
     rows, dim = vectors.shape
     blocks, _, size = signs.shape
     scratch = np.zeros(size, np.float32)
-    own, scale = pointer(scratch), np.float32(1.0 / size)
+    work, scale = pointer(scratch), np.float32(1.0 / size)
     for row in range(rows):
         vector, out = (
             row_of(pointer(vectors), row, dim),
@@ -122,12 +122,12 @@ def structured_products(vectors: Float32, signs: Float32, products: Float32) -> 
         for block in range(blocks):
             factors = shift(pointer(signs), block * 3 * size)
             for d in range(dim):
-                own[d] = vector[d] * scale
+                work[d] = vector[d] * scale
             for d in range(dim, size):
-                own[d] = 0
+                work[d] = 0
             for part in (2, 1, 0):
-                _multiply(own, shift(factors, part * size), size)
-                transform(own, size)
+                _multiply(work, shift(factors, part * size), size)
+                transform(work, size)
             for d in range(size):
-                out[block * size + d] = own[d]
+                out[block * size + d] = work[d]
     keep_alive(scratch)

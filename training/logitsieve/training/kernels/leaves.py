@@ -92,7 +92,7 @@ def draw_in_leaves(
     scratch = np.empty(per_leaf)
     masses, leaf = pointer(scratch), Leaf(dim, normalize, absolute)
     for r in range(leaves.shape[0]):
-        own, done, total, count = row_of(pointer(hidden), r, dim), -1, 1.0, 0
+        query, done, total, count = row_of(pointer(hidden), r, dim), -1, 1.0, 0
         for i in range(draws):
             first = leaves[r, i] * per_leaf
             if first < 0:
@@ -102,7 +102,7 @@ def draw_in_leaves(
                 done, count = leaves[r, i], min(per_leaf, classes - first)
                 rows = row_of(pointer(matrix), starts[r, i], dim)
                 total = _fill_masses(
-                    leaf, rows, own, pointer(excluded), offsets[r], offsets[r + 1],
+                    leaf, rows, query, pointer(excluded), offsets[r], offsets[r + 1],
                     first, count, masses,
                 )  # fmt: skip
             if not given:

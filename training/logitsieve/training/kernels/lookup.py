@@ -1,7 +1,7 @@
-"""Looking up buckets: the ids found for each row of a batch, or for the batch together.
+"""Look-ups in buckets: the ids found for each row of a batch, or for the batch together.
 
-What is kept of too many ids depends on the set found and on numbers by counter, never on the order
-inside a bucket, which no checkpoint keeps.
+Which of too many ids are kept depends on the set found and on numbers by counter, never on the
+order inside a bucket, which no checkpoint keeps.
 
 Shape letters: B rows of a batch, P buckets that a row looks into, V ids, M targets of a row.
 """
@@ -14,9 +14,9 @@ from logitsieve.api.results import Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.training.kernels.buckets import SIZE, START
-from logitsieve.training.kernels.random_numbers import mixed, smallest
+from logitsieve.training.kernels.random_numbers import mixed
 
-GUESS = 1024  # ids a row that the first block of results has room for
+FIRST_ROOM = 1024  # ids a row in the first block of results
 
 
 @inline
@@ -34,7 +34,7 @@ def _count(extents, pools, bucket, weight, counts, found, size):
 
 @inline
 def _drop_targets(targets, counts, found, size):
-    """What is left of `found` without the targets; a negative target is padding."""
+    """Drop the targets from `found`, negative ones being padding; returns the new size."""
     for i in range(targets.size):
         if targets[i] >= 0:
             counts[targets[i]] = 0
@@ -43,6 +43,34 @@ def _drop_targets(targets, counts, found, size):
         found[kept] = found[i]
         kept += counts[found[i]] > 0
     return kept
+
+
+@inline
+def smallest(values, size, rank):
+    """The `rank`-th smallest (from 1) of the first `size` values, which change places. Hoare 1961.
+
+    O(size) on average.
+    """
+    low, high, wanted = 0, size - 1, rank - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if wanted <= j:
+            high = j
+        elif wanted >= i:
+            low = i
+        else:
+            break
+    return values[wanted]
 
 
 @inline
@@ -116,7 +144,7 @@ def look_up(
     """
     rows, probes = buckets.shape
     offsets, sizes = np.zeros(rows + 1, np.int64), np.empty(rows, np.int64)
-    out = np.empty(rows * min(GUESS, limit), np.int32)
+    out = np.empty(rows * min(FIRST_ROOM, limit), np.int32)
     for row in range(rows):
         size = 0
         for p in range(probes):

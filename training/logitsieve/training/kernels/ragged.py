@@ -33,7 +33,7 @@ from logitsieve.kernels.simd.lanes import (
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
 MOST, TOTAL, MEAN = 0, 1, 2  # a row's sums: the largest term, sum of e^(x - most), mean target
-LEAST_NORM = 1e-12  # shorter rows count as so long, as in torch.nn.functional.normalize
+LEAST_NORM = 1e-12  # shorter rows count as this long, as in torch.nn.functional.normalize
 
 
 @intrinsic
@@ -86,27 +86,23 @@ def add_four(out, W, i, j, k, m, a, b, c, e, dim):
 
 @inline
 def multiply(out, factor, dim):
-    """out *= factor."""
     for d in range(dim):
         out[d] *= factor
 
 
 @inline
 def clear(out, dim):
-    """out = 0."""
     for d in range(dim):
         out[d] = 0.0
 
 
 @inline
 def squared_norm(w, dim):
-    """|w|^2."""
     return float(four_dots(w, 0, 0, 0, 0, w, dim)[0])
 
 
 @inline
 def is_among(ids, count, wanted):
-    """Whether ids[:count] has `wanted`."""
     for i in range(count):  # noqa: SIM110  # a generator would not compile
         if ids[i] == wanted:
             return True
@@ -115,7 +111,7 @@ def is_among(ids, count, wanted):
 
 @inline
 def weigh(x, w, dim, normalised, absolute):
-    """(The logit of a dot product, what multiplies w in its gradient)."""
+    """The logit of a dot product, and the factor of w in its gradient."""
     factor = 1.0
     if normalised:
         factor = 1.0 / max(sqrt(squared_norm(w, dim)), LEAST_NORM)
@@ -126,9 +122,9 @@ def weigh(x, w, dim, normalised, absolute):
 
 
 @inline
-def add_terms(h, W, bias, biased, ids, log_weights, mine, law, y, factors, out, sums, sizes):
+def add_terms(h, W, bias, biased, ids, log_weights, targets, law, y, factors, out, sums, sizes):
     """Take in `count` terms; y gets their weighted logits, out the sum of e^(y - most) dx/dh."""
-    count, n_mine, dim, wants = sizes
+    count, n_targets, dim, wants = sizes
     normalised, absolute = law
     for first in range(0, count, 4):
         most = sums[MOST]
@@ -140,13 +136,13 @@ def add_terms(h, W, bias, biased, ids, log_weights, mine, law, y, factors, out, 
         dots = four_dots(W, i, j, k, m, h, dim)
         for n in range(min(4, count - first)):
             place = first + n
-            own = ids[place]
+            class_id = ids[place]
             x = float(dots[n])
             if biased:
-                x += bias[own]
-            x, factors[place] = weigh(x, shift(W, own * dim), dim, normalised, absolute)
+                x += bias[class_id]
+            x, factors[place] = weigh(x, shift(W, class_id * dim), dim, normalised, absolute)
             y[place] = x + log_weights[place]
-            if is_among(mine, n_mine, own):
+            if is_among(targets, n_targets, class_id):
                 y[place] = -inf
             most = max(most, y[place])
         if most == -inf:
@@ -199,7 +195,7 @@ def ragged_forward(
 
     Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and from P on those
     that offsets count: ids [N] and log_weights [N]. bias is [V], or [0] for none. A coefficient is
-    the loss's gradient in the logit, a factor what multiplies w (or h) in the logit's gradient. If
+    the loss's gradient in the logit, a factor multiplies w (or h) in the logit's gradient. If
     `wants`, d_hidden [B, D] gets the loss's gradient in hidden.
     """
     dim, first = hidden.shape[1], pairs[hidden.shape[0]]
@@ -212,28 +208,30 @@ def ragged_forward(
         sums[MOST], sums[TOTAL] = -inf, 0.0
         if wants:
             clear(out, dim)
-        own, n_own = pairs[row], pairs[row + 1] - pairs[row]
-        mine, y, factor = shift(all_ids, own), shift(all_y, own), shift(all_factors, own)
-        lw = shift(all_weights, own)
-        sizes = (n_own, 0, dim, wants)
-        add_terms(h, W, b, biased, mine, lw, mine, law, y, factor, out, sums, sizes)
+        begin, n_targets = pairs[row], pairs[row + 1] - pairs[row]
+        targets, y, factor = shift(all_ids, begin), shift(all_y, begin), shift(all_factors, begin)
+        lw = shift(all_weights, begin)
+        sizes = (n_targets, 0, dim, wants)
+        add_terms(h, W, b, biased, targets, lw, targets, law, y, factor, out, sums, sizes)
         mean = 0.0
-        for i in range(n_own):
-            mean += y[i] / n_own
+        for i in range(n_targets):
+            mean += y[i] / n_targets
         at, count = first + offsets[row], offsets[row + 1] - offsets[row]
-        sizes = (count, n_own, dim, wants)
+        sizes = (count, n_targets, dim, wants)
         more, more_factors = shift(all_y, at), shift(all_factors, at)
-        theirs, lw = shift(all_ids, at), shift(all_weights, at)
-        add_terms(h, W, b, biased, theirs, lw, mine, law, more, more_factors, out, sums, sizes)
+        candidates, lw = shift(all_ids, at), shift(all_weights, at)
+        add_terms(
+            h, W, b, biased, candidates, lw, targets, law, more, more_factors, out, sums, sizes
+        )
         most, total = sums[MOST], sums[TOTAL]
         losses[row] = log(total) + most - mean
-        finish(y, n_own, most, total, 1.0 / n_own)
+        finish(y, n_targets, most, total, 1.0 / n_targets)
         finish(more, count, most, total, 0.0)
         if wants:
             multiply(out, 1.0 / total, dim)
-            for i in range(n_own):
-                w = mine[i] * dim
-                add_four(out, W, w, w, w, w, -factor[i] / n_own, 0.0, 0.0, 0.0, dim)
+            for i in range(n_targets):
+                w = targets[i] * dim
+                add_four(out, W, w, w, w, w, -factor[i] / n_targets, 0.0, 0.0, 0.0, dim)
     keep_alive(state)
 
 
@@ -252,7 +250,7 @@ def ragged_rows(
     """Fill rows start .. stop-1 of values [U, D], the gradients of the classes touched.
 
     keys [N] are id * 2^32 + term, ascending; class u has those from starts[u] to starts[u+1]-1.
-    rows [N] is each term's row of hidden, coefficients [N] what multiplies that row.
+    rows [N] is each term's row of hidden, coefficients [N] its factor.
     """
     dim = hidden.shape[1]
     H, W, all_keys, c = pointer(hidden), pointer(weight), pointer(keys), pointer(coefficients)

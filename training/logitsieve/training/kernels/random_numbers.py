@@ -1,6 +1,4 @@
-"""Uniform numbers by counter.
-=====
-Order statistics and cheap numbers by counter, for choices that no order of visits decides."""
+"""Random numbers by counter: each depends on a key and a place, on no order of draws."""
 
 from __future__ import annotations
 
@@ -33,31 +31,3 @@ def mixed(key, place):
     bits = (bits ^ (bits >> SHIFTS[0])) * FACTORS[0]
     bits = (bits ^ (bits >> SHIFTS[1])) * FACTORS[1]
     return bits ^ (bits >> SHIFTS[2])
-
-
-@inline
-def smallest(values, size, rank):
-    """The `rank`-th smallest (from 1) of the first `size` values, which change places. Hoare 1961.
-
-    O(size) on average.
-    """
-    low, high, wanted = 0, size - 1, rank - 1
-    while low < high:
-        pivot = values[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while pivot < values[j]:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if wanted <= j:
-            high = j
-        elif wanted >= i:
-            low = i
-        else:
-            break
-    return values[wanted]

@@ -1,11 +1,9 @@
-"""How likely a random hyperplane has two vectors on one side: 1 - angle / pi (Charikar 2002).
+"""SimHash: buckets from products with hyperplanes, and the probability that two vectors agree.
 
-Shape letters: B queries, D hidden size, V rows, E pairs of a query and a row.
+A random hyperplane has two vectors on one side with probability 1 - angle / pi (Charikar 2002).
 
-=====
-From products with hyperplanes to buckets, for products that were made elsewhere.
-
-Shape letters: B vectors, L tables, N bits a table, J >= L N products.
+Shape letters: B queries or vectors, D hidden size, V rows, E pairs of a query and a row, L tables,
+N bits a table, J >= L N products.
 """
 
 from __future__ import annotations
@@ -25,18 +23,18 @@ from logitsieve.kernels.simd.pointers import pointer
 def simhash_agreements(
     queries: Float32, rows: Float32, offsets: Int64, ids: Int32, out: Float64
 ) -> None:
-    """Fill out [E]: the probability that one side of a query and of each of its rows (CSR) agree.
+    """Fill out [E]: the probability that a query and each of its rows (CSR) are on one side.
 
     queries [B, D] and rows [V, D] are of length 1; a vector of zeros is at right angles to all.
     """
     dim = queries.shape[1]
     start = pointer(rows)
     for query in range(queries.shape[0]):
-        own, last = row_of(pointer(queries), query, dim), offsets[query + 1] - 1
+        vector, last = row_of(pointer(queries), query, dim), offsets[query + 1] - 1
         for e in range(offsets[query], offsets[query + 1], 4):
             a, b = ids[e], ids[min(e + 1, last)]
             c, d = ids[min(e + 2, last)], ids[min(e + 3, last)]
-            cosines = dots_1x4(start, a * dim, b * dim, c * dim, d * dim, own, dim)
+            cosines = dots_1x4(start, a * dim, b * dim, c * dim, d * dim, vector, dim)
             for i in range(min(4, last + 1 - e)):
                 cosine = min(max(np.float64(cosines[i]), -1.0), 1.0)
                 out[e + i] = 1.0 - acos(cosine) / pi

@@ -13,7 +13,7 @@ of the memory and half of the reading suffice.
 
 A partial sum of random features can be negative, so a child's mass is max(phi.S, floor * classes),
 and 0 where it has no classes. What is returned as log q is the logarithm of the product of the
-branches' probabilities with these masses: whatever rounding and clipping do, it is the law.
+branches' probabilities with these masses: the true one, whatever rounding and clipping do.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from logitsieve.kernels.simd.pointers import pointer
 ONE = np.float32(1)
 DEEPEST = 64  # levels that the stack has room for
 
-# Pointers to sums, and to all queries' excluded ids and their masses, of which one's are
-# first .. last-1; sizes beside.
+# Pointers to sums, and to all queries' excluded ids and their masses, and sizes; excluded ids
+# first .. last-1 are one query's.
 Tree = namedtuple("Tree", "sums leaves size classes per_leaf excluded masses")
-Mine = namedtuple("Mine", "floor first last")
+Query = namedtuple("Query", "floor first last")
 
 
 @inline
@@ -78,10 +78,10 @@ def add32(target, values, size):
 
 
 @inline
-def _excluded_in(tree, mine, low, high):
-    """How many of a query's excluded ids are in low .. high-1, and the sum of their masses."""
+def _excluded_in(tree, one, low, high):
+    """The number of a query's excluded ids in low .. high-1, and the sum of their masses."""
     count, mass = 0, 0.0
-    for i in range(mine.first, mine.last):
+    for i in range(one.first, one.last):
         if low <= tree.excluded[i] < high:
             count += 1
             mass += tree.masses[i]
@@ -89,7 +89,7 @@ def _excluded_in(tree, mine, low, high):
 
 
 @inline
-def _split(tree, query, mine, first, span, dot):
+def _split(tree, query, one, first, span, dot):
     """The masses of the children of the node over leaves first .. first + span - 1, and phi.left.
 
     dot: phi.S of the node itself.
@@ -98,24 +98,24 @@ def _split(tree, query, mine, first, span, dot):
     c0 = min(first * tree.per_leaf, tree.classes)
     c1 = min((first + span // 2) * tree.per_leaf, tree.classes)
     c2 = min((first + span) * tree.per_leaf, tree.classes)
-    less, mass = _excluded_in(tree, mine, c0, c1)
+    less, mass = _excluded_in(tree, one, c0, c1)
     dot_left = dot32(query, row_of(tree.sums, node, tree.size), tree.size) - mass
     count_left = c1 - c0 - less
-    count_right = c2 - c1 - _excluded_in(tree, mine, c1, c2)[0]
-    left = max(dot_left, mine.floor * count_left) if count_left > 0 else 0.0
-    right = max(dot - dot_left, mine.floor * count_right) if count_right > 0 else 0.0
+    count_right = c2 - c1 - _excluded_in(tree, one, c1, c2)[0]
+    left = max(dot_left, one.floor * count_left) if count_left > 0 else 0.0
+    right = max(dot - dot_left, one.floor * count_right) if count_right > 0 else 0.0
     return left, right, dot_left
 
 
 @inline
 def log_of(probability):
-    """Its logarithm, -inf for 0."""
+    """The logarithm, -inf for 0."""
     return log(probability) if probability > 0 else -np.inf
 
 
 @inline
 def _push(places, shares, top, first, span, a, b, low, high, dot, log_p):
-    """Note that draws a .. b - 1 are below a node; returns how many such notes there are."""
+    """Push a node with its draws a .. b - 1 onto the stack; returns the stack's new height."""
     if a == b:
         return top
     places[top, 0], places[top, 1], places[top, 2], places[top, 3] = first, span, a, b
@@ -125,7 +125,7 @@ def _push(places, shares, top, first, span, a, b, low, high, dot, log_p):
 
 @inline
 def _first_right(uniforms, leaves, given, a, b, split, middle):
-    """Which of the draws a .. b - 1 is the first that goes right."""
+    """The first of the draws a .. b - 1 that goes right."""
     if given:
         while a < b and leaves[a] < middle:
             a += 1
@@ -136,9 +136,9 @@ def _first_right(uniforms, leaves, given, a, b, split, middle):
 
 
 @inline
-def _descend_one(tree, query, mine, given, uniforms, leaves, log_q, draws, places, shares):
+def _descend_one(tree, query, one, given, uniforms, leaves, log_q, draws, places, shares):
     """`descend` for one query; a node is visited once, whatever the number of draws below it."""
-    less, mass = _excluded_in(tree, mine, 0, tree.classes)
+    less, mass = _excluded_in(tree, one, 0, tree.classes)
     if less == tree.classes:
         for i in range(draws):
             leaves[i], log_q[i] = -1, -np.inf
@@ -153,11 +153,11 @@ def _descend_one(tree, query, mine, given, uniforms, leaves, log_q, draws, place
             for i in range(a, b):
                 leaves[i], log_q[i] = first, log_p
             continue
-        left, right, dot_left = _split(tree, query, mine, first, span, dot)
+        left, right, dot_left = _split(tree, query, one, first, span, dot)
         whole, half = left + right, span // 2
         if whole == 0:
             whole = 1.0  # no class below: only given leaves come here, and get probability 0
-        # Nothing may go to a side without classes, whatever is rounded.
+        # No draw may go to a side without classes, however things are rounded.
         split = high if right == 0 else low + (high - low) * (left / whole)
         c = _first_right(uniforms, leaves, given, a, b, split, first + half)
         log_left, log_right = log_p + log_of(left / whole), log_p + log_of(right / whole)
@@ -199,7 +199,7 @@ def descend(
     tree = Tree(pointer(sums), count, size, classes, per_leaf, pointer(excluded), pointer(masses))
     for r in range(queries.shape[0]):
         _descend_one(
-            tree, row_of(pointer(queries), r, size), Mine(floors[r], offsets[r], offsets[r + 1]),
+            tree, row_of(pointer(queries), r, size), Query(floors[r], offsets[r], offsets[r + 1]),
             given, row_of(pointer(uniforms), r, draws), row_of(pointer(leaves), r, draws),
             row_of(pointer(log_q), r, draws), draws, places, shares,
         )  # fmt: skip

@@ -1,6 +1,6 @@
-"""T: ids drawn uniformly, without replacement, from those that a row does not have yet.
+"""Uniform samples, without replacement, of the ids that a row does not have yet.
 
-What a row draws depends on the seed, the step, the row's number and the set that it has.
+The sample of a row depends on the seed, the step, the row's number and the set that it has.
 
 Shape letters: B rows, V ids, M targets of a row, S ids of all rows, T those drawn.
 """
@@ -18,7 +18,7 @@ from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 
 @inline
 def _mark(taken, ids):
-    """Mark the ids that are not marked yet, and say how many; negative ones are padding."""
+    """Mark the ids not marked yet and return their number; negative ids are padding."""
     fresh = 0
     for i in range(ids.size):
         if ids[i] >= 0 and not taken[ids[i]]:
@@ -50,7 +50,7 @@ def _by_rejection(taken, out, seed, step, draw):
 
 @inline
 def _from_the_rest(taken, rest, out, seed, step, draw):
-    """The same from a list of the `rest` that are not taken: the first steps of a shuffle."""
+    """Fill `out` from a list of the `rest` not taken, by the first steps of a shuffle."""
     free, count = np.empty(rest, np.int32), 0
     for place in range(taken.size):
         if not taken[place]:
@@ -75,24 +75,24 @@ def add_uniform_sample(
     first: int,
     taken: np.ndarray,
 ) -> tuple[Int64, Int32, Float64]:
-    """CSR (offsets, ids, log-weights): each row's own ids and `count` others, or all there are.
+    """CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
 
-    The others are outside the row's ids (CSR) and its targets [B, M] (padded by -1), and their
-    weight is how many they stand for; that of a row's own ids is 1. `first` is the first row's
-    number. O(ids + count), unless that is more than half of V. Scratch: taken [V], zeros before and
-    after.
+    The others are not among the row's ids (CSR) or its targets [B, M] (padded by -1). The weight of
+    an other is the number of ids it stands for; that of the row's ids is 1. `first` is the first
+    row's number. O(ids + count), unless that is more than half of V. Scratch: taken [V], zeros
+    before and after.
     """
     rows = offsets.size - 1
     starts = np.zeros(rows + 1, np.int64)
     out = np.empty(ids.size + rows * min(count, taken.size), np.int32)
     weights = np.zeros(out.size)
     for row in range(rows):
-        own = ids[offsets[row] : offsets[row + 1]]
-        rest = taken.size - _mark(taken, own) - _mark(taken, targets[row])
+        row_ids = ids[offsets[row] : offsets[row + 1]]
+        rest = taken.size - _mark(taken, row_ids) - _mark(taken, targets[row])
         size = min(count, rest)
-        middle = starts[row] + own.size
+        middle = starts[row] + row_ids.size
         end = middle + size
-        out[starts[row] : middle] = own
+        out[starts[row] : middle] = row_ids
         drawn, draw = out[middle:end], OUTSIDE | (np.uint64(row) + np.uint64(first))
         if 2 * size <= rest:
             _by_rejection(taken, drawn, np.uint64(seed), np.uint64(step), draw)

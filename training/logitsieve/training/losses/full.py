@@ -56,7 +56,7 @@ class ChunkedSoftmax(FullSoftmax):
         """Losses [B]; their weights are not known yet, so backward computes the logits again."""
         weight, bias = self.full_classes()
         losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
-            hidden_BD, weight, bias, targets, self.logit_form.absolute
+            hidden_BD, weight, bias, (targets, self.logit_form.absolute)
         )
         return losses
 
@@ -64,7 +64,7 @@ class ChunkedSoftmax(FullSoftmax):
         """The sum of the losses, times `share`; gradients are computed in the forward pass."""
         weight, bias = self.full_classes()
         total: Tensor = _Total.apply(  # type: ignore[no-untyped-call]
-            hidden_BD, weight, bias, targets, self.logit_form.absolute, share
+            hidden_BD, weight, bias, (targets, self.logit_form.absolute), share
         )
         return total
 
@@ -144,22 +144,20 @@ class _Losses(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        targets: Targets,
-        absolute: bool,
+        rest: tuple[Targets, bool],
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, bias)
-        ctx.targets, ctx.absolute = targets, absolute
-        problem = _Problem(hidden, weight, bias, targets, absolute)
+        ctx.rest = rest
+        problem = _Problem(hidden, weight, bias, *rest)
         return torch.cat([losses for _, losses, _ in problem.chunks()])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias = ctx.saved_tensors
-        problem = _Problem(hidden, weight, bias, ctx.targets, ctx.absolute)
+        problem = _Problem(*ctx.saved_tensors, *ctx.rest)
         with torch.autocast(gradient_B.device.type, enabled=False):
             _, gradients = problem.gradients(gradient_B, ctx.needs_input_grad[:3])
-        return *gradients, None, None
+        return *gradients, None
 
 
 class _Total(torch.autograd.Function):
@@ -171,14 +169,13 @@ class _Total(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        targets: Targets,
-        absolute: bool,
+        rest: tuple[Targets, bool],
         share: float,
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, bias)
-        ctx.targets, ctx.absolute = targets, absolute
+        ctx.rest = rest
         ctx.shares_B = hidden.new_full((len(hidden),), share)
-        problem = _Problem(hidden, weight, bias, targets, absolute)
+        problem = _Problem(hidden, weight, bias, *rest)
         losses_B, ctx.gradients = problem.gradients(ctx.shares_B, ctx.needs_input_grad[:3])
         return losses_B.sum() * share
 
@@ -189,15 +186,14 @@ class _Total(torch.autograd.Function):
             gradients = _handed_over(ctx)
         if gradient.device.type != "cpu" or float(gradient) != 1:
             gradients = [None if each is None else each.mul_(gradient) for each in gradients]
-        return *gradients, None, None, None
+        return *gradients, None, None
 
 
 def _handed_over(ctx: Any) -> list[Tensor | None]:
     """The gradients of forward, given away; a second backward computes them again."""
-    hidden, weight, bias = ctx.saved_tensors
     gradients: list[Tensor | None] | None
     gradients, ctx.gradients = ctx.gradients, None
     if gradients is None:
-        problem = _Problem(hidden, weight, bias, ctx.targets, ctx.absolute)
+        problem = _Problem(*ctx.saved_tensors, *ctx.rest)
         _, gradients = problem.gradients(ctx.shares_B, ctx.needs_input_grad[:3])
     return gradients

@@ -1,9 +1,9 @@
-"""Maps phi with phi(x).phi(y) equal, in the mean or exactly, to a kernel of x and y.
+"""Feature maps phi: phi(x).phi(y) equals a kernel of x and y, in expectation or exactly.
 
 Rawat et al. 2019, Sampled Softmax with Random Fourier Features, section 3; Rahimi, Recht 2007 for
 RFF, Yu et al. 2016 for SORF, Choromanski et al. 2021 (Performers) for positive features.
 
-The first three stand for exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for vectors of norm 1
+The first three estimate exp(-nu |x - y|^2 / 2), which is exp(nu (x.y - 1)) for vectors of norm 1
 and so at least e^{-2 nu}. Shape letters: N vectors, D their size, R random directions, F features.
 """
 
@@ -23,7 +23,7 @@ Directions = Callable[[Float32], Float32]
 
 
 class Features(Protocol):
-    """size: F. floor: what the kernel is never below, for the vectors that it is meant for."""
+    """A feature map. size: F. floor: lower bound of the kernel, for vectors it is meant for."""
 
     size: int
     floor: float
@@ -32,10 +32,10 @@ class Features(Protocol):
         """phi [N, F] of vectors [N, D]."""
 
     def state(self) -> dict[str, Float32]:
-        """What was drawn at random, to be kept with what was computed from it."""
+        """Random parameters, to be saved with the sums computed from them."""
 
     def load(self, state: dict[str, Float32]) -> None:
-        """Take over what `state` gave."""
+        """Restore `state`."""
 
 
 class RandomFourier:
@@ -52,20 +52,17 @@ class RandomFourier:
         self.size, self.floor = 2 * directions, exp(-2 * nu)
 
     def __call__(self, vectors: Float32) -> Float32:
-        """phi [N, F] of vectors [N, D]."""
         return _waves(_products(vectors, self.omega))
 
     def state(self) -> dict[str, Float32]:
-        """Omega [R, D]."""
         return {"omega": self.omega}
 
     def load(self, state: dict[str, Float32]) -> None:
-        """Take over what `state` gave."""
         self.omega = state["omega"]
 
 
 class StructuredFourier:
-    """As RandomFourier, with structured orthogonal directions: O(R log D) a vector, less error.
+    """RandomFourier with structured orthogonal directions: O(R log D) a vector, less error.
 
     All directions of a block have one norm, sqrt(P): the kernel has a bias that falls with D.
     """
@@ -78,47 +75,34 @@ class StructuredFourier:
         self.size, self.floor = 2 * directions, exp(-2 * nu)
 
     def __call__(self, vectors: Float32) -> Float32:
-        """phi [N, F] of vectors [N, D]."""
         blocks, _, width = self.signs.shape
         products = np.empty((len(vectors), blocks * width), np.float32)
         structured_products(np.ascontiguousarray(vectors), self.signs, products)
         return _waves(products[:, : self.directions] * self.stretch)
 
     def state(self) -> dict[str, Float32]:
-        """Signs [blocks, 3, P]."""
         return {"signs": self.signs}
 
     def load(self, state: dict[str, Float32]) -> None:
-        """Take over what `state` gave."""
         self.signs = state["signs"]
 
 
-class PositiveFeatures:
+class PositiveFeatures(RandomFourier):
     """exp(w.u - nu |u|^2) / sqrt(R), rows w from N(0, nu I); F = R, and no sum is ever negative.
 
     E exp(w.(x + y)) = exp(nu |x + y|^2 / 2), so the product's mean is exp(-nu |x - y|^2 / 2).
     """
 
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
-        self._fourier = RandomFourier(dim, directions, nu, seed)
-        self.nu = nu
-        self.size, self.floor = directions, exp(-2 * nu)
+        super().__init__(dim, directions, nu, seed)
+        self.nu, self.size = nu, directions
 
     def __call__(self, vectors: Float32) -> Float32:
-        """phi [N, F] of vectors [N, D]."""
-        powers = _products(vectors, self._fourier.omega)
+        powers = _products(vectors, self.omega)
         powers -= np.float32(self.nu) * (vectors**2).sum(1, keepdims=True)
         phi: Float32 = np.exp(powers, out=powers)
         phi *= np.float32(self.size**-0.5)
         return phi
-
-    def state(self) -> dict[str, Float32]:
-        """Omega [R, D]."""
-        return self._fourier.state()
-
-    def load(self, state: dict[str, Float32]) -> None:
-        """Take over what `state` gave."""
-        self._fourier.load(state)
 
 
 class QuadraticFeatures:
@@ -134,21 +118,19 @@ class QuadraticFeatures:
         self.size, self.floor = len(self.rows) + 1, 1.0
 
     def __call__(self, vectors: Float32) -> Float32:
-        """phi [N, F] of vectors [N, D]."""
         phi = np.ones((len(vectors), self.size), np.float32)
         phi[:, :-1] = vectors[:, self.rows] * vectors[:, self.columns] * self.factors
         return phi
 
     def state(self) -> dict[str, Float32]:
-        """Nothing was drawn."""
         return {}
 
     def load(self, state: dict[str, Float32]) -> None:
-        """Nothing to take over."""
+        pass
 
 
 def _products(vectors: Float32, omega: Float32) -> Float32:
-    """vectors @ omega.T by torch: its threads are those that the user chose."""
+    """vectors @ omega.T by torch, whose threads the user chose."""
     product: Float32 = (torch.from_numpy(vectors) @ torch.from_numpy(omega).T).numpy()
     return product
 
@@ -163,7 +145,7 @@ def _waves(angles: Float32) -> Float32:
     return phi
 
 
-# What `features` of RFSoftmax may be.
+# By the name that `features` of RFSoftmax takes.
 FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
     "structured": StructuredFourier,
     "fourier": RandomFourier,

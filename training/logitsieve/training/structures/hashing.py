@@ -1,7 +1,8 @@
 """Hash families over the rows of W: SimHash with dense or structured hyperplanes, and DWTA.
 
-Rows are hashed as [w; b / beta; what the norm lacks of M] / M (_base/reduction.py), contexts as
-[h; beta; 0]: beta is 1 here, and M the row's own norm unless the tables are for inner products.
+Rows are hashed as [w; b / beta; sqrt(M^2 - |[w; b / beta]|^2)] / M (heads/_base/reduction.py),
+contexts as [h; beta; 0]: beta is 1 here, and M the row's own norm unless the tables are for inner
+products.
 
 Shape letters: N vectors, D hidden size, X = D + 2, L tables, K hashes a table, E pairs of a query
 and a row.
@@ -35,43 +36,41 @@ LARGEST_TABLES = 4096
 
 
 class Hashing(ABC):
-    """L tables of 2^bits buckets; `drawn` is what was drawn at random for them."""
+    """Hash functions of L tables of 2^bits buckets; `drawn` holds their random parameters."""
 
     tables: int
-    hashes: int  # K, each of which has to agree for a common bucket
+    hashes: int  # K; vectors share a bucket if all K agree
     bits: int
     drawn: np.ndarray
 
     @abstractmethod
     def codes(self, vectors_NX: Float32) -> Int32:
-        """int32 [N, L]: the bucket of each lifted vector in each table."""
+        """Buckets int32 [N, L] of lifted vectors in each table."""
 
     @abstractmethod
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """What `agreements` needs to know of each vector, [N, ...]."""
+        """The form of vectors [N, ...] that `agreements` takes."""
 
     @abstractmethod
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
-        """float64 [E]: the probability that one hash of a query and of each of its rows agree.
+        """float64 [E]: the probability that one random hash of a query and of a row agree.
 
-        Over the draw of the hash; queries and rows are as `kept` gives them, pairs are CSR.
+        queries and rows are as `kept` gives them; a query's rows are CSR.
         """
 
     def chances(self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32) -> Float64:
-        """float64 [E]: that they share a bucket in any table, 1 - (1 - p^K)^L."""
+        """float64 [E]: the probability of a common bucket in any table, 1 - (1 - p^K)^L."""
         common = self.agreements(queries, rows, offsets, ids) ** self.hashes
         with np.errstate(divide="ignore"):
             chances: Float64 = -np.expm1(self.tables * np.log1p(-common))
         return chances
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What was drawn."""
         return {"drawn": torch.from_numpy(self.drawn)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what was drawn; raises InvalidRequest if it is not of the same shape."""
         drawn = state["drawn"].cpu().numpy()
         if drawn.shape != self.drawn.shape:
             got, allowed = f"hashes of shape {drawn.shape}", f"{self.drawn.shape}"
@@ -80,7 +79,7 @@ class Hashing(ABC):
 
 
 class SimHash(Hashing):
-    """Sides of random hyperplanes. papers/003 equation 3: agree with probability 1 - angle / pi."""
+    """Sides of random hyperplanes (Charikar 2002): agree with probability 1 - angle / pi."""
 
     def __init__(self, dim: int, *, tables: int, bits: int, seed: int) -> None:
         check_at_least("tables", tables, 1, LARGEST_TABLES)
@@ -92,14 +91,13 @@ class SimHash(Hashing):
         return draw_planes(self.tables, self.bits, dim, seed)
 
     def codes(self, vectors_NX: Float32) -> Int32:
-        """One matrix product."""
         return hash_vectors(vectors_NX, self.drawn, torch.get_num_threads())
 
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """The vectors, at length 1.
+        """The vectors at length 1.
 
-        Vectors of zeros are in one bucket, where any other is with probability 2^-bits: as if they
-        had a direction of their own. It is the last one, in which rows and contexts are zero.
+        A vector of zeros counts as one along the last coordinate, which is zero in all others: so
+        zeros share a bucket with each other, and with any other vector with probability 2^-bits.
         """
         norms = np.linalg.norm(vectors_NX, axis=1, keepdims=True)
         kept: np.ndarray = vectors_NX / np.where(norms > 0, norms, 1)
@@ -109,7 +107,6 @@ class SimHash(Hashing):
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
-        """By the angle between them."""
         out = np.empty(ids.size)
         simhash_agreements(queries, rows, offsets, ids, out)
         return out
@@ -128,7 +125,6 @@ class StructuredSimHash(SimHash):
         return random_signs(blocks, size, np.random.default_rng([seed, self.bits]))
 
     def codes(self, vectors_NX: Float32) -> Int32:
-        """Three transforms for each block of P hyperplanes."""
         blocks, _, size = self.drawn.shape
         products = np.empty((len(vectors_NX), blocks * size), np.float32)
         structured_products(vectors_NX, self.drawn, products)
@@ -140,8 +136,8 @@ class StructuredSimHash(SimHash):
 class DWTA(Hashing):
     """Largest coordinates of random windows (training/kernels/dwta.py), over w and h alone.
 
-    The chance of a common bucket is exact for vectors without zeros; where a whole window is zero
-    it is that of the window whose winner is taken.
+    The probability of a common bucket is exact for vectors without zeros; a window of zeros borrows
+    the winner of another, and the probability is then that window's.
     """
 
     def __init__(self, dim: int, *, tables: int, hashes: int, window: int, seed: int) -> None:
@@ -155,19 +151,16 @@ class DWTA(Hashing):
         self._chances = window_chances(dim, window)
 
     def codes(self, vectors_NX: Float32) -> Int32:
-        """K L m comparisons a vector."""
         codes = np.empty((len(vectors_NX), self.tables), np.int32)
         dwta_codes(np.ascontiguousarray(vectors_NX[:, : self.dim]), self.drawn, codes)
         return codes
 
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """Ranks, uint16 [N, D]."""
         return rank_rows(vectors_NX[:, : self.dim])
 
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
-        """By how many coordinates are below each in both."""
         out = np.empty(ids.size)
         dwta_agreements(queries, rows, self._chances, offsets, ids, out)
         return out

@@ -1,13 +1,13 @@
-"""Which class of a leaf is drawn for a whole batch: in proportion to the mean of its probabilities.
+"""Draws of classes within leaves of the kernel tree, for a whole batch: by its mean probabilities.
 
-A leaf that was drawn gives class j with a probability in proportion to
+Within a leaf, class j is drawn with a probability in proportion to
 
     sum over the rows b of e^{x_bj} / Z^_b,
 
-the batch's own softmax within the leaf if Z^_b is row b's normaliser. Any Z^_b makes a right law,
-as long as it does not depend on what is drawn within: given the leaves, draws within them are
-independent, and each candidate is counted with the probability that it really had. Z^_b is the
-importance-sampled sum over some of the leaves drawn, plus the target's e^x, so that a row that is
+the batch's own softmax within the leaf if Z^_b is row b's normaliser. Any Z^_b gives a valid
+distribution, as long as it does not depend on what is drawn within: given the leaves, draws within
+them are independent, and each candidate counts with the probability it really had. Z^_b is the
+importance-sampled sum over some of the drawn leaves, plus the target's e^x, so that a row that is
 sure of itself does not count for more than it should.
 
 Shape letters: B rows, D hidden size, L' different leaves, n classes a leaf, M draws.
@@ -24,15 +24,15 @@ from logitsieve.kernels.simd.lanes import cpu_has
 from logitsieve.training.autograd.batch import Targets
 from logitsieve.training.autograd.classes import LogitForm, read_touched
 
-ROWS_AT_ONCE = 2048  # rows of W whose logits for the whole batch are held at once
-LEAVES_OF_ESTIMATE = 32  # leaves that Z^ is estimated from
-HALF_IS_QUICK = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
-FURTHEST = 60.0  # e^60 and e^-60 bound what a row can add: float32 holds sums of them
+ROWS_AT_ONCE = 2048  # rows of W whose logits for the whole batch are held at a time
+LEAVES_OF_ESTIMATE = 32  # leaves from which Z^ is estimated
+BFLOAT16_IS_FAST = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
+LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of them
 
 
 @dataclass(frozen=True)
 class LeafSoftmax:
-    """hidden [B, D] as logits are made of, the targets, and the weights as they are now."""
+    """Distributions within leaves, from prepared hidden [B, D], targets and current weights."""
 
     hidden: Tensor
     targets: Targets
@@ -41,13 +41,13 @@ class LeafSoftmax:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the law is computed in: it need not be exact, only be what is drawn by."""
-        quick = HALF_IS_QUICK and self.hidden.device.type == "cpu"
+        """Precision of the distribution, which need not be exact: draws count as they were made."""
+        fast = BFLOAT16_IS_FAST and self.hidden.device.type == "cpu"
         single = self.hidden.dtype == torch.float32
-        return torch.bfloat16 if quick and single else self.hidden.dtype
+        return torch.bfloat16 if fast and single else self.hidden.dtype
 
     def probabilities(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
-        """float64 [L', n]: the law within each leaf, of members [L', n], V for none.
+        """float64 [L', n]: the distribution within each leaf, of members [L', n], V for none.
 
         leaf_of_draw [M]: the place in `members` of each draw's leaf; log_q [M]: of that leaf.
         """
@@ -55,7 +55,7 @@ class LeafSoftmax:
         n = members.shape[1]
         parts = [
             self._logits(part, log_z_B)
-            .clamp_(-FURTHEST, FURTHEST)
+            .clamp_(-LARGEST_LOGIT, LARGEST_LOGIT)
             .exp_()
             .sum(1, dtype=torch.float64)
             for part in torch.split(members, max(ROWS_AT_ONCE // n, 1))
@@ -65,7 +65,6 @@ class LeafSoftmax:
         return masses / masses.sum(1, keepdim=True)
 
     def _log_normalisers(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
-        """log Z^ [B]."""
         every = -(-len(log_q) // LEAVES_OF_ESTIMATE)
         leaves, log_q = leaf_of_draw[::every], log_q[::every]
         some = members[leaves]
@@ -76,13 +75,13 @@ class LeafSoftmax:
         return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), self._target_logits())
 
     def _target_logits(self) -> Tensor:
-        """The largest logit [B] of the rows' targets."""
+        # The largest of each row [B].
         rows = self._read(self.targets.classes)
         x_P = (self.targets.of(self.hidden) * rows).sum(-1)
         return self.targets.most(x_P.abs_() if self.logit_form.absolute else x_P)
 
     def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
-        """x - log Z^ [L' n, B] in the law's precision; for places without a class some number."""
+        """x - log Z^ [L' n, B] in precision `dtype`; any number where a place has no class."""
         ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
         rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden.T.to(self.dtype)
         if self.logit_form.absolute:
@@ -94,7 +93,7 @@ class LeafSoftmax:
 
 
 def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """int64 [M]: for each row of probabilities [M, n] a place with mass, by inversion."""
+    """int64 [M]: a place drawn from each row of probabilities [M, n], by inversion."""
     sums = probabilities.cumsum(-1)
     below = sums <= (uniforms * sums[:, -1])[:, None]
     last = probabilities.shape[1] - 1 - (probabilities.flip(-1) > 0).to(torch.uint8).argmax(-1)

@@ -1,8 +1,8 @@
-"""The kernel tree as a structure that follows the weights: rebuilt, updated, asked for draws.
+"""The kernel tree as a Structure: rebuilt and updated with the weights, and drawn from.
 
-Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; training/kernels/tree.py
-says how it is stored. Draws within a leaf go by e^logit of the weights as they are now, so only the
-branches are as old as the last update; the probabilities given are those really used.
+Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; kernels/tree.py describes
+how it is stored. Draws within a leaf go by e^logit of the current weights, so only the branches are
+as old as the last update; the probabilities returned are those used.
 
 Shape letters: V classes, D their size, F features, L leaves, n classes a leaf, Q queries, M draws
 of each, P pairs of a query and an excluded class.
@@ -24,9 +24,9 @@ from logitsieve.training.kernels.leaves import draw_in_leaves
 from logitsieve.training.kernels.tree import add_to_paths, descend
 from logitsieve.training.structures.features import Features
 
-AT_ONCE = 1 << 22  # features that are held at once while rows are added
-# Updates of float32 sums before they are computed anew. Each rounds a sum once: after so many the
-# error of a sum is some 1e-5 of it.
+AT_ONCE = 1 << 22  # features held at a time while rows are added
+# Updates of the float32 sums before a rebuild. Each rounds a sum once: the error is then about 1e-5
+# of the sum.
 REBUILD_AFTER = 10_000
 NO_NUMBERS: Float64 = np.empty((0, 0))
 
@@ -40,34 +40,32 @@ class Excluded:
 
     @staticmethod
     def nothing(queries: int) -> Excluded:
-        """For so many queries that may draw everything."""
         return Excluded(np.zeros(queries + 1, np.int64), np.empty(0, np.int64))
 
     @staticmethod
     def of(rows: Tensor, classes: Tensor, queries: int, n_classes: int) -> Excluded:
-        """The classes [P] that rows [P] name, each once a row."""
+        """The classes [P] that rows [P] exclude; duplicates are dropped."""
         pairs = np.unique((rows * n_classes + classes).cpu().numpy())
         counts = np.bincount(pairs // n_classes, minlength=queries)
         return Excluded(np.concatenate([[0], np.cumsum(counts)]), pairs % n_classes)
 
-    def owners(self) -> Int64:
-        """The query of each id."""
+    def query_of_each(self) -> Int64:
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
 
 @dataclass(frozen=True)
 class TreeQueries:
-    """phi [Q, F] of contexts, or sums of such; no class has a mass below floors [Q]."""
+    """phi [Q, F] of contexts, or sums of them; no class has a mass below floors [Q]."""
 
     phi: Float32
     floors: Float64
 
 
 class KernelTree:
-    """Sums of phi over the classes below each branch: proposal.Structure.
+    """Sums of phi over the classes below each branch: a Structure.
 
-    Of each row what was added is kept, so that it can be taken away again: the row itself, in half
-    precision where rows are normalised (phi is that of the rounded row, so nothing is lost).
+    Keeps each row as it was added, to subtract it again: in half precision where rows are
+    normalised (phi is that of the rounded row, so nothing is lost).
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class KernelTree:
         self.updates = 0
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Sum all rows of weight [V, D] anew: O(V F)."""
+        """Sum phi over all rows of weight [V, D]: O(V F)."""
         self.sums[:] = 0
         self.updates = 0
         for first, last in self._parts(self.classes):
@@ -90,25 +88,25 @@ class KernelTree:
             self._add(np.arange(first, last), self._phi_of_kept(slice(first, last)))
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Move the sums above rows [N], ascending, each once: O(N F log L)."""
+        """Update the sums above rows [N], ascending, each once: O(N F log L)."""
         self.updates += 1
         if self.updates >= REBUILD_AFTER:
             self.rebuild(weight, bias)
             return
         for first, last in self._parts(len(rows)):
             moved = rows[first:last]
-            own = moved.cpu()
-            before = self._phi_of_kept(own)
-            self.rows[own] = self._as_kept(weight.index_select(0, moved))
-            self._add(own.numpy(), self._phi_of_kept(own) - before)
+            host_rows = moved.cpu()
+            before = self._phi_of_kept(host_rows)
+            self.rows[host_rows] = self._as_kept(weight.index_select(0, moved))
+            self._add(host_rows.numpy(), self._phi_of_kept(host_rows) - before)
 
     def queries(self, vectors: Tensor) -> TreeQueries:
-        """Those of contexts [Q, D], one each."""
+        """A query for each of the contexts [Q, D]."""
         phi = self.features(as_numpy(vectors))
         return TreeQueries(phi, np.full(len(phi), self.features.floor))
 
     def mixture(self, queries: TreeQueries) -> TreeQueries:
-        """One query, whose law is the mean of the laws of all: sum of phi / (root mass)."""
+        """One query that draws from the mean of all distributions: sum of phi / (root mass)."""
         least = queries.floors * self.classes
         shares = 1 / np.maximum((queries.phi @ self.sums[0]).astype(np.float64), least)
         shares /= shares.max()  # only their ratios count, and 1 / least may exceed float32
@@ -118,7 +116,7 @@ class KernelTree:
     def draw_leaves(
         self, queries: TreeQueries, excluded: Excluded, uniforms: Float64
     ) -> tuple[Int64, Float64]:
-        """(leaves, log q) [Q, M] of as many draws as there are uniforms [Q, M]; leaves ascend.
+        """Leaves, ascending, and log q, [Q, M] each, from uniforms [Q, M].
 
         Leaf -1 and log q = -inf where all classes are excluded.
         """
@@ -134,7 +132,7 @@ class KernelTree:
         weight: Tensor,
         uniforms: Float64,
     ) -> tuple[Int64, Float64]:
-        """(ids, log q) [Q, M] for hidden [Q, D] as logits are made of; uniforms [2, Q, M].
+        """Ids and log q, [Q, M] each, for prepared hidden [Q, D]; uniforms [2, Q, M].
 
         Id -1 and log q = -inf where all classes are excluded.
         """
@@ -146,7 +144,7 @@ class KernelTree:
     def log_q(
         self, queries: TreeQueries, excluded: Excluded, hidden: Float32, weight: Tensor, ids: Int64
     ) -> Float64:
-        """The log-probability [Q, M] that a draw of each query is each of ids [M], ascending."""
+        """Log-probabilities [Q, M] that a draw of each query gives each of ids [M], ascending."""
         each = np.tile(ids, (len(hidden), 1))
         leaves = each // self.per_leaf
         log_q = self._descend(queries, excluded, None, leaves)
@@ -154,20 +152,18 @@ class KernelTree:
         return log_q
 
     def members(self, leaves: Tensor) -> Tensor:
-        """ids [L', n] of the classes of leaves [L']; V where a leaf is short of a class."""
+        """Class ids [L', n] of leaves [L'], padded by V."""
         ids = leaves[:, None] * self.per_leaf + torch.arange(self.per_leaf, device=leaves.device)
         return ids.clamp_(max=self.classes)
 
     def state_dict(self) -> dict[str, object]:
-        """Sums [L, F], rows [V, D] as added, what the features drew, updates since the rebuild."""
         drawn = {name: torch.from_numpy(values) for name, values in self.features.state().items()}
         sums = torch.from_numpy(self.sums)
         return {"sums": sums, "rows": self.rows, "features": drawn, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over what state_dict gave; raises InvalidRequest if it is of another shape."""
-        if (got := _shapes(state)) != (own := _shapes(self.state_dict())):
-            raise InvalidRequest("state_dict", f"a tree of {got}", f"{own}")
+        if (got := _shapes(state)) != (allowed := _shapes(self.state_dict())):
+            raise InvalidRequest("state_dict", f"a tree of {got}", f"{allowed}")
         sums, rows, drawn, updates = (state[key] for key in ("sums", "rows", "features", "updates"))
         assert isinstance(sums, Tensor)
         assert isinstance(rows, Tensor)
@@ -198,7 +194,7 @@ class KernelTree:
         self, queries: TreeQueries, excluded: Excluded, uniforms: Float64 | None, leaves: Int64
     ) -> Float64:
         phi_of_excluded = self._phi_of_kept(torch.from_numpy(excluded.ids))
-        of_query = queries.phi[excluded.owners()]
+        of_query = queries.phi[excluded.query_of_each()]
         masses = np.einsum("pf,pf->p", of_query, phi_of_excluded).astype(np.float64)
         log_q = np.empty(leaves.shape)
         descend(
@@ -226,7 +222,7 @@ class KernelTree:
         )  # fmt: skip
 
     def _rows_of(self, leaves: Int64, weight: Tensor) -> tuple[Float32, Int64]:
-        """A matrix that has the rows of the leaves, and where each leaf's rows begin in it."""
+        """A matrix with the rows of the leaves, and the first row of each leaf in it."""
         if weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous():
             return weight.numpy(), leaves * self.per_leaf
         different, places = np.unique(leaves.clip(min=0), return_inverse=True)
@@ -236,7 +232,7 @@ class KernelTree:
 
 
 def _shapes(state: dict[str, object]) -> dict[str, tuple[int, ...]]:
-    """Those of a tree's sums, of its rows and of what its features drew."""
+    """Shapes of a tree's sums, its rows and its features' random parameters."""
     drawn = state["features"]
     assert isinstance(drawn, dict)
     named = {"sums": state["sums"], "rows": state["rows"], **drawn}

@@ -1,9 +1,9 @@
-"""The options of a training: every flag of `logitsieve train` beside its files is a field here."""
+"""The options of a training: a field for every flag of `logitsieve train` but its files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -16,21 +16,17 @@ Schedule = Literal["cosine", "linear", "constant"]
 
 ADAGRAD_LR = 0.2  # its steps shrink as gradients add up
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "optimizer": ("adamw", "adagrad", "sgd"),
-    "head_optimizer": ("auto", "adamw", "sparse-adam", "adagrad", "sgd"),
-    "schedule": ("cosine", "linear", "constant"),
-}
+CHOICES = {"optimizer": Optimizer, "head_optimizer": HeadOptimizer, "schedule": Schedule}
 
 
 def choice(default: Any, help: str) -> Any:
-    """A field without a range."""
+    """A field with its help and no range."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What decides what is learned, and how it is told; InvalidRequest for a value out of range."""
+    """Options of model, optimization and reporting; InvalidRequest for a value out of range."""
 
     loss: str = choice("full", "Loss: a name that --losses lists.")
     loss_option: tuple[str, ...] = choice(
@@ -95,14 +91,14 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name in CHOICES and value not in CHOICES[item.name]:
-                raise InvalidRequest(item.name, value, ", ".join(CHOICES[item.name]))
+            if item.name in CHOICES and value not in (words := get_args(CHOICES[item.name])):
+                raise InvalidRequest(item.name, value, ", ".join(words))
             if "low" in item.metadata:
                 check_range(item.name, value, item.type, item.metadata)
 
     @property
     def lr_of_loss(self) -> float:
-        """The highest learning rate of the head's optimizer."""
+        """The highest learning rate of the loss's optimizer."""
         if self.head_lr is not None:
             return self.head_lr
         return ADAGRAD_LR if self.head_optimizer == "adagrad" else self.lr
@@ -114,12 +110,12 @@ class TrainConfig:
 
 
 def check_device(name: str) -> None:
-    """InvalidRequest unless it is one that there is here, of those that the losses know."""
+    """InvalidRequest unless it is the CPU or a GPU of this machine."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise InvalidRequest("device", name, "cpu or cuda") from error
     if device.type not in ("cpu", "cuda"):
         raise InvalidRequest("device", name, "cpu or cuda")
-    if device.type == "cuda" and (device.index or 0) >= (found := torch.cuda.device_count()):
-        raise InvalidRequest("device", name, f"cpu, or one of the {found} that torch finds")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise InvalidRequest("device", name, f"cpu, or one of the {count} that torch finds")

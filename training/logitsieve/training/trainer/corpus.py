@@ -1,9 +1,7 @@
-"""Words of a text file, plain or gzipped, in pieces: the text is never in memory as a whole.
-=====
-Text as int32 ids on disk, encoded once and mapped ever after.
+"""Text as int32 ids on disk: encoded once in pieces, then mapped; never in memory as a whole.
 
-The text is read once: each word gets a number when it is first met, and the numbers are exchanged
-for ids when it is known which words are frequent. What is held out has no say in that.
+The text is read once: each word gets a number at its first occurrence, and numbers are exchanged
+for ids when the frequent words are known. The held-out text has no influence on that.
 
 Shape letters: N words of a text, U different words, V vocabulary.
 """
@@ -27,8 +25,8 @@ from logitsieve.api.results import Int32, Int64
 from logitsieve.training.trainer.vocabulary import END, Vocabulary
 from logitsieve.utils.options import Progress, no_progress
 
-CHARACTERS = 1 << 20  # read at once
-LONGEST = 1 << 16  # characters of a word: a file with a longer one is no text in words
+CHARACTERS = 1 << 20  # read at a time
+LONGEST = 1 << 16  # characters of a word: a file with a longer one is not text
 GZIPPED = b"\x1f\x8b"
 
 
@@ -59,7 +57,10 @@ def _open(file: IO[bytes]) -> TextIOWrapper:
 
 
 def _split(file: TextIOWrapper, field: str) -> Iterator[list[str]]:
-    rest, begun = "", False  # a word that may go on in the next piece; a line that is to be ended
+    rest, begun = (
+        "",
+        False,
+    )  # the last word may continue in the next piece; begun: a line without end
     reading: Callable[[], str] = lambda: file.read(CHARACTERS)  # noqa: E731 - `iter` wants a call
     for piece in iter(reading, ""):
         text = rest + piece
@@ -73,25 +74,25 @@ def _split(file: TextIOWrapper, field: str) -> Iterator[list[str]]:
 
 
 def _words(text: str, begun: bool) -> tuple[list[str], bool]:
-    """Words and ends of lines, and whether the last line has words that nothing ended yet."""
+    """Words and line ends, and True if the last line has words but no end yet."""
     words: list[str] = []
     *ended, last = text.split("\n")
     for line in ended:
-        found = line.split()
-        words += found
-        if found or begun:
+        of_line = line.split()
+        words += of_line
+        if of_line or begun:
             words.append(END)
         begun = False
-    found = last.split()
-    return words + found, begun or bool(found)
+    of_last = last.split()
+    return words + of_last, begun or bool(of_last)
 
 
 FOLDER, SCRATCH = "corpus", ".tmp-corpus"
-PIECE = 1 << 22  # words looked at or exchanged at once
+PIECE = 1 << 22  # words counted or exchanged at a time
 
 
 class Corpus(NamedTuple):
-    """Mapped ids to train on and to judge by, and how often each class occurs in the former."""
+    """Mapped ids to train on and to validate by, and the counts of classes in the former."""
 
     train: Int32  # [N]
     valid: Int32  # [N']
@@ -100,7 +101,7 @@ class Corpus(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """What `encode` left in the run's folder."""
+        """Open what `encode` wrote into a run's folder."""
         train, valid, counts = (
             np.load(folder / FOLDER / f"{name}.npy", mmap_mode="r")
             for name in ("train", "valid", "counts")
@@ -123,7 +124,7 @@ def encode(
     while it runs, 4 afterwards. `corpus/` appears at once when all is written.
     """
     scratch = folder / SCRATCH
-    shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a killed process
     scratch.mkdir()
     try:
         numbers: dict[str, int] = defaultdict(count().__next__)
@@ -154,7 +155,7 @@ def encode(
 def _number(
     path: Path, field: str, scratch: Path, numbers: dict[str, int], progress: Progress
 ) -> Int32:
-    """int32 [N], mapped: the number of each word in the order in which they were first met."""
+    """int32 [N], mapped: each word's number, in the order of first occurrences."""
     file = scratch / f"{field}.numbers"
     with file.open("wb") as stream:
         for words in read_words(path, field, progress):

@@ -1,4 +1,4 @@
-"""A word-level LSTM language model, and the file that it is kept in.
+"""A word-level LSTM language model and its file.
 
 Press and Wolf, "Using the Output Embedding to Improve Language Models", EACL 2017 (the tying);
 Zaremba, Sutskever and Vinyals, "Recurrent Neural Network Regularization", 2014 (the dropout).
@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 from logitsieve.training.trainer.files import replace_bytes
 
 State: TypeAlias = tuple[Tensor, Tensor]
-"""What the LSTM carries from call to call: hidden and cell, each float32 [L, B, D]."""
+"""State of the LSTM between calls: hidden and cell, each float32 [L, B, D]."""
 
 WEIGHTS_FILE = "model.safetensors"
 NORMALIZED = {"contexts": "normalized"}
@@ -48,7 +48,7 @@ class Recurrent(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
     def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """int64 [B, T] to what the softmax takes, float32 [B, T, D], and the state."""
+        """Inputs of the softmax, float32 [B, T, D], and the state, from ids int64 [B, T]."""
         embedded_BTD = self.dropout(self.embedding(ids))
         hidden_BTD, state = self.lstm(embedded_BTD, state)
         return self.dropout(hidden_BTD), state
@@ -78,18 +78,18 @@ class LanguageModel(Recurrent):
             self.output.weight = self.embedding.weight
 
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """int64 [B, T] to logits float32 [B, T, V], and the state to go on from."""
+        """Logits float32 [B, T, V] and the next state, from ids int64 [B, T]."""
         hidden_BTD, state = self.hidden(ids, state)
         logits_BTV: Tensor = self.output(hidden_BTD)
         return logits_BTV, state
 
     def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """int64 [B, T] to what `output` multiplies, float32 [B, T, D], and the state."""
+        """Inputs of `output`, float32 [B, T, D], and the state, from ids int64 [B, T]."""
         hidden_BTD, state = super().hidden(ids, state)
         return normalize(hidden_BTD, dim=-1) if self.normalized else hidden_BTD, state
 
     def save(self, folder: Path) -> None:
-        """Writes float16 weights, a tied matrix once, as `model.safetensors`."""
+        """Write float16 weights, a tied matrix once, as `model.safetensors`."""
         tensors = {name: parameter.half() for name, parameter in self.named_parameters()}
         content = save(tensors, NORMALIZED if self.normalized else None)
         replace_bytes(folder / WEIGHTS_FILE, content)

@@ -1,4 +1,4 @@
-"""What a training writes down as it goes: CSV for tables, TensorBoard for eyes."""
+"""Logs of a training: CSV files, and the same as TensorBoard curves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -24,13 +22,11 @@ COLUMNS = {
 
 
 class Logs:
-    """The logs of a run that goes on at `step`: lines of what is to come again are dropped.
+    """Logs of a run that resumes at `step`; `validated` is the step of its last validation.
 
-    The curves are drawn anew from the lines: a process that is killed loses some minutes of them.
-
-    `validated` is the step of the last validation that is not to come again.
-
-    losses are in nats; `gradient` is the norm before clipping; seconds are those of training.
+    Later lines are dropped, and the curves are drawn again from the rest: a process that is killed
+    loses some minutes of them. Losses are in nats; `gradient` is the norm before clipping; seconds
+    are those of training.
     """
 
     def __init__(self, folder: Path, step: int, validated: int) -> None:
@@ -44,23 +40,15 @@ class Logs:
         for name, row in rows:
             self._draw(name, row, begun + row["seconds"])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._board.close()
 
     def write(self, name: str, row: Mapping[str, float]) -> None:
-        """A line of `log.csv` or `valid.csv`, and the same as curves."""
+        """Append a line to `log.csv` or `valid.csv`, and to the curves."""
         with (self._folder / name).open("a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, COLUMNS[name], lineterminator="\n").writerow(row)
             file.flush()
-            os.fsync(file.fileno())  # the next checkpoint takes this line for kept
+            os.fsync(file.fileno())  # the next checkpoint relies on this line
         self._draw(name, row, time.time())
 
     def _draw(self, name: str, row: Mapping[str, float], when: float) -> None:
@@ -71,7 +59,7 @@ class Logs:
 
 
 def read_log(file: Path) -> list[dict[str, float]]:
-    """The lines of a log, numbers by column."""
+    """The lines of a log, as numbers by column."""
     with file.open(encoding="utf-8", newline="") as stream:
         return [
             {column: float(value) for column, value in row.items()}
@@ -80,7 +68,7 @@ def read_log(file: Path) -> list[dict[str, float]]:
 
 
 def _cut(file: Path, columns: tuple[str, ...], step: int) -> None:
-    """Keep whole lines up to `step`: a process that was killed may have left half a one."""
+    """Keep whole lines up to `step`: a killed process may have left half a line."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
     kept = io.StringIO()

@@ -1,4 +1,4 @@
-"""A loss by its name, with options as text: what `--loss` and `--loss-option` say."""
+"""Losses by name, with options as text, for `--loss` and `--loss-option`."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from logitsieve.api.results import Int64
 from logitsieve.training import LOSSES
 from logitsieve.training.losses.loss import SoftmaxLoss
 
-# Decided by the trainer, and not by an option of the loss.
-OURS = {
+# Arguments of the constructors that the trainer decides, not the user.
+TRAINER_DECIDES = {
     *("in_features", "n_classes", "class_counts", "seed", "device", "dtype"),
     *("sparse", "absolute", "ignore_index", "reduction"),
 }
-PLAIN = (bool, int, float, str, NoneType, Sequence)  # what can be said in words and numbers
+TEXT_TYPES = (bool, int, float, str, NoneType, Sequence)  # values that text can express
 
 
 def make_loss(
     name: str, options: Sequence[str], *, dim: int, counts: Int64, seed: int, device: str
 ) -> SoftmaxLoss:
-    """The loss; InvalidRequest names `loss` or `loss_option`, or what the loss itself refuses.
+    """Make a loss; InvalidRequest names `loss` or `loss_option`, or what the loss refuses.
 
-    Losses that go by frequency get `counts` [V], where a class that does not occur counts once.
+    Losses that use frequencies get `counts` [V], where a class that does not occur counts once.
     """
     loss = loss_class(name)
-    ours: dict[str, Any] = {
+    decided: dict[str, Any] = {
         "class_counts": torch.from_numpy(counts.astype("int64")).clamp_(min=1),
         "seed": seed,
         "device": device,
     }
     taken = _hints(loss)
-    given = {key: value for key, value in ours.items() if key in taken}
+    given = {key: value for key, value in decided.items() if key in taken}
     return loss(dim, len(counts), **{**given, **read_options(name, options)})
 
 
@@ -50,16 +50,17 @@ def loss_class(name: str) -> type[SoftmaxLoss]:
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """What the loss can be told, and the type of each."""
+    """The options of a loss and their types."""
     return {
         key: hint
         for key, hint in _hints(loss_class(name)).items()
-        if key not in OURS and all(isinstance(kind, str) or kind in PLAIN for kind in _kinds(hint))
+        if key not in TRAINER_DECIDES
+        and all(isinstance(kind, str) or kind in TEXT_TYPES for kind in _kinds(hint))
     }
 
 
 def default_of(name: str, option: str) -> str:
-    """The default of a loss's option, or "" where its parents decide it."""
+    """The default of a loss's option, or "" if it has none."""
     for parent in loss_class(name).__mro__:
         parameter = inspect.signature(parent).parameters.get(option)
         if parameter is not None:
@@ -68,15 +69,15 @@ def default_of(name: str, option: str) -> str:
 
 
 def read_options(name: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """["k=100", "per_row=true"] -> {"k": 100, "per_row": True}."""
-    known, found = options_of(name), dict[str, Any]()
+    """Parse options: {"k": 100, "per_row": True} from ["k=100", "per_row=true"]."""
+    hints, options = options_of(name), dict[str, Any]()
     for pair in pairs:
         option, equals, text = (part.strip() for part in pair.partition("="))
-        if not equals or option not in known:
-            allowed = ", ".join(f"{key} ({shown_type(hint)})" for key, hint in known.items())
+        if not equals or option not in hints:
+            allowed = ", ".join(f"{key} ({shown_type(hint)})" for key, hint in hints.items())
             raise InvalidRequest("loss_option", repr(pair), f"NAME=VALUE, for {name}: {allowed}")
-        found[option] = _value(pair, text, known[option])
-    return found
+        options[option] = _value(pair, text, hints[option])
+    return options
 
 
 def shown_type(hint: Any) -> str:
@@ -101,7 +102,7 @@ def _value(pair: str, text: str, hint: Any) -> Any:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types, or the words of a Literal, that a hint stands for."""
+    """The types, or the words of a Literal, that a hint allows."""
     if typing.get_origin(hint) in (typing.Union, UnionType):
         return tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
     if typing.get_origin(hint) is typing.Literal:
@@ -110,7 +111,7 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 
 
 def _hints(loss: type[SoftmaxLoss]) -> Mapping[str, Any]:
-    """The types of all that the constructor takes by name, those of `**options` unpacked."""
+    """Type hints of the constructor's arguments, with `**options` unpacked."""
     hints: dict[str, Any] = {}
     for key, hint in typing.get_type_hints(loss.__init__).items():
         if typing.get_origin(hint) is typing.Unpack:

@@ -1,4 +1,4 @@
-"""The two optimizers of a training, and the course of their learning rates."""
+"""The two optimizers of a training, and the schedule of their learning rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer.config import TrainConfig
 
 
-def make(name: str, parameters: Iterable[Tensor], lr: float, config: TrainConfig) -> Optimizer:
+def make_optimizer(
+    name: str, parameters: Iterable[Tensor], lr: float, config: TrainConfig
+) -> Optimizer:
     """The optimizer of that name, at its highest learning rate."""
     kinds: dict[str, tuple[Callable[..., Optimizer], dict[str, Any]]] = {
         "adamw": (torch.optim.AdamW, {"weight_decay": config.weight_decay, "fused": True}),
@@ -26,8 +28,8 @@ def make(name: str, parameters: Iterable[Tensor], lr: float, config: TrainConfig
     return kind(list(parameters), lr=lr, **more)
 
 
-def head_optimizer(config: TrainConfig, *, sparse: bool) -> str:
-    """The name of the head's; InvalidRequest where it does not take gradients of that kind."""
+def loss_optimizer(config: TrainConfig, *, sparse: bool) -> str:
+    """The name of the loss's optimizer; InvalidRequest if it does not take such gradients."""
     name = config.head_optimizer
     if name == "auto":
         return "sparse-adam" if sparse else "adamw"
@@ -39,8 +41,8 @@ def head_optimizer(config: TrainConfig, *, sparse: bool) -> str:
     return name
 
 
-def rate(config: TrainConfig, step: int, total: int) -> float:
-    """The factor of the learning rates in step 0 .. total - 1: it rises, then falls to nothing."""
+def lr_factor(config: TrainConfig, step: int, total: int) -> float:
+    """Factor of the learning rates in step 0 .. total - 1: it rises, then falls to 0."""
     rising = math.ceil(config.warm_up * total)
     if step < rising:
         return (step + 1) / rising
@@ -51,6 +53,6 @@ def rate(config: TrainConfig, step: int, total: int) -> float:
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """The learning rate of the next step."""
+    """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = lr

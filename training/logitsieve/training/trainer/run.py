@@ -1,13 +1,13 @@
-"""A training as a folder: begun, killed at any time, gone on with, finished.
+"""A training as a folder, which may be killed at any time and resumed.
 
 | file | holds |
 |---|---|
 | `settings.json` | the text's name and every option |
 | `corpus/`, `vocab.txt` | the text as ids, mapped; the words by id |
-| `checkpoint.pt` | all that the next step depends on, replaced at once |
-| `model.safetensors` | the model that was best on the held-out text so far |
+| `checkpoint.pt` | all that the next step depends on |
+| `model.safetensors` | the best model so far on the held-out text |
 | `log.csv`, `valid.csv`, `tensorboard/` | the course of the training |
-| `training.json` | when it is finished: options, sizes, time, perplexities |
+| `training.json` | at the end: options, sizes, time, perplexities |
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -30,11 +31,11 @@ from logitsieve.utils.options import Progress, no_progress
 
 REPORT = "training.json"
 LARGEST_LOSS = math.log(sys.float_info.max)
-SMOOTH = 100  # steps over which the loss that is shown is averaged
+SMOOTH = 100  # steps that the displayed loss averages over
 
 
 class TrainingStatus(NamedTuple):
-    """What there is to show after a step; `perplexity` only after a validation."""
+    """Progress after a step; `perplexity` only after a validation."""
 
     steps: int
     total: int
@@ -45,9 +46,9 @@ class TrainingStatus(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How far a run came, and the best perplexity on the held-out text so far, if any.
+    """Progress of a run, and its best perplexity on the held-out text so far, if any.
 
-    It is `finished` where neither a step nor a validation is left.
+    `finished`: neither a step nor a validation is left.
     """
 
     steps: int
@@ -60,7 +61,7 @@ Show = Callable[[TrainingStatus], None]
 
 
 def show_nothing(status: TrainingStatus) -> None:
-    """The callback of who does not care."""
+    """Ignore the status."""
 
 
 def go_on() -> bool:
@@ -69,12 +70,12 @@ def go_on() -> bool:
 
 
 def perplexity_of(loss: float) -> float:
-    """e^loss of a loss in nats; that of one that diverged is the largest number there is."""
+    """e^loss of a loss in nats; the largest float for one that diverged."""
     return math.exp(min(loss, LARGEST_LOSS))
 
 
 def prepare(folder: Path, *, progress: Progress = no_progress) -> None:
-    """Encode the text of the run in `folder`, unless that is done."""
+    """Encode the text of the run in `folder`, unless that was done."""
     settings = Settings.load(folder)
     with alone(folder):
         if (folder / FOLDER).exists():
@@ -97,10 +98,10 @@ def train(
     stop: Callable[[], bool] = go_on,
     to_be_served: bool = False,
 ) -> Outcome:
-    """Do what is left of the run in `folder`, from its checkpoint on.
+    """Train what is left of the run in `folder`, from its checkpoint on.
 
-    `stop` is asked after every step, and in validations: once it is true, all is saved and train
-    returns. `progress` gets the stages besides training, `show` each step and each validation.
+    `stop` is called after every step and during validations: once it returns True, all is saved and
+    train returns. `progress` gets the stages besides training, `show` each step and validation.
     InvalidRequest if it is `to_be_served` and the loss trains no softmax of h.w + b, or if another
     process works on the run.
     """
@@ -110,16 +111,16 @@ def train(
         run = _Run(folder, settings, progress, show)
         if to_be_served and not run.trainer.servable:
             allowed = "a loss that trains a softmax of logits; any other cannot be served"
-            got = f"{settings.config.loss} ({run.trainer.head.unservable})"
+            got = f"{settings.config.loss} ({run.trainer.loss.unservable})"
             raise InvalidRequest("loss", got, allowed)
-        with Logs(folder, run.trainer.steps, run.course.validated) as logs:
+        with closing(Logs(folder, run.trainer.steps, run.course.validated)) as logs:
             run.go(logs, stop)
     return run.outcome()
 
 
 @dataclass
 class _Course:
-    """What a run tells of itself; part of its checkpoint. Losses are in nats, times of steps."""
+    """Statistics of a run, saved with its checkpoint. Losses in nats, seconds of steps."""
 
     seconds: float = 0.0
     best: float = math.inf
@@ -143,7 +144,6 @@ class _Run:
         self.saved_at, self.saved_steps = time.monotonic(), self.trainer.steps
 
     def go(self, logs: Logs, stop: Callable[[], bool]) -> None:
-        """Steps, validations and checkpoints, until there are none left, or until `stop`."""
         trainer = self.trainer
         while True:
             if self._validation_is_due():
@@ -159,11 +159,9 @@ class _Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the model of the last step was validated."""
         return self.course.validated == self.trainer.total
 
     def outcome(self) -> Outcome:
-        """How far it came."""
         best = self.course.best
         perplexity = None if math.isinf(best) else perplexity_of(best)
         return Outcome(self.trainer.steps, self.trainer.total, self.finished, perplexity)

@@ -1,4 +1,4 @@
-"""What a run was begun with, as a file: `resume` needs nothing else."""
+"""The settings of a run and the file that holds them, all that `resume` needs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from logitsieve.training.trainer.losses import read_options
 from logitsieve.training.trainer.vocabulary import VOCABULARY_FILE
 
 SETTINGS = "settings.json"
-CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of what is captured after a training
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of contexts captured after a training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The text, what to judge by (None: the end of the text), and all options."""
+    """The text, the validation text (None: the end of the text), and all options."""
 
     text: Path
     valid: Path | None = None
     config: TrainConfig
 
     def to_json(self, *, names_only: bool = False) -> dict[str, Any]:
-        """The same as words, numbers and lists; files by their paths, or by their names alone."""
+        """JSON values; files by their paths, or by their names alone."""
         files = {
             field: path and (path.name if names_only else str(path.resolve()))
             for field, path in (("text", self.text), ("valid", self.valid))
@@ -42,14 +42,14 @@ class Settings:
 
     @classmethod
     def load(cls, folder: Path, field: str = "resume") -> Self:
-        """The settings of the run in a folder; InvalidRequest names `field` if there is none."""
+        """Settings of the run in a folder; InvalidRequest names `field` without one."""
         file = folder / SETTINGS
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            text, valid = Path(found.pop("text")), found.pop("valid")
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            text, valid = Path(saved.pop("text")), saved.pop("valid")
             options: dict[str, Any] = {
                 name: tuple(value) if isinstance(value, list) else value
-                for name, value in found.items()
+                for name, value in saved.items()
             }
             config = TrainConfig(**options)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -58,7 +58,7 @@ class Settings:
 
 
 def begin(folder: Path, settings: Settings) -> None:
-    """Lay down a new run; InvalidRequest where the folder holds one that has a checkpoint."""
+    """Create a new run; InvalidRequest if the folder holds one with a checkpoint."""
     _check_folder(folder)
     check_device(settings.config.device)
     read_options(settings.config.loss, settings.config.loss_option)
@@ -73,7 +73,7 @@ def begin(folder: Path, settings: Settings) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """No other process works on the run meanwhile; InvalidRequest where one does already."""
+    """Keep other processes off the run; InvalidRequest if one works on it already."""
     with (folder / SETTINGS).open("r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +84,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Of what would be overwritten all must be of a run that was never saved."""
+    """InvalidRequest if files other than those of a run without a checkpoint would be lost."""
     if (folder / CHECKPOINT).exists():
         raise InvalidRequest("out", f"{folder}, which holds a run", "another folder, or --resume")
     if (folder / SETTINGS).exists():
@@ -98,5 +98,5 @@ def _check_folder(folder: Path) -> None:
 
 
 def write_json(file: Path, value: dict[str, Any]) -> None:
-    """One JSON document, there at once."""
+    """Replace a file by a JSON document."""
     replace_bytes(file, (json.dumps(value, indent=2) + "\n").encode("utf-8"))

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from logitsieve.api.results import Int32
 
-WINDOW = 70  # words that are read from an empty state where contexts are captured, T
+WINDOW = 70  # words read from an empty state when contexts are captured, T
 WINDOWS_AT_ONCE = 16
 
 
 class TextStreams:
-    """The text, begun at `shift` and closed to a ring, cut into B streams of equal length.
+    """The text as a ring from `shift` on, cut into B streams of equal length.
 
     `len` is the number of batches. Words that fill no whole batch are left out.
     """
@@ -32,7 +32,7 @@ class TextStreams:
         return self._length // self._steps
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and next words, int64 [B, T] each; row b goes on where it ended in the last."""
+        """Inputs and next words, int64 [B, T] each; row b continues that of the batch before."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         return self._read(number * self._steps, self._steps)
@@ -49,7 +49,7 @@ class TextStreams:
 
 
 def epoch_shift(words: int, seed: int, epoch: int) -> int:
-    """Where the streams of an epoch begin; any epoch's is known without those before it."""
+    """The start of an epoch's streams; it depends on no earlier epoch."""
     return int(np.random.default_rng([seed, epoch]).integers(words))
 
 

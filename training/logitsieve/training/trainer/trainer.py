@@ -1,7 +1,7 @@
-"""One training: model, loss, optimizers, where in the text it is, and all of that as a state.
+"""One training: model, loss, optimizers and position in the text, and their state.
 
-Everything that a step depends on is in `state_dict` or follows from the options and the number of
-the step, so that a run that goes on is, bit for bit, the run that was never stopped.
+All that a step depends on is in `state_dict` or follows from the options and the step's number, so
+a resumed run equals, bit for bit, one that was never stopped.
 
 Shape letters: B streams, T time steps, D hidden size, V vocabulary.
 """
@@ -25,7 +25,7 @@ from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.files import random_state, set_random_state
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
 from logitsieve.training.trainer.losses import make_loss
-from logitsieve.training.trainer.optimizers import head_optimizer, make, rate, set_lr
+from logitsieve.training.trainer.optimizers import loss_optimizer, lr_factor, make_optimizer, set_lr
 from logitsieve.training.trainer.streams import TextStreams, epoch_shift
 from logitsieve.utils.options import Progress, no_progress
 
@@ -36,13 +36,13 @@ class Trainer:
     """A model in training; `steps` of `total` are done."""
 
     def __init__(self, config: TrainConfig, corpus: Corpus) -> None:
-        """InvalidRequest where options do not go together, or with the text."""
+        """InvalidRequest for options that do not go together, or not with the text."""
         self.config, self.corpus = config, corpus
         _check(config, corpus)
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
         words = len(corpus.vocabulary)
-        self.head = make_loss(
+        self.loss = make_loss(
             config.loss,
             config.loss_option,
             dim=config.dim,
@@ -50,7 +50,7 @@ class Trainer:
             seed=config.seed,
             device=config.device,
         )
-        sparse = self.head.classes.sparse
+        sparse = self.loss.classes.sparse
         self.model = Recurrent(words, config.dim, config.layers, config.dropout, sparse=sparse)
         self.model.to(config.device)
         if config.tied:
@@ -66,25 +66,24 @@ class Trainer:
 
     def _tie(self) -> None:
         try:
-            self.head.tie(self.model.embedding)
+            self.loss.tie(self.model.embedding)
         except InvalidRequest as error:
             got = f"true for {self.config.loss} ({error})"
             raise InvalidRequest("tied", got, "false: --no-tied") from error
 
     def _make_optimizers(self, sparse: bool) -> None:
         config = self.config
-        own = [self.model.embedding.weight, *self.head.parameters()]
-        rows = list(dict.fromkeys(own))  # a tied matrix once
-        name = head_optimizer(config, sparse=sparse)
+        matrices = [self.model.embedding.weight, *self.loss.parameters()]
+        rows = list(dict.fromkeys(matrices))  # a tied matrix once
+        name = loss_optimizer(config, sparse=sparse)
         lrs = (config.lr, config.lr_of_loss)
-        self._rest = make(config.optimizer, self.model.lstm.parameters(), lrs[0], config)
-        self._rows = make(name, rows, lrs[1], config)
+        self._rest = make_optimizer(config.optimizer, self.model.lstm.parameters(), lrs[0], config)
+        self._rows = make_optimizer(name, rows, lrs[1], config)
         self._optimizers = tuple(zip((self._rest, self._rows), lrs, strict=True))
-        self.head.track(self._rows, every=config.index_every, growth=config.index_growth)
+        self.loss.track(self._rows, every=config.index_every, growth=config.index_growth)
 
     @property
     def words(self) -> int:
-        """Words trained on so far."""
         return self.steps * self.config.rows
 
     @property
@@ -98,14 +97,14 @@ class Trainer:
         return float(self._rest.param_groups[0]["lr"])
 
     def step(self) -> tuple[float, float]:
-        """One update; its loss in nats a word, and the norm of the gradient before clipping.
+        """Make one update; returns its loss in nats a word and the unclipped gradient's norm.
 
-        TrainingFailed where any of this is not finite; then nothing was updated.
+        TrainingFailed if any of this is not finite; nothing is updated then.
         """
         number = self.steps % self.per_epoch
         if number == 0:
             self._streams, self._state = self._open(self.steps // self.per_epoch), None
-        factor = rate(self.config, self.steps, self.total)
+        factor = lr_factor(self.config, self.steps, self.total)
         for optimizer, lr in self._optimizers:
             set_lr(optimizer, lr * factor)
             optimizer.zero_grad()
@@ -113,11 +112,11 @@ class Trainer:
         inputs_BT, targets_BT = (ids.to(self.config.device) for ids in self._streams[number])
         hidden_BTD, (hidden, cell) = self._hidden(inputs_BT, self._state)
         self._check_finite("LSTM's output", hidden_BTD)
-        loss = self.head(hidden_BTD, targets_BT)
+        loss = self.loss(hidden_BTD, targets_BT)
         backward(loss)
         norm = clip_grad_norm_(self._parameters(), self.config.clip)
         self._check_finite("gradient", norm)
-        # torch wants to be told whether to check what SparseAdam makes.
+        # SparseAdam's tensors: torch warns unless checks are switched on or off.
         with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
             for optimizer, _ in self._optimizers:
                 optimizer.step()
@@ -131,8 +130,8 @@ class Trainer:
     ) -> float | None:
         """The mean loss on the held-out text in nats a word, under the full softmax, in float32.
 
-        None where `stop` came true meanwhile. At most 7 words at the text's end are left out.
-        TrainingFailed where it is not finite.
+        None if `stop` returned True meanwhile. At most 7 words at the text's end are left out.
+        TrainingFailed if it is not finite.
         """
         self.model.eval()
         streams = TextStreams(self.corpus.valid, _valid_streams(self.corpus.valid), VALID_STEPS)
@@ -143,7 +142,7 @@ class Trainer:
             inputs, targets = inputs_BT.to(self.config.device), targets_BT.to(self.config.device)
             hidden_BTD, state = self.model.hidden(inputs, state)
             self._check_finite("LSTM's output", hidden_BTD)
-            loss = self.head.full_loss(hidden_BTD, targets)
+            loss = self.loss.full_loss(hidden_BTD, targets)
             self._check_finite("full loss", loss)
             total += loss.item() * targets.numel()
             words += targets.numel()
@@ -152,12 +151,12 @@ class Trainer:
 
     @property
     def servable(self) -> bool:
-        """Whether the loss trains a softmax of h.w + b."""
-        return self.head.unservable is None
+        """True if the loss trains a softmax of h.w + b."""
+        return self.loss.unservable is None
 
     def language_model(self) -> LanguageModel:
-        """What is to be served; InvalidRequest if not `servable`."""
-        exported = self.head.export()
+        """The model to serve; InvalidRequest if not `servable`."""
+        exported = self.loss.export()
         tensors = {
             **self.model.state_dict(),
             "output.weight": exported.weight,
@@ -171,21 +170,19 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and words: all that the next step depends on."""
         return {
             "steps": self.steps,
             "model": self.model.state_dict(),
-            "head": self.head.state_dict(),
+            "head": self.loss.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in self._optimizers],
             "random": random_state(self.config.device),
             "state": self._state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where the other run was."""
         self.steps = state["steps"]
         self.model.load_state_dict(state["model"])
-        self.head.load_state_dict(state["head"])
+        self.loss.load_state_dict(state["head"])
         for (optimizer, _), saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         set_random_state(state["random"], self.config.device)
@@ -204,14 +201,14 @@ class Trainer:
             raise TrainingFailed(f"the {what} of step {self.steps} is not finite: a lower lr?")
 
     def _open(self, epoch: int) -> TextStreams:
-        """The text as the epoch, from 0 on, reads it."""
+        """The text in the order of an epoch, from 0 on."""
         config, ids = self.config, self.corpus.train
         return TextStreams(
             ids, config.streams, config.steps, epoch_shift(len(ids), config.seed, epoch)
         )
 
     def _parameters(self) -> list[nn.Parameter]:
-        return list(dict.fromkeys([*self.model.parameters(), *self.head.parameters()]))
+        return list(dict.fromkeys([*self.model.parameters(), *self.loss.parameters()]))
 
 
 def _valid_streams(ids: Int32) -> int:

@@ -11,7 +11,7 @@ UNKNOWN = "<unk>"
 END = "<eos>"
 VOCABULARY_FILE = "vocab.txt"
 
-# What a reader expects around punctuation, on text that has a space around every token. In order.
+# Spacing around punctuation for readers, applied in order to text with spaces between all tokens.
 JOINS = (
     (re.compile(r" ?<eos> ?"), "\n"),
     (re.compile(r"(?<=\bN) \. (?=N\b)"), "."),
@@ -46,8 +46,8 @@ class Vocabulary:
 
         `<eos>` is always one of them; words of count 0 never are.
         """
-        known = (word for word, count in counts.items() if count and word not in (UNKNOWN, END))
-        ranked = sorted(known, key=lambda word: (-counts[word], word))[: size - 2]
+        words = (word for word, count in counts.items() if count and word not in (UNKNOWN, END))
+        ranked = sorted(words, key=lambda word: (-counts[word], word))[: size - 2]
         chosen = sorted([*ranked, END], key=lambda word: (-counts.get(word, 0), word))
         return cls([UNKNOWN, *chosen])
 
@@ -57,7 +57,7 @@ class Vocabulary:
         return cls((folder / VOCABULARY_FILE).read_text(encoding="utf-8").split())
 
     def save(self, folder: Path) -> None:
-        """Writes `vocab.txt`."""
+        """Write `vocab.txt`."""
         text = "\n".join(self.words) + "\n"
         (folder / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
 
