@@ -65,8 +65,17 @@ def rest_of(head: KernelSoftmax, hidden: Tensor, targets: Targets) -> Tensor:
     return x_BV.exp().sum(1)
 
 
-@METHODS
-@FORMS
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        (RFSoftmax, "shared"),
+        (QuadraticSoftmax, "per_row"),
+        (RFSoftmax, "pooled"),
+        pytest.param(QuadraticSoftmax, "shared", marks=pytest.mark.exhaustive),
+        pytest.param(RFSoftmax, "per_row", marks=pytest.mark.exhaustive),
+        pytest.param(QuadraticSoftmax, "pooled", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_estimated_normaliser_is_right_on_average(kind: type[KernelSoftmax], form: str) -> None:
     # With few directions sums that are cut off at the floor make rare draws count for very much.
     more = {"n_features": 256} if kind is RFSoftmax else {}

@@ -63,12 +63,34 @@ def colliding(head: LNSSoftmax, hidden: Tensor, target: Tensor) -> list[list[int
     return [np.flatnonzero(row).tolist() for row in together]
 
 
-@EVERY_FAMILY
-@BOTH_QUERIES
+TABLE_SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"cap": 4},
+    {"stale": True},
+    {"classes": 1000, "n_uniform": 40, "cap": 40},
+]
+# One case for each family, query and setting by default; all of them in the exhaustive sweep.
+ALWAYS = (
+    ("simhash", "label", 0),
+    ("dwta", "embedding", 1),
+    ("dwta", "label", 2),
+    ("dwta", "embedding", 3),
+)
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"cap": 4}, {"stale": True}, {"classes": 1000, "n_uniform": 40, "cap": 40}],
-    ids=str,
+    ("family", "query", "options"),
+    [
+        pytest.param(
+            family,
+            query,
+            TABLE_SETTINGS[number],
+            marks=() if (family, query, number) in ALWAYS else pytest.mark.exhaustive,
+        )
+        for number in range(len(TABLE_SETTINGS))
+        for family in FAMILIES
+        for query in ("label", "embedding")
+    ],
 )
 def test_the_estimate_of_Z_is_unbiased_over_the_tables(
     family: str, query: str, options: dict[str, Any]
@@ -88,8 +110,15 @@ def test_the_estimate_of_Z_is_unbiased_over_the_tables(
     assert (error < 0.1 * z.mean(0)).all(), "an estimate that says nothing proves nothing"
 
 
-@EVERY_FAMILY
-@BOTH_QUERIES
+@pytest.mark.parametrize(
+    ("family", "query"),
+    [
+        ("simhash", "label"),
+        ("dwta", "embedding"),
+        pytest.param("simhash", "embedding", marks=pytest.mark.exhaustive),
+        pytest.param("dwta", "label", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_several_targets_leave_the_estimate_unbiased(family: str, query: str) -> None:
     """Whichever asks; uniform classes are drawn from those that are no targets, not from V - 1."""
     hidden, target = doubles(2, D, seed=1), torch.full((2, 60), -100)
