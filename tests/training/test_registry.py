@@ -1,0 +1,44 @@
+"""Every loss of LOSSES is documented, tested and listed by `logitsieve train --losses`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from logitsieve.cli.app import app
+from logitsieve.training import LOSSES
+
+ROOT = Path(__file__).parents[2]
+INDEX = ROOT / "docs" / "training" / "index.md"
+EVERY = pytest.mark.parametrize("name", LOSSES)
+
+
+@EVERY
+def test_it_has_a_page_and_a_row_in_the_index(name: str) -> None:
+    loss = LOSSES[name].__name__
+    text = INDEX.read_text(encoding="utf-8")
+    row = re.search(rf"^\| `{name}` \| \[{loss}\]\((\S+\.md)\) \|", text, re.MULTILINE)
+    assert row is not None, f"{INDEX}: no row '| `{name}` | [{loss}](PAGE.md) |'"
+    page = INDEX.parent / row[1]
+    assert page.exists(), f"{page}: no page for {loss}"
+    assert loss in page.read_text(encoding="utf-8"), f"{page}: does not name {loss}"
+
+
+@EVERY
+def test_it_has_tests_of_its_own(name: str) -> None:
+    loss = LOSSES[name]
+    module = loss.__module__.removeprefix("logitsieve.training.")
+    *folders, file = module.split(".")
+    tests = Path(__file__).parent.joinpath(*folders, f"test_{file}.py")
+    assert tests.exists(), f"{tests}: no tests of {module}"
+    assert loss.__name__ in tests.read_text(encoding="utf-8"), f"{tests}: no {loss.__name__}"
+
+
+def test_the_command_lists_them_all() -> None:
+    shown = CliRunner().invoke(app, ["train", "--losses"]).stdout
+    listed = {line.split()[0] for line in shown.splitlines() if line.strip()}
+    missing = LOSSES.keys() - listed
+    assert not missing, f"cli/logitsieve/cli/train.py: --losses does not show {sorted(missing)}"
