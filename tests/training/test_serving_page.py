@@ -54,7 +54,8 @@ def loop() -> Iterator[Loop]:
 
 
 def test_the_road_from_training_to_serving(workplace: Path, loop: Loop) -> None:
-    lines = [line for block in fenced("serving.md", "sh") for line in block.splitlines()]
+    blocks = [block.replace("\\\n", " ") for block in fenced("serving.md", "sh")]
+    lines = [line for block in blocks for line in block.splitlines()]
     names = [line.split()[1] for line in lines]
     assert names == ["train", "train", "build", "inspect", "evaluate", "serve"]
     for name, line in zip(names[:-1], lines, strict=False):
