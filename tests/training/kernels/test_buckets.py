@@ -7,14 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.buckets import (
-    ROOM,
-    SIZE,
-    START,
-    fill_tables,
-    move_rows,
-    pool_size,
-)
+from logitsieve.training.kernels.buckets import ROOM, SIZE, START, fill_tables, move_rows, pool_size
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,7 @@ def test_a_state_goes_on_with_the_same_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
-    [({"n_lists": 0}, "n_lists"), ({"n_lists": 9, "nprobe": 10}, "nprobe")],
+    ("options", "field"), [({"n_lists": 0}, "n_lists"), ({"n_lists": 9, "nprobe": 10}, "nprobe")]
 )
 def test_bad_options_are_named(options: dict[str, int], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:

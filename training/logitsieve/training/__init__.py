@@ -47,24 +47,8 @@ LOSSES: dict[str, type[SoftmaxLoss]] = {
 }
 
 __all__ = [
-    "LOSSES",
-    "NCE",
-    "ChunkedSoftmax",
-    "DSoftmax",
-    "ExpSoftmax",
-    "Export",
-    "FullSoftmax",
-    "ImportanceSoftmax",
-    "KMeansSoftmax",
-    "LNSSoftmax",
-    "LSHSoftmax",
-    "LogUniformSoftmax",
-    "QuadraticSoftmax",
-    "RFSoftmax",
-    "SampledSoftmax",
-    "SoftmaxLoss",
-    "TopKSoftmax",
-    "UniformSoftmax",
-    "UnigramSoftmax",
-    "clip_grad_norm_",
-]
+    "LOSSES", "NCE", "ChunkedSoftmax", "DSoftmax", "ExpSoftmax", "Export", "FullSoftmax",
+    "ImportanceSoftmax", "KMeansSoftmax", "LNSSoftmax", "LSHSoftmax", "LogUniformSoftmax",
+    "QuadraticSoftmax", "RFSoftmax", "SampledSoftmax", "SoftmaxLoss", "TopKSoftmax",
+    "UniformSoftmax", "UnigramSoftmax", "clip_grad_norm_",
+]  # fmt: skip

@@ -52,7 +52,6 @@ class Targets:
         return lowest.scatter_reduce_(0, self.rows, values_P, "amax")
 
     def slice(self, first: int, last: int) -> Targets:
-        """The targets of rows first .. last-1, renumbered from 0."""
         if self.single:
             return Targets(self.rows[: last - first], self.classes[first:last], last - first, True)
         ends = torch.tensor([first, last], device=self.rows.device)
@@ -87,7 +86,6 @@ class RaggedCandidates:
 
     @classmethod
     def from_numpy(cls, offsets: Int64, ids: Int32, log_weights: Float64) -> RaggedCandidates:
-        """The same of arrays."""
         ids_E = torch.from_numpy(ids).long()
         return cls(torch.from_numpy(offsets), ids_E, torch.from_numpy(log_weights))
 

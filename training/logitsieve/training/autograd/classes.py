@@ -5,13 +5,15 @@ Shape letters: V classes, D hidden size, U rows that are touched, each once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear, normalize
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.kernels.ragged import LEAST_NORM
@@ -32,23 +34,6 @@ class LogitForm:
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise InvalidRequest("scale", self.scale, "a positive number, or None")
-
-
-class Classes(Protocol):
-    """Classes of a loss: a module with weight [V, D] and bias [V, 1] or None."""
-
-    sparse: bool
-    bias: nn.Parameter | None
-
-    @property
-    def weight(self) -> Tensor:
-        """The rows of W [V, D]."""
-
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Parameters, as of any nn.Module."""
-
-    def tie(self, embedding: nn.Embedding) -> None:
-        """Use the weights of `embedding`."""
 
 
 class ClassWeights(nn.Embedding):
@@ -83,11 +68,9 @@ class ClassWeights(nn.Embedding):
             _watch_gradients(parameter)
 
     def reset_parameters(self) -> None:
-        """Draw weights as nn.Linear does: uniform within 1 / sqrt D."""
         nn.init.uniform_(self.weight, -(self.embedding_dim**-0.5), self.embedding_dim**-0.5)
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Use the weights of `embedding` [V, D]; gradients are sparse if its own are."""
         if embedding.weight.shape != self.weight.shape:
             got, allowed = tuple(embedding.weight.shape), tuple(self.weight.shape)
             raise InvalidRequest("embedding", got, f"weights of shape {allowed}")
@@ -98,6 +81,58 @@ class ClassWeights(nn.Embedding):
     def detached(self) -> tuple[Tensor, Tensor | None]:
         """Current weight [V, D] and bias [V, 1] or None, without gradients."""
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
+
+
+class BlockWeights(nn.Module):
+    """Blocks of weights [n, d], in the order of class frequency, and a bias [V, 1].
+
+    `weight` presents them as a matrix [V, D] that is zero outside the blocks.
+    """
+
+    sparse = False
+    bias: nn.Parameter | None
+    places: Tensor  # each id's place in that order; saved, for the weights depend on it
+
+    def __init__(
+        self,
+        blocks: Sequence[tuple[int, int]],
+        order: Tensor,
+        *,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        weights = [torch.empty(block, device=device, dtype=dtype) for block in blocks]
+        for each in weights:
+            nn.init.uniform_(each, -(each.shape[1] ** -0.5), each.shape[1] ** -0.5)
+        self.blocks = nn.ParameterList(nn.Parameter(each) for each in weights)
+        zeros = torch.zeros(len(order), 1, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+        self.register_buffer("places", order.argsort().to(weights[0].device))
+        self.edges = list(accumulate((d for _, d in blocks), initial=0))
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [V, D], computed at each access."""
+        matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
+        return matrix.index_select(0, self.places)
+
+    def logits(self, hidden: Tensor, normalised: bool) -> Tensor:
+        """Logits [..., V] of hidden [..., D]."""
+        parts = []
+        for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
+            rows = block.to(hidden.dtype)
+            rows = normalize(rows, dim=-1) if normalised else rows
+            parts.append(linear(hidden[..., first:last], rows))
+        x = torch.cat(parts, -1).index_select(-1, self.places)
+        return x if self.bias is None else x + self.bias.view(-1)
+
+    def tie(self, embedding: nn.Embedding) -> None:
+        raise InvalidRequest("embedding", "weights for D-softmax", "any other loss")
+
+
+Classes: TypeAlias = ClassWeights | BlockWeights
 
 
 def _watch_gradients(parameter: Tensor) -> None:

@@ -28,7 +28,6 @@ def clip_grad_norm_(
 
 
 def _values(parameter: Tensor) -> Tensor:
-    """The gradient's stored numbers, one for each element."""
     gradient = parameter.grad
     assert gradient is not None  # the caller's condition
     if not gradient.is_sparse:

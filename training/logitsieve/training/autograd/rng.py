@@ -47,7 +47,6 @@ class Randomness:
 
 
 def processes() -> int:
-    """The number of processes that train together."""
     return torch.distributed.get_world_size() if _together() else 1
 
 

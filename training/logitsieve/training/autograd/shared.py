@@ -50,7 +50,6 @@ def shared_losses(
 
 
 def merge_classes(targets: Targets, candidates: SharedCandidates) -> MergedClasses:
-    """Put candidates and targets into one list of different classes."""
     ids, log_weights = _merge(candidates, targets.classes.device)
     place = torch.searchsorted(ids, targets.classes)
     hit = place < len(ids)
@@ -111,7 +110,6 @@ class _SharedLoss(torch.autograd.Function):
 def _logits(
     hidden_BD: Tensor, rows: TouchedRows, merged: MergedClasses, targets: Targets
 ) -> tuple[Tensor, Tensor]:
-    """Logits of the candidates [B, C] and of the pairs [P]."""
     candidates_CD, count = rows.classes[: len(merged.log_weights)], len(merged.log_weights)
     x_P = (targets.of(hidden_BD) * rows.classes[merged.slots]).sum(-1)
     if rows.bias is None:

@@ -97,14 +97,9 @@ def fill_tables(codes: Int32, places: Int32, pools: Int32, extents: Int32, ends:
     "(int64[::1], int32[:,::1], int32[:,::1], int32[:,::1], int32[::1], int32[:,::1], int32[::1])"
 )
 def move_rows(
-    rows: np.ndarray,
-    fresh: Int32,
-    codes: Int32,
-    places: Int32,
-    pools: Int32,
-    extents: Int32,
+    rows: np.ndarray, fresh: Int32, codes: Int32, places: Int32, pools: Int32, extents: Int32,
     ends: Int32,
-) -> int:
+) -> int:  # fmt: skip
     """Put rows [U] into the buckets that fresh [U, L] names; returns how many moves that took."""
     tables, moves = codes.shape[1], 0
     buckets, pool = extents.shape[0] // tables, pools.size // tables

@@ -66,21 +66,10 @@ def _draw(masses, count, target):
     " int64[::1], boolean, float64[:,::1], int64[:,::1], int64[:,::1], float64[:,::1])"
 )
 def draw_in_leaves(
-    matrix: Float32,
-    starts: Int64,
-    classes: int,
-    per_leaf: int,
-    normalize: bool,
-    absolute: bool,
-    hidden: Float32,
-    offsets: Int64,
-    excluded: Int64,
-    given: bool,
-    uniforms: Float64,
-    leaves: Int64,
-    ids: Int64,
-    log_q: Float64,
-) -> None:
+    matrix: Float32, starts: Int64, classes: int, per_leaf: int, normalize: bool, absolute: bool,
+    hidden: Float32, offsets: Int64, excluded: Int64, given: bool, uniforms: Float64,
+    leaves: Int64, ids: Int64, log_q: Float64,
+) -> None:  # fmt: skip
     """Fill ids [Q, M] within leaves [Q, M] by e^logit of hidden [Q, D]; add to log_q [Q, M].
 
     The rows of a leaf begin at row starts [Q, M] of matrix [., D]. A logit is h.w, with `normalize`

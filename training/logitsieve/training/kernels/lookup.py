@@ -125,17 +125,9 @@ def _forget(counts, found, size):
     " uint16[::1], int32[::1])"
 )
 def look_up(
-    buckets: Int32,
-    extents: Int32,
-    pools: Int32,
-    targets: Int64,
-    limit: int,
-    fair: bool,
-    seed: int,
-    step: int,
-    counts: np.ndarray,
-    found: Int32,
-) -> tuple[Int64, Int32, Int64]:
+    buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, fair: bool,
+    seed: int, step: int, counts: np.ndarray, found: Int32,
+) -> tuple[Int64, Int32, Int64]:  # fmt: skip
     """CSR (offsets int64 [B+1], ids) of what each row's buckets [B, P] hold, and how many, [B].
 
     Ids ascend and are distinct; a row's targets [B, M] (padded by -1) are not among them. Of more
@@ -173,15 +165,9 @@ def look_up(
     " int32[::1])"
 )
 def look_up_batch(
-    buckets: Int32,
-    extents: Int32,
-    pools: Int32,
-    targets: Int64,
-    limit: int,
-    votes: Int32,
-    found: Int32,
-    visits: Int32,
-) -> Int32:
+    buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, votes: Int32,
+    found: Int32, visits: Int32,
+) -> Int32:  # fmt: skip
     """The ids that rows find most often, at most `limit` (1 or more); no target of any row.
 
     An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it: a bucket is

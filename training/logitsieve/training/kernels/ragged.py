@@ -174,23 +174,11 @@ def finish(y, count, most, total, less):
 
 
 def ragged_forward(
-    hidden: np.ndarray,
-    weight: np.ndarray,
-    bias: np.ndarray,
-    pairs: Int64,
-    offsets: Int64,
-    ids: Int64,
-    log_weights: Float64,
-    normalised: bool,
-    absolute: bool,
-    wants: bool,
-    losses: Float64,
-    coefficients: Float64,
-    factors: Float64,
-    d_hidden: np.ndarray,
-    start: int,
+    hidden: np.ndarray, weight: np.ndarray, bias: np.ndarray, pairs: Int64, offsets: Int64,
+    ids: Int64, log_weights: Float64, normalised: bool, absolute: bool, wants: bool,
+    losses: Float64, coefficients: Float64, factors: Float64, d_hidden: np.ndarray, start: int,
     stop: int,
-) -> None:
+) -> None:  # fmt: skip
     """Fill losses [B], coefficients [N] and factors [N] of rows start .. stop-1.
 
     Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and from P on those
@@ -236,17 +224,9 @@ def ragged_forward(
 
 
 def ragged_rows(
-    hidden: np.ndarray,
-    weight: np.ndarray,
-    keys: Int64,
-    starts: Int64,
-    rows: Int64,
-    coefficients: Float64,
-    normalised: bool,
-    values: np.ndarray,
-    start: int,
-    stop: int,
-) -> None:
+    hidden: np.ndarray, weight: np.ndarray, keys: Int64, starts: Int64, rows: Int64,
+    coefficients: Float64, normalised: bool, values: np.ndarray, start: int, stop: int,
+) -> None:  # fmt: skip
     """Fill rows start .. stop-1 of values [U, D], the gradients of the classes touched.
 
     keys [N] are id * 2^32 + term, ascending; class u has those from starts[u] to starts[u+1]-1.

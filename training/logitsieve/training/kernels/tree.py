@@ -173,19 +173,10 @@ def _descend_one(tree, query, one, given, uniforms, leaves, log_q, draws, places
     " float64[::1], boolean, float64[:,::1], int64[:,::1], float64[:,::1])"
 )
 def descend(
-    sums: Float32,
-    classes: int,
-    per_leaf: int,
-    queries: Float32,
-    floors: Float64,
-    offsets: Int64,
-    excluded: Int64,
-    masses: Float64,
-    given: bool,
-    uniforms: Float64,
-    leaves: Int64,
+    sums: Float32, classes: int, per_leaf: int, queries: Float32, floors: Float64, offsets: Int64,
+    excluded: Int64, masses: Float64, given: bool, uniforms: Float64, leaves: Int64,
     log_q: Float64,
-) -> None:
+) -> None:  # fmt: skip
     """Fill leaves [Q, M] and log_q [Q, M]: M leaves for each of the queries [Q, F].
 
     A class has at least the mass floors[r]. Query r never goes to excluded[offsets[r] :

@@ -66,15 +66,9 @@ def _from_the_rest(taken, rest, out, seed, step, draw):
 
 @kernel("(int64[::1], int32[::1], int64[:,::1], int64, uint64, uint64, uint64, uint8[::1])")
 def add_uniform_sample(
-    offsets: Int64,
-    ids: Int32,
-    targets: Int64,
-    count: int,
-    seed: int,
-    step: int,
-    first: int,
+    offsets: Int64, ids: Int32, targets: Int64, count: int, seed: int, step: int, first: int,
     taken: np.ndarray,
-) -> tuple[Int64, Int32, Float64]:
+) -> tuple[Int64, Int32, Float64]:  # fmt: skip
     """CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
 
     The others are not among the row's ids (CSR) or its targets [B, M] (padded by -1). The weight of

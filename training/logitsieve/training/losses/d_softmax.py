@@ -9,68 +9,17 @@ Shape letters: B rows, D hidden size, V classes; a block has n classes and d dim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from typing import Unpack
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import linear, normalize
+from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.autograd.batch import check_at_least
+from logitsieve.training.autograd.classes import BlockWeights
 from logitsieve.training.losses.frequency import by_frequency
 from logitsieve.training.losses.full import FullSoftmax
 from logitsieve.training.losses.loss import LossOptions
-
-
-class BlockWeights(nn.Module):
-    """Blocks of weights [n, d], in the order of class frequency, and a bias [V, 1].
-
-    `weight` presents them as a matrix [V, D] that is zero outside the blocks.
-    """
-
-    sparse = False
-    bias: nn.Parameter | None
-    places: Tensor  # each id's place in that order; saved, for the weights depend on it
-
-    def __init__(
-        self,
-        blocks: Sequence[tuple[int, int]],
-        order: Tensor,
-        *,
-        bias: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        super().__init__()
-        weights = [torch.empty(block, device=device, dtype=dtype) for block in blocks]
-        for each in weights:
-            nn.init.uniform_(each, -(each.shape[1] ** -0.5), each.shape[1] ** -0.5)
-        self.blocks = nn.ParameterList(nn.Parameter(each) for each in weights)
-        zeros = torch.zeros(len(order), 1, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
-        self.register_buffer("places", order.argsort().to(weights[0].device))
-        self.edges = list(accumulate((d for _, d in blocks), initial=0))
-
-    @property
-    def weight(self) -> Tensor:
-        """The matrix [V, D], computed at each access."""
-        matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
-        return matrix.index_select(0, self.places)
-
-    def logits(self, hidden: Tensor, normalised: bool) -> Tensor:
-        """Logits [..., V] of hidden [..., D]."""
-        parts = []
-        for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
-            rows = block.to(hidden.dtype)
-            rows = normalize(rows, dim=-1) if normalised else rows
-            parts.append(linear(hidden[..., first:last], rows))
-        x = torch.cat(parts, -1).index_select(-1, self.places)
-        return x if self.bias is None else x + self.bias.view(-1)
-
-    def tie(self, embedding: nn.Embedding) -> None:
-        """Raise InvalidRequest: there is no matrix to share."""
-        raise InvalidRequest("embedding", "weights for D-softmax", "any other loss")
 
 
 class DSoftmax(FullSoftmax):

@@ -58,7 +58,6 @@ class ExpSoftmax(SampledSoftmax):
     def _draw(
         self, hidden_bD: Tensor, targets: Targets, uniforms_bM: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Ids and log-weights, [b, m] each."""
         x_bV = self.full_logits(hidden_bD).double()
         x_bV[targets.rows, targets.classes] = -torch.inf
         log_z_b1 = x_bV.logsumexp(1, keepdim=True)

@@ -71,8 +71,6 @@ class ChunkedSoftmax(FullSoftmax):
 
 @dataclass(frozen=True)
 class _Problem:
-    """hidden [B, D], weight [V, D], bias [V] or None, and the rows' targets."""
-
     hidden: Tensor
     weight: Tensor
     bias: Tensor | None
@@ -140,11 +138,7 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        rest: tuple[Targets, bool],
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, rest: tuple[Targets, bool]
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, bias)
         ctx.rest = rest

@@ -41,7 +41,6 @@ class InvertedLists(Buckets):
         self.arrays: dict[str, np.ndarray] = {}
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Cluster all rows by k-means."""
         rows = weight.detach().to("cpu", torch.float32)
         if self.normalized:
             rows = torch.nn.functional.normalize(rows, dim=-1)

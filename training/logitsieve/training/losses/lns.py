@@ -109,7 +109,6 @@ class LNSSoftmax(SampledSoftmax):
         return self._weighed(queries, rows, colliding, uniform)
 
     def _uniform(self, targets_BM: Int64, random: StepRng) -> DrawnIds:
-        """u classes a row, none of its targets."""
         no_ids = np.zeros(len(targets_BM) + 1, np.int64), np.empty(0, np.int32)
         offsets, ids, _ = self.sampler.add(*no_ids, targets_BM, self.n_uniform, random)
         others_B = self.n_classes - _distinct(targets_BM)
@@ -167,7 +166,6 @@ def make_hashing(
 
 
 def _picked(targets_BM: Int64, random: StepRng) -> Int64:
-    """One of each row's targets."""
     if targets_BM.shape[1] == 1:
         return targets_BM[:, 0]
     counts_B = (targets_BM >= 0).sum(1)

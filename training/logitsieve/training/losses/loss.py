@@ -143,7 +143,6 @@ class SoftmaxLoss(nn.Module, ABC):
         return functional.normalize(hidden, dim=-1) * self.logit_form.scale
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Share the weights of `embedding`; gradients are sparse if its own are."""
         self.classes.tie(embedding)
 
     def track(

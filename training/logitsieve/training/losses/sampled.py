@@ -38,12 +38,7 @@ class SeededLoss(SoftmaxLoss):
     classes: ClassWeights
 
     def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        *,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
+        self, in_features: int, n_classes: int, *, seed: int = 0, **common: Unpack[LossOptions]
     ) -> None:
         super().__init__(in_features, n_classes, **common)
         check_at_least("seed", seed, 0, LARGEST_SEED)
@@ -91,7 +86,6 @@ class SampledSoftmax(SeededLoss):
         """
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        """The estimated losses [B]."""
         candidates = self.propose(hidden_BD.detach(), targets, self.random.next())
         if isinstance(candidates, SharedCandidates):
             return shared_losses(hidden_BD, self.classes, self.logit_form, targets, candidates)

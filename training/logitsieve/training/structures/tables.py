@@ -236,7 +236,6 @@ def _read(weight: Tensor, bias: Tensor | None, rows: Tensor | slice) -> tuple[Fl
 
 
 def _norms(weight_UD: Float32, bias_U: Float32) -> np.ndarray:
-    """float64 [U]: ||[w; b]||."""
     squares = np.einsum("ud,ud->u", weight_UD, weight_UD, dtype=np.float64)
     norms: np.ndarray = np.sqrt(squares + bias_U.astype(np.float64) ** 2)
     return norms

@@ -66,7 +66,6 @@ class TrackingState:
             self.noted = len(self.dirty[0])
 
     def rows(self) -> Tensor:
-        """The dirty rows, ascending, each once."""
         if not self.dirty:
             return torch.empty(0, dtype=torch.int64)
         device = self.dirty[-1].device  # a checkpoint's may be on another device
@@ -74,12 +73,10 @@ class TrackingState:
         return rows
 
     def clean(self) -> None:
-        """Note that all rows are indexed as they are now."""
         self.forget()
         self.updated = self.steps
 
     def forget(self) -> None:
-        """Drop the dirty rows."""
         self.dirty.clear()
         self.noted = 0
 
@@ -111,7 +108,6 @@ class Tracker:
         _groups_of(self.optimizer, self.classes)
 
     def attach(self) -> RemovableHandle:
-        """Run `after_step` after each step of the optimizer from now on."""
         return self.optimizer.register_step_post_hook(self.after_step)
 
     def after_step(self, *_: object) -> None:
@@ -139,7 +135,6 @@ class Tracker:
 
 
 def attached(handle: RemovableHandle) -> bool:
-    """Tell if the handle's hook is still registered."""
     hooks = handle.hooks_dict_ref()
     return hooks is not None and handle.id in hooks
 

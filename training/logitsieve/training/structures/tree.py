@@ -80,7 +80,6 @@ class KernelTree:
         self.updates = 0
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Sum phi over all rows of weight [V, D]: O(V F)."""
         self.sums[:] = 0
         self.updates = 0
         for first, last in self._parts(self.classes):
@@ -222,7 +221,6 @@ class KernelTree:
         )  # fmt: skip
 
     def _rows_of(self, leaves: Int64, weight: Tensor) -> tuple[Float32, Int64]:
-        """A matrix with the rows of the leaves, and the first row of each leaf in it."""
         if weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous():
             return weight.numpy(), leaves * self.per_leaf
         different, places = np.unique(leaves.clip(min=0), return_inverse=True)
@@ -232,7 +230,6 @@ class KernelTree:
 
 
 def _shapes(state: dict[str, object]) -> dict[str, tuple[int, ...]]:
-    """Shapes of a tree's sums, its rows and its features' random parameters."""
     drawn = state["features"]
     assert isinstance(drawn, dict)
     named = {"sums": state["sums"], "rows": state["rows"], **drawn}
@@ -240,6 +237,5 @@ def _shapes(state: dict[str, object]) -> dict[str, tuple[int, ...]]:
 
 
 def as_numpy(values: Tensor) -> Float32:
-    """float32 on the CPU, contiguous."""
     array: Float32 = values.detach().cpu().float().contiguous().numpy()
     return array

@@ -10,16 +10,6 @@ from logitsieve.training.trainer.trainer import Trainer
 from logitsieve.training.trainer.vocabulary import Vocabulary
 
 __all__ = [
-    "Corpus",
-    "LanguageModel",
-    "Outcome",
-    "Settings",
-    "TrainConfig",
-    "Trainer",
-    "TrainingStatus",
-    "Vocabulary",
-    "begin",
-    "prepare",
-    "train",
-    "windows",
-]
+    "Corpus", "LanguageModel", "Outcome", "Settings", "TrainConfig", "Trainer", "TrainingStatus",
+    "Vocabulary", "begin", "prepare", "train", "windows",
+]  # fmt: skip

@@ -63,17 +63,11 @@ class TrainConfig:
     warm_up: float = option(0.02, "Share of the steps in which the learning rate rises.", 0, 1)
     clip: float = option(0.5, "Highest norm of the gradient.", 1e-9, 1e9)
     index_every: int = option(
-        50,
-        "Steps after which a loss that has an index brings it up to date.",
-        1,
-        2**31,
+        50, "Steps after which a loss that has an index brings it up to date.", 1, 2**31
     )
     index_growth: float = option(1.0, "Factor by which that period grows each time.", 1, 100)
     valid_share: float = option(
-        0.1,
-        "Share of the text that is held out, at its end, without --valid.",
-        1e-6,
-        0.9,
+        0.1, "Share of the text that is held out, at its end, without --valid.", 1e-6, 0.9
     )
     valid_every: int | None = option(
         None, "Steps between validations; unset: once an epoch.", 1, 2**62
@@ -98,14 +92,12 @@ class TrainConfig:
 
     @property
     def lr_of_loss(self) -> float:
-        """The highest learning rate of the loss's optimizer."""
         if self.head_lr is not None:
             return self.head_lr
         return ADAGRAD_LR if self.head_optimizer == "adagrad" else self.lr
 
     @property
     def rows(self) -> int:
-        """Words of a batch, B."""
         return self.streams * self.steps
 
 

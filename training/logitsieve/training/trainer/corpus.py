@@ -166,7 +166,6 @@ def _number(
 
 
 def _chosen(train: Int32, numbers: dict[str, int], size: int) -> tuple[Vocabulary, Int32]:
-    """The vocabulary, and its id for each number, [U]."""
     counts_U = np.zeros(len(numbers), np.int64)
     for piece in _pieces(train):
         counts_U += np.bincount(piece, minlength=len(numbers))

@@ -93,7 +93,6 @@ class Trainer:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the last step."""
         return float(self._rest.param_groups[0]["lr"])
 
     def step(self) -> tuple[float, float]:
@@ -151,7 +150,6 @@ class Trainer:
 
     @property
     def servable(self) -> bool:
-        """True if the loss trains a softmax of h.w + b."""
         return self.loss.unservable is None
 
     def language_model(self) -> LanguageModel:

@@ -57,7 +57,6 @@ class Vocabulary:
         return cls((folder / VOCABULARY_FILE).read_text(encoding="utf-8").split())
 
     def save(self, folder: Path) -> None:
-        """Write `vocab.txt`."""
         text = "\n".join(self.words) + "\n"
         (folder / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
 
