@@ -176,7 +176,9 @@ class HashTables(Buckets):
             "hashing": self.hashing.state_dict(),
         }
         if self.kept is not None:
-            state["kept"] = torch.from_numpy(_signed(self.kept).copy())
+            # Every version of torch can save int16, not uint16.
+            signed = self.kept.view(np.int16) if self.kept.dtype == np.uint16 else self.kept
+            state["kept"] = torch.from_numpy(signed.copy())
         return state
 
     def load_state_dict(self, state: dict[str, object]) -> None:
@@ -239,8 +241,3 @@ def _norms(weight_UD: Float32, bias_U: Float32) -> np.ndarray:
     squares = np.einsum("ud,ud->u", weight_UD, weight_UD, dtype=np.float64)
     norms: np.ndarray = np.sqrt(squares + bias_U.astype(np.float64) ** 2)
     return norms
-
-
-def _signed(array: np.ndarray) -> np.ndarray:
-    """uint16 as int16, which every version of torch can save."""
-    return array.view(np.int16) if array.dtype == np.uint16 else array

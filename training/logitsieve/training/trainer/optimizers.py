@@ -50,9 +50,3 @@ def lr_factor(config: TrainConfig, step: int, total: int) -> float:
         return 1.0
     done = (step - rising) / max(1, total - rising)
     return 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-
-
-def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of the next step."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr

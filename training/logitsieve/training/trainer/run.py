@@ -64,11 +64,6 @@ def show_nothing(status: TrainingStatus) -> None:
     """Ignore the status."""
 
 
-def go_on() -> bool:
-    """Never stops."""
-    return False
-
-
 def perplexity_of(loss: float) -> float:
     """e^loss of a loss in nats; the largest float for one that diverged."""
     return math.exp(min(loss, LARGEST_LOSS))
@@ -95,7 +90,7 @@ def train(
     *,
     progress: Progress = no_progress,
     show: Show = show_nothing,
-    stop: Callable[[], bool] = go_on,
+    stop: Callable[[], bool] = lambda: False,
     to_be_served: bool = False,
 ) -> Outcome:
     """Train what is left of the run in `folder`, from its checkpoint on.

@@ -18,14 +18,13 @@ from torch.autograd import backward
 from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
-from logitsieve.api.results import Int32
 from logitsieve.training.autograd.clip import clip_grad_norm_
 from logitsieve.training.trainer.config import TrainConfig, check_device
 from logitsieve.training.trainer.corpus import Corpus
 from logitsieve.training.trainer.files import random_state, set_random_state
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
 from logitsieve.training.trainer.losses import make_loss
-from logitsieve.training.trainer.optimizers import loss_optimizer, lr_factor, make_optimizer, set_lr
+from logitsieve.training.trainer.optimizers import loss_optimizer, lr_factor, make_optimizer
 from logitsieve.training.trainer.streams import TextStreams, epoch_shift
 from logitsieve.utils.options import Progress, no_progress
 
@@ -105,7 +104,8 @@ class Trainer:
             self._streams, self._state = self._open(self.steps // self.per_epoch), None
         factor = lr_factor(self.config, self.steps, self.total)
         for optimizer, lr in self._optimizers:
-            set_lr(optimizer, lr * factor)
+            for group in optimizer.param_groups:
+                group["lr"] = lr * factor
             optimizer.zero_grad()
         self.model.train()
         inputs_BT, targets_BT = (ids.to(self.config.device) for ids in self._streams[number])
@@ -133,7 +133,8 @@ class Trainer:
         TrainingFailed if it is not finite.
         """
         self.model.eval()
-        streams = TextStreams(self.corpus.valid, _valid_streams(self.corpus.valid), VALID_STEPS)
+        count = max(1, min(VALID_STREAMS, len(self.corpus.valid) // (VALID_STEPS + 1)))
+        streams = TextStreams(self.corpus.valid, count, VALID_STEPS)
         state, total, words = None, 0.0, 0
         for inputs_BT, targets_BT in streams.all():
             if stop():
@@ -207,10 +208,6 @@ class Trainer:
 
     def _parameters(self) -> list[nn.Parameter]:
         return list(dict.fromkeys([*self.model.parameters(), *self.loss.parameters()]))
-
-
-def _valid_streams(ids: Int32) -> int:
-    return max(1, min(VALID_STREAMS, len(ids) // (VALID_STEPS + 1)))
 
 
 def _check(config: TrainConfig, corpus: Corpus) -> None:
