@@ -1,4 +1,4 @@
-"""What tests of the losses share: making any of them, and doubles whose candidates are told."""
+"""What tests of the losses share: making any of them, and doubles whose candidates are given."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rewind(head: SoftmaxLoss, step: int = 0) -> None:
 
 
 class GivenCandidates(SampledSoftmax):
-    """A sampled softmax whose candidates are those it was told."""
+    """A sampled softmax whose candidates are those it was given."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class GivenCandidates(SampledSoftmax):
 
 
 class Numbers(StepRng):
-    """A step whose numbers are those it was told."""
+    """A step whose numbers are those it was given."""
 
     def __init__(self, uniforms: Tensor) -> None:
         super().__init__(0, 0)
-        object.__setattr__(self, "told", uniforms)
+        object.__setattr__(self, "given", uniforms)
 
     def uniforms(self, count: int, draw: int = 0) -> Tensor:
-        told: Tensor = self.__dict__["told"]
-        assert told.numel() == count
-        return told
+        given: Tensor = self.__dict__["given"]
+        assert given.numel() == count
+        return given
 
 
 def doubles(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:

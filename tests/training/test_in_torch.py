@@ -34,7 +34,7 @@ class Model(nn.Module):
         return loss
 
 
-def told(ragged: bool) -> GivenCandidates:
+def given(ragged: bool) -> GivenCandidates:
     torch.manual_seed(1)
     ids, weights = torch.tensor([4, 9, 20]), torch.tensor([0.0, 1.5, 1.5])
     if not ragged:
@@ -53,7 +53,7 @@ def one_of_two(rank: int, folder: str) -> None:
     mine = slice(rank * B // 2, (rank + 1) * B // 2)
     states = []
     for ragged in (False, True):
-        model = Model(told(ragged))
+        model = Model(given(ragged))
         parallel = DistributedDataParallel(model)
         optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
         for step in range(3):
@@ -68,7 +68,7 @@ def one_of_two(rank: int, folder: str) -> None:
 
 def test_two_processes_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
     spawn(one_of_two, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
-    model = Model(told(False))
+    model = Model(given(False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for step in range(3):
         optimizer.zero_grad()
@@ -137,7 +137,7 @@ def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.dtype) -> None:
-    head, embedding = told(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
+    head, embedding = given(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
     head.tie(embedding)
     exact = copy.deepcopy(head).double()
     hidden, target = doubles(B, D)[: B // 2], TARGET[: B // 2]
@@ -150,7 +150,7 @@ def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.
 @pytest.mark.parametrize("ragged", [False, True])
 def test_gradients_of_a_copy_are_marked_as_coalesced_too(ragged: bool) -> None:
     """What copy makes of parameters has no hooks; pickle, by which processes are spawned, too."""
-    head = copy.deepcopy(told(ragged))
+    head = copy.deepcopy(given(ragged))
     head(doubles(B, D).float()[: B // 2], TARGET[: B // 2]).backward()
     assert [p.grad.is_coalesced() for p in head.parameters() if p.grad is not None] == [True, True]
 
@@ -162,7 +162,7 @@ def test_an_embedding_of_another_shape_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam])
 def test_optimizers_move_only_the_rows_that_were_there(kind: type[torch.optim.Optimizer]) -> None:
-    head = told(False)
+    head = given(False)
     before = head.classes.weight.detach().clone()
     optimizer = kind(list(head.parameters()), lr=0.1)  # type: ignore[call-arg]
     for _ in range(3):
@@ -176,8 +176,8 @@ def test_optimizers_move_only_the_rows_that_were_there(kind: type[torch.optim.Op
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_of_half_precision_are_computed_in_single(dtype: torch.dtype) -> None:
     for ragged in (False, True):
-        head = told(ragged).to(dtype)
-        exact = told(ragged)
+        head = given(ragged).to(dtype)
+        exact = given(ragged)
         exact.load_state_dict(head.state_dict())
         rows = slice(0, B // 2)
         hidden, target = doubles(B, D).to(dtype)[rows], TARGET[rows]

@@ -35,7 +35,7 @@ class Features(Protocol):
         """Random parameters, to be saved with the sums computed from them."""
 
     def load(self, state: dict[str, Float32]) -> None:
-        """Restore `state`."""
+        """Restore what `state` returned."""
 
 
 class RandomFourier:

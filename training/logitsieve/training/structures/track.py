@@ -35,7 +35,7 @@ class Structure(Protocol):
     """
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Index all rows."""
+        """Index all rows of W."""
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Index the rows that moved again: int64 [N], ascending, each once."""

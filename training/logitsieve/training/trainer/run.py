@@ -61,7 +61,7 @@ Show = Callable[[TrainingStatus], None]
 
 
 def show_nothing(status: TrainingStatus) -> None:
-    """Ignore the status."""
+    """Ignore the status: the default callback."""
 
 
 def perplexity_of(loss: float) -> float:

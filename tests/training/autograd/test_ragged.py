@@ -14,7 +14,6 @@ from logitsieve.training import SoftmaxLoss
 from logitsieve.training.autograd.batch import (
     RaggedCandidates,
     SharedCandidates,
-    Targets,
     read_batch,
 )
 from logitsieve.training.autograd.classes import LogitForm
@@ -40,7 +39,7 @@ def rows_of(target: Tensor) -> int:
     return int((target.view(5, -1) != -100).any(1).sum())
 
 
-def told(
+def given(
     candidates: SharedCandidates | RaggedCandidates, law: dict[str, Any], **common: Any
 ) -> GivenCandidates:
     torch.manual_seed(3)
@@ -81,7 +80,7 @@ def test_all_candidates_are_the_full_softmax(
     law: dict[str, Any], target: Tensor, ragged: bool
 ) -> None:
     candidates = as_ragged(EVERYTHING, rows_of(target)) if ragged else EVERYTHING
-    head, hidden = told(candidates, law), doubles(5, D, seed=1)
+    head, hidden = given(candidates, law), doubles(5, D, seed=1)
     wanted = hidden.clone().requires_grad_()
     losses = full_cross_entropy(head, wanted, target)
     (losses.sum() / rows_of(target)).backward()  # type: ignore[no-untyped-call]
@@ -97,15 +96,15 @@ def test_ragged_equals_shared_where_the_candidates_are_the_same(
     law: dict[str, Any], target: Tensor
 ) -> None:
     hidden = doubles(5, D, seed=1)
-    shared = run(told(SOME, law), hidden, target)
-    assert_same(shared, run(told(as_ragged(SOME, rows_of(target)), law), hidden, target))
+    shared = run(given(SOME, law), hidden, target)
+    assert_same(shared, run(given(as_ragged(SOME, rows_of(target)), law), hidden, target))
 
 
 @TARGETS
 @LAWS
 def test_the_kernel_equals_the_form_in_torch(law: dict[str, Any], target: Tensor) -> None:
     candidates = as_ragged(SOME, rows_of(target))
-    head = told(candidates, law)
+    head = given(candidates, law)
     for parameter in head.parameters():
         parameter.data[7] = 0  # a logit of 0, where |x| has a corner
     batch = read_batch(doubles(5, D, seed=1), target, D, V, -100)
@@ -116,10 +115,7 @@ def test_the_kernel_equals_the_form_in_torch(law: dict[str, Any], target: Tensor
         hidden,
         head.classes.weight,
         head.classes.bias,
-        batch.targets,
-        candidates,
-        head.logit_form,
-        True,
+        (batch.targets, candidates, head.logit_form, True),
     )
     weights = doubles(len(kernel), seed=4)
     got, expected = (torch.autograd.grad(x, inputs, weights) for x in (kernel, plain))
@@ -133,7 +129,7 @@ def test_a_normalised_row_of_zeros_has_the_gradient_that_torch_gives(
 ) -> None:
     """As the row of an embedding's padding_idx is, once it is tied."""
     candidates = as_ragged(EVERYTHING, rows_of(ONE)) if ragged else EVERYTHING
-    head, hidden = told(candidates, {"scale": 5.0}).to(dtype), doubles(5, D, seed=1).to(dtype)
+    head, hidden = given(candidates, {"scale": 5.0}).to(dtype), doubles(5, D, seed=1).to(dtype)
     head.classes.weight.data[3] = 0
     _, _, found = run(head, hidden, ONE)
     head.zero_grad()
@@ -149,7 +145,7 @@ def test_gradients_are_those_of_finite_differences(
     law: dict[str, Any], target: Tensor, ragged: bool
 ) -> None:
     candidates = as_ragged(SOME, rows_of(target)) if ragged else SOME
-    head = told(candidates, law, sparse=False, reduction="none")
+    head = given(candidates, law, sparse=False, reduction="none")
     hidden = doubles(5, D, seed=1).requires_grad_()
     assert gradcheck(lambda h, *_: head(h, target), (hidden, *head.parameters()))
 
@@ -158,8 +154,8 @@ def test_gradients_are_those_of_finite_differences(
 @LAWS
 def test_float32_is_near_float64(law: dict[str, Any], ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    exact = run(told(candidates, law), doubles(5, D, seed=1), ONE)
-    single = told(candidates, law).float()
+    exact = run(given(candidates, law), doubles(5, D, seed=1), ONE)
+    single = given(candidates, law).float()
     rounded = run(single, doubles(5, D, seed=1).float(), ONE)
     assert all(each.dtype == torch.float32 for each in rounded)
     assert_same([each.double() for each in rounded], exact, 2e-5)
@@ -170,7 +166,7 @@ def test_duplicates_count_as_often_as_they_are_there(ragged: bool) -> None:
     twice = SharedCandidates(torch.tensor([7, 2, 7]), torch.tensor([0.3, 0.1, 0.3]))
     once = SharedCandidates(torch.tensor([2, 7]), torch.tensor([0.1, 0.3 + log(2)]))
     both = [as_ragged(x, rows_of(ONE)) if ragged else x for x in (twice, once)]
-    first, second = (run(told(x, {}), doubles(5, D, seed=1), ONE) for x in both)
+    first, second = (run(given(x, {}), doubles(5, D, seed=1), ONE) for x in both)
     assert_same(first, second, 1e-6)
 
 
@@ -179,7 +175,7 @@ def test_no_candidates_leave_the_targets(ragged: bool) -> None:
     none = SharedCandidates(torch.empty(0, dtype=torch.int64), torch.empty(0))
     no_rows = RaggedCandidates(torch.zeros(5, dtype=torch.int64), none.ids, none.log_weights)
     candidates = no_rows if ragged else none
-    loss, *gradients = run(told(candidates, {}), doubles(5, D, seed=1), ONE)
+    loss, *gradients = run(given(candidates, {}), doubles(5, D, seed=1), ONE)
     assert loss == 0
     assert all(float(each.abs().max()) == 0 for each in gradients)
 
@@ -191,7 +187,7 @@ def test_rows_of_unequal_sets() -> None:
         doubles(10, seed=2),
     )
     target = torch.tensor([3, 0, 1, 2])
-    head, hidden = told(candidates, {}, reduction="none"), doubles(4, D, seed=1)
+    head, hidden = given(candidates, {}, reduction="none"), doubles(4, D, seed=1)
     losses = head(hidden, target).detach()
     x_BV = head.logits(hidden).detach()
     for row in range(4):
@@ -206,7 +202,7 @@ def test_rows_of_unequal_sets() -> None:
 @pytest.mark.parametrize("ragged", [False, True])
 def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    head = told(candidates, {})
+    head = given(candidates, {})
     head(doubles(5, D, seed=1), ONE).backward()
     for parameter in head.parameters():
         gradient = parameter.grad
@@ -225,16 +221,7 @@ def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_large_logits_stay_finite(ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    head = told(candidates, {}).float()
+    head = given(candidates, {}).float()
     hidden = doubles(5, D, seed=1).float() * 1e4
     for each in run(head, hidden, ONE):
         assert bool(each.isfinite().all())
-
-
-def test_targets_slice_and_share() -> None:
-    targets = Targets(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([4, 5, 6, 7, 8]), 3, False)
-    part = targets.slice(1, 3)
-    assert (part.rows.tolist(), part.classes.tolist(), part.count) == ([0, 1, 1], [6, 7, 8], 2)
-    assert part.shares(torch.float64).tolist() == [1, 0.5, 0.5]
-    assert part.sums(torch.tensor([1.0, 2.0, 4.0])).tolist() == [1, 6]
-    assert part.most(torch.tensor([1.0, 2.0, 4.0])).tolist() == [1, 4]
