@@ -186,7 +186,7 @@ def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
 
 
 def test_more_uniform_classes_err_less_as_theorem_3_says() -> None:
-    """Levy, Chen, Ermon 2018, Theorem 3: at fixed S the rms errors of Z and of the gradient go as l^-1/2."""
+    """Levy, Chen, Ermon 2018: at fixed S the rms errors of Z and its gradient fall as l^-1/2."""
     V, k, draws = 3000, 100, 400
     hidden, target = doubles(1, D, seed=2).repeat(draws, 1), torch.full((draws,), 7)
     sizes = [8, 32, 128]
