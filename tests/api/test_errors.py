@@ -5,11 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
-
 from logitsieve.api import errors
-from logitsieve.api.errors import InvalidRequest, LogitsieveError, MissingExtra, TargetNotReached
-from logitsieve.utils.environment import require
+from logitsieve.api.errors import InvalidRequest, LogitsieveError, TargetNotReached
 
 TREE = {
     name: found
@@ -35,9 +32,3 @@ def test_messages_name_the_field_what_was_got_and_what_is_allowed() -> None:
     error = TargetNotReached({"p1": 0.99}, {"p1": 0.5, "candidates": 12.0})
     assert "p1=0.99" in str(error)
     assert "p1=0.5, candidates=12" in str(error)
-
-
-def test_a_missing_extra_says_what_to_install() -> None:
-    require("server", "json")
-    with pytest.raises(MissingExtra, match=re.escape("pip install 'logitsieve[server]'")):
-        require("server", "json", "no_such_module")

@@ -5,7 +5,7 @@ import pytest
 
 from logitsieve.api.results import ArrayLike, TopK
 from logitsieve.evaluation import timing, us_per_row
-from logitsieve.evaluation.timing import LEAST_CALLS
+from logitsieve.evaluation.timing import LEAST_CALLS, cpu_name
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 
@@ -54,3 +54,8 @@ def test_no_call_is_begun_when_the_time_is_over() -> None:
     head = Recorder()
     us_per_row(head, make_hidden(20), 2, 1, limit_ns=0)
     assert len(head.shapes) == 1 + LEAST_CALLS
+
+
+def test_the_processor_has_a_name() -> None:
+    assert cpu_name()
+    assert cpu_name() == cpu_name().strip()

@@ -1,4 +1,4 @@
-"""What a request may say about ids: banned, allowed, biased, penalised for being repeated.
+"""Constraints of a request on ids: banned, allowed, biased, penalised for being repeated.
 
 The answer is exact over what remains. A logit x becomes, in this order, x / penalty if x > 0 else
 x * penalty (for `repeated`), then x + bias (for `biased`); `banned` ids are never answered, nor
@@ -46,9 +46,9 @@ class Constraints:
     repetition_penalty: float = 1.0
 
     def for_rows(self, rows: int) -> Constraints:
-        """The same with every list as IdSets for `rows` rows and `bias` as one float32 array.
+        """Every list as IdSets for `rows` rows, and `bias` as one float32 array.
 
-        InvalidRequest names the field that is not as said above; ids are not compared with V.
+        InvalidRequest names the field at fault; ids are not compared with V.
         """
         biased = _id_sets(self.biased, rows, "constraints.biased")
         _require_distinct(biased, "constraints.biased")
@@ -63,7 +63,7 @@ class Constraints:
         )
 
     def take(self, rows: Int64) -> Constraints:
-        """Of what `for_rows` made, the given rows, in that order."""
+        """The given rows, in that order, of constraints that `for_rows` made."""
         bias = self.bias
         if isinstance(self.biased, IdSets):
             bias = np.asarray(bias, np.float32)[_places(self.biased, rows)[1]]

@@ -27,7 +27,7 @@ NORMALIZER_CODES = {name: code for code, name in enumerate(get_args(NormalizerNa
 
 
 class Target(TypedDict, total=False):
-    """Which index answers a request, and how: keywords of every method of a decoder.
+    """Keywords of every method of a decoder: the index that answers a request, and the way.
 
     `model` is "name", "name@version" or "name:alias" (empty: the only one there is).
 
@@ -38,8 +38,8 @@ class Target(TypedDict, total=False):
     answers at its stored knobs, but for those in `knobs`; so does the default head, where
     `knobs` come without a name. The answer names head and knobs.
 
-    `normalizer` says how log Z is found. None: `topk` finds none; `score`, `beam_step` and `sample`
-    take what fits the index and the head, and the answer names it.
+    `normalizer` is the method for log Z. None: `topk` finds none; `score`, `beam_step` and `sample`
+    choose one that fits the index and the head, and the answer names it.
     """
 
     model: str
@@ -141,7 +141,7 @@ def shows_keywords(options: type) -> Callable[[F], F]:
 
 
 class PointRequest(NamedTuple):
-    """What a target asks for: AUTO at a precision (None: the index's own target), or a point."""
+    """A target resolved: AUTO at a precision (None: the index's own target), or a point."""
 
     automatic: bool
     precision: float | None
@@ -168,7 +168,7 @@ class Decoder(Protocol):
     ) -> TopKReply:
         """The k best tokens of each row of `hidden` [B, D] or [D].
 
-        A log Z that is asked for is that of all V logits, or of what the constraints leave.
+        log Z, with a `normalizer`, is that of all V logits, or of what the constraints leave.
         """
         ...
 
@@ -229,7 +229,7 @@ class Decoder(Protocol):
 def asked_precision(
     head: str, knobs: Mapping[str, float] | None, min_precision: float | None, exact: bool
 ) -> float | None:
-    """What AUTO is asked for: a precision, 1 for a proof, None for the index's own target.
+    """The precision that AUTO must reach: 1 for a proof, None for the index's own target.
 
     InvalidRequest names the field that contradicts another, or holds no such value.
     """
@@ -257,7 +257,7 @@ UNAIMED = PointRequest(True, None, "", (), "")
 
 
 def aim_of(target: Target) -> PointRequest:
-    """What the keywords of a request ask for; InvalidRequest names the one at fault."""
+    """The point that the keywords of a request name; InvalidRequest names the one at fault."""
     if not target:
         return UNAIMED
     head, knobs = target.get("head", ""), target.get("knobs")

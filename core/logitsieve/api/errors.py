@@ -64,7 +64,7 @@ class BuildFailed(LogitsieveError):
 
 
 class TargetNotReached(BuildFailed):
-    """No setting tried meets the asked precision; `best` holds the nearest one's measurements."""
+    """No setting tried meets the target precision; `best` holds the nearest one's measurements."""
 
     def __init__(self, target: Mapping[str, float], best: Mapping[str, float]) -> None:
         def shown(point: Mapping[str, float]) -> str:

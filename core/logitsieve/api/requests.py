@@ -1,6 +1,6 @@
-"""What `sample`, `score` and `beam_step` take beside hidden, checked in one place for all.
+"""Checks of the arguments of `sample`, `score` and `beam_step` beside hidden.
 
-In-process and remote decoders make these before anything is computed or sent.
+In-process and remote decoders make them before anything is computed or sent.
 
 Shape letters: B batch rows, T targets, G groups of beams.
 """
@@ -30,7 +30,7 @@ STEEPEST = 10.0  # exponent of the length penalty
 
 
 class Sampling(NamedTuple):
-    """How to draw; see `Decoder.sample`."""
+    """Checked options of a draw; see `SampleOptions`."""
 
     samples: int
     seeds: UInt64  # [B]
@@ -42,7 +42,7 @@ class Sampling(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """Hypotheses to be continued; see `Decoder.beam_step`."""
+    """Checked hypotheses to be continued; see `Decoder.beam_step`."""
 
     beams_in: int
     beams_out: int
@@ -54,7 +54,7 @@ class Beams(NamedTuple):
 
 
 def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
-    """How to draw for that many rows of hidden; InvalidRequest names the field at fault.
+    """Options of draws for that many rows of hidden; InvalidRequest names the field at fault.
 
     TypeError for a keyword that `SampleOptions` does not have.
     """

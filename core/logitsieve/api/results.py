@@ -38,19 +38,19 @@ class Provenance(NamedTuple):
 
     @classmethod
     def of(cls, top: TopK, proves: bool) -> Provenance:
-        """That of a head's answer; `proves`: the head's own answers are proven."""
+        """The provenance of a head's answer; `proves`: the head's own answers are proven."""
         exact = top.exact
         # A head that proves nothing itself owes every proven row to its fallback.
         fallback = np.zeros(len(exact), np.bool_) if proves else exact.copy()
         return cls(exact, top.scanned, fallback)
 
     def rows(self, rows: Int64 | Bool) -> Provenance:
-        """That of the given rows, in that order."""
+        """The provenance of the given rows, in that order."""
         return Provenance(self.exact[rows], self.scanned[rows], self.fallback[rows])
 
     @classmethod
     def joined(cls, parts: Sequence[Provenance], order: Int64) -> Provenance:
-        """That of all parts' rows, one part after the other, taken in `order`."""
+        """All parts' rows, one part after the other, taken in `order`."""
         return cls(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
 
 
@@ -85,7 +85,7 @@ class Answer(NamedTuple):
     scanned: Int32  # [B]
     fallback: Bool  # [B] rows that the head handed to its fallback
     knobs: Mapping[str, float] = MappingProxyType({})
-    normalizer: str = ""  # "" when no log Z was asked for
+    normalizer: str = ""  # "" without a log Z
     log_z: Float32 | None = None  # [B]
     log_z_low: Float32 | None = None  # [B] the full log Z is proven to lie between these two
     log_z_high: Float32 | None = None  # [B]
@@ -102,7 +102,7 @@ class TopKReply(NamedTuple):
     answer: Answer
 
     def log_probs(self) -> Float32:
-        """[B, K] logits - log Z under `answer.normalizer`; ValueError if none was asked for."""
+        """[B, K] logits - log Z under `answer.normalizer`; ValueError without one."""
         if self.answer.log_z is None:
             raise ValueError("no log Z in this reply: ask topk for a normalizer")
         return self.logits - self.answer.log_z[:, None]
@@ -126,7 +126,7 @@ class SampleReply(NamedTuple):
 class BeamStepReply(NamedTuple):
     """A decoder's answer to `beam_step`: the best pairs of each group, best first.
 
-    A group with fewer pairs than asked for ends in parents and tokens -1 with scores of -inf.
+    A group with too few pairs ends in parents and tokens -1 with scores of -inf.
     """
 
     parents: Int32  # [G, K] place within the group of the hypothesis that is continued

@@ -1,7 +1,7 @@
 """AUTO: the operating point that a request gets when it names no head.
 
 The choice depends on the kind of a request: which measured batch size is nearest to its rows, and
-which measured k its k is rounded up to. It is made once for each kind that is asked for.
+which measured k its k is rounded up to. It is made once for each kind.
 
 Shape letters: B batch rows, D hidden size, V vocabulary.
 """
@@ -72,7 +72,7 @@ class Auto:
         return self._chooser.target
 
     def over(self, points: Sequence[OperatingPoint]) -> Auto:
-        """The same over other points."""
+        """A copy over other points."""
         return Auto(points, self._chooser.target, self._vocab_size, self._engine_of)
 
     def goal(self, kind: Kind, precision: float | None) -> Mapping[int, float]:
@@ -89,17 +89,17 @@ class Auto:
         exact head.
         """
         goal = self.goal(kind, precision)
-        found = [self.choose(kind, precision)]
-        while (point := found[-1]) is not None and not point.proven:
+        chosen = [self.choose(kind, precision)]
+        while (point := chosen[-1]) is not None and not point.proven:
             if all(ceiling(point, k) >= asked for k, asked in goal.items()):
                 break
-            found.append(self._chooser.next_safer(point, kind[0], goal))
-        return tuple(found)
+            chosen.append(self._chooser.next_safer(point, kind[0], goal))
+        return tuple(chosen)
 
     def kind(self, rows: int, k: int, precision: float | None) -> Kind:
-        """What of a request decides its point; the index's own target does not look at k.
+        """The kind of a request, which decides its point; the index's own target ignores k.
 
-        InvalidRequest if a precision is asked for at a k that cannot be.
+        InvalidRequest for a precision at a k that is not in 1 .. V.
         """
         batch = self._chooser.batch(rows)
         if precision is None:
@@ -120,8 +120,8 @@ class Auto:
 def read_auto(index: Index, head_of: HeadOf, engine_of: EngineOf) -> Auto:
     """AUTO over the points of calibration.json, and over none where there is no such file.
 
-    Points of heads that the index does not hold, or this version not know, are left out. Whether a
-    head proves its answers is asked of the head, not of the file. IndexUnreadable names what is
+    Points of heads that the index or this version lacks are left out. A point is proven if its
+    head proves its answers, whatever the file says. IndexUnreadable names what is
     wrong with the file.
     """
     points = []
@@ -133,7 +133,7 @@ def read_auto(index: Index, head_of: HeadOf, engine_of: EngineOf) -> Auto:
             head = head_of(point.head, tuple(sorted(point.knobs.items())))
         except InvalidKnob as error:
             raise unreadable(index.path / CALIBRATION_FILE, f"points: {error}") from error
-        # Whole: a file older than one of the head's knobs does not name that.
+        # All knobs: a file older than one of them does not name it.
         points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
     return Auto(points, read_target(index.manifest.config), index.vocab_size, engine_of)
 
@@ -144,17 +144,17 @@ def answers_on(index: Index) -> str:
 
 
 def measured_elsewhere(index: Index) -> str:
-    """What the index was calibrated on, if it does not answer there; "" otherwise."""
-    there = "" if index.measured is None else str(index.measured["machine"]["cpu"])
-    return "" if there == answers_on(index) else there
+    """The processor or GPU of the calibration, if it is not the one that answers; "" otherwise."""
+    measured_on = "" if index.measured is None else str(index.measured["machine"]["cpu"])
+    return "" if measured_on == answers_on(index) else measured_on
 
 
 def measure_again(
     index: Index, auto: Auto, head_of: HeadOf, pause: Pause
 ) -> list[OperatingPoint] | None:
-    """The points of `auto` with the times that they take here; None where that cannot be known.
+    """The points of `auto` with their times on this machine.
 
-    It cannot without contexts in calibration.json, and once `pause` says to stop.
+    None without contexts in calibration.json, or once `pause` says to stop.
     """
     try:
         hidden = unpack_contexts(index.measured or {}, index.dim)
@@ -162,7 +162,7 @@ def measure_again(
         raise unreadable(index.path / CALIBRATION_FILE, error) from error
     if hidden is None:
         return None
-    found = []
+    timed = []
     for point in auto.points:
         head = head_of(point.head, tuple(sorted(point.knobs.items())))
         times: dict[int, float] = {}
@@ -172,5 +172,5 @@ def measure_again(
             times[batch] = us_per_row(head, hidden, k, batch, AGAIN_CALLS, AGAIN_NS)
             if pause(perf_counter() - started):
                 return None
-        found.append(replace(point, us_per_row=times))
-    return found
+        timed.append(replace(point, us_per_row=times))
+    return timed

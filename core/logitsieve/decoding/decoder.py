@@ -171,8 +171,8 @@ class LocalDecoder:
     def measure_again(self, pause: Pause = lambda seconds: False) -> bool:
         """Time every operating point on this machine; AUTO chooses by that from then on.
 
-        On the contexts that the index keeps for it: False if it keeps none. `pause` is called after
-        each measurement with the seconds it took, and ends it all by True: then nothing changes.
+        It uses the contexts that the index keeps for it: False if it keeps none. `pause` is called
+        after each measurement with its seconds, and ends it all by True: then nothing changes.
         The index itself is not written to. Precision does not depend on the machine.
         """
         points = measure_again(self.index, self.auto, self._head, pause)
@@ -182,7 +182,7 @@ class LocalDecoder:
         return points is not None
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Compile every kernel a request may need, so that none waits for a compiler."""
+        """Compile every kernel that a request may need, so that none waits for a compiler."""
         self.index.warm(progress)
         zeros = np.zeros((1, self.index.dim), np.float32)
         unbiased = Constraints(biased=[0], bias=[0.0])
@@ -197,7 +197,7 @@ class LocalDecoder:
             self._gpu.warm()
 
     def close(self) -> None:
-        """Let go of the index and of all that was made from it; nobody may be asking by then."""
+        """Release the index and all that was made from it; no call may be under way."""
         self.auto.engine.cache_clear()
         self.engine.cache_clear()
         self._head.cache_clear()

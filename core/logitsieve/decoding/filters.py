@@ -1,8 +1,8 @@
 """The ids that top-k, top-p and min-p leave, by Hugging Face's definitions and in its order.
 
 Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p). Top-k keeps exactly k, ties by the lower
-id. A nucleus is decided by what log Z is proven to lie between, where that leaves it open by the
-exact one, in float64, and where that cannot say either by all logits: never guessed.
+id. A nucleus is decided by the proven bounds of log Z; where they leave it open, by the exact log Z
+in float64; where that does too, by all logits: never guessed.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, L ids of all lists.
 """
@@ -37,9 +37,9 @@ class Shortlist(NamedTuple):
 def shortlist(
     index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None
 ) -> Shortlist:
-    """What remains of each row of hidden [B, D] after the filters; one id at temperature 0.
+    """The ids that the filters leave of each row of hidden [B, D]; one id at temperature 0.
 
-    Lists grow until what remains is on them, each row's for itself, so that they do not depend on
+    Each row's list grows by itself until it holds all that remains, so that it does not depend on
     the batch.
     """
     rows, size = len(hidden), index.vocab_size

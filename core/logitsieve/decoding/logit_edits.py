@@ -153,7 +153,7 @@ def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:
 
 
 def among(keys: Int64, rising: Int64) -> Bool:
-    """Which of the keys are in a sorted vector."""
+    """Mask of the keys that are in a sorted vector."""
     if not rising.size:
         return np.zeros(keys.shape, np.bool_)
     places = np.searchsorted(rising, keys)

@@ -89,7 +89,7 @@ def _rows(how: Sampling, rows: Int64) -> Sampling:
 
 
 def _by_row(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
-    """Both by row; the log Z of lists is exact."""
+    """Draws of both parts by row; the log Z of lists is exact."""
     order = np.argsort(np.concatenate([listed, open_]))
 
     def join(one: Any, other: Any) -> Any:
@@ -189,7 +189,7 @@ def _draw_lazily(
     edits: Edits | None,
     normalizer: Normalizer | None,
 ) -> _Drawn:
-    """As exact as `head` finds the TRUSTED best ids: what it does not scan is taken to be worse."""
+    """Draws as exact as the head's TRUSTED best ids: ids that it does not scan count as worse."""
     rows, k = len(hidden), min(TRUSTED, index.vocab_size)
     floors = head.topk(hidden, k).logits[:, -1].astype(np.float64)
     listed = edit_candidates(head.candidates(hidden, k), edits, index.vocab_size)

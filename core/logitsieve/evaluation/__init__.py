@@ -1,10 +1,9 @@
-"""How right and how fast a head is, and which of its operating points to take."""
+"""Precision and speed of heads, and the choice among their operating points."""
 
 from logitsieve.evaluation.confidence import Precision
-from logitsieve.evaluation.machine import cpu_name
 from logitsieve.evaluation.operating_points import Chooser, OperatingPoint, read_points, read_target
 from logitsieve.evaluation.precision import Evaluation, Judge, evaluate, evaluate_all
-from logitsieve.evaluation.timing import us_per_row
+from logitsieve.evaluation.timing import cpu_name, us_per_row
 
 __all__ = [
     "Chooser",

@@ -1,4 +1,4 @@
-"""How sure a measured precision is, when neighbouring rows resemble each other.
+"""Confidence bounds of a measured precision whose neighbouring rows resemble each other.
 
 Student's t over the means of contiguous blocks (batch means; Law and Kelton, "Simulation Modeling
 and Analysis"), never above Wilson's interval for independent rows (Wilson, JASA 22, 1927), since
@@ -26,7 +26,7 @@ UNEVEN_SIGMAS = 4  # ... if chance alone would hardly put it there
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """A mean over rows, each between 0 and 1, and what its contiguous blocks say about it."""
+    """A mean over rows, each between 0 and 1, and the spread of its contiguous blocks."""
 
     mean: float
     low: float  # the one-sided lower 95 % confidence bound

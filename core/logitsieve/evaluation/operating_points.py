@@ -1,6 +1,6 @@
 """Operating points, and AUTO: the cheapest of them that is precise enough.
 
-A point is a head at one setting of its knobs, with what was measured of it. Its precision is a
+A point is a head at one setting of its knobs, with its measurements. Its precision is a
 property of the index; its time, of the machine and of the rows a call. A precision counts as met
 when its lower 95 % confidence bound meets it, so luck on few contexts buys nothing.
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-KS = (1, 5, 10)  # P@k is measured at these; an asked k counts as the next one
+KS = (1, 5, 10)  # P@k is measured at these; any k counts as the next one
 HALF = 0.5  # of the misses: so that a few steps lead from any point to a proof
 BEYOND = 0  # the class of a larger k: no precision was measured there, only a proof will do
 
@@ -37,7 +37,7 @@ class OperatingPoint:
         return self.us_per_row[nearest(sorted(self.us_per_row), rows)]
 
     def meets(self, precision: float, k: int) -> bool:
-        """Whether P@k, k a class, is at least `precision`; nothing but a proof meets 1."""
+        """True if P@k, k a class, is at least `precision`; nothing but a proof meets 1."""
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
 
     @property
@@ -48,11 +48,11 @@ class OperatingPoint:
 
 def read_points(entries: Iterable[Mapping[str, Any]]) -> tuple[OperatingPoint, ...]:
     """The `points` of a checked calibration.json: one for each head and setting, in their order."""
-    found: dict[tuple[str, frozenset[tuple[str, float]]], list[Mapping[str, Any]]] = {}
+    settings: dict[tuple[str, frozenset[tuple[str, float]]], list[Mapping[str, Any]]] = {}
     for entry in entries:
         head = entry["head"]
-        found.setdefault((head["name"], frozenset(head["knobs"].items())), []).append(entry)
-    return tuple(_point(same) for same in found.values())
+        settings.setdefault((head["name"], frozenset(head["knobs"].items())), []).append(entry)
+    return tuple(_point(same) for same in settings.values())
 
 
 def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
@@ -75,8 +75,8 @@ def read_target(config: Mapping[str, Any]) -> dict[int, float]:
     target = config.get("target_precision")
     if not isinstance(target, Mapping):
         return {}
-    asked = {k: target.get(f"p{k}") for k in KS}
-    return {k: float(p) for k, p in asked.items() if isinstance(p, (int, float)) and 0 < p <= 1}
+    wanted = {k: target.get(f"p{k}") for k in KS}
+    return {k: float(p) for k, p in wanted.items() if isinstance(p, (int, float)) and 0 < p <= 1}
 
 
 # k -> its class, for k up to the last of KS.
@@ -89,7 +89,7 @@ def k_class(k: int) -> int:
 
 
 def nearest(batches: Sequence[int], rows: int) -> int:
-    """Of `batches`, which rise, the one nearest to `rows` in ratio; of two the smaller."""
+    """The one of `batches`, which rise, nearest to `rows` in ratio; of two the smaller."""
     place = bisect_left(batches, rows)
     if place == 0 or place == len(batches):
         return batches[min(place, len(batches) - 1)]
@@ -98,7 +98,7 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 
 
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-    """Those that no other beats or equals in everything: time at each batch size, P@k at each k.
+    """Points that no other beats or equals in everything: time at each batch size, P@k at each k.
 
     Of equals the first stays. Only a proven point dominates a proven one, so one always stays.
     """
@@ -124,7 +124,7 @@ def _missed(point: OperatingPoint, ks: Iterable[int]) -> float:
 
 
 class Chooser:
-    """Chooses among measured points for an asked precision, k and batch size. Immutable."""
+    """Chooses among measured points by precision, k and batch size. Immutable."""
 
     def __init__(
         self, points: Sequence[OperatingPoint], target: Mapping[int, float] | None = None
@@ -161,7 +161,7 @@ class Chooser:
         if not goal:
             return None
         for point in self._cheapest[batch]:
-            if all(point.meets(asked, each) for each, asked in goal.items()):
+            if all(point.meets(least, each) for each, least in goal.items()):
                 return point
         return None
 

@@ -22,7 +22,7 @@ MASS_LOGITS = 1 << 22  # logits held at once for that
 
 
 class Answering(Protocol):
-    """What is judged, and what judges: any head."""
+    """The methods of a head that a judgement needs."""
 
     proves: ClassVar[bool]
 
@@ -37,7 +37,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How right a head is on `rows` contexts; the mappings are by k."""
+    """Precision and coverage of a head on `rows` contexts; the mappings are by k."""
 
     rows: int
     precision: Mapping[int, Precision]
@@ -73,7 +73,7 @@ def evaluate_all(
 
 
 class Judge:
-    """What `exact` says about some contexts, found once: heads are judged one after the other.
+    """The truth about some contexts, found once: heads are judged one after the other.
 
     `blocks()` gives the contexts in the order of their text, the same at every call; about 100
     bytes of truth are kept for each.
@@ -89,7 +89,7 @@ class Judge:
         self._truths = [_truth(exact, block, max(ks)) for block in blocks()]
 
     def evaluate(self, head: Answering) -> Evaluation:
-        """As the function of that name."""
+        """Judge one head as the function `evaluate` does."""
         tally = _Tally(head, self._exact, self._ks)
         for block, truth in zip(self._blocks(), self._truths, strict=True):
             tally.add(block, truth)
@@ -97,7 +97,7 @@ class Judge:
 
 
 class _Truth(NamedTuple):
-    """What the exact head says about a block."""
+    """The exact head's answers for a block."""
 
     top: TopK
     log_z: Float64  # of every MASS_STRIDE-th row
@@ -110,7 +110,7 @@ def _truth(exact: Answering, block: Float32, k: int) -> _Truth:
 
 
 class _Tally:
-    """What was counted of one head so far: a list of blocks for each k."""
+    """Counts of one head so far: a list of blocks for each k."""
 
     def __init__(self, head: Answering, exact: Answering, ks: Sequence[int]) -> None:
         self._head, self._is_truth = head, head is exact

@@ -1,8 +1,11 @@
-"""How fast a head is, through its public `topk`."""
+"""Time of a head's public `topk`, and the processor that it was taken on."""
 
 from __future__ import annotations
 
+import platform
 import statistics
+from functools import cache
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -19,14 +22,14 @@ BATCHES = (1, 8, 64)  # and rows a call
 
 
 class Timed(Protocol):
-    """A head."""
+    """The methods of a head that a timing needs."""
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best ids of each row."""
         ...
 
     def warm(self) -> None:
-        """Compile every kernel."""
+        """Compile every kernel of the head."""
         ...
 
 
@@ -61,3 +64,14 @@ def us_per_row(
         least[number] = min(took, least.get(number, took))
         done, spent = done + 1, spent + took
     return statistics.fmean(least.values()) / batch / 1000
+
+
+@cache
+def cpu_name() -> str:
+    """The processor as the system names it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

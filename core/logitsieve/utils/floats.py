@@ -52,7 +52,7 @@ def _aligned(shape: tuple[int, ...]) -> Float32:
 
 
 def finite(array: np.ndarray) -> Bool:
-    """Which numbers are neither NaN nor infinite; a uint16 array is bits of bfloat16."""
+    """Mask of the numbers that are neither NaN nor infinite; uint16 is bits of bfloat16."""
     if array.dtype == np.uint16:
         return np.asarray(array & EXPONENT != EXPONENT)
     return np.asarray(np.isfinite(array))

@@ -53,7 +53,7 @@ class CandidatesNormalizer(Normalizer):
         return log_z, np.where(inside, logits, -np.inf)
 
     def cost(self, prices: Prices) -> float:
-        """A second scan."""
+        """A second scan by the head."""
         return prices.head_us
 
 

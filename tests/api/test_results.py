@@ -1,0 +1,39 @@
+"""The provenance of answers, and log-probabilities of a reply."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.api.results import Answer, Provenance, TopK, TopKReply
+
+EXACT, SCANNED = np.array([True, False, True]), np.array([3, 5, 7], np.int32)
+TOP = TopK(np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32), EXACT, SCANNED)
+
+
+def test_proven_rows_of_a_head_that_proves_nothing_are_its_fallbacks() -> None:
+    assert Provenance.of(TOP, proves=False).fallback.tolist() == [True, False, True]
+    assert not Provenance.of(TOP, proves=True).fallback.any()
+    assert not np.shares_memory(Provenance.of(TOP, proves=False).fallback, EXACT)
+
+
+def test_rows_are_taken_and_joined_in_order() -> None:
+    whole = Provenance.of(TOP, proves=False)
+    parts = [whole.rows(np.array([2, 0])), whole.rows(np.array([False, True, False]))]
+    joined = Provenance.joined(parts, np.array([1, 2, 0]))
+    for array, wanted in zip(joined, whole, strict=True):
+        np.testing.assert_array_equal(array, wanted)
+        assert array.dtype == wanted.dtype
+
+
+def test_an_answer_has_the_fields_of_a_provenance() -> None:
+    first = Answer._fields.index("exact")
+    assert Answer._fields[first : first + 3] == Provenance._fields
+
+
+def test_log_probs_need_a_log_z() -> None:
+    answer = Answer("lm", "1", "", "exact", *Provenance.of(TOP, proves=True))
+    with pytest.raises(ValueError, match="normalizer"):
+        TopKReply(TOP.ids, TOP.logits, answer).log_probs()
+    known = answer._replace(log_z=np.array([1, 2, 3], np.float32))
+    assert TopKReply(TOP.ids, TOP.logits, known).log_probs().tolist() == [[-1], [-2], [-3]]

@@ -1,0 +1,36 @@
+"""The surroundings of a process: extras, addresses, and errors of files."""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+import pytest
+
+from logitsieve.api.errors import MissingExtra
+from logitsieve.utils.environment import is_loopback, name_in_errors, require
+
+
+def test_a_missing_extra_says_what_to_install() -> None:
+    require("server", "json")
+    with pytest.raises(MissingExtra, match=re.escape("pip install 'logitsieve[server]'")):
+        require("server", "json", "no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        *[(host, True) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost")],
+        *[(host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "")],
+    ],
+)
+def test_loopback_is_known_without_a_resolver(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "out"), ("other", "other")])
+def test_an_error_names_the_file_unless_it_names_one(before: str | None, after: str) -> None:
+    with pytest.raises(OSError, match="No space") as caught, name_in_errors(Path("out")):
+        raise OSError(errno.ENOSPC, "No space left on device", before)
+    assert caught.value.filename == after
