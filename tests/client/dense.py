@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Target
@@ -20,6 +21,7 @@ from logitsieve.api.results import (
     TopKReply,
 )
 from logitsieve.utils.hidden import as_hidden
+from tests.client.tiny_models import prompts
 
 
 class DenseDecoder:
@@ -128,3 +130,21 @@ def _mask(sets: Any, shape: tuple[int, ...]) -> np.ndarray:
     if sets is not None:
         mask[np.repeat(np.arange(shape[0]), np.diff(sets.offsets)), sets.ids] = True
     return mask
+
+
+def decoder_of(model: Any) -> DenseDecoder:
+    """Over the output layer as `capture` writes it."""
+    weight = model.lm_head.weight.detach().numpy().copy()
+    bias = getattr(model, "final_logits_bias", torch.zeros(1, len(weight)))[0].numpy().copy()
+    return DenseDecoder(weight, bias)
+
+
+def generate(model: Any, **options: Any) -> list[list[int]]:
+    torch.manual_seed(11)
+    chosen = {"max_new_tokens": 9, "do_sample": False} | options
+    made: list[list[int]] = model.generate(**prompts(), **chosen).tolist()
+    return made
+
+
+def targets_of(decoder: DenseDecoder) -> list[str]:
+    return [target.get("normalizer") or "" for method, target in decoder.asked if method == "topk"]

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, Unavailable
-from logitsieve.client import AsyncDecoderClient, DecoderClient
-from logitsieve.client.connection import to_target
+from logitsieve.client import AsyncDecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server import create_server
@@ -65,32 +64,3 @@ def test_nobody_listens() -> None:
                 await client.topk(HIDDEN, 3)
 
     asyncio.run(scene())
-
-
-@pytest.mark.parametrize(
-    ("address", "target"),
-    [
-        ("localhost:1", "localhost:1"),
-        (["localhost:1"], "localhost:1"),
-        (["10.0.0.1:1", "10.0.0.2:2"], "ipv4:10.0.0.1:1,10.0.0.2:2"),
-        (("[::1]:1", "[::2]:2"), "ipv6:[::1]:1,[::2]:2"),
-    ],
-)
-def test_addresses(address: Any, target: str) -> None:
-    assert to_target(address) == target
-
-
-@pytest.mark.parametrize(
-    "address", [[], ["a:1", "b:1"], ["10.0.0.1:1", "[::1]:1"], ["10.0.0.1", "10.0.0.2"]]
-)
-def test_addresses_that_are_no_list_of_servers(address: Any) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        DecoderClient(address)
-    assert caught.value.field == "address"
-
-
-@pytest.mark.parametrize("keepalive_s", [0, 9.9, -1, float("nan")])
-def test_a_keepalive_that_servers_would_not_take(keepalive_s: float) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        DecoderClient("127.0.0.1:1", keepalive_s=keepalive_s)
-    assert caught.value.field == "keepalive_s"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient, Tls
-from logitsieve.client.connection import to_metadata
+from logitsieve.client.connection import to_metadata, to_target
 
 TOKEN = "a-token-of-readers"
 
@@ -67,3 +69,40 @@ def test_files_that_are_not_there(tls: Tls, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         DecoderClient("localhost:1", tls=tls)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "timeout_s", [-1, 0, float("nan"), float("inf"), 1e12, 3601, True, "5", None]
+)
+def test_a_timeout_is_a_positive_number_of_seconds(timeout_s: Any) -> None:
+    with pytest.raises(InvalidRequest, match="at most 3600") as caught:
+        DecoderClient("127.0.0.1:1", timeout_s=timeout_s)
+    assert caught.value.field == "timeout_s"
+
+
+@pytest.mark.parametrize("timeout_s", [0.01, 3600, np.float32(2)])
+def test_a_timeout_of_any_real_type(timeout_s: Any) -> None:
+    with DecoderClient("127.0.0.1:1", timeout_s=timeout_s) as client:
+        assert client.timeout_s == pytest.approx(float(timeout_s))
+
+
+@pytest.mark.parametrize(
+    ("address", "target"),
+    [
+        ("localhost:1", "localhost:1"),
+        (["localhost:1"], "localhost:1"),
+        (["10.0.0.1:1", "10.0.0.2:2"], "ipv4:10.0.0.1:1,10.0.0.2:2"),
+        (("[::1]:1", "[::2]:2"), "ipv6:[::1]:1,[::2]:2"),
+    ],
+)
+def test_addresses(address: Any, target: str) -> None:
+    assert to_target(address) == target
+
+
+@pytest.mark.parametrize(
+    "address", [[], ["a:1", "b:1"], ["10.0.0.1:1", "[::1]:1"], ["10.0.0.1", "10.0.0.2"]]
+)
+def test_addresses_that_are_no_list_of_servers(address: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        DecoderClient(address)
+    assert caught.value.field == "address"

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from logitsieve.api.decoder import Decoder
 from logitsieve.client import DecoderClient
@@ -19,7 +18,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.client import tiny_models
-from tests.client.dense import DenseDecoder
+from tests.client.dense import DenseDecoder, generate
 from tests.client.tiny_models import DIM, EOS, prompts
 from tests.server.running import Loop, config_for, running
 from tests.synthetic import certified_arrays
@@ -71,13 +70,6 @@ def remote(folder: Path, kernel_cache: Path) -> Iterator[DecoderClient]:
 @pytest.fixture(params=["local", "remote"])
 def decoder(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
-
-
-def generate(model: Any, **options: Any) -> list[list[int]]:
-    torch.manual_seed(11)
-    chosen = {"max_new_tokens": 9, "do_sample": False} | options
-    found: list[list[int]] = model.generate(**prompts(), **chosen).tolist()
-    return found
 
 
 @pytest.mark.parametrize("head", ["exact", "certified"])

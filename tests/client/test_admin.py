@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.client import AdminClient, ModelInfo
+
+
+@pytest.mark.parametrize("drain_s", [-1.0, 3601.0, float("nan")])
+def test_a_time_to_drain_has_its_range(drain_s: float) -> None:
+    with AdminClient("127.0.0.1:1") as client, pytest.raises(InvalidRequest) as caught:
+        client.unload("demo", 1, drain_s)
+    assert caught.value.field == "drain_s"
+
+
+def test_without_a_server_every_method_says_so() -> None:
+    with AdminClient("127.0.0.1:1", timeout_s=60) as client:
+        calls: list[Callable[[], ModelInfo]] = [
+            lambda: client.load("demo", 1),
+            lambda: client.unload("demo", 1),
+            lambda: client.set_alias("demo", "stable", None),
+        ]
+        for call in calls:
+            with pytest.raises(Unavailable, match="nothing answers at 127"):
+                call()

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.client import DecoderClient
+from logitsieve.client.codec import sample_request, to_reply
+from logitsieve.utils.hidden import as_hidden, as_wire
+from logitsieve.utils.wire_tensors import put
+from logitsieve.v1 import decoder_pb2 as pb
+from logitsieve.v1.rpcs import SCORE
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "size"),
+    [
+        (np.float32, pb.DTYPE_FLOAT32, 4),
+        (np.float64, pb.DTYPE_FLOAT32, 4),
+        (np.float16, pb.DTYPE_FLOAT16, 2),
+        (ml_dtypes.bfloat16, pb.DTYPE_BFLOAT16, 2),
+        (np.uint16, pb.DTYPE_BFLOAT16, 2),
+    ],
+)
+def test_half_sized_values_stay_half_sized(dtype: Any, code: int, size: int) -> None:
+    hidden = np.arange(6).reshape(2, 3).astype(dtype)
+    for form in (hidden, np.asfortranarray(hidden)):
+        tensor = put(pb.Tensor(), as_wire(form))
+        assert (tensor.dtype, tensor.rows, tensor.cols) == (code, 2, 3)
+        assert len(tensor.data) == 6 * size
+        np.testing.assert_array_equal(as_hidden(as_wire(form)), as_hidden(form))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"k": -1}, "k"),
+        ({"k": 1 << 32}, "k"),
+        ({"k": True}, "k"),
+        ({"k": "1"}, "k"),
+        ({"hidden": []}, "hidden"),
+        ({"hidden": "text"}, "hidden"),
+        ({"knobs": {"probes": "many"}}, "knobs"),
+        ({"normalizer": "none"}, "normalizer"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_here(arguments: dict[str, Any], field: str) -> None:
+    given = {"hidden": np.zeros((1, 2)), "k": 1, **arguments}
+    with DecoderClient("127.0.0.1:1") as client, pytest.raises(InvalidRequest) as caught:
+        client.topk(**given)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("method", ["topk", "score", "sample"])
+def test_a_misspelt_keyword_is_a_mistake_of_the_caller(method: str) -> None:
+    with DecoderClient("127.0.0.1:1") as client, pytest.raises(TypeError, match="normaliser"):
+        getattr(client, method)(np.zeros((1, 2)), 1, normaliser="exact")
+
+
+def test_seeds_are_drawn_by_the_client() -> None:
+    first, second = (sample_request(np.zeros((2, 3)), 1, None, {}).seeds for _ in range(2))
+    assert (first.rows, first.cols, first.dtype) == (2, 1, pb.DTYPE_UINT64)
+    assert first.data != second.data
+
+
+def test_the_caller_owns_the_arrays_of_a_reply() -> None:
+    flags, counts = np.zeros(1, np.bool_), np.zeros(1, np.int32)
+    answer = pb.Answer()
+    for tensor, array in (
+        (answer.exact, flags),
+        (answer.scanned, counts),
+        (answer.fallback, flags),
+    ):
+        put(tensor, array)
+    log_probs = put(pb.Tensor(), np.ones((1, 2), np.float32))
+    reply = to_reply(SCORE, pb.ScoreResponse(answer=answer, log_probs=log_probs))
+    reply.log_probs[0, 0] = 5.0
+    assert reply.log_probs.tolist() == [[5.0, 1.0]]
+    assert reply.answer.log_z is None

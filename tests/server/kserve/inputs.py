@@ -1,0 +1,34 @@
+"""Inputs of ModelInfer, as Triton's own client makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.synthetic import make_hidden
+
+SEEDS = np.array([1, 2, 3], np.uint64)
+SAMPLE = {"method": "sample"}
+HIDDEN = np.asarray(make_hidden(3), np.float32)
+
+
+def given(name: str, array: np.ndarray, datatype: str) -> Any:
+    tensor = triton.InferInput(name, list(array.shape), datatype)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def hidden(array: np.ndarray = HIDDEN) -> Any:
+    return given("hidden", array, "FP16" if array.dtype == np.float16 else "FP32")
+
+
+def whole(name: str, value: int) -> Any:
+    return given(name, np.array([value], np.int32), "INT32")
+
+
+def code_of(caught: pytest.ExceptionInfo[InferenceServerException]) -> str:
+    return str(caught.value.status()).removeprefix("StatusCode.")
