@@ -121,11 +121,11 @@ def beam_search(
 
 
 def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
-    """What was answered in tensors, as `step` returned one on a GPU: the search is the host's."""
+    """Copy a reply in tensors to the host, where the search is."""
     if isinstance(reply.tokens, np.ndarray):
         return reply
-    found, exact = (each.cpu().numpy() for each in reply[:5]), reply.answer.exact.cpu().numpy()
-    return BeamStepReply(*found, reply.answer._replace(exact=exact))
+    arrays, exact = (each.cpu().numpy() for each in reply[:5]), reply.answer.exact.cpu().numpy()
+    return BeamStepReply(*arrays, reply.answer._replace(exact=exact))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,10 +87,21 @@ class DecoderHead(nn.Module):
         return self.filled(self.last).reshape(*hidden.shape[:-1], -1).to(hidden.device)
 
     def topk(
-        self, hidden: Tensor, k: int, normalizer: NormalizerName | None = None
+        self,
+        hidden: Tensor,
+        k: int,
+        normalizer: NormalizerName | None = None,
+        constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the k best ids and their logits [B, K], and log Z [B] under a normalizer."""
-        return self._ask(hidden, k, None, normalizer)
+        rows = hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()
+        target: Target = {**self._target, "normalizer": normalizer}
+        reply = self._decoder.topk(rows, k, constraints=constraints, **target)
+        log_z = reply.answer.log_z
+        ids, logits = torch.as_tensor(reply.ids).long(), torch.as_tensor(reply.logits)
+        if not self._tensors and int(ids.max()) >= self.out_features:  # a GPU would be waited for
+            raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
+        return ids, logits, None if log_z is None else torch.as_tensor(log_z)
 
     def logits(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids [B, K] that hold those of the mask `wanted` [B, V], and their logits."""
@@ -104,24 +115,8 @@ class DecoderHead(nn.Module):
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
-        best, logits, _ = self._ask(hidden.cpu(), count, Constraints(allowed=allowed), None)
+        best, logits, _ = self.topk(hidden.cpu(), count, constraints=Constraints(allowed=allowed))
         return best.to(ids.device), logits.to(ids.device)
-
-    def _ask(
-        self,
-        hidden: Tensor,
-        k: int,
-        constraints: Constraints | None,
-        normalizer: NormalizerName | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        rows = hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()
-        target: Target = {**self._target, "normalizer": normalizer}
-        reply = self._decoder.topk(rows, k, constraints=constraints, **target)
-        log_z = reply.answer.log_z
-        ids, logits = torch.as_tensor(reply.ids).long(), torch.as_tensor(reply.logits)
-        if not self._tensors and int(ids.max()) >= self.out_features:  # a GPU would be waited for
-            raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
-        return ids, logits, None if log_z is None else torch.as_tensor(log_z)
 
     def filled(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits, [B, M]).

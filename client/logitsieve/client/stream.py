@@ -105,10 +105,6 @@ class PendingReplies(Generic[M]):
         """End with the failure that broke the stream."""
         self.end(str(self._options.to_exception(failure)), failure)
 
-    def end_by_server(self) -> None:
-        """End where the server closed the stream without a failure."""
-        self.end("the server closed it")
-
     def _over(self) -> Unavailable:
         return Unavailable(f"the stream has ended: {self._ended}")
 
@@ -160,7 +156,7 @@ class DecodeStream(Closing, RemoteDecoder):
         except grpc.RpcError as failure:
             self._pending.end_by(failure)
         else:
-            self._pending.end_by_server()
+            self._pending.end("the server closed it")
         self._send_no_more()
 
     def _send_no_more(self) -> None:
@@ -214,7 +210,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         except grpc.RpcError as failure:
             self._pending.end_by(failure)
         else:
-            self._pending.end_by_server()
+            self._pending.end("the server closed it")
         finally:
             self._pending.end("closed")  # by the client, where nothing was said before
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.rpc.stream import IN_FLIGHT, Streams
+from logitsieve.server.rpc.stream import IN_FLIGHT, DecodeStreams
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.asking import (
@@ -264,7 +264,7 @@ async def never(*arguments: Any) -> bytes:
 def test_a_client_that_does_not_read_is_not_read_from() -> None:
     async def scene() -> None:
         context = StuckContext()
-        handler: Any = Streams(never, Metrics()).handler()
+        handler: Any = DecodeStreams(never, Metrics()).handler()
         stream = asyncio.create_task(handler.stream_stream(None, context))
         for _ in range(10 * IN_FLIGHT):  # more turns of the loop than it could use
             await asyncio.sleep(0)
@@ -284,7 +284,7 @@ def test_a_reply_that_cannot_be_written_ends_the_stream() -> None:
             raise grpc.aio.InternalError("the connection is closed")
 
     async def scene() -> None:
-        handler: Any = Streams(never, Metrics()).handler()
+        handler: Any = DecodeStreams(never, Metrics()).handler()
         stream = asyncio.create_task(handler.stream_stream(None, GoneContext()))
         with pytest.raises(asyncio.CancelledError):
             await stream

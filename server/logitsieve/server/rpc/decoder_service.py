@@ -17,7 +17,7 @@ from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
 from logitsieve.server.rpc.handlers import Context, unary
 from logitsieve.server.rpc.methods import METHODS, Method, Read
-from logitsieve.server.rpc.stream import Streams
+from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
@@ -42,7 +42,7 @@ class DecoderService:
         self._work = work
         self._metrics = metrics
         self._shadow = shadow
-        self._streams = Streams(self.answer, metrics)
+        self._streams = DecodeStreams(self.answer, metrics)
 
     def handler(self) -> grpc.GenericRpcHandler:
         handlers = {

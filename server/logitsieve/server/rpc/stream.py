@@ -30,7 +30,7 @@ IN_FLIGHT = 16
 Answer = Callable[[Method, object, Call, float | None], Awaitable[bytes]]
 
 
-class Streams:
+class DecodeStreams:
     """The Decode RPC over a function that answers single requests."""
 
     def __init__(self, answer: Answer, metrics: Metrics) -> None:
