@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-PACKAGES = sorted(path for path in REPOSITORY.glob("*/logitsieve/*") if path.name != "__pycache__")
+INSIDE = [path for path in REPOSITORY.glob("*/logitsieve/*") if path.name != "__pycache__"]
+PACKAGES = sorted(path for path in INSIDE if path.is_dir())
+
+
+def test_beside_packages_lie_two_modules() -> None:
+    assert {path.name for path in INSIDE if not path.is_dir()} == {"__main__.py", "version.py"}
 
 
 def test_no_root_has_an_init_file() -> None:

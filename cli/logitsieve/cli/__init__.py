@@ -1,4 +1,4 @@
-"""The `logitsieve` command."""
+"""The `logitsieve` command: one module for each subcommand, listed in app.py."""
 
 import os
 

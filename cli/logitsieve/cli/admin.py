@@ -9,7 +9,8 @@ import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
-from logitsieve.cli.credentials import (
+from logitsieve.cli.options import (
+    AsJson,
     Authorities,
     ByTls,
     Certificate,
@@ -26,22 +27,29 @@ Action = Literal["load", "unload", "alias"]
 def command(
     action: Annotated[Action, typer.Argument(help="What to do with the version.")],
     model: Annotated[
-        str, typer.Argument(help="name@version; `alias` takes an alias away from a name alone.")
+        str,
+        typer.Argument(
+            help="The version as name@version; `alias` removes the alias from a name alone."
+        ),
     ],
     alias: Annotated[
-        str, typer.Option(help="The alias; with `load`, it names the version once that answers.")
+        str,
+        typer.Option(help="The alias; `load` gives it to the version once that answers."),
     ] = "",
     drain_s: Annotated[
-        float, typer.Option(help="Seconds that `unload` waits for requests under way.")
+        float,
+        typer.Option(help="Seconds that `unload` waits for requests under way; 0 or more."),
     ] = 10.0,
     address: Annotated[str, typer.Option(help="host:port of the admin port.")] = "localhost:50052",
-    timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 600.0,
+    timeout_s: Annotated[
+        float, typer.Option(help="Seconds to wait for the answer, at most 3600.")
+    ] = 600.0,
     tls: ByTls = False,
     tls_ca: Authorities = None,
     tls_cert: Certificate = None,
     tls_key: Key = None,
     token_file: TokenFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Load, unload or name a version while the server goes on answering.
 

@@ -1,11 +1,12 @@
-"""The command's table of contents: its help imports no subcommand, and errors become exit codes."""
+"""The table of subcommands: help imports none of them, and errors become exit codes."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import import_module
-from importlib.metadata import version
-from typing import Annotated, Any, NamedTuple
+from inspect import getdoc
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,6 +15,7 @@ from typer.main import get_command
 from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.cli.console import shown
 from logitsieve.utils.environment import require
+from logitsieve.version import __version__
 
 COULD_NOT, BAD_INPUT = 1, 2
 
@@ -26,7 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 
 class Entry(NamedTuple):
-    """What `logitsieve --help` says about a subcommand, and the extra that it needs."""
+    """A row of `logitsieve --help`, and the extra that the subcommand needs."""
 
     panel: str
     summary: str
@@ -58,26 +60,38 @@ class LazyCommand(TyperCommand):
         self._extra = entry.extra
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """The context of the real command, which the group then invokes."""
-        require(self._extra, *MODULES[self._extra])
-        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        single.command(self.name)(import_module(self._module).command)
-        return get_command(single).make_context(*args, **kwargs)
+        """Return the context of the real command, which the group then invokes.
+
+        The options are read before the extra is required: --help works without it where the module
+        can be imported. Help is plain text, which reads well in 80 columns.
+        """
+        try:
+            command = import_module(self._module).command
+        except ImportError:
+            require(self._extra, *MODULES[self._extra])
+            raise
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        text = getdoc(command) or ""
+        single.command(self.name, help=text.replace("Example: ", "\b\nExample: "))(command)
+        context = get_command(single).make_context(*args, **kwargs)
+        if not context.resilient_parsing:  # completing asks for nothing to be run
+            require(self._extra, *MODULES[self._extra])
+        return context
 
 
 class CommandGroup(TyperGroup):
-    """`logitsieve`: reports the errors of our tree without a traceback."""
+    """The group of all subcommands, which reports LogitsieveErrors without a traceback."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of the work, not of the alphabet."""
+        """Names in the order of the work, not of the alphabet."""
         return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the subcommand; exit code 2 for bad input, 1 for what could not be done."""
+        """Run the subcommand; exit code 2 for bad input, 1 for any other failure."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -92,7 +106,6 @@ app = typer.Typer(
     cls=CommandGroup,
     rich_markup_mode="rich",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -100,18 +113,30 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(version("logitsieve"))
+        print(__version__)
         raise typer.Exit
 
 
 @app.callback()
 def root(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(help="Least severe messages of the log on stderr."),
+    ] = "warning",
 ) -> None:
     """Fast decoding over huge softmax vocabularies.
 
     Train a model, capture contexts from it, build an index from them, look at it, serve it.
     Each command has its own --help, with an example.
     """
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    logger = logging.getLogger("logitsieve")
+    logger.handlers[:] = [handler]  # `serve` puts its own in this place
+    logger.setLevel(log_level.upper())

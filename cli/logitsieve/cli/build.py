@@ -1,21 +1,20 @@
-"""`logitsieve build`."""
+"""`logitsieve build`: an index from a softmax and contexts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from logitsieve.cli.console import bars, print_json, print_table, size
-from logitsieve.cli.options import numbers, with_options
-from logitsieve.cli.points import print_points, without_contexts
-from logitsieve.cli.words import read_words
-from logitsieve.index import Index
-from logitsieve.index_builder.build import build
-from logitsieve.index_builder.config import BuildConfig
+from logitsieve.cli.options import AsJson, numbers, read_words, with_options
+from logitsieve.index_builder import BuildConfig, build
 
-MUCH = 0.5  # share of rows beyond which a screen is little more than a detour
+if TYPE_CHECKING:
+    from logitsieve.index import Index
+
+MUCH = 0.5  # share of rows left to the fallback above which a screen saves little
 
 
 @with_options(BuildConfig)
@@ -24,28 +23,35 @@ def command(
         str, typer.Option(help="The matrix W [V, D]: W.npy, W.npz:NAME or W.safetensors:NAME.")
     ],
     contexts: Annotated[
-        str, typer.Option(help="Context vectors [N, D]: as --weight, or a folder of shards.")
+        str,
+        typer.Option(help="Context vectors [N, D]: a file like --weight, or a folder of shards."),
     ],
-    out: Annotated[Path, typer.Option(help="The index to write: <name>/<version>.")],
+    out: Annotated[Path, typer.Option(help="The index to write: a new folder <name>/<version>.")],
     config: BuildConfig,
-    bias: Annotated[str | None, typer.Option(help="The bias [V]; absent: zeros.")] = None,
+    bias: Annotated[str | None, typer.Option(help="The bias [V]; zeros if absent.")] = None,
     heldout: Annotated[
-        str | None, typer.Option(help="Contexts to judge on; absent: the last tenth.")
+        str | None,
+        typer.Option(help="Contexts to judge on; the last tenth of --contexts if absent."),
     ] = None,
     vocabulary: Annotated[
-        Path | None, typer.Option(help="Words by id, one a line, kept in the index.")
+        Path | None,
+        typer.Option(help="Text file of the words by id, one per line, kept in the index."),
     ] = None,
-    heads: Annotated[str, typer.Option(help="Heads to build, by comma.")] = (
+    heads: Annotated[str, typer.Option(help="Heads to build, separated by commas.")] = (
         "exact,screen,certified"
     ),
     target_precision: Annotated[
         list[str] | None,
-        typer.Option(metavar="p1=P,p5=P", help="Search for the fastest screen this precise."),
+        typer.Option(
+            metavar="p1=P,p5=P",
+            help="Search for the fastest screen whose P@1, P@5 (or p10) reach these.",
+        ),
     ] = None,
     best_effort: Annotated[
-        bool, typer.Option("--best-effort", help="Write the nearest if the target is missed.")
+        bool,
+        typer.Option("--best-effort", help="Write the nearest screen if none reaches the target."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn a frozen softmax and the contexts it meets into an index.
 
@@ -53,7 +59,7 @@ def command(
     """
     target = numbers("target_precision", target_precision) if target_precision else None
     words = None if vocabulary is None else read_words(vocabulary)
-    with bars() as progress:
+    with bars("build") as progress:
         index = build(
             weight,
             bias,
@@ -68,6 +74,8 @@ def command(
             best_effort=best_effort,
         )
     if as_json:
+        from logitsieve.cli.points import without_contexts
+
         facts = {"index": str(index.path), "digest": index.digest, "dtype": index.manifest.dtype}
         measured = without_contexts(index.calibration)
         print_json({**facts, "bytes": _bytes(index), "calibration": measured})
@@ -80,13 +88,15 @@ def _bytes(index: Index) -> dict[str, int]:
 
 
 def _escalated(index: Index) -> float:
-    """The share of held-out contexts that the screen left to its fallback when it was fitted."""
+    """Share of held-out contexts that the screen left to its fallback when it was fitted."""
     entry = index.manifest.heads.get("screen")
     return 0.0 if entry is None else float(entry.config.get("escalated", 0.0))
 
 
 def show(index: Index) -> None:
-    """The operating points, the sizes of the files, and where the index is."""
+    """Print the operating points, the sizes of the files, and the path of the index."""
+    from logitsieve.cli.points import print_points
+
     print_points(index)
     matrix = index.vocab_size * index.dim * 4
     rows = [

@@ -1,4 +1,4 @@
-"""`logitsieve capture`."""
+"""`logitsieve capture`: contexts from a PyTorch model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import nn
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import bars, print_json
-from logitsieve.cli.options import with_options
+from logitsieve.cli.options import AsJson, with_options
 from logitsieve.index_builder.capture import CaptureConfig, capture
-from logitsieve.index_builder.capture_huggingface import WINDOW, open_folder
+from logitsieve.index_builder.capture_huggingface import LONGEST_WINDOW, WINDOW, open_folder
 
 
 @with_options(CaptureConfig)
 def command(
-    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, which must not exist.")],
     config: CaptureConfig,
     module: Annotated[
         str | None,
@@ -31,16 +31,25 @@ def command(
     ] = None,
     huggingface: Annotated[
         Path | None,
-        typer.Option(help="Instead: a folder with a Hugging Face causal language model."),
+        typer.Option(help="Folder with a Hugging Face causal language model, instead of --module."),
     ] = None,
     text: Annotated[
-        Path | None, typer.Option(help="What that model reads: UTF-8 text, or that gzipped.")
+        Path | None,
+        typer.Option(help="Text for --huggingface to read: UTF-8, plain or gzipped."),
     ] = None,
-    window: Annotated[int, typer.Option(min=2, help="Tokens that it reads at a stretch.")] = WINDOW,
+    window: Annotated[
+        int,
+        typer.Option(
+            min=2,
+            max=LONGEST_WINDOW,
+            help="Tokens that --huggingface reads at a stretch, at most its positions.",
+        ),
+    ] = WINDOW,
     output_layer: Annotated[
-        str | None, typer.Option(help="Name of the nn.Linear that makes the logits; else found.")
+        str | None,
+        typer.Option(help="Name of the nn.Linear that makes the logits; found if absent."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a PyTorch model over data; keep what enters its output layer.
 
@@ -55,7 +64,7 @@ def command(
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """
     model, batches = _source(module, huggingface, text, window)
-    with bars() as progress:
+    with bars("capture") as progress:
         summary = capture(
             model, batches, out, output_layer=output_layer, config=config, progress=progress
         )

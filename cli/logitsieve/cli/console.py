@@ -1,24 +1,39 @@
-"""What the subcommands print: tables and JSON on stdout, progress on stderr."""
+"""Output of the subcommands: tables and JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
+
+from logitsieve.utils.options import Progress as ProgressCallback
+from logitsieve.utils.options import no_progress
+from logitsieve.utils.progress import StageLines
+
+if TYPE_CHECKING:
+    from logitsieve.training.trainer import TrainingStatus
 
 PIPED_WIDTH = 160  # columns for a pipe or a file, where nothing says how wide it is
 
 
 def print_json(value: Any) -> None:
-    """One JSON document."""
+    """Print `value` as one JSON document."""
     typer.echo(json.dumps(value, indent=2))
 
 
@@ -48,7 +63,7 @@ def shown(value: object) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people: 7.8 MiB."""
+    """Bytes as text: 7.8 MiB."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -58,14 +73,16 @@ def size(count: float) -> str:
 
 class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
-        """Rows (or whatever the stage counts) a second."""
         return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
 
 @contextmanager
-def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A callback (stage, done, total; total 0 if unknown) drawn on a terminal, else silent."""
+def bars(title: str = "logitsieve") -> Iterator[ProgressCallback]:
+    """A progress callback: bars on a terminal, else `StageLines` that begin with `title`."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield StageLines(title)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -73,8 +90,8 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         _Speed(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
-        tasks: dict[str, Any] = {}
+    with Progress(*columns, console=console) as display:
+        tasks: dict[str, TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
@@ -82,3 +99,57 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
             display.update(tasks[stage], completed=done, total=total or None)
 
         yield report
+
+
+class TrainDisplay:
+    """A training on stderr: bars on a terminal, else stage lines; a line for each validation."""
+
+    def __init__(self, display: Progress, resumed: bool) -> None:
+        self._display, self._resumed = display, resumed
+        self._tasks: dict[str, TaskID] = {}
+        self._lines = StageLines("train") if display.disable else no_progress
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Show a stage beside training; total 0 if unknown."""
+        self._lines(stage, done, total)
+        self._update(stage, done, total, f"{done:,}")
+
+    def step(self, status: TrainingStatus) -> None:
+        """Show a step of the training; a validation or a resumed start is a line that stays."""
+        if self._resumed:
+            self._resumed = False
+            self.say(f"Going on at step {status.steps:,} of {status.total:,}.")
+        speed, loss = f"{status.words_per_second:,.0f} words/s", f"loss {status.loss:.3f}"
+        if status.perplexity is not None:
+            at = f"epoch {status.epoch}  step {status.steps:,}"
+            perplexity = perplexity_shown(status.perplexity)
+            self.say(f"{at}  {speed}  {loss}  valid perplexity {perplexity}")
+        self._update("train", status.steps, status.total, f"{speed}  {loss}")
+
+    def say(self, line: str) -> None:
+        """Print a line that stays."""
+        self._display.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def _update(self, stage: str, done: int, total: int, note: str) -> None:
+        if stage not in self._tasks:  # steps of an earlier process count for no speed
+            self._tasks[stage] = self._display.add_task(stage, completed=done, note=note)
+        self._display.update(self._tasks[stage], completed=done, total=total or None, note=note)
+
+
+def perplexity_shown(perplexity: float) -> str:
+    """Two decimals, or the power of ten where it diverged."""
+    return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.2e}"
+
+
+@contextmanager
+def train_display(resumed: bool) -> Iterator[TrainDisplay]:
+    """A display of a training while the block runs."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
+        yield TrainDisplay(display, resumed)

@@ -1,4 +1,4 @@
-"""`logitsieve evaluate`."""
+"""`logitsieve evaluate`: precision and speed of a head on contexts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.cli.console import bars, print_json, print_table
-from logitsieve.cli.options import numbers
+from logitsieve.cli.options import AsJson, IndexFolder, Knobs, numbers
 from logitsieve.evaluation import Evaluation, evaluate, us_per_row
 from logitsieve.heads._base.head import Head
 from logitsieve.index import Index, open_index
@@ -25,30 +25,33 @@ KS = (1, 5, 10)
 
 
 def command(
-    index: Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")],
+    index: IndexFolder,
     contexts: Annotated[
-        str, typer.Option(help="H.npy, a folder of shards, H.npz:NAME or H.safetensors:NAME.")
+        str,
+        typer.Option(help="Contexts: H.npy, a folder of shards, H.npz:NAME or H.safetensors:NAME."),
     ],
-    head: Annotated[str, typer.Option(help="Instead of the index's own choice.")] = "",
-    knob: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the head; repeatable.")
-    ] = None,
+    head: Annotated[
+        str, typer.Option(help="The head to measure, instead of the index's default one.")
+    ] = "",
+    knob: Knobs = None,
     k: Annotated[
         list[int] | None,
-        typer.Option("-k", min=1, help="Answers a row; repeatable.", show_default="1, 5, 10"),
+        typer.Option(
+            "-k", min=1, help="Number of answers per row; repeatable.", show_default="1, 5, 10"
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows of each timed call.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Rows in each timed call.")] = 1,
     max_rows: Annotated[
-        int, typer.Option(min=1, help="Contexts judged, spread evenly over all.")
+        int, typer.Option(min=1, help="Contexts judged at most, spread evenly over all.")
     ] = 20_000,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads.")] = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a head on contexts, and the exact softmax beside it.
 
     Example: logitsieve evaluate models/lm/1 --contexts heldout.npy --knob probes=2
     """
-    with bars() as progress, TemporaryDirectory() as scratch:
+    with bars("evaluate") as progress, TemporaryDirectory() as scratch:
         opened = open_index(index, threads=threads, progress=progress)
         chosen = opened.head(head, **numbers("knob", knob or []))
         ks = _checked(k, opened)

@@ -1,15 +1,15 @@
-"""`logitsieve inspect`."""
+"""`logitsieve inspect`: the contents of an index, and AUTO's choices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from logitsieve.api.decoder import asked_precision
 from logitsieve.cli.console import print_json, print_table, size
+from logitsieve.cli.options import AsJson, IndexFolder
 from logitsieve.cli.points import choices, goal, print_choices, print_points, without_contexts
 from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
@@ -20,17 +20,20 @@ from logitsieve.index.memory import PartMemory, memory
 
 
 def command(
-    index: Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")],
+    index: IndexFolder,
     min_precision: Annotated[
-        float | None, typer.Option(help="Show what AUTO takes for this P@k.")
+        float | None,
+        typer.Option(help="Show the points that AUTO takes for this P@k, from 0 to 1."),
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Show what AUTO takes for proven answers.")
+        bool,
+        typer.Option("--exact", help="Show the points that AUTO takes for proven answers."),
     ] = False,
     k: Annotated[
-        int | None, typer.Option("-k", help="At this k; absent: at each that is measured.")
+        int | None,
+        typer.Option("-k", min=1, help="Number of answers; each measured number if absent."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what an index holds: heads and knobs, files and memory, operating points and AUTO.
 

@@ -1,4 +1,7 @@
-"""Command-line options derived from a frozen dataclass: names, types, defaults and help, once."""
+"""Command-line options: those of a frozen dataclass, those that several commands share, and files.
+
+A dataclass is the one list of names, types, defaults, ranges and help.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,29 @@ from types import NoneType
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.client import Tls
 
-PANEL = "Options of the method"
+# Shared by the commands that connect to a server.
+ByTls = Annotated[bool, typer.Option("--tls", help="Connect with TLS.")]
+Authorities = Annotated[
+    Path | None,
+    typer.Option(help="PEM file of the authorities that sign the server's certificate."),
+]
+Certificate = Annotated[Path | None, typer.Option(help="PEM file of the client's certificate.")]
+Key = Annotated[Path | None, typer.Option(help="PEM file of the private key of --tls-cert.")]
+TokenFile = Annotated[Path | None, typer.Option(help="File that holds nothing but a bearer token.")]
+
+# Shared by the commands that choose an operating point.
+Knobs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--knob", metavar="NAME=VALUE", help="Knob of the head as NAME=VALUE; repeatable."
+    ),
+]
+IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 # What a file may hold for a field of each type: no string for a number, no number for a flag.
 IN_TOML: dict[type, tuple[type, ...]] = {
@@ -37,22 +58,24 @@ def with_options(
 
     A field's metadata holds its "help" and, for numbers, "low" and "high"; fields typed
     tuple[X, ...] become repeatable options. `from_file` adds --config, a TOML file whose keys are
-    the names of the fields; what the command line says counts more.
+    the names of the fields; options of the command line win.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = typing.get_type_hints(config)
-        own = inspect.signature(command, eval_str=True).parameters.values()
+        declared = inspect.signature(command, eval_str=True).parameters.values()
         derived = [_parameter(field, hints[field.name]) for field in fields(config)]
-        parameters = [p for p in own if p.name != "config"] + [CONTEXT, FILE] * from_file + derived
+        parameters = (
+            [p for p in declared if p.name != "config"] + [CONTEXT, FILE] * from_file + derived
+        )
 
         @wraps(command)
         def wrapped(**values: Any) -> None:
             chosen = {field.name: _frozen(values.pop(field.name)) for field in fields(config)}
             context, file = values.pop("context", None), values.pop("config", None)
             if file is not None:
-                found = read_options(file, config)
-                chosen |= {k: v for k, v in found.items() if not is_typed(k, context)}
+                options = read_options(file, config)
+                chosen |= {k: v for k, v in options.items() if not is_typed(k, context)}
             command(**values, config=config(**chosen))
 
         wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -69,7 +92,7 @@ FILE = inspect.Parameter(
     default=None,
     annotation=Annotated[
         Path | None,
-        typer.Option(help="TOML file of the options below; the command line counts more."),
+        typer.Option(help="TOML file of these options; options of the command line win."),
     ],
 )
 
@@ -77,18 +100,18 @@ FILE = inspect.Parameter(
 def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
     """The fields of `config` that a TOML file sets; InvalidRequest names what is wrong in it."""
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        options = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidRequest(flag, f"{file}: {error}", "a TOML file of options") from error
     hints = typing.get_type_hints(config)
-    for key in found:
+    for key in options:
         if key not in hints:
             raise InvalidRequest(key, f"an option that is unknown, in {file}", ", ".join(hints))
-    return {key: _of_type(key, value, hints[key]) for key, value in found.items()}
+    return {key: _of_type(key, value, hints[key]) for key, value in options.items()}
 
 
 def is_typed(option: str, context: typer.Context) -> bool:
-    """Whether the command line holds the option, and not its default."""
+    """True if the option was given on the command line."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -113,10 +136,7 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
         hint = list[typing.get_args(hint)[0]]  # type: ignore[misc]
     low, high = field.metadata.get("low"), field.metadata.get("high", math.inf)
     option = typer.Option(
-        help=escape(field.metadata["help"]),
-        min=low,
-        max=None if high == math.inf else high,
-        rich_help_panel=PANEL,
+        help=field.metadata["help"], min=low, max=None if high == math.inf else high
     )
     return inspect.Parameter(
         field.name,
@@ -136,7 +156,7 @@ def _frozen(value: Any) -> Any:
 
 def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
     """["probes=2", "p1=0.99,p5=0.9"] -> {"probes": 2.0, ...}; InvalidRequest names `field`."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for pair in ",".join(pairs).split(",") if pairs else []:
         name, _, value = (part.strip() for part in pair.partition("="))
         try:
@@ -145,5 +165,29 @@ def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
             raise InvalidRequest(field, repr(pair), "name=number") from error
         if not name:
             raise InvalidRequest(field, repr(pair), "name=number")
-        found[name] = number
-    return found
+        values[name] = number
+    return values
+
+
+def to_tls(wanted: bool, ca: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
+    """TLS by the options of a command that connects; None where no option asks for it."""
+    return Tls(ca=ca, cert=cert, key=key) if wanted or ca or cert or key else None
+
+
+def read_token(path: Path | None) -> str:
+    """The token in the file, "" without one; InvalidRequest names `token_file`."""
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest("token_file", f"{path} ({error})", "a file with a token") from error
+
+
+def read_words(path: Path) -> list[str]:
+    """Words by id, the lines of a UTF-8 file; InvalidRequest names `vocabulary`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest("vocabulary", f"{path} ({error})", "a UTF-8 text file") from error
+    return text.removesuffix("\n").split("\n")

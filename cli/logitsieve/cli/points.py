@@ -1,4 +1,4 @@
-"""The table of operating points, and what AUTO makes of them, as the commands print both."""
+"""Tables of operating points, and of the points that AUTO takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from logitsieve.cli.console import print_table, shown
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Auto
 from logitsieve.evaluation import read_points
-from logitsieve.evaluation.operating_points import BEYOND, KS
+from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint
 from logitsieve.index import Index
 
 Choice = dict[str, Any]
@@ -17,8 +17,11 @@ Choice = dict[str, Any]
 K_LABELS = {1: "1", 5: "2-5", 10: "6-10", BEYOND: "11 or more"}
 
 
-def print_points(index: Index) -> None:
-    """One line an operating point, comparisons too; nothing where the index was not calibrated."""
+def print_points(index: Index, bounds: bool = False) -> None:
+    """Print a line for each operating point and comparison; nothing without a calibration.
+
+    With `bounds`, each P@k is followed by its lower 95 % bound in brackets.
+    """
     calibration = index.measured
     if calibration is None:
         return
@@ -29,7 +32,7 @@ def print_points(index: Index) -> None:
     rows = [
         [
             point.label,
-            *(point.mean.get(k) for k in KS),
+            *(_precision(point, k, bounds) for k in KS),
             point.mass_kept,
             point.candidates,
             *(point.us_per_row.get(batch) for batch in batches),
@@ -40,7 +43,8 @@ def print_points(index: Index) -> None:
     ]
     print_table(
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
-        "mass: probability kept; rows: of W, looked at; B: us a row at B rows a call; "
+        "mass: probability kept; rows: rows of W read; B: us per row at B rows per call; "
+        f"{'in brackets: lower 95 % bounds; ' if bounds else ''}"
         f"AUTO: where it takes the point ({goal(auto, None)})",
         [
             "head",
@@ -57,31 +61,38 @@ def print_points(index: Index) -> None:
         print("Warning: precision varies between blocks; were the contexts spread?")
 
 
+def _precision(point: OperatingPoint, k: int, bounds: bool) -> object:
+    mean, low = point.mean.get(k), point.low.get(k)
+    return mean if not bounds or mean is None or low is None else f"{mean:.4f} ({low:.4f})"
+
+
 def _marks(auto: Auto) -> dict[object, str]:
     """The batch sizes at which AUTO takes a point for the index's own target."""
-    found: dict[object, list[str]] = {}
+    marks: dict[object, list[str]] = {}
     for batch in auto.batches:
         point = auto.engine((batch, BEYOND), None, "")
-        found.setdefault(_key(point.head, point.knobs), []).append(f"B={batch}")
-    return {key: ", ".join(marks) for key, marks in found.items()}
+        marks.setdefault(_key(point.head, point.knobs), []).append(f"B={batch}")
+    return {key: ", ".join(batches) for key, batches in marks.items()}
 
 
-def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Choice]:
-    """What AUTO takes for each class of k and each batch size; `us_per_row` where it is known."""
+def choices(
+    auto: Auto, precision: float | None, ks: tuple[int, ...], batches: tuple[int, ...] = ()
+) -> list[Choice]:
+    """AUTO's point for each class of k and each batch size; `us_per_row` is None if unmeasured."""
     measured = {_key(point.head, point.knobs): point for point in auto.points}
     found = []
     for k in ks:
-        for batch in auto.batches:
+        for batch in batches or auto.batches:
             point = auto.engine((batch, k), precision, "")
-            at = measured.get(_key(point.head, point.knobs))
+            timed = measured.get(_key(point.head, point.knobs))
             found.append(
                 {
                     "k": "any" if precision is None else K_LABELS[k],
                     "rows": batch,
                     "head": point.head,
                     "knobs": dict(point.knobs),
-                    "us_per_row": at.us_at(batch) if at else None,
-                    "precision_low": dict(at.low) if at else None,
+                    "us_per_row": timed.us_at(batch) if timed else None,
+                    "precision_low": dict(timed.low) if timed else None,
                     "proven": point.proves,
                 }
             )
@@ -93,15 +104,40 @@ def print_choices(title: str, found: list[Choice]) -> None:
     batches = list(dict.fromkeys(choice["rows"] for choice in found))
     lines: dict[str, list[str]] = {}
     for choice in found:
-        knobs = [f"{name}={value:g}" for name, value in choice["knobs"].items()]
-        us = "" if choice["us_per_row"] is None else f", {shown(choice['us_per_row'])} us"
-        lines.setdefault(choice["k"], []).append(" ".join([choice["head"], *knobs]) + us)
+        lines.setdefault(choice["k"], []).append(_words(choice))
     rows = [[k, *cells] for k, cells in lines.items()]
     print_table(title, ["k", *(f"B={batch}" for batch in batches)], rows)
 
 
+def _words(choice: Choice) -> str:
+    knobs = [f"{name}={value:g}" for name, value in choice["knobs"].items()]
+    us = "" if choice["us_per_row"] is None else f", {shown(choice['us_per_row'])} us"
+    return " ".join([choice["head"], *knobs]) + us
+
+
+def print_changes(before: Index, after: Index) -> None:
+    """Print AUTO's points before and after a sweep, and warn if the stored point lost its proof."""
+    old, new = LocalDecoder(before).auto, LocalDecoder(after).auto
+    rows = []
+    for batch in new.batches:
+        was, now = (choices(auto, None, (BEYOND,), (batch,))[0] for auto in (old, new))
+        rows.append([f"B={batch}", _words(was), "->", _words(now)])
+    print_table(f"AUTO before and after, {goal(new, None)}", ["", "before", "", "after"], rows)
+    stored = after.manifest.heads[after.default_head].knobs
+    for point in new.points:
+        if _key(point.head, point.knobs) != _key(after.default_head, stored) or point.proven:
+            continue
+        for k, wanted in new.target.items():
+            if (low := point.low.get(k, 0.0)) < wanted:
+                print(
+                    f"Warning: on these contexts the stored point {point.label} is not proven to "
+                    f"meet the target: the lower bound of P@{k} is {low:.4f} < {wanted:g}, so AUTO "
+                    "takes slower points. More contexts (--rows) give tighter bounds."
+                )
+
+
 def goal(auto: Auto, precision: float | None) -> str:
-    """What AUTO is to meet, in words."""
+    """AUTO's goal in words."""
     if precision is not None:
         return "asked for a proof" if precision == 1 else f"asked for P@k >= {precision:g}"
     if not auto.target:
@@ -110,7 +146,7 @@ def goal(auto: Auto, precision: float | None) -> str:
 
 
 def without_contexts(calibration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """`calibration` for people: of the contexts in it only how many there are."""
+    """`calibration` for printing: the size of its contexts instead of their numbers."""
     if calibration is None or "contexts" not in calibration:
         return None if calibration is None else dict(calibration)
     contexts = {name: calibration["contexts"][name] for name in ("rows", "dim")}

@@ -1,4 +1,4 @@
-"""`logitsieve prune`."""
+"""`logitsieve prune`: old versions removed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
+from logitsieve.cli.options import AsJson
 from logitsieve.index.atomic import TEMPORARY
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.models.routes import locked, read_aliases
@@ -18,12 +19,12 @@ from logitsieve.server.models.routes import locked, read_aliases
 
 def command(
     models: Annotated[Path, typer.Argument(help="The folder of <name>/<version>/ indexes.")],
-    keep: Annotated[int, typer.Option(help="How many of the highest versions to keep.", min=1)] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    keep: Annotated[int, typer.Option(min=1, help="Number of the highest versions to keep.")] = 3,
+    as_json: AsJson = False,
 ) -> None:
-    """Remove old versions of every model: all but the highest, and those that an alias names.
+    """Remove old versions of every model; keep the highest, and those that an alias names.
 
-    A server that has one of them loaded goes on answering by it.
+    A server that has one of them loaded keeps answering with it.
 
     Example: logitsieve prune models --keep 3
     """
@@ -43,8 +44,8 @@ def command(
 
 
 def prune(model: Path, keep: int) -> list[Path]:
-    """Remove versions of the folder `model`, the lowest first; where they were."""
-    with locked(model):  # so that no alias comes to name one meanwhile
+    """Remove old versions of the folder `model`; their paths, the lowest version first."""
+    with locked(model):  # no alias may come to name one meanwhile
         versions = sorted(
             int(path.name)
             for path in model.iterdir()
@@ -53,7 +54,7 @@ def prune(model: Path, keep: int) -> list[Path]:
         kept = {*versions[-keep:], *read_aliases(model).values()}
         old = [model / str(version) for version in versions if version not in kept]
         for path in old:
-            # Renamed first: what bears the name of a version is whole, also if this process dies.
+            # Renamed first: a folder with a version's name is whole, even if this process dies.
             leaving = path.rename(model / f"{TEMPORARY}{secrets.token_hex(8)}")
             shutil.rmtree(leaving)
     return old

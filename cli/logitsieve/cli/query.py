@@ -14,59 +14,78 @@ from logitsieve.api.decoder import NormalizerName, Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import SampleReply, TopKReply
 from logitsieve.cli.console import print_json, print_table
-from logitsieve.cli.credentials import (
+from logitsieve.cli.options import (
+    AsJson,
     Authorities,
     ByTls,
     Certificate,
     Key,
+    Knobs,
     TokenFile,
+    numbers,
     read_token,
+    read_words,
     to_tls,
 )
-from logitsieve.cli.options import numbers
-from logitsieve.cli.words import read_words
 from logitsieve.client import DecoderClient, ModelInfo
 
 
 def command(
     address: Annotated[str, typer.Option(help="host:port of the server.")] = "localhost:50051",
-    model: Annotated[str, typer.Option(help="name, name@version or name:alias.")] = "",
+    model: Annotated[str, typer.Option(help="The model: name, name@version or name:alias.")] = "",
     hidden: Annotated[
-        Path | None, typer.Option(help="Context vectors, a .npy file [B, D] or [D].")
+        Path | None,
+        typer.Option(help="File of context vectors, a .npy array [B, D] or [D]."),
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Answers a row.")] = 5,
-    head: Annotated[str, typer.Option(help="Its name; absent or AUTO: the cheapest.")] = "",
-    knob: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the head; repeatable.")
-    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of answers per row.")] = 5,
+    head: Annotated[
+        str, typer.Option(help="Name of the head; the server chooses the fastest if absent.")
+    ] = "",
+    knob: Knobs = None,
     min_precision: Annotated[
-        float | None, typer.Option(help="Of the cheapest point with this P@k, instead of a head.")
+        float | None,
+        typer.Option(
+            help="Let the server pick the fastest point with at least this P@k, from 0 to 1."
+        ),
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Of the cheapest point that proves its answers.")
+        bool,
+        typer.Option("--exact", help="Let the server pick the fastest point that proves answers."),
     ] = False,
     normalizer: Annotated[
         NormalizerName | None,
-        typer.Option(help="What log-probabilities are relative to; absent: exact, of draws any."),
+        typer.Option(
+            help="Normalizer of the log-probabilities; absent: exact for the best ids,"
+            " the server's choice for draws."
+        ),
     ] = None,
     sample: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Draw N ids a row instead of the best.")
+        int,
+        typer.Option(min=0, metavar="N", help="Draw N ids per row instead of the best ones."),
     ] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of each row's draws; absent: fresh ones.")
+        int | None,
+        typer.Option(min=0, help="Seed of the draws of --sample; fresh draws if absent."),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Of draws.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of the draws of --sample; 0 or more.")
+    ] = 1.0,
     vocabulary: Annotated[
-        Path | None, typer.Option(help="Words by id, one a line, to show beside the ids.")
+        Path | None,
+        typer.Option(help="Text file of the words by id, one per line, to show with the ids."),
     ] = None,
-    timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = 5.0,
+    timeout_s: Annotated[
+        float, typer.Option(help="Seconds to wait for the answer, at most 3600.")
+    ] = 5.0,
     tls: ByTls = False,
     tls_ca: Authorities = None,
     tls_cert: Certificate = None,
     tls_key: Key = None,
     token_file: TokenFile = None,
-    models: Annotated[bool, typer.Option("--models", help="List the models instead.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    models: Annotated[
+        bool, typer.Option("--models", help="List the models of the server.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ask a server for the next tokens; without --hidden, list its models.
 
@@ -145,7 +164,7 @@ def _as_json(reply: TopKReply | SampleReply, words: list[str] | None) -> dict[st
 
 
 def _found(reply: TopKReply | SampleReply, words: list[str] | None) -> list[list[dict[str, Any]]]:
-    """What there is to say of each id, row by row."""
+    """The numbers (and word) of each id, row by row."""
     columns: dict[str, np.ndarray] = {"id": reply.ids}
     if isinstance(reply, TopKReply):
         columns |= {"logit": reply.logits, "log_prob": reply.log_probs()}

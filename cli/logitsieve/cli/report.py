@@ -1,4 +1,4 @@
-"""`logitsieve report`."""
+"""`logitsieve report`: a page of plots about an index."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from logitsieve.cli.console import bars
-from logitsieve.index import open_index
-from logitsieve.index_builder.report import write_report
+from logitsieve.cli.options import IndexFolder
 
 
 def command(
-    index: Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    index: IndexFolder,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     contexts: Annotated[
         str | None,
         typer.Option(help="Contexts to measure coverage on, in any form that build takes."),
@@ -24,7 +23,10 @@ def command(
 
     Example: logitsieve report models/lm/1 --contexts heldout.npy --out report.html
     """
-    with bars() as progress:
+    from logitsieve.index import open_index
+    from logitsieve.index_builder.report import write_report
+
+    with bars("report") as progress:
         opened = open_index(index, progress=progress)
     write_report(opened, out, contexts)
     print(out)

@@ -1,4 +1,4 @@
-"""`logitsieve train`."""
+"""`logitsieve train`: a language model, and an index of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.console import print_json, print_table
-from logitsieve.cli.options import is_typed, with_options
-from logitsieve.cli.train_display import Display, display, perplexity_shown
+from logitsieve.cli.console import (
+    TrainDisplay,
+    perplexity_shown,
+    print_json,
+    print_table,
+    train_display,
+)
+from logitsieve.cli.options import AsJson, is_typed, with_options
 from logitsieve.cli.train_to_index import ToServing
 from logitsieve.training import LOSSES
 from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
@@ -36,38 +41,47 @@ def _show_losses(wanted: bool) -> None:
 @with_options(TrainConfig)
 def command(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run, made if absent.")],
     config: TrainConfig,
     text: Annotated[
         Path | None,
-        typer.Option(help="UTF-8 text, or that gzipped: words between spaces, lines."),
+        typer.Option(help="Text to train on: UTF-8, plain or gzipped, words separated by spaces."),
     ] = None,
     valid: Annotated[
-        Path | None, typer.Option(help="Text to judge by; absent: the end of --text.")
+        Path | None,
+        typer.Option(help="Text to validate on; the end of --text if absent."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, with its options.")
+        bool,
+        typer.Option("--resume", help="Continue the run in --out with its options."),
     ] = False,
     capture: Annotated[
         int | None,
-        typer.Option(min=2, help="Contexts to keep afterwards, spread over the text."),
+        typer.Option(min=2, help="Number of contexts to capture afterwards, spread over the text."),
     ] = None,
     build: Annotated[
         Path | None,
-        typer.Option(help="Then the index to build from them: <name>/<version>."),
+        typer.Option(help="The index to build from those contexts: a new <name>/<version>."),
     ] = None,
     target_precision: Annotated[
         list[str] | None,
-        typer.Option(metavar="p1=P,p5=P", help="Its target; see logitsieve build."),
+        typer.Option(
+            metavar="p1=P,p5=P", help="Target precision of that index; see logitsieve build."
+        ),
     ] = None,
     build_config: Annotated[
-        Path | None, typer.Option(help="TOML file of the options of logitsieve build.")
+        Path | None, typer.Option(help="TOML file of further options of logitsieve build.")
     ] = None,
     losses: Annotated[
         bool,
-        typer.Option("--losses", callback=_show_losses, is_eager=True, help="List the losses."),
+        typer.Option(
+            "--losses",
+            callback=_show_losses,
+            is_eager=True,
+            help="List the losses and their options.",
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train an LSTM language model on a text file.
 
@@ -83,7 +97,7 @@ def command(
         raise InvalidRequest("text", "nothing", "a text file, or --resume")
     else:
         begin(out, Settings(text=text, valid=valid, config=config))
-    with display() as shown:
+    with train_display(resume) as shown:
         prepare(out, progress=shown.progress)
         outcome = _train(out, after, shown)
         if not outcome.finished:
@@ -101,7 +115,7 @@ def command(
     after.show(rows, index)
 
 
-def _train(out: Path, after: ToServing, shown: Display) -> Outcome:
+def _train(out: Path, after: ToServing, shown: TrainDisplay) -> Outcome:
     with _stopping() as stop:
         return train(
             out,
@@ -114,18 +128,18 @@ def _train(out: Path, after: ToServing, shown: Display) -> Outcome:
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came; a second one ends the process as it would have."""
-    asked = False
+    """A callback, true once SIGINT or SIGTERM came; a second signal ends the process."""
+    signalled = False
 
     def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal signalled
+        signalled = True
         for each, handler in before.items():
             signal.signal(each, handler)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: signalled
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -134,7 +148,7 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 def _refuse_changes(
     ctx: typer.Context, run: Settings, config: TrainConfig, text: Path | None, valid: Path | None
 ) -> None:
-    """What is typed beside --resume must be what the run was begun with."""
+    """InvalidRequest if an option beside --resume differs from that of the run."""
     typed: dict[str, Any] = {
         field.name: getattr(config, field.name)
         for field in fields(config)
@@ -142,8 +156,8 @@ def _refuse_changes(
     }
     given = {"text": text, "valid": valid}
     typed |= {name: str(path.resolve()) for name, path in given.items() if path is not None}
-    own = run.to_json()
+    begun = run.to_json()
     for name, value in typed.items():
-        was = tuple(own[name]) if isinstance(own[name], list) else own[name]
+        was = tuple(begun[name]) if isinstance(begun[name], list) else begun[name]
         if value != was:
             raise InvalidRequest(name, value, f"{was}, with which the run was begun")

@@ -1,4 +1,4 @@
-"""From a trained model to an index: what `logitsieve train` does at its end when asked."""
+"""The end of `logitsieve train`: from the trained model to contexts and an index."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ToServing:
         target_precision: Sequence[str] | None,
         build_config: Path | None,
     ) -> Self:
-        """Refuse what is wrong before hours of training, not after."""
+        """The options, checked: what is wrong is refused before hours of training, not after."""
         if capture is not None:
             require("builder", "torch", "faiss", "matplotlib")
         if build is not None:
@@ -71,7 +71,7 @@ class ToServing:
         return rows, None if self.build is None else self._build(self.build, corpus, progress)
 
     def show(self, rows: int | None, index: Index | None) -> None:
-        """What was made, or what to do next."""
+        """Print the index, or the command that builds one."""
         if index is not None:
             from logitsieve.cli.build import show
 
@@ -113,7 +113,7 @@ def _options(file: Path | None) -> dict[str, Any]:
 
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
-    """Contexts of windows spread over the text; those of an earlier end of the run are kept."""
+    """Capture contexts of windows spread over the text, unless an earlier call did."""
     from logitsieve.index_builder.capture import CaptureConfig, capture
 
     if (out / "capture.json").exists():

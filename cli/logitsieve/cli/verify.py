@@ -1,20 +1,16 @@
-"""`logitsieve verify`."""
+"""`logitsieve verify`: the full check of an index."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from logitsieve.cli.console import bars, print_json, print_table
+from logitsieve.cli.options import AsJson, IndexFolder
 from logitsieve.index import verify_index
 from logitsieve.index.contents import read_contents
 
 
 def command(
-    index: Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    index: IndexFolder,
+    as_json: AsJson = False,
 ) -> None:
     """Check every byte and every number of an index.
 
@@ -22,7 +18,7 @@ def command(
 
     Example: logitsieve verify models/lm/1
     """
-    with bars() as progress:
+    with bars("verify") as progress:
         files = verify_index(index, progress)
     dtype = read_contents(index).manifest.dtype
     if as_json:

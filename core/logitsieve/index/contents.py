@@ -55,7 +55,10 @@ def read_contents(path: Path | str) -> Contents:
     """
     folder = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a mounted link
     if not is_version(folder.name) or not is_name(folder.parent.name):
-        raise IndexUnreadable(folder, "an index lies in <name>/<version>/, version 1, 2, ...")
+        held = sorted(int(path.name) for path in folder.glob("[1-9]*") if is_version(path.name))
+        versions = f"; versions in this folder: {', '.join(map(str, held))}" if held else ""
+        reason = "an index lies in <name>/<version>/, version 1, 2, ..."
+        raise IndexUnreadable(folder, reason + versions)
     if not folder.is_dir():
         raise IndexUnreadable(folder, "no such directory")
     file = folder / MANIFEST_FILE

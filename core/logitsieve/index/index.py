@@ -42,6 +42,10 @@ class Index:
         self.calibration: Mapping[str, Any] | None = contents.calibration
         self._softmax: Softmax | None = contents.softmax
 
+    def __repr__(self) -> str:
+        sizes = f"V={self.vocab_size}, D={self.dim}, heads={list(self.heads)}"
+        return f"<Index {str(self.path)!r} {sizes}>"
+
     @property
     def softmax(self) -> Softmax:
         """The frozen output layer: `stored` [V, D] and `bias` [V], shared with the page cache."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,12 +15,15 @@ from logitsieve.index_builder.arrays import matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
-from logitsieve.utils.options import Progress, no_progress
+from logitsieve.utils.progress import ProgressOption, to_progress
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
 
 SCRATCH = ".tmp-build-"
+LEAST_P1 = 0.95  # of a default head that was built for no target: below it, a warning
+
+logger = logging.getLogger(__name__)
 
 
 def build(
@@ -31,7 +35,7 @@ def build(
     heads: Sequence[str] = ("exact", "screen", "certified"),
     target_precision: Mapping[str, float] | None = None,
     config: BuildConfig | None = None,
-    progress: Progress = no_progress,
+    progress: ProgressOption = "auto",
     heldout: Source | None = None,
     best_effort: bool = False,
 ) -> Index:
@@ -43,7 +47,8 @@ def build(
     held out unless `heldout` is given. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses
     clusters, labels, budget, probes and the rows left to the fallback for the least measured time;
     TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
-    total). InvalidRequest names the argument at fault. Where it raises, nothing is written.
+    total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
+    nothing. InvalidRequest names the argument at fault. Where it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
@@ -51,7 +56,7 @@ def build(
     from logitsieve.index.atomic import remove_stale
     from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
 
-    config = config or BuildConfig()
+    config, progress = config or BuildConfig(), to_progress(progress, "build")
     names = pipeline.check_heads(heads, targeted=target_precision is not None)
     if best_effort and target_precision is None:
         raise InvalidRequest("best_effort", True, "a target_precision that it may miss")
@@ -83,11 +88,29 @@ def build(
             best_effort=best_effort,
             config=config,
         )
-        return pipeline.run(inputs, out, scratch, progress)
+        index = pipeline.run(inputs, out, scratch, progress)
+    if target_precision is None:
+        _warn_of_misses(index)
+    return index
+
+
+def _warn_of_misses(index: Index) -> None:
+    """Log a warning where the default head, built for no target, misses too many best ids."""
+    for point in (index.calibration or {}).get("points", ()):
+        p1 = point["precision_at"].get("1", 1.0)
+        if point["head"]["name"] == index.default_head and p1 < LEAST_P1:
+            logger.warning(
+                "%s: the head %s, which answers by default, finds the best id of %.1f %% of the "
+                "held-out contexts; build with a target_precision for more",
+                index.path,
+                index.default_head,
+                100 * p1,
+            )
+            return
 
 
 def _existing(folder: Path) -> Path:
-    """The nearest folder that is there, so that a build that fails leaves no new one."""
+    """The nearest existing folder: a build that fails leaves no new one."""
     while not folder.is_dir():
         folder = folder.parent
     return folder

@@ -25,7 +25,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.even_sample import SpreadSample
 from logitsieve.utils.environment import name_in_errors
-from logitsieve.utils.options import Progress, check_range, no_progress, option
+from logitsieve.utils.options import Progress, check_range, option
+from logitsieve.utils.progress import ProgressOption, to_progress
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
 CHUNK = 8192  # rows of W multiplied at once
@@ -57,17 +58,19 @@ def capture(
     *,
     output_layer: str | nn.Linear | None = None,
     config: CaptureConfig | None = None,
-    progress: Progress = no_progress,
+    progress: ProgressOption = "auto",
 ) -> dict[str, Any]:
     """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
 
     Each batch is the model's argument, a tuple of its arguments, or a mapping of its keyword
     arguments; give no padding, it would be kept. `output_layer` is the nn.Linear that makes the
     logits, or its name; by default the last one called whose outputs are as many as the logits.
-    `progress` gets (stage, rows seen, 0). Returns what `capture.json` holds. InvalidRequest if
-    `out` exists, or if the model's output is not W h + b; then nothing is written.
+    `progress` gets (stage, rows seen, 0), as in `build`. Returns what `capture.json` holds; a
+    `window` that `batches` has as an attribute, tokens that the model reads at a stretch, is part
+    of that. InvalidRequest if `out` exists, or if the model's output is not W h + b; then nothing
+    is written.
     """
-    config = config or CaptureConfig()
+    config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out = Path(out)
     if out.exists():
         raise InvalidRequest("out", out, "a path that does not exist")
@@ -127,6 +130,7 @@ def _capture(
         "dim": layer.in_features,
         "model": type(model).__qualname__,
         "output_layer": name,
+        **({"window": batches.window} if hasattr(batches, "window") else {}),
         **asdict(config),
     }
     written = folder / "capture.json"

@@ -1,4 +1,4 @@
-"""A causal language model in a Hugging Face folder, and text for it: what `capture` takes.
+"""A causal language model in a Hugging Face folder, and text for it, as `capture` takes them.
 
 Nothing is downloaded, no code of the folder is run, and weights are read from safetensors alone.
 
@@ -8,7 +8,11 @@ Shape letters: B windows of a batch, T tokens of a window.
 from __future__ import annotations
 
 import gzip
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +26,8 @@ from logitsieve.utils.environment import require
 CHARACTERS = 1 << 16  # of text turned into tokens at once, up to the end of the line
 WINDOW, WINDOWS_AT_ONCE = 256, 2  # so that logits of 250,000 words take half a gigabyte
 LONGEST_WINDOW, MOST_WINDOWS = 1 << 20, 1 << 16
+logger = logging.getLogger(__name__)
+
 NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
 
 
@@ -31,12 +37,12 @@ def open_folder(
     *,
     window: int = WINDOW,
     windows_at_once: int = WINDOWS_AT_ONCE,
-) -> tuple[nn.Module, Iterator[dict[str, Any]]]:
+) -> tuple[nn.Module, Windows]:
     """The model in float32, and batches that read `text` (UTF-8, or that gzipped) once through.
 
-    The model reads windows of `window` tokens, or of as many as it has positions for, each begun
-    with the token that its tokenizer begins text with. MissingExtra without transformers;
-    InvalidRequest names the argument at fault.
+    The model reads windows of `window` tokens, or of as many as it has positions for (with a
+    warning), each begun with the token that its tokenizer begins text with. MissingExtra without
+    transformers; InvalidRequest names the argument at fault.
     """
     require("huggingface", "transformers")
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -49,18 +55,50 @@ def open_folder(
     if not text.is_file():
         raise InvalidRequest("text", text, "a text file, or one that is gzipped")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
-        )
+        with _without_bars():
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+            )
     except (OSError, ValueError) as error:
         raise InvalidRequest("huggingface", f"{folder} ({error})", NEEDED) from error
-    positions = getattr(model.config, "max_position_embeddings", None) or window
-    return model, _batches(tokenizer, text, min(window, positions), windows_at_once)
+    positions = getattr(model.config, "max_position_embeddings", None) or LONGEST_WINDOW
+    if window > positions:
+        logger.warning(
+            "window: got %d, but the model has %d positions: it reads so many", window, positions
+        )
+    return model, Windows(tokenizer, text, min(window, positions), windows_at_once)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Loading without the progress bars of transformers, which are put back afterwards."""
+    bars: Any = import_module("transformers.utils.logging")  # which is not typed
+
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Batches of token ids that read a text once through, `window` tokens at a stretch."""
+
+    tokenizer: Any
+    text: Path
+    window: int
+    at_once: int
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return _batches(self.tokenizer, self.text, self.window, self.at_once)
 
 
 def _batches(tokenizer: Any, text: Path, window: int, at_once: int) -> Iterator[dict[str, Any]]:
-    """[B, T] of full windows, then [1, T] of what is left; no padding."""
+    """[B, T] of full windows, then [1, T] of the rest; no padding."""
     first = [one for one in tokenizer("")["input_ids"] if one == tokenizer.bos_token_id][:1]
     length = window - len(first)
     ids: list[int] = []

@@ -33,7 +33,7 @@ Lists = tuple[Int64, Int64]  # CSR of the screen: offsets [C+1], ids
 
 
 @dataclass(frozen=True)
-class Sample:
+class ScreenSample:
     """Contexts met by the screen: where they go, and which labels their lists hold."""
 
     hidden: Float32  # [B, D]
@@ -73,7 +73,7 @@ def _identity(index: Index) -> str:
         ("type of the matrix", manifest.dtype),
         ("heads", ", ".join(index.heads)),
         ("default head", index.default_head),
-        ("vocabulary", vocabulary),
+        ("sha256 of the vocabulary", vocabulary),
     ]
     return _table([], rows)
 
@@ -84,33 +84,18 @@ def _measured(index: Index) -> list[str]:
 
 def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:
     points, compared = calibration["points"], calibration["compared"]
-    machine = ", ".join(f"{name} {value}" for name, value in calibration["machine"].items())
     yield "<h2>Speed and precision</h2>"
     yield (
-        f"<p>On {calibration['heldout_rows']:,} held-out contexts. B: rows a call. Filled: 1; "
-        "hollow: 64. In brackets the one-sided lower 95 % bounds. Coverage: the share that the "
-        "head did not leave to its fallback.</p>"
+        f"<p>On {calibration['heldout_rows']:,} held-out contexts. Filled marks: one row per call; "
+        "hollow: the largest batch. In brackets the one-sided lower 95 % bounds. Mass kept: the "
+        "share of the probability that lies in the candidates. Coverage: the share of rows that "
+        "the head did not leave to its fallback.</p>"
     )
     yield plots.speed_precision([*points, *compared])
-    ks = ("1", "5", "10")
-    header = ["head", "knobs", "B", "µs a row", *(f"P@{k}" for k in ks)]
-    rows = [
-        (
-            point["head"]["name"],
-            " ".join(f"{name}={value:g}" for name, value in point["head"]["knobs"].items()),
-            point["rows"],
-            point["us_per_row"],
-            *(_precision(point["precision"].get(k)) for k in ks),
-            point["mass_kept"],
-            point["candidates"],
-            point.get("coverage"),  # earlier builders did not measure it
-        )
-        for point in [*points, *compared]
-    ]
-    yield _table([*header, "mass kept", "candidates", "coverage"], rows)
+    yield _points_table([*points, *compared])
     if names := ", ".join(dict.fromkeys(point["head"]["name"] for point in compared)):
         yield f"<p>Measured for comparison, not in the index: {escape(names)}.</p>"
-    yield f"<p>Measured with: {escape(machine)}.</p>"
+    yield f"<p>Measured with: {escape(_machine(calibration['machine']))}.</p>"
     if uneven := ", ".join(dict.fromkeys(p["head"]["name"] for p in points if p["uneven"])):
         yield (
             f'<p class="warning">Precision of {escape(uneven)} varies between blocks of the '
@@ -118,8 +103,49 @@ def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _precision(found: Mapping[str, float] | None) -> str | None:
-    return None if found is None else f"{found['mean']:.4f} ({found['low']:.4f})"
+def _points_table(points: Sequence[Mapping[str, Any]]) -> str:
+    """One row for each head and setting, with its times at every batch size."""
+    settings: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for point in points:
+        knobs = " ".join(f"{name}={_knob(v)}" for name, v in point["head"]["knobs"].items())
+        settings.setdefault((point["head"]["name"], knobs), {})[point["rows"]] = point
+    batches, ks = sorted({point["rows"] for point in points}), ("1", "5", "10")
+    header = ["head", "knobs", *(f"µs per row, B={batch}" for batch in batches)]
+    header += [*(f"P@{k}" for k in ks), "mass kept", "candidates", "coverage"]
+    rows = []
+    for (name, knobs), by_batch in settings.items():
+        point = next(iter(by_batch.values()))
+        rows.append(
+            (
+                name,
+                knobs,
+                *(by_batch[b]["us_per_row"] if b in by_batch else None for b in batches),
+                *(_precision(point["precision"].get(k)) for k in ks),
+                point["mass_kept"],
+                point["candidates"],
+                point.get("coverage"),  # earlier builders did not measure it
+            )
+        )
+    return f"<p>B: rows per call.</p>\n{_table(header, rows)}"
+
+
+def _knob(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:.3g}"
+
+
+def _machine(machine: Mapping[str, str]) -> str:
+    """The processor, threads, day and versions."""
+    rest = dict(machine)
+    parts = [rest.pop("cpu")]
+    if threads := rest.pop("threads", ""):
+        parts.append(f"{threads} thread{'' if threads == '1' else 's'}")
+    if date := rest.pop("date", ""):
+        parts.append(f"on {date[:10]}")
+    return ", ".join([*parts, *(f"{name} {version}" for name, version in rest.items())])
+
+
+def _precision(measured: Mapping[str, float] | None) -> str | None:
+    return None if measured is None else f"{measured['mean']:.4f} ({measured['low']:.4f})"
 
 
 def _memory(index: Index) -> str:
@@ -131,7 +157,7 @@ def _memory(index: Index) -> str:
     return f"<h2>Memory</h2>\n{bars}\n{_table(['file', 'bytes', 'of W'], rows)}"
 
 
-def _sample(index: Index, centroids: np.ndarray, lists: Lists, source: Source) -> Sample:
+def _sample(index: Index, centroids: np.ndarray, lists: Lists, source: Source) -> ScreenSample:
     with tempfile.TemporaryDirectory() as scratch:
         contexts = open_contexts(source, index.dim, Path(scratch))
         hidden_BD = contexts.sample(SAMPLED)
@@ -140,10 +166,10 @@ def _sample(index: Index, centroids: np.ndarray, lists: Lists, source: Source) -
     offsets, ids = lists
     members = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * index.vocab_size + ids
     wanted = clusters_B[:, None] * index.vocab_size + labels_BK
-    return Sample(hidden_BD, clusters_B, labels_BK.astype(np.int64), np.isin(wanted, members))
+    return ScreenSample(hidden_BD, clusters_B, labels_BK.astype(np.int64), np.isin(wanted, members))
 
 
-def _clusters(lists: Lists, sample: Sample | None) -> str:
+def _clusters(lists: Lists, sample: ScreenSample | None) -> str:
     sizes = np.diff(lists[0])
     parts = [
         "<h2>Clusters</h2>",
@@ -162,28 +188,28 @@ def _clusters(lists: Lists, sample: Sample | None) -> str:
     return "\n".join(parts)
 
 
-def _coverage(sample: Sample | None) -> Iterator[str]:
+def _coverage(sample: ScreenSample | None) -> Iterator[str]:
     if sample is None:
         return
     share_B = sample.covered.mean(axis=1)
-    blocks, found = block_means(share_B), summarize(share_B)
+    blocks, coverage = block_means(share_B), summarize(share_B)
     yield "<h2>Labels in the lists</h2>"
     yield (
         f"<p>The share of the exact top-{sample.labels.shape[1]} that lies in the list of the "
-        f"context's cluster, in {len(blocks)} contiguous blocks: {found.mean:.4f} on average, "
-        f"{found.worst:.4f} in the worst.</p>"
+        f"context's cluster, in {len(blocks)} contiguous blocks: {coverage.mean:.4f} on average, "
+        f"{coverage.worst:.4f} in the worst.</p>"
     )
-    if found.uneven:
+    if coverage.uneven:
         yield (
             f'<p class="warning">That varies: block {int(blocks.argmin()) + 1} is '
-            f"{found.mean - found.worst:.3f} below the mean. The contexts that the screen was "
-            "fitted on may come from a part of the text only; spread them over all of it.</p>"
+            f"{coverage.mean - coverage.worst:.3f} below the mean. The contexts that the screen "
+            "was fitted on may come from a part of the text only; spread them over all of it.</p>"
         )
     yield plots.blocks(blocks.tolist(), "labels in the list")
 
 
-def _words(index: Index, lists: Lists, sample: Sample | None) -> Iterator[str]:
-    """Words of a few clusters, those first that are frequent here and in few other lists."""
+def _words(index: Index, lists: Lists, sample: ScreenSample | None) -> Iterator[str]:
+    """Words of a few clusters; those frequent in a cluster and in few other lists come first."""
     words = index.vocabulary
     if words is None:
         return
@@ -191,47 +217,50 @@ def _words(index: Index, lists: Lists, sample: Sample | None) -> Iterator[str]:
     lists_V = np.bincount(ids, minlength=index.vocab_size)
     rows = []
     for cluster in _most_met(len(offsets) - 1, sample)[:SHOWN_CLUSTERS]:
-        own = ids[offsets[cluster] : offsets[cluster + 1]]
-        best = own[np.argsort(-_distinction(own, cluster, lists_V, sample), kind="stable")]
+        listed = ids[offsets[cluster] : offsets[cluster + 1]]
+        best = listed[np.argsort(-_distinction(listed, cluster, lists_V, sample), kind="stable")]
         shown = " · ".join(words[number] for number in best[:SHOWN_WORDS])
-        rows.append((int(cluster), len(own), shown))
+        rows.append((int(cluster), len(listed), shown))
     yield "<h2>Words of some clusters</h2>"
-    yield "<p>Distinctive words first: likely here, and in few other lists.</p>"
+    yield "<p>The most distinctive words first: likely in the cluster, and in few other lists.</p>"
     yield _table(["cluster", "candidates", "words"], rows)
 
 
-def _most_met(clusters: int, sample: Sample | None) -> Int64:
+def _most_met(clusters: int, sample: ScreenSample | None) -> Int64:
     if sample is None:
         return np.arange(clusters)
     return np.argsort(-np.bincount(sample.clusters, minlength=clusters), kind="stable")
 
 
-def _distinction(own: Int64, cluster: int, lists_V: Int64, sample: Sample | None) -> Float64:
+def _distinction(
+    listed: Int64, cluster: int, lists_V: Int64, sample: ScreenSample | None
+) -> Float64:
     share: Float64 | float = 1.0
     if sample is not None:
-        here = sample.labels[sample.clusters == cluster]
-        counts_V = np.bincount(here.ravel(), minlength=len(lists_V))
-        share = counts_V[own] / max(len(here), 1)
-    return np.asarray(share / lists_V[own], np.float64)
+        labels = sample.labels[sample.clusters == cluster]
+        counts_V = np.bincount(labels.ravel(), minlength=len(lists_V))
+        share = counts_V[listed] / max(len(labels), 1)
+    return np.asarray(share / lists_V[listed], np.float64)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table; every cell is escaped here, and only here."""
     rows = list(rows)
-    numeric = [isinstance(cell, (int, float)) for cell in rows[0]] if rows else []
+    numeric = (
+        [isinstance(cell, (int, float)) for cell in rows[0]] if rows else [False] * len(header)
+    )
 
     def line(cells: Sequence[object], tag: str) -> str:
-        shown = [
-            f'<{tag} class="number">{escape(_text(cell))}</{tag}>'
-            if number
-            else f"<{tag}>{escape(_text(cell))}</{tag}>"
-            for cell, number in zip(cells, numeric, strict=True)
-        ]
+        shown = []
+        for number, cell in enumerate(cells):
+            kind = ' class="number"' if numeric[number] else ""
+            label = f' data-label="{escape(header[number])}"' if header and tag == "td" else ""
+            shown.append(f"<{tag}{kind}{label}>{escape(_text(cell))}</{tag}>")
         return f"<tr>{''.join(shown)}</tr>"
 
     body = "\n".join(line(row, "td") for row in rows)
-    head = line(header, "th") if header else ""
-    return f'<div class="scroll"><table>{head}\n{body}</table></div>'
+    head = f"<thead>{line(header, 'th')}</thead>" if header else ""
+    return f'<div class="scroll"><table>{head}\n<tbody>{body}</tbody></table></div>'
 
 
 def _text(cell: object) -> str:

@@ -10,12 +10,19 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    PercentFormatter,
+)
 
 from logitsieve.api.results import Float64
 
 INK = "#010203"  # becomes the colour of the text around the plot
 COLOURS = ("#3d87c9", "#d9772b", "#3fa06a", "#a86bc4", "#c95666", "#8f8a3a")
+HOLLOW = {"markerfacecolor": "none", "linestyle": ":"}
 STYLE: Mapping[str, Any] = {
     "font.size": 10,
     "svg.fonttype": "none",
@@ -36,28 +43,37 @@ STYLE: Mapping[str, Any] = {
 
 
 def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
-    """P@1 and P@5 over microseconds a row, one colour a head; the exact head is the reference.
+    """P@1 and P@5 over microseconds per row, one colour a head; the exact head is the reference.
 
-    `points` as in calibration.json: those of one row a call are filled, larger batches hollow.
+    `points` as in calibration.json: those of one row per call are filled, the largest batches
+    hollow. P@1 is a large circle, P@5 a small square, so that both show where they coincide.
     """
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         axes = _axes(7.5, 4.0)
         for head, colour in zip(_heads(points), cycle(COLOURS), strict=False):
-            own = [point for point in points if point["head"]["name"] == head]
-            single = [point for point in own if point["rows"] == 1]
+            of_head = [point for point in points if point["head"]["name"] == head]
+            single = [point for point in of_head if point["rows"] == 1]
             if head == "exact":
                 axes.axvline(single[0]["us_per_row"], color=colour, linestyle="--", label="exact")
                 continue
-            for k, marker in (("1", "o"), ("5", "s")):
-                style: dict[str, Any] = {"color": colour, "marker": marker}
-                axes.plot(*_curve(single, k), label=f"{_plain(head)} P@{k}", linewidth=1, **style)
-                batched = [point for point in own if point["rows"] == max(p["rows"] for p in own)]
-                style |= {"markerfacecolor": "none", "linestyle": ":"}
-                axes.plot(*_curve(batched, k), linewidth=1, **style)
+            largest = max(point["rows"] for point in of_head)
+            batched = [point for point in of_head if point["rows"] == largest > 1]
+            for k, marker, size in (("1", "o", 10), ("5", "s", 5)):
+                style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": size}
+                style |= {"markeredgecolor": INK, "markeredgewidth": 0.8, "linewidth": 1}
+                label: str | None = f"{_plain(head)} P@{k}"
+                hollow = HOLLOW | {"markeredgecolor": colour}
+                for chosen, more in ((single, {}), (batched, hollow)):
+                    us, precision = _curve(chosen, k)
+                    if us:
+                        axes.plot(us, precision, label=label, **(style | more))
+                        label = None  # one entry of the legend a head
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(LogFormatter())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(0.15)
-        axes.set(xlabel="µs a row (log)", ylabel="precision")
+        axes.set(xlabel="µs per row (log scale)", ylabel="precision")
         axes.legend()
         return _svg(axes)
 
@@ -72,9 +88,9 @@ def _plain(name: str) -> str:
 
 
 def _curve(points: Sequence[Mapping[str, Any]], k: str) -> tuple[list[float], list[float]]:
-    known = [(p["us_per_row"], p["precision_at"][k]) for p in points if k in p["precision_at"]]
-    known.sort()
-    return [us for us, _ in known], [precision for _, precision in known]
+    curve = [(p["us_per_row"], p["precision_at"][k]) for p in points if k in p["precision_at"]]
+    curve.sort()
+    return [us for us, _ in curve], [precision for _, precision in curve]
 
 
 def cascade(

@@ -16,7 +16,8 @@ from logitsieve.evaluation.confidence import BLOCKS
 from logitsieve.evaluation.operating_points import read_points, undominated
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
-from logitsieve.utils.options import Progress, check_range, no_progress, option
+from logitsieve.utils.options import Progress, check_range, option
+from logitsieve.utils.progress import ProgressOption, to_progress
 
 if TYPE_CHECKING:
     from logitsieve.heads import Head
@@ -57,22 +58,22 @@ def tune(
     contexts: Source,
     out: Path | str,
     config: TuneConfig | None = None,
-    progress: Progress = no_progress,
+    progress: ProgressOption = "auto",
 ) -> Index:
     """Measure the heads of `index` at every setting worth trying, write it as `out`, and open that.
 
     `contexts` must not be those that the index was fitted on. The grid of each head is the product
     of its knobs' `tried` values. Only calibration.json differs: the other files are shared, the
     digest stays. Its points are those that no other dominates and those stored in the index; those
-    of heads that this version does not know are lost. One thread; `progress` gets
-    (stage, done, total). InvalidRequest names the argument at fault, IndexUnreadable the file.
+    of heads that this version does not know are lost. One thread; `progress` as
+    in `build`. InvalidRequest names the argument at fault, IndexUnreadable the file.
     Where it raises, nothing is written.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index
     from logitsieve.index_builder.calibrate import Bench
 
-    config = config or TuneConfig()
+    config, progress = config or TuneConfig(), to_progress(progress, "tune")
     out = new_path(out)  # refused before minutes of measuring, not after
     opened = open_index(index, progress=progress)
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,0 +1,5 @@
+"""`python -m logitsieve`: the command."""
+
+from logitsieve.cli import main
+
+main()
