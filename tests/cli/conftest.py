@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,14 @@ from typer.testing import CliRunner
 from logitsieve.cli.app import app
 from logitsieve.index import HeadEntry, write_index
 from tests.synthetic import make_hidden, make_softmax, screen_arrays
+from tests.training.trainer.ring import write_ring
 
 Run = Callable[..., Any]
+PROGRAM = Path(sys.executable).with_name("logitsieve")
+SMALL = (
+    *("--vocabulary", 12, "--dim", 8, "--epochs", 1, "--streams", 4, "--steps", 10),
+    *("--loss", "uniform", "--loss-option", "n_sampled=4", "--lr", 0.03),
+)
 
 
 @pytest.fixture
@@ -46,3 +55,58 @@ def contexts(tmp_path: Path) -> Path:
     """200 contexts of 24 dimensions."""
     np.save(tmp_path / "H.npy", make_hidden(200))
     return tmp_path / "H.npy"
+
+
+@pytest.fixture
+def tuned(run: Run, index: Path, contexts: Path) -> Path:
+    out = index.parent / "2"
+    result = run("tune", index, "--contexts", contexts, "--out", out)
+    assert result.exit_code == 0
+    assert "settings measured" in result.stdout
+    assert "Warning: " not in result.stdout.replace("Warning: precision varies", "")
+    return out
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    softmax = make_softmax()
+    write_index(
+        folder / "demo" / "1",
+        softmax=softmax,
+        parts={"screen": screen_arrays(softmax)},
+        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1.0})},
+        default_head="screen",
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(models: Path) -> Iterator[str]:
+    """Of a `logitsieve serve` that is stopped in the end."""
+    options = ["--models", str(models), "--port", "0", "--metrics-port", "0", "--no-admin"]
+    server = subprocess.Popen([PROGRAM, "serve", *options], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    lines = []
+    for line in server.stderr:
+        lines.append(line)
+        if line.startswith("gRPC at "):
+            break
+    else:
+        pytest.fail("".join(lines))
+    yield line.removeprefix("gRPC at ").partition(",")[0]
+    server.send_signal(signal.SIGTERM)
+    rest = server.communicate(timeout=60)[1]
+    assert server.returncode == 0, rest
+    assert "Traceback" not in rest
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Path:
+    np.save(tmp_path / "h.npy", make_hidden(3))
+    return tmp_path / "h.npy"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return write_ring(tmp_path / "ring.txt")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from logitsieve.cli.app import COMMANDS
+from logitsieve.cli.app import COMMANDS, MODULES
+from logitsieve.version import __version__
 from tests.cli.conftest import Run
 
 
@@ -62,8 +64,95 @@ def test_the_installed_command_runs() -> None:
     assert done.stderr.endswith("nowhere/1: no such directory\n")
 
 
-def test_the_docs_name_every_command_and_its_extra() -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    for name, entry in COMMANDS.items():
-        [row] = [line for line in docs.splitlines() if line.startswith(f"| `{name}` |")]
-        assert row.endswith(f"| `{entry.extra}` |" if entry.extra else "| none |")
+ROOT = Path(__file__).parents[2]
+
+
+def missing_places(name: str, extra: str) -> list[str]:
+    """What a new command still lacks: its module, its row of the docs, its example, its test."""
+    module = ROOT / "cli" / "logitsieve" / "cli" / f"{name}.py"
+    if not module.is_file():
+        return [f"{module}: no module of that name"]
+    missing = []
+    if f"Example: logitsieve {name}" not in module.read_text(encoding="utf-8"):
+        missing.append(f"{module}: no `Example: logitsieve {name} ...` in command's docstring")
+    docs = ROOT / "docs" / "cli.md"
+    rows = [
+        line for line in docs.read_text(encoding="utf-8").splitlines() if f"| `{name}` |" in line
+    ]
+    end = f"| `{extra}` |" if extra else "| none |"
+    if [row.endswith(end) for row in rows] != [True]:
+        missing.append(f"{docs}: no row `| `{name}` | ... {end}`")
+    test = ROOT / "tests" / "cli" / f"test_{name}.py"
+    if not test.is_file():
+        missing.append(f"{test}: no tests of the command")
+    return missing
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_place_of_a_command_is_filled(name: str) -> None:
+    assert COMMANDS[name].extra in MODULES, f"{name}: app.MODULES lacks the extra"
+    assert missing_places(name, COMMANDS[name].extra) == []
+
+
+def test_a_command_without_a_module_is_named() -> None:
+    [place] = missing_places("absent", "")
+    assert place.endswith("absent.py: no module of that name")
+
+
+def test_the_module_runs_and_tells_its_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "logitsieve", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout.strip() == __version__
+
+
+def test_help_needs_no_extra_and_a_command_names_it() -> None:
+    """A finder refuses the builder's libraries, as an install without them would."""
+    code = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numba", "torch", "faiss", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import importlib.util
+found = importlib.util.find_spec
+def find_spec(name, package=None):
+    try:
+        return found(name, package)
+    except ModuleNotFoundError:
+        return None
+importlib.util.find_spec = find_spec
+from logitsieve.cli import main
+main()
+"""
+    for options, stream, text in (
+        (["build", "--help"], "stdout", "--target-precision"),
+        (["tune", "--help"], "stdout", "--minutes"),
+        (["build", "--weight", "W", "--contexts", "H", "--out", "m/1"], "stderr", "[builder]"),
+        (["verify", "m/1"], "stderr", "[server]"),
+        (["query", "--help"], "stdout", "--min-precision"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *options], capture_output=True, text=True
+        )
+        assert text in getattr(done, stream), done
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(name, "--help").stdout.splitlines()
+    assert all(len(line) <= 80 or line.startswith("  Example: ") for line in lines)
+
+
+def test_the_log_level_is_that_of_the_package(run: Run, index: Path) -> None:
+    assert run("--log-level", "debug", "verify", index).exit_code == 0
+    assert logging.getLogger("logitsieve").level == logging.DEBUG
+    assert run("verify", index).exit_code == 0
+    assert logging.getLogger("logitsieve").level == logging.WARNING
+
+
+def test_completion_can_be_installed(run: Run) -> None:
+    assert "--install-completion" in run("--help").stdout

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from logitsieve.cli.console import bars, print_json, print_table, shown, size
+from logitsieve.cli.console import bars, print_json, print_table, shown, size, train_display
+from logitsieve.training.trainer import Status
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,14 @@ def test_bars_are_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixtur
         progress("capture", 10, 0)
         progress("verify", 1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_resumed_training_says_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    status = Status(steps=41, total=1900, epoch=1, loss=2.0, words_per_second=10.0)
+    with train_display(resumed=True) as display:
+        display.step(status)
+        display.step(status._replace(steps=42))
+    assert capsys.readouterr().err == "Going on at step 41 of 1,900.\n"
+    with train_display(resumed=False) as display:
+        display.step(status)
+    assert capsys.readouterr().err == ""

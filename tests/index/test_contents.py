@@ -233,3 +233,10 @@ def test_a_copy_elsewhere_is_the_same_index(tiny: Path, tmp_path: Path) -> None:
     fields = json.loads((copy / "manifest.json").read_bytes())
     assert "demo" not in json.dumps(fields)
     assert replace(read_manifest(copy), seeds={}).digest != fields["digest"]
+
+
+def test_the_folder_of_a_name_lists_its_versions(tmp_path: Path) -> None:
+    for version in ("10", "2", "x", "04"):
+        (tmp_path / "lm" / version).mkdir(parents=True)
+    with pytest.raises(IndexUnreadable, match=r"versions in this folder: 2, 10$"):
+        read_contents(tmp_path / "lm")

@@ -158,3 +158,10 @@ def test_closing_lets_go_of_the_mapping(tiny: Path, kernel_cache: Path) -> None:
     index.close()
     assert not mapped(tiny)
     assert index.vocab_size == 7
+
+
+def test_its_text_names_the_path_the_sizes_and_the_heads(tmp_path: Path) -> None:
+    with open_index(write_tiny(tmp_path / "tiny" / "3")) as index:
+        shown = repr(index)
+    for part in (str(tmp_path / "tiny" / "3"), f"V={index.vocab_size}", f"D={index.dim}", "exact"):
+        assert part in shown

@@ -201,6 +201,19 @@ def test_with_a_target_every_other_head_is_fitted_too(
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 
+def test_misses_of_a_head_without_a_target_are_warned_of(
+    softmax: Softmax, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    poor = replace(CONFIG, budget=1.0, clusters=2)
+    index = build(**arguments(softmax, out=tmp_path / "lm" / "1", config=poor))
+    point = next(p for p in index.calibration["points"] if p["head"]["name"] == "screen")
+    assert point["precision_at"]["1"] < 0.95
+    assert "the head screen, which answers by default, finds the best id of " in caplog.text
+    caplog.clear()
+    build(**arguments(softmax, out=tmp_path / "lm" / "2", heads=("exact", "certified")))
+    assert not caplog.text
+
+
 def test_a_target_out_of_reach_writes_nothing(softmax: Softmax, tmp_path: Path) -> None:
     wanted = arguments(softmax, out=tmp_path / "models" / "lm" / "1", target_precision={"p1": 1.0})
     with pytest.raises(TargetNotReached, match="p1=1"):

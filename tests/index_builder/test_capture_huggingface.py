@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,21 +72,28 @@ def test_the_text_is_read_once_in_windows(
         ]
     got = np.load(tmp_path / "out" / "00000.npy")
     np.testing.assert_allclose(got, np.concatenate(expected), rtol=1e-4, atol=1e-5)
-    assert summary["output_layer"] == "lm_head"
+    assert (summary["output_layer"], summary["window"]) == ("lm_head", 20)
     assert summary["rows_seen"] == sum(map(len, rows))
 
 
 def test_windows_are_no_longer_than_the_model_can_read(
-    folder: Path, text: tuple[Path, list[int]]
+    folder: Path, text: tuple[Path, list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, batches = open_folder(folder, text[0], window=1000)
+    with caplog.at_level(logging.WARNING):
+        _, batches = open_folder(folder, text[0], window=1000)
+    assert "window: got 1000, but the model has 64 positions" in caplog.text
+    assert batches.window == 64
     assert {batch["input_ids"].shape[1] for batch in list(batches)[:-1]} <= {64}
 
 
 def test_the_weights_are_those_of_the_model(
-    folder: Path, text: tuple[Path, list[int]], tmp_path: Path
+    folder: Path,
+    text: tuple[Path, list[int]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    capture(*open_folder(folder, text[0]), tmp_path / "out")
+    capture(*open_folder(folder, text[0], window=64), tmp_path / "out", progress=None)
+    assert capsys.readouterr() == ("", "")  # no bars of transformers either
     weight = gpt2().lm_head.weight.detach().numpy()
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "weight.npy"), weight)
     assert not np.load(tmp_path / "out" / "bias.npy").any()

@@ -31,7 +31,7 @@ def command(
     ] = False,
     k: Annotated[
         int | None,
-        typer.Option("-k", min=1, help="Number of answers; each measured number if absent."),
+        typer.Option("-k", help="Number of answers, from 1 to V; each measured number if absent."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

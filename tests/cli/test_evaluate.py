@@ -1,5 +1,3 @@
-"""evaluate, inspect, report and verify: what reads an index."""
-
 from __future__ import annotations
 
 import json
@@ -9,67 +7,6 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Run
-
-
-def test_inspect_as_json(run: Run, index: Path) -> None:
-    facts = json.loads(run("inspect", index, "--json").stdout)
-    assert (facts["vocab_size"], facts["dim"]) == (300, 24)
-    assert facts["default_head"] == "screen"
-    assert facts["heads"]["screen"]["knobs"]["probes"]["value"] == 1
-    assert facts["heads"]["exact"]["knobs"] == {}
-    softmax = facts["files"]["softmax.safetensors"]
-    assert softmax["bytes"] == (index / "softmax.safetensors").stat().st_size
-    assert softmax["share_of_W"] == pytest.approx(softmax["bytes"] / (300 * 24 * 4))
-
-
-def test_inspect_as_tables(run: Run, index: Path) -> None:
-    shown = run("inspect", index)
-    assert shown.exit_code == 0
-    for text in ("screen.safetensors", "probes", "300", "best clusters"):
-        assert text in shown.stdout
-
-
-@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"], ["report"]])
-@pytest.mark.parametrize(
-    "text", ['{"points": 3}', '{"machine": {"cpu": "any"}, "heldout_rows": "many"}']
-)
-def test_a_calibration_of_another_shape_is_refused(
-    run: Run, index: Path, command: list[str], text: str
-) -> None:
-    (index / "calibration.json").write_text(text)
-    result = run(*command, index)
-    assert result.exit_code == 1
-    assert "calibration.json" in result.stderr
-    assert result.stdout == ""
-
-
-def test_verify(run: Run, index: Path) -> None:
-    facts = json.loads(run("verify", index, "--json").stdout)
-    assert facts["ok"]
-    assert {path.name for path in index.iterdir()} == set(facts["checked"])
-    assert "no damage" in run("verify", index).stdout
-
-
-@pytest.mark.parametrize("name", ["softmax.safetensors", "screen.safetensors", "manifest.json"])
-def test_verify_names_the_damaged_file(run: Run, index: Path, name: str) -> None:
-    data = bytearray((index / name).read_bytes())
-    data[-40] ^= 1
-    (index / name).write_bytes(data)
-    result = run("verify", index, "--json")
-    assert result.exit_code == 1
-    assert name in result.stderr
-    assert result.stdout == ""
-
-
-@pytest.mark.parametrize("command", ["verify", "inspect", "report"])
-def test_what_is_no_index_is_refused(run: Run, tmp_path: Path, command: str) -> None:
-    garbage = tmp_path / "garbage" / "1"
-    garbage.mkdir(parents=True)
-    (garbage / "manifest.json").write_bytes(b"\x00garbage")
-    for path, reason in ((garbage, "manifest.json"), (tmp_path / "no" / "1", "no such directory")):
-        result = run(command, path)
-        assert result.exit_code == 1
-        assert reason in result.stderr
 
 
 def test_evaluate_as_json(run: Run, index: Path, contexts: Path) -> None:
@@ -152,9 +89,3 @@ def test_wrong_contexts(
     assert result.exit_code == 2
     assert result.stderr.startswith("error: contexts: ")
     assert reason.lower() in result.stderr.lower()
-
-
-def test_report(run: Run, index: Path, contexts: Path, tmp_path: Path) -> None:
-    out = tmp_path / "pages" / "report.html"
-    assert run("report", index, "--contexts", contexts, "--out", out).stdout.strip() == str(out)
-    assert "<title>demo 1</title>" in out.read_text()

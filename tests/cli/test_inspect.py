@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+def test_inspect_as_json(run: Run, index: Path) -> None:
+    facts = json.loads(run("inspect", index, "--json").stdout)
+    assert (facts["vocab_size"], facts["dim"]) == (300, 24)
+    assert facts["default_head"] == "screen"
+    assert facts["heads"]["screen"]["knobs"]["probes"]["value"] == 1
+    assert facts["heads"]["exact"]["knobs"] == {}
+    softmax = facts["files"]["softmax.safetensors"]
+    assert softmax["bytes"] == (index / "softmax.safetensors").stat().st_size
+    assert softmax["share_of_W"] == pytest.approx(softmax["bytes"] / (300 * 24 * 4))
+
+
+def test_inspect_as_tables(run: Run, index: Path) -> None:
+    shown = run("inspect", index)
+    assert shown.exit_code == 0
+    for text in ("screen.safetensors", "probes", "300", "best clusters"):
+        assert text in shown.stdout
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"], ["report"]])
+@pytest.mark.parametrize(
+    "text", ['{"points": 3}', '{"machine": {"cpu": "any"}, "heldout_rows": "many"}']
+)
+def test_a_calibration_of_another_shape_is_refused(
+    run: Run, index: Path, command: list[str], text: str
+) -> None:
+    (index / "calibration.json").write_text(text)
+    result = run(*command, index)
+    assert result.exit_code == 1
+    assert "calibration.json" in result.stderr
+    assert result.stdout == ""
+
+
+def test_inspect_shows_points_and_where_auto_takes_them(run: Run, tuned: Path) -> None:
+    shown = run("inspect", tuned).stdout
+    [line] = [line for line in shown.splitlines() if line.endswith(" B=1, B=8, B=64 ")]
+    assert line.startswith(" screen ")  # no target: the default head ...
+    assert " probes=1 " in line  # ... at its stored knobs
+    assert "no target: the default head" in shown
+    [centroids] = [line for line in shown.splitlines() if "centroids" in line]
+    assert "4 C D" in centroids
+    assert f"{4 * 6 * 24}" in centroids
+
+
+def test_inspect_shows_what_auto_takes_for_a_precision(run: Run, tuned: Path) -> None:
+    shown = run("inspect", tuned, "--min-precision", 0.01).stdout
+    assert "AUTO, asked for P@k >= 0.01" in shown
+    facts = json.loads(run("inspect", tuned, "--min-precision", 0.01, "--json").stdout)
+    choices = facts["auto"]["choices"]
+    assert [choice["k"] for choice in choices[::3]] == ["1", "2-5", "6-10", "11 or more"]
+    assert [choice["rows"] for choice in choices[:3]] == [1, 8, 64]
+    assert all(choice["proven"] for choice in choices[-3:])
+    for choice in choices[:9]:
+        assert choice["proven"] or min(choice["precision_low"].values()) >= 0.01
+        assert choice["us_per_row"] > 0
+    # Nothing that is precise enough is faster.
+    points = facts["calibration"]["points"]
+    least = min(
+        point["us_per_row"]
+        for point in points
+        if point["rows"] == 1 and point["precision"]["1"]["low"] >= 0.01
+    )
+    assert choices[0]["us_per_row"] == least
+
+
+@pytest.mark.parametrize("options", [["--exact"], ["--min-precision", 1]])
+def test_inspect_shows_what_auto_takes_for_a_proof(
+    run: Run, tuned: Path, options: list[Any]
+) -> None:
+    assert "AUTO, asked for a proof" in run("inspect", tuned, *options).stdout
+    facts = json.loads(run("inspect", tuned, *options, "-k", 7, "--json").stdout)
+    assert [choice["k"] for choice in facts["auto"]["choices"]] == ["6-10"] * 3
+    assert all(choice["proven"] for choice in facts["auto"]["choices"])
+
+
+def test_inspect_of_an_index_that_was_not_calibrated(run: Run, index: Path) -> None:
+    facts = json.loads(run("inspect", index, "--json").stdout)
+    [choice] = facts["auto"]["choices"]
+    assert (choice["head"], choice["us_per_row"]) == ("screen", None)
+    [line] = run("inspect", index).stdout.splitlines()[-2:-1]
+    assert line.startswith(" any  screen ")
+    [choice] = json.loads(run("inspect", index, "--exact", "-k", 1, "--json").stdout)["auto"][
+        "choices"
+    ]
+    assert choice["head"] == "exact"
+
+
+def test_memory_as_json(run: Run, index: Path) -> None:
+    memory = json.loads(run("inspect", index, "--json").stdout)["memory"]
+    assert memory["softmax"]["tensors"]["weight"] == {"formula": "4 V D", "bytes": 4 * 300 * 24}
+    screen = memory["screen"]
+    assert screen["bytes"] == sum(tensor["bytes"] for tensor in screen["tensors"].values())
+    assert screen["share_of_W"] == pytest.approx(screen["bytes"] / (300 * 24 * 4))
+    assert [screen["sizes"][letter] for letter in "VDC"] == [300, 24, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (["--min-precision", 0], "min_precision: got 0.0, allowed: a number in (0, 1]"),
+        (["--min-precision", "nan"], "min_precision"),
+        (["--min-precision", "high"], "--min-precision"),
+        (["--min-precision", 0.5, "--exact"], "min_precision: got 0.5, allowed: none beside exact"),
+        (["--exact", "-k", 0], "k: got 0"),
+        (["-k", 301], "k: got 301, allowed: 1 to 300"),
+    ],
+)
+def test_inspect_with_wrong_options(run: Run, index: Path, options: list[Any], field: str) -> None:
+    result = run("inspect", index, *options)
+    assert result.exit_code == 2
+    assert field in result.stderr
+    assert result.stdout == ""

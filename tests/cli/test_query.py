@@ -1,0 +1,142 @@
+"""`logitsieve query`, over a real port."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.index import open_index
+from tests.cli.conftest import Run
+from tests.synthetic import make_hidden
+
+
+def test_without_hidden_the_models_are_listed(run: Run, address: str) -> None:
+    [model] = json.loads(run("query", "--address", address, "--json").stdout)
+    assert (model["name"], model["version"], model["state"]) == ("demo", "1", "available")
+    assert model["heads"] == ["exact", "screen"]
+    shown = run("query", "--address", address, "--models").stdout
+    assert "exact, screen" in shown
+
+
+def test_the_answer_is_the_index_own(run: Run, address: str, models: Path, hidden: Path) -> None:
+    options = ("--hidden", hidden, "-k", 4, "--knob", "probes=2", "--head", "screen", "--json")
+    reply = json.loads(run("query", "--address", address, *options).stdout)
+    top = open_index(models / "demo" / "1").head("screen", probes=2).topk(make_hidden(3), 4)
+    assert [[t["id"] for t in row["top"]] for row in reply["rows"]] == top.ids.tolist()
+    assert [[t["logit"] for t in row["top"]] for row in reply["rows"]] == top.logits.tolist()
+    assert [row["scanned"] for row in reply["rows"]] == top.scanned.tolist()
+    assert (reply["head"], reply["knobs"]["probes"]) == ("screen", 2)
+    assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
+
+
+def test_draws(run: Run, address: str, hidden: Path) -> None:
+    options = ("--hidden", hidden, "--sample", 3, "--seed", 5, "--temperature", 2, "--json")
+    one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
+    assert one == again
+    assert [len(row["draws"]) for row in one["rows"]] == [3, 3, 3]
+    assert all(draw["log_prob"] < 0 for row in one["rows"] for draw in row["draws"])
+    shown = run("query", "--address", address, *options[:-1]).stdout
+    assert "draw" in shown
+    assert str(one["rows"][0]["draws"][0]["id"]) in shown
+
+
+@pytest.mark.parametrize("asked", [["--exact"], ["--min-precision", 1], ["--min-precision", 0.5]])
+def test_auto_chooses_for_a_query(
+    run: Run, address: str, hidden: Path, asked: list[object]
+) -> None:
+    reply = json.loads(
+        run("query", "--address", address, "--hidden", hidden, *asked, "--json").stdout
+    )
+    assert reply["head"] == "exact"  # the index was not calibrated
+    assert all(row["exact"] for row in reply["rows"])
+
+
+def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("".join(f"[red]{number}\x1b[2J\n" for number in range(300)))
+    options = ("--hidden", hidden, "--vocabulary", words, "-k", 2)
+    result = run("query", "--address", address, "--model", "demo@1", *options)
+    assert result.exit_code == 0
+    assert "[red]" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        (["-k", 0], 2, "-k"),
+        (["-k", 301], 2, "k: got"),
+        (["--model", "other"], 1, "other"),
+        (["--head", "svd"], 2, "head"),
+        (["--knob", "speed=1"], 2, "speed"),
+        (["--knob", "speed"], 2, "knob: got 'speed', allowed: name=number"),
+        (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
+        (["--normalizer", "none"], 2, "--normalizer"),
+        (["--sample", -1], 2, "--sample"),
+        (["--sample", 1, "--seed", 1 << 64], 2, "seeds: got"),
+        (["--sample", 1, "--temperature", -1], 2, "temperature: got"),
+        (["--min-precision", 2], 2, "min_precision: got 2.0, allowed: a number in (0, 1]"),
+        (["--min-precision", 0.9, "--exact"], 2, "min_precision: got 0.9"),
+        (["--exact", "--head", "screen"], 2, "head: got 'screen'"),
+        (["--exact", "--knob", "probes=1"], 2, "knobs: got"),
+    ],
+)
+def test_wrong_options(
+    run: Run, address: str, hidden: Path, options: list[object], code: int, reason: str
+) -> None:
+    result = run("query", "--address", address, "--hidden", hidden, *options)
+    assert result.exit_code == code
+    assert reason in result.stderr
+
+
+def test_a_vocabulary_that_is_too_short(
+    run: Run, address: str, hidden: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "words.txt").write_text("the\n")
+    options = ("--hidden", hidden, "--vocabulary", tmp_path / "words.txt")
+    result = run("query", "--address", address, *options)
+    assert result.exit_code == 2
+    assert "vocabulary: got 1 lines" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ones((2, 23), np.float32),
+        np.full((2, 24), np.nan, np.float32),
+        np.ones((2, 2, 24), np.float32),
+        np.ones((2, 24), np.int64),
+        np.empty((0, 24), np.float32),
+    ],
+)
+def test_wrong_hidden(run: Run, address: str, tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "h.npy", array)
+    result = run("query", "--address", address, "--hidden", tmp_path / "h.npy")
+    assert result.exit_code == 2
+    assert "hidden" in result.stderr
+
+
+def test_files_that_hold_no_array(run: Run, address: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "object.npy", np.array([{}], object), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("text")
+    np.savez(tmp_path / "many.npz", a=np.ones(24))
+    for name in ("object.npy", "text.npy", "many.npz", "absent.npy"):
+        result = run("query", "--address", address, "--hidden", tmp_path / name)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: hidden: got")
+
+
+def test_nobody_listens(run: Run) -> None:
+    result = run("query", "--address", "127.0.0.1:1", "--timeout-s", 0.5)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("timeout_s", ["-1", "0", "nan", "inf", "1e12"])
+def test_query_with_a_timeout_that_is_none(run: Run, timeout_s: str) -> None:
+    result = run("query", "--timeout-s", timeout_s)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: timeout_s: got ")

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Run
+
+
+def test_report(run: Run, index: Path, contexts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pages" / "report.html"
+    assert run("report", index, "--contexts", contexts, "--out", out).stdout.strip() == str(out)
+    assert "<title>demo 1</title>" in out.read_text()

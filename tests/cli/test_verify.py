@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+def test_verify(run: Run, index: Path) -> None:
+    facts = json.loads(run("verify", index, "--json").stdout)
+    assert facts["ok"]
+    assert {path.name for path in index.iterdir()} == set(facts["checked"])
+    assert "no damage" in run("verify", index).stdout
+
+
+@pytest.mark.parametrize("name", ["softmax.safetensors", "screen.safetensors", "manifest.json"])
+def test_verify_names_the_damaged_file(run: Run, index: Path, name: str) -> None:
+    data = bytearray((index / name).read_bytes())
+    data[-40] ^= 1
+    (index / name).write_bytes(data)
+    result = run("verify", index, "--json")
+    assert result.exit_code == 1
+    assert name in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect", "report"])
+def test_what_is_no_index_is_refused(run: Run, tmp_path: Path, command: str) -> None:
+    garbage = tmp_path / "garbage" / "1"
+    garbage.mkdir(parents=True)
+    (garbage / "manifest.json").write_bytes(b"\x00garbage")
+    for path, reason in ((garbage, "manifest.json"), (tmp_path / "no" / "1", "no such directory")):
+        result = run(command, path)
+        assert result.exit_code == 1
+        assert reason in result.stderr
