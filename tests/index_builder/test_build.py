@@ -206,7 +206,8 @@ def test_misses_of_a_head_without_a_target_are_warned_of(
 ) -> None:
     poor = replace(CONFIG, budget=1.0, clusters=2)
     index = build(**arguments(softmax, out=tmp_path / "lm" / "1", config=poor))
-    point = next(p for p in index.calibration["points"] if p["head"]["name"] == "screen")
+    points = (index.calibration or {})["points"]
+    point = next(p for p in points if p["head"]["name"] == "screen")
     assert point["precision_at"]["1"] < 0.95
     assert "the head screen, which answers by default, finds the best id of " in caplog.text
     caplog.clear()
