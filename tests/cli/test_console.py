@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from logitsieve.cli.console import bars, print_json, print_table, shown, size, train_display
-from logitsieve.training.trainer import Status
+from logitsieve.training.trainer import TrainingStatus
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_bars_are_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixtur
 
 
 def test_a_resumed_training_says_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    status = Status(steps=41, total=1900, epoch=1, loss=2.0, words_per_second=10.0)
+    status = TrainingStatus(steps=41, total=1900, epoch=1, loss=2.0, words_per_second=10.0)
     with train_display(resumed=True) as display:
         display.step(status)
         display.step(status._replace(steps=42))
