@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from logitsieve.api.results import ArrayLike, Candidates, Int64
 from logitsieve.heads._base.head import Softmax, ready_request, refuse_row
-from logitsieve.heads._base.kernel_head import KernelHead
+from logitsieve.heads._base.kernel_head import KernelHead, unproven
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen import screen_candidates, screen_topk
@@ -61,4 +61,5 @@ class ClusteredHead(KernelHead):
         status, offsets, ids, logits = screen_candidates(self._address, hidden, k)
         if status < 0:
             refuse_row(-1 - status)
-        return self._unproven(hidden, k, offsets, ids, logits)
+        listed = unproven(offsets, ids, logits)
+        return self._fill_short(listed, hidden, k) if status else listed

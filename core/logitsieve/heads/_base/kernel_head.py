@@ -145,12 +145,9 @@ class KernelHead(ABC):
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Every row of W that `topk` would look at, with exact logits."""
 
-    def _unproven(
-        self, hidden: Float32, k: int, offsets: Int64, ids: Int32, logits: Float32
-    ) -> Candidates:
-        """These candidates, or the fallback's where a row has fewer than k; `upper` is +inf."""
-        upper = np.full(hidden.shape[0], np.inf, np.float32)
-        listed, short = Candidates(offsets, ids, logits, upper), np.diff(offsets) < k
+    def _fill_short(self, listed: Candidates, hidden: Float32, k: int) -> Candidates:
+        """`listed`, or the fallback's candidates where a row has fewer than k."""
+        short = np.diff(listed.offsets) < k
         if not short.any():
             return listed
         assert self._fallback
@@ -161,6 +158,11 @@ class KernelHead(ABC):
         zeros = np.zeros((1, self._dim), np.float32)
         self.topk(zeros, 1)
         self.candidates(zeros, 1)
+
+
+def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:
+    """Candidates that prove nothing of other rows: `upper` is +inf."""
+    return Candidates(offsets, ids, logits, np.full(len(offsets) - 1, np.inf, np.float32))
 
 
 def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidates:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Int32, Int64
 from logitsieve.heads._base.head import ready_request
-from logitsieve.heads._base.kernel_head import KernelHead
+from logitsieve.heads._base.kernel_head import KernelHead, unproven
 from logitsieve.kernels.topk.exact import listed_topk
 
 
@@ -40,4 +40,5 @@ class SelectingHead(KernelHead):
         """The selected rows; `upper` is +inf: nothing is proven."""
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
         offsets, ids = self.select(hidden, k)
-        return self._unproven(hidden, k, offsets, ids, self._softmax.logits(hidden, offsets, ids))
+        listed = unproven(offsets, ids, self._softmax.logits(hidden, offsets, ids))
+        return self._fill_short(listed, hidden, k)

@@ -1,0 +1,64 @@
+"""Requests made ready, knobs checked, and the softmax as it was given."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidKnob, InvalidRequest
+from logitsieve.heads import Softmax
+from logitsieve.heads._base.head import (
+    Knob,
+    checked_k,
+    checked_knobs,
+    ready_hidden,
+    ready_request,
+)
+
+TABLE = {
+    "probes": Knob(help="", default=2, low=1, high=8),
+    "share": Knob(help="", default=0.5, low=0, high=1, whole=False),
+}
+
+
+def test_a_ready_array_is_not_copied() -> None:
+    hidden = np.ones((3, 4), np.float32)
+    assert ready_hidden(hidden, 4) is hidden
+    ready, rows, k = ready_request(hidden, 2, 4, 10)
+    assert ready is hidden
+    assert (rows, k) == (3, 2)
+
+
+def test_anything_else_is_made_ready() -> None:
+    ready, rows, k = ready_request([1.0, 2.0], cast(int, np.int64(2)), 2, 10)
+    assert ready.dtype == np.float32
+    assert ready.shape == (1, 2)
+    assert (rows, type(k)) == (1, int)
+
+
+@pytest.mark.parametrize("k", [0, 11, True, 2.0, "2", None])
+def test_a_k_that_is_no_number_of_answers_is_refused(k: Any) -> None:
+    with pytest.raises(InvalidRequest, match="k"):
+        checked_k(k, 10)
+
+
+def test_an_operating_point_is_whole() -> None:
+    assert checked_knobs(TABLE, {}, {}) == {"probes": 2, "share": 0.5}
+    assert checked_knobs(TABLE, {"probes": 3}, {"share": 1}) == {"probes": 3, "share": 1.0}
+
+
+@pytest.mark.parametrize("change", [{"probes": 9}, {"probes": 1.5}, {"share": -1}, {"other": 1}])
+def test_a_change_beyond_the_table_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(InvalidKnob, match=next(iter(change))):
+        checked_knobs(TABLE, {}, change)
+
+
+def test_a_half_type_is_widened_once_and_kept_as_given() -> None:
+    stored = np.array([[1, 0.5], [2, 3]], np.float16)
+    softmax = Softmax(stored, np.zeros(2, np.float32))
+    assert softmax.stored is stored
+    assert softmax.weight is softmax.weight
+    np.testing.assert_array_equal(softmax.weight, stored.astype(np.float32))
+    assert (softmax.vocab_size, softmax.dim) == (2, 2)

@@ -1,0 +1,69 @@
+"""Letters of a part are bound by its arrays; addresses are checked before kernels follow them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.heads._base.spec import (
+    PartSpec,
+    TensorSpec,
+    all_different,
+    check_structure,
+    check_values,
+    lists_part,
+    no_id_twice,
+)
+
+PART = lists_part("lists", {"centroids": TensorSpec("float32", ("C", "D"))})
+BLOCKS = PartSpec("blocks", {"blocks": TensorSpec("float32", ("V/16", 16))})
+
+
+def arrays() -> dict[str, np.ndarray]:
+    return {
+        "centroids": np.zeros((2, 3), np.float32),
+        "offsets": np.array([0, 2, 5], np.int32),
+        "ids": np.array([1, 0, 3, 2, 1], np.int32),
+    }
+
+
+def test_letters_take_the_sizes_of_the_arrays() -> None:
+    assert check_structure(PART, arrays(), 4, 3) == {"V": 4, "D": 3, "C": 2, "S": 5}
+    check_structure(BLOCKS, {"blocks": np.zeros((2, 16), np.float32)}, 17, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("centroids", np.zeros((2, 4), np.float32), "needed: float32"),
+        ("centroids", np.zeros((2, 3)), "needed: float32"),
+        ("offsets", np.array([0, 4, 2], np.int32), "do not rise"),
+        ("offsets", np.array([0, 0, 5], np.int32), "a list would be empty"),
+        ("ids", np.array([1, 0, 4, 2, 1], np.int32), "allowed: 0 .. 3"),
+        ("ids", np.array([-1, 0, 3, 2, 1], np.int32), "allowed: 0 .. 3"),
+    ],
+)
+def test_what_a_kernel_could_not_follow_is_refused(
+    name: str, value: np.ndarray, match: str
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        check_structure(PART, arrays() | {name: value}, 4, 3)
+
+
+def test_a_missing_array_is_named() -> None:
+    with pytest.raises(ValueError, match="'ids'"):
+        check_structure(PART, {k: v for k, v in arrays().items() if k != "ids"}, 4, 3)
+
+
+def test_values_are_finite_and_ids_occur_once() -> None:
+    seen: list[int] = []
+    check_values(PART, arrays(), seen.append)
+    assert sum(seen) == sum(array.nbytes for array in arrays().values())
+    broken = arrays()
+    broken["centroids"][1, 2] = np.nan
+    with pytest.raises(ValueError, match="not finite in row 1"):
+        check_values(PART, broken, seen.append)
+    with pytest.raises(ValueError, match="list 1 holds an id twice"):
+        no_id_twice("offsets", "ids", arrays() | {"ids": np.array([1, 0, 3, 3, 1], np.int32)})
+    with pytest.raises(ValueError, match="1"):
+        all_different("ids", arrays())
