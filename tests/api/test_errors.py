@@ -6,7 +6,7 @@ import inspect
 import re
 
 from logitsieve.api import errors
-from logitsieve.api.errors import InvalidRequest, LogitsieveError, TargetNotReached
+from logitsieve.api.errors import InvalidKnob, InvalidRequest, LogitsieveError, TargetNotReached
 
 TREE = {
     name: found
@@ -32,3 +32,10 @@ def test_messages_name_the_field_what_was_got_and_what_is_allowed() -> None:
     error = TargetNotReached({"p1": 0.99}, {"p1": 0.5, "candidates": 12.0})
     assert "p1=0.99" in str(error)
     assert "p1=0.5, candidates=12" in str(error)
+
+
+def test_an_unknown_knob_is_named_beside_those_that_there_are() -> None:
+    error = InvalidKnob.unknown("probs", 2.0, ("probes", "escalate"))
+    assert str(error) == "knobs.probs: no such knob 'probs', there are: probes, escalate"
+    assert (error.field, error.got, error.allowed) == ("knobs.probs", 2.0, "probes, escalate")
+    assert str(InvalidKnob.unknown("x", 1, ())) == "knobs.x: no such knob 'x', there are: none"

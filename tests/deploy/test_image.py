@@ -1,4 +1,7 @@
-"""The image's steps and its server: as another user, on a file system that is read-only."""
+"""The image's virtual environment, made by the Dockerfile's own commands, and a server run from it.
+
+Where a container engine answers, the image itself is built too.
+"""
 
 from __future__ import annotations
 
@@ -6,61 +9,56 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from logitsieve.index import HeadEntry, write_index
-from tests.deploy.dockerfile import REPOSITORY
-from tests.deploy.image import CACHE, Container, Image, built, ready
+from tests.deploy.dockerfile import REPOSITORY, Stage, assignments, read
 from tests.synthetic import make_softmax
 
-ROOT = os.geteuid() == 0 and all(shutil.which(tool) for tool in ("unshare", "nsenter", "ip"))
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.timeout(1800),  # kernels are compiled twice
-    pytest.mark.skipif(not ROOT, reason="needs root on Linux, util-linux and iproute2"),
-]
-COMPILED_ANEW = "kernels are compiled anew at every start"
-TEMPORARY = "import tempfile; print(tempfile.gettempdir())"
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+INSTALLED, WHEELS = "/opt/logitsieve", "/dist"
+DOCKER = (
+    shutil.which("docker") is not None
+    and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
+)
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    with built(tmp_path_factory.mktemp("image")) as image:
-        yield image
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    folder.chmod(0o755)
-    heads = {"exact": HeadEntry()}
-    where = folder / "demo" / "1"
-    write_index(where, softmax=make_softmax(), parts={}, heads=heads, default_head="exact")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stands for the builder's file system: every RUN of it has been run here."""
+    folder = tmp_path_factory.mktemp("image")
+    for step in read()["builder"].all("RUN"):
+        shell(folder, step)
     return folder
 
 
-def answers(container: Container, path: str) -> bool:
-    probe = ("python", "/opt/logitsieve/probe.py", f"http://127.0.0.1:9090{path}")
-    return container.run(*probe).returncode == 0
+def shell(folder: Path, text: str, **arguments: str) -> str:
+    """Run a line of the builder in the checkout; `arguments` stand in for the defaults of ARG."""
+    defaults = assignments(" ".join(read()["builder"].all("ARG")))
+    pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    path = f"{sys.base_prefix}/bin:/usr/bin:/bin"
+    environment = {"PATH": path, "HOME": str(folder)} | pip | defaults | arguments
+    for inside in (INSTALLED, WHEELS):
+        text = text.replace(inside, f"{folder}{inside}")
+    done = subprocess.run(
+        ["sh", "-c", text], cwd=REPOSITORY, env=environment, capture_output=True, text=True,
+        timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def asked(container: Container) -> str:
-    """The state of the one model, by the client that is in the image."""
-    shown = container.run("logitsieve", "query", "--address", "127.0.0.1:50051", "--json")
-    assert shown.returncode == 0, shown.stderr
-    [model] = json.loads(shown.stdout)
-    return str(model["state"])
-
-
-def test_nothing_heavy_is_installed_and_the_rest_was_tested_together(image: Image) -> None:
+def test_nothing_heavy_is_installed_and_the_rest_was_tested_together(folder: Path) -> None:
     script = (
         "import json; from importlib.metadata import distributions; "
         "print(json.dumps({d.name: d.version for d in distributions()}))"
     )
-    shown = json.loads(image.shell(image.runtime, f"/opt/logitsieve/bin/python -c '{script}'"))
+    shown = json.loads(shell(folder, f"{INSTALLED}/bin/python -c '{script}'"))
     installed = {name.lower().replace("_", "-"): version for name, version in shown.items()}
     assert {"logitsieve", "numba", "grpcio", "prometheus-client"} <= installed.keys()
     assert not installed.keys() & {"torch", "faiss-cpu", "matplotlib", "pip", "pytest"}
@@ -71,69 +69,69 @@ def test_nothing_heavy_is_installed_and_the_rest_was_tested_together(image: Imag
     }
 
 
-def test_what_is_installed_is_compiled_to_bytecode(image: Image) -> None:
-    found = image.shell(image.runtime, "find /opt/logitsieve -path '*/logitsieve/server/*.pyc'")
-    assert "/app.cpython" in found
+def test_what_is_installed_is_compiled_to_bytecode(folder: Path) -> None:
+    compiled = (folder / INSTALLED.lstrip("/")).rglob("logitsieve/server/__pycache__/app.*.pyc")
+    assert list(compiled)
 
 
-def test_the_extra_is_installed_on_request(image: Image) -> None:
-    step = image.builder.all("RUN")[-1].replace(" install ", " install --dry-run ")
-    assert "Would install" not in image.shell(image.builder, step, "/src")
-    assert "faiss-cpu-" in image.shell(image.builder, step, "/src", EXTRAS="faiss")
+def test_the_extra_is_installed_on_request(folder: Path) -> None:
+    step = read()["builder"].all("RUN")[-1].replace(" install ", " install --dry-run ")
+    assert "Would install" not in shell(folder, step)
+    assert "faiss-cpu-" in shell(folder, step, EXTRAS="faiss")
 
 
-def test_it_serves_where_the_cache_alone_can_be_written(
-    image: Image, models: Path, tmp_path: Path
-) -> None:
-    cache, seeded = tmp_path / "cache", tmp_path / "seeded"
-    cache.mkdir()
-    with image.container(models, cache) as container:
-        said = "".join(ready(container.process, "gRPC at"))
-        assert "gRPC at 0.0.0.0:50051, metrics at http://0.0.0.0:9090/metrics" in said
-        assert COMPILED_ANEW not in said
-        assert container.run(*image.runtime.health).returncode == 0
-        assert answers(container, "/readyz")
-        assert asked(container) == "available"
-        for folder in ("/", "/tmp", "/dev/shm", "/models", "/opt/logitsieve", "/usr/local"):
-            assert container.run("touch", f"{folder}/written").returncode == 1
-        assert container.run("id", "--user").stdout.strip() == "10001"
-        assert container.run("python", "-c", TEMPORARY).stdout.strip() == CACHE
-        leaves_quietly(container)
-    compiled = times(cache)
-    assert compiled
-    shutil.copytree(cache, seeded)
-    with image.container(models, seeded) as container:
-        ready(container.process, "gRPC at")
-        leaves_quietly(container)
-    assert times(seeded) == compiled
-
-
-def leaves_quietly(container: Container) -> None:
-    status, said = container.stop()
-    assert status == 0, said
-    assert "Traceback" not in said
-
-
-def times(cache: Path) -> dict[Path, int]:
-    """When each compiled kernel was written, by its name within the cache."""
-    files = cache.rglob("*.nb[ic]")
-    return {path.relative_to(cache): path.stat().st_mtime_ns for path in files}
-
-
-def test_it_serves_where_nothing_can_be_written_and_says_so_once(
-    image: Image, models: Path
-) -> None:
-    with image.container(models, None) as container:
-        said = "".join(ready(container.process, "gRPC at"))
-        assert len(re.findall(COMPILED_ANEW, said)) == 1
-        assert container.run("touch", f"{CACHE}/written").returncode == 1
-        assert container.run(*image.runtime.health).returncode == 0
-        assert asked(container) == "available"
-        leaves_quietly(container)
-
-
-def test_the_health_check_fails_where_nobody_listens(image: Image) -> None:
-    line = (
-        f"! /opt/logitsieve/bin/{image.runtime.health[0]} /opt/logitsieve/probe.py http://[::1]:1/"
+def test_it_serves_by_the_images_own_command(folder: Path, tmp_path: Path) -> None:
+    models, cache, runtime = tmp_path / "models", tmp_path / "cache", read()["runtime"]
+    write_index(
+        models / "demo" / "1",
+        softmax=make_softmax(),
+        parts={},
+        heads={"exact": HeadEntry()},
+        default_head="exact",
     )
-    image.shell(image.runtime, line)
+    cache.mkdir()
+    options = runtime.words("CMD")
+    options[options.index("--models") + 1] = str(models)
+    options[options.index("--kernel-cache") + 1] = str(cache)
+    ports = [word for port in ("port", "metrics-port", "admin-port") for word in (f"--{port}", "0")]
+    home = f"{folder}{INSTALLED}"
+    environment = environment_of(runtime, home) | {"TMPDIR": str(cache)}
+    with subprocess.Popen(
+        [*runtime.words("ENTRYPOINT"), *options, *ports],
+        env=environment, stderr=subprocess.PIPE, text=True,
+        executable=f"{home}/bin/{runtime.words('ENTRYPOINT')[0]}",
+    ) as server:  # fmt: skip
+        try:
+            assert server.stderr is not None
+            lines = []
+            for line in server.stderr:
+                lines.append(line)
+                if found := re.search(r"metrics at http://[^:]+:(\d+)/", line):
+                    break
+            else:
+                raise AssertionError("".join(lines))
+            probe = [f"{home}/bin/python", str(REPOSITORY / "deploy" / "image" / "probe.py")]
+            for page in ("healthz", "readyz"):
+                url = f"http://127.0.0.1:{found[1]}/{page}"
+                assert subprocess.run([*probe, url], env=environment, check=False).returncode == 0
+            server.send_signal(signal.SIGTERM)
+            rest = server.communicate(timeout=60)[1]
+            assert server.returncode == 0, rest
+            assert "Traceback" not in rest
+        finally:
+            server.kill()
+    assert list(cache.rglob("*.nb[ic]"))
+
+
+def environment_of(stage: Stage, home: str) -> dict[str, str]:
+    return {name: value.replace(INSTALLED, home) for name, value in stage.environment.items()}
+
+
+@pytest.mark.skipif(not DOCKER, reason="no container engine answers")
+def test_a_container_engine_builds_it() -> None:
+    tag = "logitsieve:test"
+    subprocess.run(["docker", "build", "--tag", tag, "."], cwd=REPOSITORY, check=True)
+    shown = subprocess.run(
+        ["docker", "run", "--rm", "--read-only", tag, "--help"], capture_output=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr

@@ -65,7 +65,7 @@ ANSWER = """
 from logitsieve.index import open_index
 from tests.synthetic import make_hidden
 limit()
-head = open_index(folder / "demo" / "1", kernel_cache=kernels).head("screen")
+head = open_index(folder / "demo" / "1", kernel_cache=kernels).head("exact")
 print(json.dumps(head.topk(make_hidden(4), 3).ids.tolist()))
 """
 PRUNE = """
@@ -139,7 +139,7 @@ def test_a_cache_that_does_not_fit_is_done_without(
     """Digests that were verified, and machine code: what is not kept is made again."""
     write_model(folder)
     index = open_index(folder / "demo" / "1", kernel_cache=kernel_cache)
-    expected = index.head("screen").topk(make_hidden(4), 3).ids
+    expected = index.head("exact").topk(make_hidden(4), 3).ids
     done = limited(ANSWER, folder, most)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(json.loads(done.stdout), expected)

@@ -73,5 +73,5 @@ def test_a_taken_port_is_said_in_one_line(tmp_path: Path, kernel_cache: Path) ->
         with process(tmp_path, kernel_cache, int(address.rpartition(":")[2])) as second:
             said = second.communicate(timeout=WAIT_S)[1]
         assert second.returncode == 1
-        assert f"InvalidRequest: port: got {address}" in said.splitlines()[-1]
+        assert f"InvalidRequest: port: got {address}, which is in use" in said.splitlines()[-1]
         assert "add_port.cc" not in said

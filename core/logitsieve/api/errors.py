@@ -24,7 +24,7 @@ LogitsieveError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
@@ -44,6 +44,14 @@ class InvalidRequest(LogitsieveError, ValueError):
 
 class InvalidKnob(InvalidRequest):
     """A query-time knob that the head does not have, or a value outside its range."""
+
+    @classmethod
+    def unknown(cls, knob: str, value: object, knobs: Iterable[str]) -> InvalidKnob:
+        """The error for a knob that is none of `knobs`: the name is at fault, not the value."""
+        names = ", ".join(knobs)
+        error = cls(f"knobs.{knob}", value, names or "no knobs")
+        error.args = (f"{error.field}: no such knob {knob!r}, there are: {names or 'none'}",)
+        return error
 
 
 class RequestTooLarge(InvalidRequest):

@@ -207,8 +207,7 @@ class LocalDecoder:
         head = self.index.head(name)
         for knob, value in knobs:
             if knob not in head.knob_table:
-                known = ", ".join(head.knob_table) or "no knobs"
-                raise InvalidKnob(f"knobs.{knob}", value, known)
+                raise InvalidKnob.unknown(knob, value, head.knob_table)
             if not isfinite(value):
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))

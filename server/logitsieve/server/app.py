@@ -94,7 +94,7 @@ class Server:
         try:
             self.metrics_port = await self._http.start(config.host, config.metrics_port)
         except OSError as error:
-            raise taken("metrics_port", config.host, config.metrics_port) from error
+            raise taken("metrics_port", config.host, config.metrics_port, error) from error
         self.repository.prepare = self._ready_pool
         for name, number in versions:
             await asyncio.to_thread(self._load, name, number, progress)

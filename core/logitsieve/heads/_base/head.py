@@ -198,7 +198,7 @@ def checked_knobs(
     point = {name: _number(knob, current.get(name, knob.default)) for name, knob in table.items()}
     for name, value in changed.items():
         if name not in table:
-            raise InvalidKnob(f"knobs.{name}", value, ", ".join(table) or "no knobs")
+            raise InvalidKnob.unknown(name, value, table)
         knob = table[name]
         number = isinstance(value, Real) and type(value) is not bool
         fits = number and (float(value).is_integer() or not knob.whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from collections.abc import Iterable
@@ -100,8 +101,12 @@ def check_free(field: str, host: str, port: int) -> None:
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        raise taken(field, host, port) from error
+        raise taken(field, host, port, error) from error
 
 
-def taken(field: str, host: str, port: int) -> InvalidRequest:
-    return InvalidRequest(field, address(host, port), "an address that is free and can be bound")
+def taken(field: str, host: str, port: int, error: OSError | None = None) -> InvalidRequest:
+    """The error for a port that cannot be bound, by `error` if the system gave one."""
+    got = address(host, port)
+    if error is not None and error.errno == errno.EADDRINUSE:
+        got += ", which is in use"
+    return InvalidRequest(field, got, "an address that is free and can be bound")
