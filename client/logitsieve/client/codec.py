@@ -16,8 +16,8 @@ from logitsieve.api.decoder import (
     BeamOptions,
     SampleOptions,
     Target,
-    aim_of,
     check_keywords,
+    point_request,
 )
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import beams, sampling, score_targets
@@ -100,7 +100,7 @@ def _fill(request: Any, hidden: ArrayLike, constraints: Constraints | None, targ
 
 
 def _write_target(given: Target, target: pb.Target) -> None:
-    wanted = aim_of(given)
+    wanted = point_request(given)
     target.model = given.get("model", "")
     if given.get("exact"):
         target.exact = True

@@ -253,13 +253,13 @@ def asked_precision(
     return None if min_precision is None else float(min_precision)
 
 
-UNAIMED = PointRequest(True, None, "", (), "")
+DEFAULT_REQUEST = PointRequest(True, None, "", (), "")
 
 
-def aim_of(target: Target) -> PointRequest:
+def point_request(target: Target) -> PointRequest:
     """The point that the keywords of a request name; InvalidRequest names the one at fault."""
     if not target:
-        return UNAIMED
+        return DEFAULT_REQUEST
     head, knobs = target.get("head", ""), target.get("knobs")
     precision, exact = target.get("min_precision"), target.get("exact", False)
     normalizer = target.get("normalizer") or ""

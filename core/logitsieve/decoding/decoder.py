@@ -18,8 +18,8 @@ from logitsieve.api.decoder import (
     KnobValues,
     SampleOptions,
     Target,
-    aim_of,
     check_keywords,
+    point_request,
     shows_keywords,
 )
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
@@ -162,11 +162,13 @@ class LocalDecoder:
         """The engine that answers a request for `k` ids of each of `rows` rows."""
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        aim = aim_of(target)
-        if not aim.automatic:
-            return self.engine(aim.head, aim.knobs, aim.normalizer)
+        request = point_request(target)
+        if not request.automatic:
+            return self.engine(request.head, request.knobs, request.normalizer)
         auto = self.auto
-        return auto.engine(auto.kind(rows, k, aim.precision), aim.precision, aim.normalizer)
+        return auto.engine(
+            auto.kind(rows, k, request.precision), request.precision, request.normalizer
+        )
 
     def measure_again(self, pause: Pause = lambda seconds: False) -> bool:
         """Time every operating point on this machine; AUTO chooses by that from then on.
