@@ -158,7 +158,7 @@ def latencies(stub: DecoderStub, requests: list[pb.TopKRequest]) -> np.ndarray:
 def our_server(index: Index) -> Iterator[str]:
     """The address of a `logitsieve serve` over the folder that holds the index."""
     models = index.path.parent.parent
-    command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", str(models)]
+    command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(models)]
     with running([*command, "--port", "0", "--metrics-port", "0", "--no-admin"], "stderr") as lines:
         for line in lines:
             if line.startswith("gRPC at "):

@@ -20,7 +20,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 @contextmanager
 def our_server(models: Path, cpus: list[int], **options: Any) -> Iterator[str]:
     """The address of a `logitsieve serve` kept to these cores."""
-    command = [sys.executable, "-m", "logitsieve.cli", "serve", "--models", str(models)]
+    command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(models)]
     chosen = {"port": 0, "metrics_port": 0, "shadow_share": 0} | options
     for name, value in chosen.items():
         command += ["--" + name.replace("_", "-"), str(value)]

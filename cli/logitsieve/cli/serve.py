@@ -1,4 +1,4 @@
-"""`logitsieve serve`."""
+"""`logitsieve serve`: the gRPC server."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import numpy as np
 from logitsieve.api.results import Bool, Float64
 from logitsieve.evaluation.confidence import lower_bound
 from logitsieve.index_builder.partition import MOST_PROBES, Partition
-from logitsieve.index_builder.screen_training import ScreenPlan
+from logitsieve.index_builder.screen_training import CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 PRECISE = 0.25  # candidates a row to which a budget is found
@@ -73,7 +73,7 @@ class PrecisionGoal:
     precision: Mapping[str, float]
     costs: ScreenCosts
 
-    def plan(self, partition: Partition) -> ScreenPlan:
+    def plan(self, partition: Partition) -> CascadePlan:
         """The cheapest of the plans that meet the target, by the measured costs.
 
         Where not even all labels and all but one row escalated meet it: no limit, and no row
@@ -85,9 +85,9 @@ class PrecisionGoal:
         keep_P = partition.knapsack.select(partition.knapsack.everything)
         cost = UNREACHED + self.shortfall(partition, keep_P)
         escalated = float((partition.heldout_cosines < partition.guarded).mean())
-        return ScreenPlan(None, cost, escalate=partition.guarded, escalated=escalated)
+        return CascadePlan(None, cost, escalate=partition.guarded, escalated=escalated)
 
-    def _plans(self, partition: Partition) -> Iterator[ScreenPlan]:
+    def _plans(self, partition: Partition) -> Iterator[CascadePlan]:
         most = partition.knapsack.everything
         # Clusters that training left empty are gone: there may be fewer than were timed.
         for probes in range(1, min(len(self.costs.lines), partition.clusters) + 1):
@@ -104,7 +104,7 @@ class PrecisionGoal:
                 escalated_H = partition.heldout_cosines < escalate
                 sizes_H = partition.heldout_sizes(keep_P, probes)
                 us = self.costs.us(probes, sizes_H, escalated_H)
-                yield ScreenPlan(budget, us, probes, escalate, float(escalated_H.mean()))
+                yield CascadePlan(budget, us, probes, escalate, float(escalated_H.mean()))
 
     def _least_budget(self, partition: Partition, probes: int) -> float | None:
         """The least budget that meets the target with no row escalated, if there is one."""

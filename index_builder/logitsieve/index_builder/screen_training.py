@@ -23,7 +23,7 @@ from logitsieve.index_builder.partition import Partition
 from logitsieve.utils.options import Progress
 
 
-class ScreenPlan(NamedTuple):
+class CascadePlan(NamedTuple):
     """The budget of a partition's lists, their cost, and the operating point of the head."""
 
     budget: float | None
@@ -36,7 +36,7 @@ class ScreenPlan(NamedTuple):
 class ScreenGoal(Protocol):
     """Chooses the budget of a partition and ranks partitions."""
 
-    def plan(self, partition: Partition) -> ScreenPlan:
+    def plan(self, partition: Partition) -> CascadePlan:
         """The budget to use with `partition`."""
         ...
 
@@ -47,12 +47,12 @@ class FixedBudget:
 
     budget: float | None
 
-    def plan(self, partition: Partition) -> ScreenPlan:
+    def plan(self, partition: Partition) -> CascadePlan:
         """This budget."""
         keep_P = partition.knapsack.select(spend(partition, self.budget))
         escalated = float((partition.heldout_cosines < partition.guarded).mean())
         loss = partition.heldout_loss(keep_P)
-        return ScreenPlan(self.budget, loss, escalate=partition.guarded, escalated=escalated)
+        return CascadePlan(self.budget, loss, escalate=partition.guarded, escalated=escalated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class FittedScreen:
     """A fitted screen: the best partition with its plan, and the plain k-means it grew from."""
 
     partition: Partition
-    plan: ScreenPlan
+    plan: CascadePlan
     plain: Partition
     best_round: int  # 0 is plain k-means
     history: tuple[Mapping[str, float], ...]  # one entry a round

@@ -1,5 +1,0 @@
-"""`python -m logitsieve.cli`."""
-
-from logitsieve.cli import main
-
-main()
