@@ -23,7 +23,7 @@ from logitsieve.kernels.simd.pointers import as_int32, int64_pointer, keep_alive
 from logitsieve.kernels.topk.csr import exact_logit
 from logitsieve.kernels.topk.descriptor import matrix_at, slack_at, widen_hidden
 from logitsieve.kernels.topk.queries import CHUNK, at_once
-from logitsieve.kernels.topk.scan import TILE_BYTES, UNLISTED, fill_four, fill_one
+from logitsieve.kernels.topk.scan import UNLISTED, fill_four, fill_one, tile_rows
 
 MOST, TOTAL, CLOSE, STATE = range(4)
 LIGHT = 7.0  # nats: under a thousandth
@@ -69,7 +69,7 @@ def dense_log_z(address, hidden, scale, log_z, start, stop):
 @splice
 def _scan(matrix, hidden, ids, wide, sums, logits, scale, count):
     """Add every row of the matrix to every query's sum, a chunk at a time."""
-    tile = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
+    tile = tile_rows(matrix, count)
     for first in range(0, matrix.rows, CHUNK):
         last = min(first + CHUNK, matrix.rows)
         for start in range(first, last, tile):

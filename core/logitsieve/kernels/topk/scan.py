@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
 from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, splat32
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
@@ -100,7 +100,7 @@ def _fill_lanes(logits, count):
         logits[i] = -np.inf
 
 
-@inline
+@splice
 def fill_one(matrix, listed, ids, first, last, hidden, logits):
     """float32 logits of rows first .. last-1 (or the rows ids[first:last], if `listed`).
 
@@ -124,7 +124,7 @@ def _store_four(logits, place, dots, bias):
     logits[3 * CHUNK + place] = dots[3] + bias
 
 
-@inline
+@splice
 def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, logits):
     """The same for four rows of hidden, which share every load; their logits are CHUNK apart."""
     dim = matrix.dim
@@ -165,11 +165,16 @@ def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
 
 
 @inline
+def tile_rows(matrix, count):
+    """Rows of a matrix that `count` queries go through together, while the L1 cache holds them."""
+    shared = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
+    return CHUNK if count == 1 else min(CHUNK, shared)
+
+
+@inline
 def scan_all(matrix, queries, count):
     """Offer every row of the matrix to every query, a tile of rows at a time."""
-    shared = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
-    tile = CHUNK if count == 1 else min(CHUNK, shared)
-    fours = count // 4 * 4
+    tile, fours = tile_rows(matrix, count), count // 4 * 4
     for first in range(0, matrix.rows, tile):
         last = min(matrix.rows, first + tile)
         for q in range(0, fours, 4):
