@@ -8,6 +8,7 @@ from torch import Tensor
 from logitsieve.index_builder.centroids import (
     AGREEMENT,
     AVERAGED,
+    Adam,
     MovingAverage,
     cluster_loss,
     objective,
@@ -159,3 +160,16 @@ def test_degenerate_contexts_give_finite_centroids(hidden: np.ndarray) -> None:
 def test_one_cluster_needs_no_scale() -> None:
     hidden = make_contexts(50)
     assert trainable_scale(hidden, spherical_kmeans(hidden, 1, ScreenConfig(), seed=1)) == 1.0
+
+
+def test_adam_makes_the_steps_of_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn((C, V), generator=generator)
+    own, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
+    adam, reference = Adam(own, 0.03), torch.optim.Adam([theirs], lr=0.03)
+    for _ in range(20):
+        own.grad = torch.randn((C, V), generator=generator)
+        theirs.grad = own.grad.clone()
+        adam.step()
+        reference.step()
+    assert torch.equal(own, theirs)

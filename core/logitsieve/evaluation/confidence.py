@@ -54,8 +54,10 @@ def summarize(share_N: Float64) -> Precision:
 
 def block_means(share_N: Float64) -> Float64:
     """Means of up to BLOCKS contiguous blocks of nearly equal size."""
-    count = max(1, min(BLOCKS, len(share_N) // LEAST_BLOCK_ROWS))
-    return np.array([block.mean() for block in np.array_split(share_N, count)])
+    rows, count = len(share_N), max(1, min(BLOCKS, len(share_N) // LEAST_BLOCK_ROWS))
+    bounds = np.arange(count + 1) * rows // count
+    means: Float64 = np.add.reduceat(share_N, bounds[:-1]) / np.diff(bounds)
+    return means
 
 
 def lower_bound(share_N: Float64) -> float:
