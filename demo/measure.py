@@ -4,14 +4,16 @@ Shape letters: N contexts, D hidden size.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 
+from demo.decode import HEADS
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.results import Float32
-from logitsieve.evaluation import Evaluation, evaluate, us_per_row
+from logitsieve.evaluation import Evaluation, evaluate_all, us_per_row
 from logitsieve.index import Index
+from logitsieve.utils.options import Progress
 
 KS = (1, 5)
 TIMED_K = 5
@@ -23,32 +25,40 @@ WARM_UP = 20  # calls that are not counted
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Medians over single-row calls, in microseconds."""
+    """Times of single-row calls, in microseconds."""
 
     softmax: float  # `head.topk` in process
-    compute: float  # the same inside the server, as it says itself
+    compute: float  # the same inside the server, as it reports it
     step: float  # the whole call as the client sees it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """What was measured of `index`: `screen` as judged by the exact head, the speed by head."""
+    """Measurements of `index`: speed of each of HEADS, precision of those after `exact`."""
 
     index: Index
-    screen: Evaluation
+    precision: Mapping[str, Evaluation]
     speed: Mapping[str, Speed]
 
 
-def measure(index: Index, decoder: Decoder, label: str, hidden_ND: Float32) -> Numbers:
-    """Both heads of `index`, in process and as `label` of a remote `decoder`."""
-    blocks = (hidden_ND[start : start + BLOCK] for start in range(0, len(hidden_ND), BLOCK))
-    return Numbers(
-        index=index,
-        screen=evaluate(index.head("screen"), index.head("exact"), blocks, KS),
-        speed={
-            name: _speed(index, decoder, label, name, hidden_ND[:BLOCK]) for name in index.heads
-        },
-    )
+def measure(
+    index: Index, decoder: Decoder, label: str, hidden_ND: Float32, progress: Progress
+) -> Numbers:
+    """All heads of `index`, in process and as `label` of a remote `decoder`."""
+    speed = {}
+    for done, name in enumerate(HEADS, start=1):
+        speed[name] = _speed(index, decoder, label, name, hidden_ND[:BLOCK])
+        progress("time", done, len(HEADS))
+
+    def blocks() -> Iterator[Float32]:
+        for start in range(0, len(hidden_ND), BLOCK):
+            yield hidden_ND[start : start + BLOCK]
+            progress("judge", min(start + BLOCK, len(hidden_ND)), len(hidden_ND))
+
+    exact, *others = HEADS
+    heads = {name: index.head(name) for name in others}
+    precision = evaluate_all(heads, index.head(exact), blocks(), KS)
+    return Numbers(index=index, precision=precision, speed=speed)
 
 
 def _speed(index: Index, decoder: Decoder, label: str, head: str, hidden_ND: Float32) -> Speed:

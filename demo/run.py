@@ -1,4 +1,4 @@
-"""The whole way in about a minute: `python -m demo.run`.
+"""The whole way in under a minute: `python -m demo.run`.
 
 A small language model reads text (`capture`), an index is built from what it met (`build`), a
 server answers from it (`logitsieve serve`), and the model completes prompts through gRPC.
@@ -7,8 +7,10 @@ Shape letters: N contexts, D hidden size.
 """
 
 import inspect
+import os
 import signal
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,19 +22,20 @@ import typer
 from rich.console import Console
 
 from demo.contexts import HELD_OUT, PROMPTS, capture_contexts, three_texts, windows
-from demo.decode import Writer, read
+from demo.decode import Reader, Writer
 from demo.excerpt import EXCERPT, read_paragraphs
 from demo.measure import measure
 from demo.serving import NotServing, serving
 from demo.show import (
     Stages,
-    advice,
+    agreement,
     completions_table,
     conditions,
     index_line,
     next_commands,
     numbers_table,
 )
+from demo.warm import compiling
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import LogitsieveError
 from logitsieve.client import DecoderClient
@@ -44,6 +47,7 @@ from logitsieve.training.trainer import LanguageModel, Vocabulary
 HERE = Path(__file__).parent
 NAME = "demo"
 TARGET = {"p1": 0.998, "p5": 0.99}
+THREADS = min(2, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,10 @@ class Options:
     prompts: Annotated[Path, typer.Option(help="What to complete, one a line.")] = (
         HERE / "prompts.txt"
     )
-    contexts: Annotated[int, typer.Option(min=1, help="Contexts to fit on.")] = 100_000
+    contexts: Annotated[int, typer.Option(min=1, help="Contexts to fit on.")] = 30_000
+    judged: Annotated[int, typer.Option(min=1, help="Contexts to choose by, and to judge by.")] = (
+        8_000
+    )
     clusters: Annotated[int, typer.Option(min=1, help="Clusters of the screen.")] = 100
     words: Annotated[int, typer.Option(min=1, help="Longest completion.")] = 14
     beams: Annotated[int, typer.Option(min=1, help="Hypotheses that beam search keeps.")] = 4
@@ -70,7 +77,12 @@ class Options:
     def search(self) -> BuildConfig:
         """A light one: a single number of clusters, a little training."""
         return BuildConfig(
-            clusters_tried=(self.clusters,), rounds=2, steps=200, kmeans_iterations=15
+            clusters_tried=(self.clusters,),
+            rounds=1,
+            steps=60,
+            kmeans_iterations=10,
+            dtype="bfloat16",
+            threads=THREADS,
         )
 
 
@@ -90,15 +102,18 @@ class Demo:
         options = self.options
         words, dim = self.model.output.weight.shape
         self.stages.title(f"logitsieve: an LSTM with {words:,} words (V) of {dim} numbers (D)")
-        with TemporaryDirectory() as scratch:
+        with TemporaryDirectory() as scratch, compiling(Path(scratch)):
             self.capture(Path(scratch))
             version = next_version(options.folder)
             index = self.build(Path(scratch), options.folder / str(version))
         label = f"{NAME}@{version}"
-        with serving(options.models, label) as address, DecoderClient(address) as decoder:
+        with ExitStack() as stack:
+            with self.console.status("starting the server"):
+                address = stack.enter_context(serving(options.models, label))
+            decoder = stack.enter_context(DecoderClient(address))
             self.stages.done("serve", f"{label} is ready at {address}, in a process of its own")
-            self.complete(decoder, label)
             self.measure(index, decoder, label)
+            self.complete(decoder, label)
         self.stages.title(f"Done in {self.stages.total:.0f} s")
         kept = options.folder / str(version)
         self.console.print(
@@ -109,8 +124,9 @@ class Demo:
     def capture(self, scratch: Path) -> None:
         """Keep what the model hands to its softmax as it reads; each text gets a folder."""
         texts = three_texts(read_paragraphs(self.options.text))._asdict()
+        most = {"fit": self.options.contexts}
         read_NT = {
-            name: windows(self.vocabulary, paragraphs, self.options.contexts)
+            name: windows(self.vocabulary, paragraphs, most.get(name, self.options.judged))
             for name, paragraphs in texts.items()
         }
         with self.stages.bars() as bars:
@@ -138,14 +154,24 @@ class Demo:
                 heldout=scratch / "choose",
                 best_effort=True,
             )
-        prompts = [read(self.model, [self.vocabulary.encode(prompt)])[0] for prompt in self.prompts]
+        prompts = [
+            Reader(self.model).read([self.vocabulary.encode(prompt)]) for prompt in self.prompts
+        ]
         np.save(self.options.folder / PROMPTS, np.concatenate(prompts))
         np.save(self.options.folder / HELD_OUT, np.load(scratch / "judge" / "00000.npy"))
         self.stages.done("build", index_line(index, TARGET))
         return index
 
+    def measure(self, index: Index, decoder: Decoder, label: str) -> None:
+        """Judge and time the heads on text that had no part in the index."""
+        hidden_ND = np.load(self.options.folder / HELD_OUT).astype(np.float32)
+        with self.stages.bars() as bars:
+            numbers = measure(index, decoder, label, hidden_ND, bars)
+        self.stages.done("measure", conditions(numbers))
+        self.console.print(numbers_table(numbers))
+
     def complete(self, decoder: Decoder, label: str) -> None:
-        """Complete every prompt with both heads, through the server."""
+        """Complete every prompt with each head, through the server."""
         options = self.options
         writer = Writer(
             model=self.model,
@@ -154,18 +180,13 @@ class Demo:
             label=label,
             words=options.words,
         )
-        found = list(writer.compare(self.prompts, options.beams))
-        same = sum(each.exact == each.screen for each in found)
-        self.stages.done("decode", f"{same} of {len(found)} completions are the same")
-        self.console.print(completions_table(found))
-
-    def measure(self, index: Index, decoder: Decoder, label: str) -> None:
-        """Judge and time both heads on text that had no part in the index."""
-        hidden_ND = np.load(self.options.folder / HELD_OUT).astype(np.float32)
-        with self.console.status("measuring"):
-            numbers = measure(index, decoder, label, hidden_ND)
-        self.stages.done("measure", conditions(numbers))
-        self.console.print(numbers_table(numbers), advice(numbers), sep="\n")
+        completions = []
+        with self.stages.bars() as bars:
+            for each in writer.compare(self.prompts, options.beams):
+                completions.append(each)
+                bars("complete", len(completions), 2 * len(self.prompts))
+        self.stages.done("decode", agreement(completions))
+        self.console.print(completions_table(completions))
 
 
 def next_version(folder: Path) -> int:

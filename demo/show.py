@@ -1,7 +1,7 @@
-"""What the demo prints."""
+"""Console output of the demo: stages with their seconds, two tables, the next commands."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -21,8 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.contexts import HELD_OUT, PROMPTS
-from demo.decode import Completion
-from demo.measure import REMOTE_CALLS, TIMED_K, Numbers
+from demo.decode import HEADS, Completion
+from demo.measure import KS, REMOTE_CALLS, TIMED_K, Numbers
 from demo.serving import PROGRAM
 from logitsieve.index import Index
 from logitsieve.utils.options import Progress as Report
@@ -75,114 +75,105 @@ class Stages:
 
 
 def index_line(index: Index, target: Mapping[str, float]) -> str:
-    """What was built, and whether it is as precise as `target`, {"p1": 0.998}, asks for."""
+    """The size of the index, and whether its screen meets `target`, such as {"p1": 0.998}."""
     calibration, screen = index.calibration or {}, index.manifest.heads["screen"].config
     point = next(each for each in calibration["points"] if each["head"]["name"] == "screen")
     low = {name: point["precision"][name.removeprefix("p")]["low"] for name in target}
     reached = all(low[name] >= value for name, value in target.items())
-    asked = ", ".join(f"P@{name[1:]} {value:g}" for name, value in target.items())
-    found = ", ".join(f"{value:.4f}" for value in low.values())
+    wanted = ", ".join(f"P@{name[1:]} {value:g}" for name, value in target.items())
+    bounds = ", ".join(f"{value:.4f}" for value in low.values())
     size = sum(entry.size for entry in index.manifest.files()) / 1e6
     return (
         f"{index.name}/{index.version}, {size:.1f} MB: {screen['clusters']:.0f} clusters, "
-        f"{screen['candidates']:.0f} candidates a row\n"
-        f"target {asked}: {'reached' if reached else 'NOT reached, the nearest is kept'} "
-        f"({found} with 95 % confidence)"
+        f"{screen['candidates']:.0f} candidates per row\n"
+        f"target {wanted}: {'reached' if reached else 'NOT reached, the nearest is kept'} "
+        f"({bounds} with 95 % confidence)"
     )
-
-
-def completions_table(completions: Iterable[Completion]) -> Table:
-    """Side by side; what `screen` says otherwise is marked."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        expand=True,
-        pad_edge=False,
-        caption="Beam search weighs words by their share of the candidates' probability, and each "
-        "head has candidates of its own: completions nearly as likely may change places.\n",
-        caption_justify="left",
-    )
-    table.add_column("prompt", style="bold", ratio=5)
-    table.add_column("search", style="cyan", no_wrap=True)
-    table.add_column("exact", ratio=6)
-    table.add_column("")
-    table.add_column("screen", ratio=6)
-    shown = ""
-    for found in completions:
-        same = found.exact == found.screen
-        table.add_row(
-            Text("" if found.prompt == shown else found.prompt),
-            found.search,
-            Text(found.exact),
-            Text("=", "green") if same else Text("≠", "bold yellow"),
-            difference(found.exact, found.screen),
-        )
-        shown = found.prompt
-    return table
-
-
-def difference(exact: str, screen: str) -> Text:
-    """`screen`, in another style from the first word on that is not the one of `exact`."""
-    words, pairs = screen.split(" "), zip(exact.split(" "), screen.split(" "), strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    same, other = words[:common], words[common:]
-    return Text(" ").join([*map(Text, same), *(Text(word, "yellow") for word in other)])
 
 
 def conditions(numbers: Numbers) -> str:
-    """What the numbers depend on."""
+    """The setting in which the numbers hold."""
     index, cpu = numbers.index, (numbers.index.calibration or {})["machine"]["cpu"]
+    rows = numbers.precision["screen"].rows
     return (
-        f"V = {index.vocab_size:,}, D = {index.dim}, B = 1 row a call, k = {TIMED_K}, 1 thread, "
-        f"{cpu}; medians of {REMOTE_CALLS} calls or more; precision on {numbers.screen.rows:,} "
-        "contexts that had no part in the index"
+        f"V = {index.vocab_size:,}, D = {index.dim}, one row per call, k = {TIMED_K}, 1 thread, "
+        f"{cpu}; medians of {REMOTE_CALLS} calls or more; precision on {rows:,} contexts that had "
+        "no part in the index"
     )
 
 
 def numbers_table(numbers: Numbers) -> Table:
-    """Times of both heads, how many times faster `screen` is, and how precise."""
-    exact, screen, found = numbers.speed["exact"], numbers.speed["screen"], numbers.screen
+    """Times of each head with its speed-up over `exact`, and how precise it is."""
+    exact, *others = HEADS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    for name in ("exact", "screen", "speed-up"):
+    for name in HEADS:
         table.add_column(name, justify="right")
-    for name, before, after in (
-        ("softmax in process, row after row, us", exact.softmax, screen.softmax),
-        ("softmax in the server, one row a call, us", exact.compute, screen.compute),
-        ("whole step through gRPC, us", exact.step, screen.step),
+    for title, field in (
+        ("softmax in process, \u00b5s per row", "softmax"),
+        ("softmax in the server, \u00b5s per row", "compute"),
+        ("whole step through gRPC, \u00b5s per row", "step"),
     ):
-        table.add_row(name, f"{before:,.1f}", f"{after:,.1f}", f"{before / after:,.1f}x")
+        before = getattr(numbers.speed[exact], field)
+        times = {name: getattr(numbers.speed[name], field) for name in others}
+        cells = [f"{us:,.0f} [b]{before / us:,.1f}x[/b]" for us in times.values()]
+        table.add_row(title, f"{before:,.0f}", *cells)
     table.add_section()
-    scanned = found.scanned[TIMED_K]
-    table.add_row("candidates a row", f"{numbers.index.vocab_size:,}", f"{scanned:,.0f}")
-    for k, precision in found.precision.items():
-        table.add_row(f"P@{k}", "1", f"{precision.mean:.4f}")
-    table.add_row("share of the probability kept", "1", f"{found.mass_kept:.4f}")
+    for k in KS:
+        means = [f"{numbers.precision[name].precision[k].mean:.4f}" for name in others]
+        table.add_row(f"P@{k}", "1", *means)
+    computed = [f"{numbers.precision[name].scanned[TIMED_K]:,.0f}" for name in others]
+    table.add_row("rows of W computed", f"{numbers.index.vocab_size:,}", *computed)
+    table.add_row("proven to be exact", "yes", "yes", "no")
     return table
 
 
-def advice(numbers: Numbers) -> str:
-    """When a call over gRPC pays, by the numbers of this run."""
-    exact, screen = numbers.speed["exact"], numbers.speed["screen"]
-    return (
-        f"A call over gRPC costs {screen.step - screen.compute:,.0f} us besides the softmax, and "
-        f"the exact softmax in process {exact.softmax:,.0f} us: with a vocabulary this small, open "
-        "the index in the decoder's own process; a server pays for much larger vocabularies, for "
-        "many rows a call, and where the decoder cannot load the index."
-    )
+def completions_table(completions: Iterable[Completion]) -> Table:
+    """Each prompt completed by `exact`; the other heads' text where it differs."""
+    exact, *others = HEADS
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("search", style="cyan", no_wrap=True)
+    table.add_column(f"[b]prompt[/b] and its completion by {exact}")
+    for name in others:
+        table.add_column(name, min_width=len(name))
+    for each in completions:
+        text = Text.assemble((each.prompt, "bold"), " ", each.by_head[exact])
+        differences = [difference(each.by_head[exact], each.by_head[name]) for name in others]
+        table.add_row(each.search, text, *differences)
+    return table
+
+
+def difference(exact: str, other: str) -> Text:
+    """ "same", or `other`, in another style from its first word that is not that of `exact`."""
+    if exact == other:
+        return Text("same", "green")
+    words, pairs = other.split(" "), zip(exact.split(" "), other.split(" "), strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    same, changed = words[:common], words[common:]
+    return Text(" ").join([*map(Text, same), *(Text(word, "yellow") for word in changed)])
+
+
+def agreement(completions: Sequence[Completion]) -> str:
+    """How many completions of each head are the exact head's."""
+    exact, *others = HEADS
+    counts = {
+        name: sum(each.by_head[name] == each.by_head[exact] for each in completions)
+        for name in others
+    }
+    listed = ", ".join(f"{name} {count} of {len(completions)}" for name, count in counts.items())
+    return f"the same text as {exact}: {listed}"
 
 
 def next_commands(index: Path) -> Iterator[Text]:
-    """What to try with the index <models>/<name>/<version>: for each purpose, a command."""
+    """Three commands to try with the index <models>/<name>/<version>."""
     folder, models = index.parent, index.parent.parent
     program = os.path.relpath(PROGRAM)
     query = f"--hidden {folder / PROMPTS} --vocabulary {index / 'vocabulary.txt'} -k 3"
-    judged = f"{index} --contexts {folder / HELD_OUT}"
+    report = f"{index} --contexts {folder / HELD_OUT} --out {folder / 'report.html'}"
     for purpose, command in (
-        ("Serve it: what `make serve` does", f"serve --models {models}"),
+        ("Draw it: a page with plots and the words of its clusters", f"report {report}"),
+        ("Serve it, as `make serve` does", f"serve --models {models}"),
         ("Meanwhile, ask for the words after each prompt", f"query --model {folder.name} {query}"),
-        ("Judge it", f"evaluate {judged}"),
-        ("Look inside", f"inspect {index}"),
-        ("Draw it", f"report {judged} --out {folder / 'report.html'}"),
     ):
         yield Text(f"# {purpose}", "dim")
         yield Text(f"{program} {command}")

@@ -1,8 +1,7 @@
-"""A language model of 40 words that nobody trained, and an in-process Decoder over its softmax."""
+"""A language model of 40 words with random weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ import torch
 
 from demo.excerpt import write_paragraphs
 from demo.run import Options
-from logitsieve.api.decoder import NormalizerName
-from logitsieve.api.results import Answer, ArrayLike, TopKReply
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.vocabulary import END, UNKNOWN
 
@@ -25,45 +22,6 @@ def tiny_model(vocabulary_size: int = len(WORDS), seed: int = 0) -> LanguageMode
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return model
-
-
-class ExactDecoder:
-    """A Decoder that computes every logit; what it was called with is in `asked`."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self.output = model.output
-        self.asked: list[tuple[str, str, int]] = []
-
-    def topk(
-        self,
-        hidden: ArrayLike,
-        k: int,
-        *,
-        model: str = "",
-        head: str = "",
-        knobs: Mapping[str, float] | None = None,
-        min_precision: float | None = None,
-        exact: bool = False,
-        normalizer: NormalizerName | None = None,
-    ) -> TopKReply:
-        self.asked.append((model, head, k))
-        with torch.inference_mode():
-            logits_BV = self.output(torch.as_tensor(hidden))
-            best = logits_BV.topk(k)
-            log_z = logits_BV.logsumexp(dim=1).numpy() if normalizer else None
-        rows = len(logits_BV)
-        answer = Answer(
-            model=model,
-            version="1",
-            digest="",
-            head=head,
-            exact=np.ones(rows, np.bool_),
-            scanned=np.full(rows, logits_BV.shape[1], np.int32),
-            fallback=np.zeros(rows, np.bool_),
-            normalizer=normalizer or "",
-            log_z=log_z,
-        )
-        return TopKReply(best.indices.int().numpy(), best.values.numpy(), answer)
 
 
 def tiny_options(folder: Path, words: int = 4) -> Options:
@@ -82,6 +40,7 @@ def tiny_options(folder: Path, words: int = 4) -> Options:
         text=text,
         prompts=prompts,
         contexts=1500,
+        judged=400,
         clusters=4,
         words=words,
         beams=2,

@@ -1,0 +1,40 @@
+"""Compile the kernels that the builder and the server use: `python -m demo.warm FOLDER`.
+
+On a fresh machine that takes half a minute of one core, so the demo does it in a process of its
+own while the model reads; the machine code goes to the cache that all of them share.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+
+@contextmanager
+def compiling(scratch: Path) -> Iterator[None]:
+    """Compile in the background; at the end of the block, what is left is waited for."""
+    command = [sys.executable, "-m", "demo.warm", str(scratch / "warm" / "1")]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+        except BaseException:
+            process.kill()
+            raise
+
+
+def main(folder: Path) -> None:
+    """Build a tiny index and ask it everything that a server would."""
+    from logitsieve.decoding import LocalDecoder
+    from logitsieve.index_builder import BuildConfig, build
+
+    rng = np.random.default_rng(0)
+    weight, contexts = (rng.standard_normal((rows, 16), np.float32) for rows in (256, 200))
+    config = BuildConfig(clusters=2, rounds=0, kmeans_iterations=1, dtype="bfloat16")
+    LocalDecoder(build(weight, None, contexts, folder, config=config)).warm()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
