@@ -33,11 +33,7 @@ DIRECT: dict[str, set[str]] = {
     "cli": {"server", "client", "index_builder", "training"},
 }
 # The one place where a GPU is plugged in: a file may import a package above its own.
-PLUGGED_IN: dict[str, set[str]] = {
-    "index/reader.py": {"gpu"},
-    "decoding/decoder.py": {"gpu"},
-    "decoding/auto.py": {"gpu"},
-}
+PLUGGED_IN: dict[str, set[str]] = {"index/reader.py": {"gpu"}}
 # The rooms of `kernels`, each of which may import those before it.
 KERNEL_ROOMS = ["compile", "pool", "simd", "topk", "sketch", "screen", "sampling", "retrieval"]
 # Heavy libraries, and the packages whose files may import them.

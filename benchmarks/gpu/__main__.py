@@ -25,9 +25,8 @@ from benchmarks.gpu.baselines import Step, draws, searches
 from benchmarks.gpu.clock import Clock
 from benchmarks.gpu.softmaxes import FitResult, Shape, make
 from benchmarks.race.bars import bars
-from logitsieve.gpu.device import name_of
-from logitsieve.gpu.heads import device_named
-from logitsieve.gpu.heads.exact import GpuExact
+from logitsieve.gpu.device import device_named, name_of
+from logitsieve.gpu.heads.draws import GpuExact
 
 OUT = Path(__file__).parents[1] / "results"
 SHAPES = "10000x200,15852x512,50257x1024,128256x2048,151936x4096,256000x2048"

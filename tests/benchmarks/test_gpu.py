@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.gpu.__main__ import main
 
 ARGUMENTS = (
-    "--shapes 600x24 --types bfloat16 --batches 1 --ks 5 --clusters 2 --contexts 8 --repeats 1"
+    "--shapes 330x16 --types bfloat16 --batches 1 --ks 5 --clusters 2 --contexts 8 --repeats 1"
 )
 
 

@@ -7,32 +7,31 @@ from torch import Tensor
 
 from logitsieve.api.results import TopK
 from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import Found, Plan
+from logitsieve.gpu.plans import Fallback, LaunchPlan, PlanOutput
 from logitsieve.gpu.plans.exact import ExactPlan
-from logitsieve.gpu.plans.fallback import Fallback
 
 
 def exact_behind(matrix: Matrix) -> Fallback:
     """The exact plan for rows that are passed on."""
 
-    def plan(hidden: Tensor, k: int, found: Found, status: Tensor) -> Plan:
+    def plan(hidden: Tensor, k: int, found: PlanOutput, status: Tensor) -> LaunchPlan:
         return ExactPlan(matrix, hidden, k, (found, status))
 
     return plan
 
 
-def nothing_behind(hidden: Tensor, k: int, found: Found, status: Tensor) -> Plan:
+def nothing_behind(hidden: Tensor, k: int, found: PlanOutput, status: Tensor) -> LaunchPlan:
     """For plans that must not need a fallback."""
     raise AssertionError("a fallback was asked for")
 
 
-def assert_answers(found: Found, top: TopK, rows: np.ndarray | slice = slice(None)) -> None:
+def assert_answers(found: PlanOutput, top: TopK, rows: np.ndarray | slice = slice(None)) -> None:
     """These rows of a plan's answers are the head's, bit for bit."""
     for mine, theirs in zip(found, top, strict=True):
         np.testing.assert_array_equal(mine.cpu().numpy()[rows], theirs)
 
 
-def assert_refused(found: Found, row: int) -> None:
+def assert_refused(found: PlanOutput, row: int) -> None:
     """The row has no ids."""
     assert (found.ids[row] == -1).all()
     assert found.logits[row].isnan().all()

@@ -6,9 +6,7 @@ import numpy as np
 import torch
 
 from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans.frequency import frequency_on
-from logitsieve.gpu.plans.listed import LONGEST
-from logitsieve.gpu.plans.screen import ALONE, ScreenPlan, screen_on
+from logitsieve.gpu.plans.screen import ALONE, LONGEST, RoutedPlan, frequency_on, screen_on
 from logitsieve.gpu.plans.svd import preview_on, svd_plan
 from tests.gpu.answers import exact_behind
 
@@ -28,15 +26,15 @@ def run_lists(matrix: Matrix, hidden: torch.Tensor) -> None:
     """One probe, and several with a fallback."""
     screen, ids = screen_on(HOST, arrays(8, matrix.dim, 40)), np.arange(99, dtype=np.int32)
     behind = exact_behind(matrix)
-    ScreenPlan(matrix, screen, hidden, 5, behind, probes=3, escalate=0.2).run()
-    ScreenPlan(matrix, frequency_on(HOST, ids, 99, matrix.dim), hidden, 5, behind).run()
+    RoutedPlan(matrix, screen, hidden, 5, behind, probes=3, escalate=0.2).run()
+    RoutedPlan(matrix, frequency_on(HOST, ids, 99, matrix.dim), hidden, 5, behind).run()
 
 
 def run_many_lists(matrix: Matrix, hidden: torch.Tensor) -> None:
     """Many centroids, and lists longer than one program ranks."""
     clusters = ALONE // matrix.dim + 1
     screen = screen_on(HOST, arrays(clusters, matrix.dim, LONGEST // 2))
-    ScreenPlan(matrix, screen, hidden, 5, exact_behind(matrix), probes=3, escalate=0.2).run()
+    RoutedPlan(matrix, screen, hidden, 5, exact_behind(matrix), probes=3, escalate=0.2).run()
 
 
 def run_svd(matrix: Matrix, hidden: torch.Tensor) -> None:

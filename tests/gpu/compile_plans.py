@@ -1,6 +1,7 @@
 """Compiles every kernel of every plan for a GPU, on a machine without one; launches nothing.
 
-`python -m tests.gpu.compile_plans 90` names the compute capability.
+`python -m tests.gpu.compile_plans 90` names the compute capability; `all` adds every type of W, and
+one row beside many.
 """
 
 from __future__ import annotations
@@ -14,22 +15,18 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import empty_found
+from logitsieve.gpu.matrix import DeviceSketch, Matrix
+from logitsieve.gpu.plans import empty_output
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.draws import DrawPlan
-from logitsieve.gpu.plans.exact import ExactPlan
-from logitsieve.gpu.plans.log_z import Edits, LogZPlan
-from logitsieve.gpu.plans.logits import LogitsPlan
-from logitsieve.gpu.plans.nucleus import ListDraws
-from logitsieve.gpu.sketch import Sketch
+from logitsieve.gpu.plans.exact import ExactPlan, LogitsPlan
+from logitsieve.gpu.plans.log_z import DeviceEdits, DrawPlan, ListDraws, LogZPlan
 from tests.gpu.compile_lists import run_lists, run_many_lists, run_svd
 
 TYPES = (torch.float32, torch.float16, torch.int16)
 
 
-class GpuArrays:
+class CompileOnlyDriver:
     """As much of a driver as compiling needs."""
 
     def __init__(self, capability: int) -> None:
@@ -68,17 +65,14 @@ def matrix(dtype: torch.dtype, rows: int = 4096, dim: int = 64) -> Matrix:
     return Matrix(weight, torch.zeros(rows), torch.zeros(4, dtype=torch.float64))
 
 
-def run_plans() -> None:
-    """Every plan, at one row and at many."""
-    run_many_lists(matrix(torch.float32), torch.zeros((1, 64)))
-    run_svd(matrix(torch.float32, 20_000), torch.zeros((1, 64)))
-    for dtype in TYPES:
-        for rows in (1, 33):
-            ExactPlan(matrix(dtype), torch.zeros((rows, 64)), 5).run()
-            run_lists(matrix(dtype), torch.zeros((rows, 64)))
-            run_svd(matrix(dtype), torch.zeros((rows, 64)))
-            run_sums(dtype, torch.zeros((rows, 64)))
-            run_certified(matrix(dtype), torch.zeros((rows, 64)))
+def run_plans(dtype: torch.dtype, rows: int) -> None:
+    """Every plan, for that many rows."""
+    softmax, hidden = matrix(dtype), torch.zeros((rows, 64))
+    ExactPlan(softmax, hidden, 5).run()
+    run_lists(softmax, hidden)
+    run_svd(softmax, hidden)
+    run_sums(dtype, hidden)
+    run_certified(softmax, hidden)
 
 
 def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
@@ -87,7 +81,7 @@ def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     noise = torch.zeros(rows, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     scale = torch.ones(1, dtype=torch.float64)
     ids, values = torch.zeros(2, dtype=torch.int32), torch.zeros(2, dtype=torch.float64)
-    edits = Edits(torch.zeros(rows + 1, dtype=torch.int64), ids, values)
+    edits = DeviceEdits(torch.zeros(rows + 1, dtype=torch.int64), ids, values)
     LogitsPlan(softmax, hidden).run()
     LogitsPlan(softmax, hidden, torch.zeros((rows, 3), dtype=torch.int32)).run()
     LogZPlan(softmax, hidden, scale).run()
@@ -102,22 +96,27 @@ def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
 def run_certified(softmax: Matrix, hidden: torch.Tensor) -> None:
     """The k best; and as a fallback."""
     rows, sketch = len(hidden), sketch_of(softmax)
-    after = empty_found(rows, 5, hidden.device), torch.zeros(rows, dtype=torch.int32)
+    after = empty_output(rows, 5, hidden.device), torch.zeros(rows, dtype=torch.int32)
     CertifiedPlan(softmax, sketch, hidden, 5).run()
     CertifiedPlan(softmax, sketch, hidden, 5, after).run()
 
 
-def sketch_of(softmax: Matrix) -> Sketch:
+def sketch_of(softmax: Matrix) -> DeviceSketch:
     """Codes of an odd number of steps."""
     vocab_size, dim = softmax.weight.shape
     codes, each = torch.zeros((vocab_size, 192), dtype=torch.int8), torch.zeros(vocab_size)
     terms = torch.zeros(7, dtype=torch.float64)
-    return Sketch(torch.zeros((dim, dim)), codes, each, each, terms)
+    return DeviceSketch(torch.zeros((dim, dim)), codes, each, each, terms)
 
 
 if __name__ == "__main__":
     names: list[str] = []
-    driver.set_active(GpuArrays(int(sys.argv[1])))
+    driver.set_active(CompileOnlyDriver(int(sys.argv[1])))
     JITFunction.run = compile_only(names)
-    run_plans()
+    run_many_lists(matrix(torch.float32), torch.zeros((1, 64)))
+    for dtype in TYPES if "all" in sys.argv else TYPES[:1]:
+        for rows in (1, 33) if "all" in sys.argv else (33,):
+            run_plans(dtype, rows)
+    if "all" in sys.argv:
+        run_svd(matrix(torch.float32, 20_000), torch.zeros((1, 64)))
     print("\n".join(names))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 
-from logitsieve.gpu.matrix import Matrix, device_named, matrix_on
+from logitsieve.gpu.device import device_named
+from logitsieve.gpu.matrix import Matrix, matrix_on
 from logitsieve.heads import Softmax
 
 TYPES = ("float32", "float16", "bfloat16")
@@ -36,3 +41,9 @@ def on_gpu(softmax: Softmax, dtype: str = "float32") -> tuple[Softmax, Matrix]:
 def tensor(array: np.ndarray) -> torch.Tensor:
     """A copy on the device."""
     return torch.from_numpy(array.copy()).to(device_named("cuda"))
+
+
+def sweep(*always: Any, more: Sequence[Any]) -> list[Any]:
+    """Cases of a parametrized test; those in `more` are exhaustive."""
+    cases = [case if isinstance(case, tuple) else (case,) for case in more]
+    return [*always, *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in cases)]

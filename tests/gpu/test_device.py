@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import DeviceExhausted, DeviceLost
-from logitsieve.gpu.device import memory_of, translated
-from logitsieve.gpu.heads import GpuArrays, device_named
-from logitsieve.gpu.plans import Plan, empty_found
-from logitsieve.gpu.runner import Runner, spent_ns
+from logitsieve.gpu.device import device_named, memory_of, translated
+from logitsieve.gpu.heads import GpuArrays
+from logitsieve.gpu.plans import LaunchPlan, empty_output
+from logitsieve.gpu.runner import PlanRunner, spent_ns
 from tests.synthetic import make_softmax
 
 GPU = GpuArrays(device_named("cuda"), make_softmax(64, 8), {}, dict)
@@ -34,7 +34,7 @@ class Failing:
     """A plan that fails at its `after`-th run."""
 
     def __init__(self, hidden: Tensor, error: Exception, after: int = 1) -> None:
-        self.hidden, self.found = hidden, empty_found(len(hidden), 3, hidden.device)
+        self.hidden, self.found = hidden, empty_output(len(hidden), 3, hidden.device)
         self._error, self._left = error, after
 
     def run(self) -> None:
@@ -47,35 +47,35 @@ def nothing_more(plan: object) -> None:
     """These plans read hidden alone."""
 
 
-def failing(error: Exception, after: int = 1) -> Callable[[Tensor], Plan]:
+def failing(error: Exception, after: int = 1) -> Callable[[Tensor], LaunchPlan]:
     return lambda hidden: Failing(hidden, error, after)
 
 
 @pytest.mark.parametrize("error", EXHAUSTED, ids=str)
 def test_memory_that_ends_is_told_while_a_plan_is_made_and_when_it_runs(error: Exception) -> None:
-    def made(hidden: Tensor) -> Plan:
+    def made(hidden: Tensor) -> LaunchPlan:
         raise error
 
     for plan in (made, failing(error)):
         with pytest.raises(DeviceExhausted, match=f"^{GPU.device}: out of memory$") as caught:
-            Runner(GPU, plan, 2)
+            PlanRunner(GPU, plan, 2)
         assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("error", LOST, ids=str)
 def test_a_lost_gpu_is_told_by_arrays_and_by_tensors(error: Exception) -> None:
-    runner = Runner(GPU, failing(error, after=2), 2)
+    runner = PlanRunner(GPU, failing(error, after=2), 2)
     with pytest.raises(DeviceLost) as caught:
         runner.answer_host(np.zeros((2, 8), np.float32), nothing_more)
     assert str(caught.value) == f"{GPU.device}: {str(error).splitlines()[0]}"
     with pytest.raises(DeviceLost):
-        runner.answer(torch.zeros(2, 8), empty_found(2, 3, GPU.device), nothing_more)
+        runner.answer(torch.zeros(2, 8), empty_output(2, 3, GPU.device), nothing_more)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=str)
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
-        Runner(GPU, failing(error), 1)
+        PlanRunner(GPU, failing(error), 1)
     assert caught.value is error
 
 

@@ -26,7 +26,6 @@ from logitsieve.evaluation import (
 )
 from logitsieve.evaluation.operating_points import k_class
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
-from logitsieve.gpu.open import gpu_name
 from logitsieve.heads._base.head import Head, checked_k
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
@@ -140,7 +139,7 @@ def read_auto(index: Index, head_of: HeadOf, engine_of: EngineOf) -> Auto:
 
 def answers_on(index: Index) -> str:
     """The processor, or the GPU, that the index answers on, as the system names it."""
-    return cpu_name() if index.device == "cpu" else gpu_name(index.device)
+    return index.backend.name if index.backend else cpu_name()
 
 
 def measured_elsewhere(index: Index) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from logitsieve.api.decoder import (
     shows_keywords,
 )
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
-from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
@@ -34,12 +33,8 @@ from logitsieve.api.results import (
 from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.gpu.tensors import is_tensor, rows_of, tensors_apart
 from logitsieve.heads._base.head import Head
 from logitsieve.index import Index
-
-if TYPE_CHECKING:
-    from logitsieve.gpu.decoding import GpuDecoder
 
 # Engines kept: clients use a handful, and a stream of fresh knobs must not grow memory.
 ENGINES_KEPT = 64
@@ -53,6 +48,7 @@ class LocalDecoder:
 
     def __init__(self, index: Index, *, name: str = "") -> None:
         self.index = index
+        self._engine: type[Engine] = index.backend.engine if index.backend else Engine
         self.name = name or index.name
         self.version = str(index.version)
         self._names = ("", self.name, f"{self.name}@{self.version}")
@@ -67,14 +63,7 @@ class LocalDecoder:
     @property
     def takes_tensors(self) -> bool:
         """Whether tensors on the index's GPU are answered in tensors (docs/gpu.md)."""
-        return self.index.device != "cpu"
-
-    @property
-    def _gpu(self) -> GpuDecoder:
-        """What answers these; only where there is a GPU is PyTorch known to be installed."""
-        from logitsieve.gpu.decoding import GpuDecoder
-
-        return GpuDecoder(self)
+        return self._engine.takes_tensors
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
@@ -97,9 +86,7 @@ class LocalDecoder:
         if target:
             check_keywords(Target, target)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
-            hidden = rows_of(self.index, hidden)
-            if is_tensor(hidden):
-                return self._gpu.topk(hidden, k, constraints, target)
+            hidden = self._engine.rows(self.index, hidden)
         return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
 
     @shows_keywords(Target)
@@ -113,10 +100,8 @@ class LocalDecoder:
     ) -> ScoreReply:
         """Log-probabilities of `targets`; see `Decoder.score`. Raises as `topk` does."""
         check_keywords(Target, target)
-        hidden = rows_of(self.index, hidden)
-        if is_tensor(hidden):
-            return self._gpu.score(hidden, targets, constraints, target)
-        ready = score_targets(targets, len(hidden))
+        hidden = self._engine.rows(self.index, hidden)
+        ready = self._engine.targets(hidden, targets)
         return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
 
     @shows_keywords(SampleOptions)
@@ -129,12 +114,9 @@ class LocalDecoder:
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
         """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
-        hidden = rows_of(self.index, hidden)
-        rows, (own, given) = len(hidden), tensors_apart(hidden, seeds=options.get("seeds"))
-        ready = sampling(rows, samples, {**options, "seeds": own["seeds"]})
-        if is_tensor(hidden):
-            return self._gpu.sample(hidden, ready, given.get("seeds"), constraints, options)
-        return self.engine_for(options, rows, 1).sample(hidden, ready, constraints)
+        hidden = self._engine.rows(self.index, hidden)
+        ready = self._engine.sampling(hidden, samples, options)
+        return self.engine_for(options, len(hidden), 1).sample(hidden, ready, constraints)
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -148,13 +130,8 @@ class LocalDecoder:
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
         """One step of a beam search; see `Decoder.beam_step`. Raises as `topk` does."""
-        hidden = rows_of(self.index, hidden)
-        vectors = {"lengths": options.get("lengths"), "finished": options.get("finished")}
-        own, given = tensors_apart(hidden, scores=scores, **vectors)
-        vectors = {name: own[name] for name in vectors}
-        ready = beams(len(hidden), own["scores"], beams_in, beams_out, {**options, **vectors})  # type: ignore[typeddict-item]
-        if is_tensor(hidden):
-            return self._gpu.beam_step(hidden, ready, given, constraints, options)
+        hidden = self._engine.rows(self.index, hidden)
+        ready = self._engine.beams(hidden, scores, beams_in, beams_out, options)
         k = min(beams_out, self.index.vocab_size)
         return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
 
@@ -195,8 +172,6 @@ class LocalDecoder:
             self.sample(zeros, head=head)
         if "svd" in self.index.heads:
             self.topk(zeros, 1, normalizer="lowrank")
-        if self.takes_tensors:
-            self._gpu.warm()
 
     def close(self) -> None:
         """Release the index and all that was made from it; no call may be under way."""
@@ -215,4 +190,4 @@ class LocalDecoder:
         return head.with_knobs(**dict(knobs))
 
     def _make_engine(self, head: str, knobs: KnobValues, normalizer: str) -> Engine:
-        return Engine(self.name, self.index, self._head(head, knobs), normalizer)
+        return self._engine(self.name, self.index, self._head(head, knobs), normalizer)

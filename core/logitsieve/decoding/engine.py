@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import ClassVar
 
 import numpy as np
 
+from logitsieve.api import requests
 from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     Answer,
@@ -34,8 +37,36 @@ NO_LOG_Z = LogZ(None)
 class Engine:
     """One index answering through one head, with one normalizer ("" for none).
 
-    Immutable; any number of threads may call it.
+    Immutable; any number of threads may call it. A device with a way of its own has a subclass.
     """
+
+    takes_tensors: ClassVar[bool] = False  # whether tensors on the index's device get tensors
+
+    @staticmethod
+    def rows(index: Index, hidden: ArrayLike) -> Float32:
+        """`hidden` [B, D] or [D] as float32 [B, D]; InvalidRequest names what is wrong with it."""
+        return ready_hidden(hidden, index.dim)
+
+    @staticmethod
+    def targets(hidden: Float32, targets: ArrayLike) -> Int32:
+        """The targets of `score` as ids [B, T]; InvalidRequest if they are not."""
+        return requests.score_targets(targets, len(hidden))
+
+    @staticmethod
+    def sampling(hidden: Float32, samples: int, options: SampleOptions) -> Sampling:
+        """The checked request of `sample`; InvalidRequest names the field at fault."""
+        return requests.sampling(len(hidden), samples, options)
+
+    @staticmethod
+    def beams(
+        hidden: Float32,
+        scores: ArrayLike | None,
+        beams_in: int,
+        beams_out: int,
+        options: BeamOptions,
+    ) -> Beams:
+        """The checked request of `beam_step`; InvalidRequest names the field at fault."""
+        return requests.beams(len(hidden), scores, beams_in, beams_out, options)
 
     def __init__(self, model: str, index: Index, head: Head, normalizer: str) -> None:
         self.model, self.version, self.digest = model, str(index.version), index.digest

@@ -1,19 +1,23 @@
-"""A frozen softmax on a GPU, and what its float32 logits may be off by.
+"""A frozen softmax on a GPU: W with the error of its float32 logits, and the sketch of W.
 
-Shape letters: V vocabulary, D hidden size.
+The sketch has the fine codes of kernels/sketch/sketch.py, in columns of their own.
+docs/certified.md derives their bound, and what the GPU's own rounding adds to it.
+
+Shape letters: V vocabulary, D hidden size, T bytes of a row in `fine`, M coordinates coded.
 """
 
 from __future__ import annotations
 
-import os
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
+from logitsieve.gpu.device import to_device
+from logitsieve.kernels.sketch.sketch import EXTRA
 
 # What scan.py leaves out of a product: of tf32x3 that of two remainders, each 2^-10 of its factor
 # at most, and the end of one; of a half type what is left of h after two pieces of 11 or 8 bits.
@@ -32,18 +36,16 @@ class Matrix(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """V."""
         return self.weight.shape[0]
 
     @property
     def dim(self) -> int:
-        """D."""
         return self.weight.shape[1]
 
 
 def matrix_on(device: torch.device, stored: np.ndarray, bias: Float32) -> Matrix:
     """Copy `stored` [V, D] (float32, float16, bits of bfloat16 as uint16) and `bias` there."""
-    weight = on(device, stored.view(np.int16) if stored.dtype == np.uint16 else stored)
+    weight = to_device(stored.view(np.int16) if stored.dtype == np.uint16 else stored, device)
     values = weight.view(torch.bfloat16) if weight.dtype == torch.int16 else weight
     # In pieces: a float64 copy of all would be twice to four times as large as W.
     norms = [piece.double().square().sum(1).amax() for piece in torch.split(values, 4096)]
@@ -53,24 +55,53 @@ def matrix_on(device: torch.device, stored: np.ndarray, bias: Float32) -> Matrix
     most = float(np.abs(bias).max())
     lost = dim * 2.0**-120 * (1 + largest)  # of factors and products too small for float32
     limits = torch.tensor([largest, most, slack, lost], dtype=torch.float64)
-    return Matrix(weight, on(device, bias), limits.to(device))
+    return Matrix(weight, to_device(bias, device), limits.to(device))
 
 
-def on(device: torch.device, array: np.ndarray) -> Tensor:
-    """A copy there; the index's arrays are mapped, and not to be written."""
-    return torch.from_numpy(np.array(array)).to(device)
+STEP = 32  # coordinates whose products are summed in float32 before float64 takes over
+LANES = 128  # or float32 sums of which each takes one product in so many
 
 
-def device_named(name: str) -> torch.device:
-    """The device that "cuda" or "cuda:1" names: the host itself under Triton's interpreter.
+class DeviceSketch(NamedTuple):
+    """The codes that bound every logit from above, on one device."""
 
-    InvalidRequest where there is no such GPU.
+    basis: Tensor  # [D, D] float32
+    codes: Tensor  # [V, T] int8: M whole numbers, then zeros
+    scales: Tensor  # [V] float32
+    rests: Tensor  # [V] float32
+    terms: Tensor  # [7] float64, in the order of `_terms`
+
+    @property
+    def width(self) -> int:
+        return self.codes.shape[1]
+
+    @property
+    def coded(self) -> int:
+        return min(self.basis.shape[0], self.width - EXTRA)
+
+
+def sketch_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> DeviceSketch:
+    """Copy there what bounds need of a `sketch` part whose arrays are these."""
+    basis, fine = arrays["basis"], arrays["fine"]
+    codes = to_device(fine, device).bitwise_xor_(0x80).view(torch.int8)
+    codes[:, -EXTRA:] = 0
+    scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T
+    terms = torch.tensor(_terms(basis, arrays["limits"], scales, rests), dtype=torch.float64)
+    host: Any = basis, codes, scales, rests, terms.to(device)
+    sketch: DeviceSketch = to_device(DeviceSketch(*host), device)
+    return sketch
+
+
+def _terms(
+    basis: np.ndarray, limits: np.ndarray, scales: np.ndarray, rests: np.ndarray
+) -> list[float]:
+    """kappa, Q, left, the largest s and n; ||B||_F, and the share of it that rounding takes.
+
+    That share times ||h|| is what coordinates may be off by, summed as rotate.py sums them and
+    rounded to float32.
     """
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return torch.device("cpu")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    place = name.removeprefix("cuda").removeprefix(":") or "0"
-    if not name.startswith("cuda") or not place.isdecimal() or int(place) >= gpus:
-        known = ", ".join(["cpu", *(f"cuda:{gpu}" for gpu in range(gpus))])
-        raise InvalidRequest("device", repr(name), known)
-    return torch.device("cuda", int(place))
+    _, _, kappa, length, left = limits.tolist()
+    many, one = STEP * CUT_OFF + DROPPED[torch.float32], -(-len(basis) // LANES) * 2.0**-24
+    frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
+    most = float(scales.max()), float(rests.max())
+    return [kappa, length, left, *most, frobenius, 1.01 * (max(many, one) + 2.0**-24)]

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from logitsieve.api.backend import Backend
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int32
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
@@ -26,10 +27,16 @@ class Index:
     """Immutable; any number of threads may use it. `open_index` and the builder make it."""
 
     def __init__(
-        self, contents: Contents, heads: Mapping[str, Head], threads: int, device: str = "cpu"
+        self,
+        contents: Contents,
+        heads: Mapping[str, Head],
+        threads: int,
+        device: str = "cpu",
+        backend: Backend | None = None,
     ) -> None:
         self._heads = dict(heads)
         self.threads, self.device = threads, device
+        self.backend = backend  # None on the CPU
         self.path = contents.path
         self.name: str = contents.path.parent.name
         self.version = int(contents.path.name)
@@ -89,8 +96,10 @@ class Index:
         Where the index is on a GPU, tensors there are answered in one: -inf for ids that are not
         in the vocabulary. InvalidRequest names `hidden` or `ids`.
         """
-        if self.device != "cpu" and hasattr(hidden, "is_cuda") and hasattr(ids_BM, "is_cuda"):
-            return self._heads["exact"].logits(hidden, ids_BM)  # type: ignore[attr-defined, no-any-return]
+        if self.backend is not None:
+            logits: Float32 | None = self.backend.logits(self.head("exact"), hidden, ids_BM)
+            if logits is not None:
+                return logits
         softmax = self.softmax
         hidden_BD = ready_hidden(hidden, softmax.dim)
         ids = self._as_ids(ids_BM, len(hidden_BD))

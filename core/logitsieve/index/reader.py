@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
+from logitsieve.api.backend import Backend
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
-from logitsieve.gpu.open import gpu_device
-from logitsieve.heads import HEADS, Head, make_heads
+from logitsieve.heads import HEADS, make_heads
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import unreadable
@@ -43,8 +41,7 @@ def open_index(
     IndexUnreadable names the file and the reason, InvalidRequest the argument; DeviceExhausted and
     DeviceLost are the GPU's.
     """
-    if device != "cpu":
-        _on_gpu(device)  # before anything is read
+    backend = backend_of(device)  # before anything is read
     if verify not in ("full", "sizes"):
         raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
     if type(threads) is not int or threads < 1:
@@ -55,7 +52,7 @@ def open_index(
         _verify_once(contents, VerifiedMemory(kernel_cache or default_cache()), progress)
     else:
         verify_foreign(contents)
-    return assemble(contents, HEADS, threads, device)
+    return assemble(contents, HEADS, threads, device, backend)
 
 
 def verify_index(path: Path | str, progress: Progress | None = None) -> list[str]:
@@ -86,24 +83,31 @@ def _check_heads(contents: Contents, registry: Registry) -> None:
         raise unreadable(file, error) from error
 
 
-def assemble(contents: Contents, registry: Registry, threads: int, device: str = "cpu") -> Index:
-    """The index with every head of the manifest that `registry` knows, and that runs there.
-
-    InvalidRequest where there is no such device.
-    """
+def assemble(
+    contents: Contents,
+    registry: Registry,
+    threads: int,
+    device: str = "cpu",
+    backend: Backend | None = None,
+) -> Index:
+    """The index with every head of the manifest that `registry` has and the device runs."""
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
-    make = make_heads if device == "cpu" else _on_gpu(device)
+    make = make_heads if backend is None else backend.make_heads
     try:
         heads = make(registry, contents.softmax, contents.parts, knobs, threads)
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
         raise unreadable(contents.path, error) from error
-    return Index(contents, heads, threads, device)
+    return Index(contents, heads, threads, device, backend)
 
 
-def _on_gpu(device: str) -> Callable[..., Mapping[str, Head]]:
-    """`gpu_heads` for that device; raises as `gpu_device` does."""
-    place = gpu_device(device)
-    from logitsieve.gpu.heads import gpu_heads
+def backend_of(device: str) -> Backend | None:
+    """None for the CPU. This is where GPUs are plugged in, and PyTorch is imported.
 
-    return cast("Callable[..., Mapping[str, Head]]", partial(gpu_heads, device=place))
+    InvalidRequest where the device does not exist, MissingExtra where PyTorch or Triton does not.
+    """
+    if device == "cpu":
+        return None
+    from logitsieve.gpu.open import gpu_backend
+
+    return gpu_backend(device)

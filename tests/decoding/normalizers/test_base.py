@@ -89,9 +89,9 @@ def test_no_place_has_another_one(place: str) -> None:
 
 def test_the_gpu_finds_only_normalizers_that_there_are() -> None:
     pytest.importorskip("torch")
-    from logitsieve.gpu.decoding.normalizers import NORMALIZERS as ON_GPU
+    from logitsieve.gpu.engine import FOUND_ON_GPU
 
-    assert set(ON_GPU) <= set(NORMALIZERS), "gpu.decoding.normalizers has one that is not built"
+    assert set(FOUND_ON_GPU) <= set(NORMALIZERS), "gpu/engine.py has one that is not built"
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)

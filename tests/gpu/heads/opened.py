@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from logitsieve.gpu.heads import GpuHead, device_named, gpu_heads
+from logitsieve.gpu.device import device_named
+from logitsieve.gpu.heads import GpuHead, gpu_heads
 from logitsieve.heads import HEADS, Softmax
 from tests.synthetic import ARRAYS
 

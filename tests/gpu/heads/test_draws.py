@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.gpu.heads import device_named, draws, gpu_heads
+from logitsieve.gpu.device import device_named
+from logitsieve.gpu.heads import draws, gpu_heads
 from logitsieve.gpu.heads.draws import GpuDrawHead, cut
 from logitsieve.heads import HEADS, ExactHead
 from tests.synthetic import ARRAYS, make_hidden, make_softmax

@@ -7,13 +7,12 @@ import pytest
 
 from logitsieve.api.results import TopK
 from logitsieve.gpu.kernels.status import ANSWERED, PASSED_ON
-from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import empty_found
+from logitsieve.gpu.matrix import DeviceSketch, Matrix, sketch_on
+from logitsieve.gpu.plans import empty_output
 from logitsieve.gpu.plans.certified import CertifiedPlan, fits, room_of
-from logitsieve.gpu.sketch import Sketch, sketch_on
 from logitsieve.heads import ExactHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from tests.gpu.softmaxes import TYPES, on_gpu, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.gpu.uppers import bounds_of
 from tests.heads.test_certified import decaying
 from tests.synthetic import make_hidden, make_softmax
@@ -23,7 +22,7 @@ WIDTHS = Widths(16, 64)
 
 def sketched(
     softmax: Softmax, seen: np.ndarray, dtype: str = "float32", widths: Widths = WIDTHS
-) -> tuple[Softmax, Matrix, Sketch]:
+) -> tuple[Softmax, Matrix, DeviceSketch]:
     """The softmax as stored, and on the device with a sketch turned towards the contexts `seen`."""
     stored, matrix = on_gpu(softmax, dtype)
     arrays = encode(stored, rotation(stored, seen), widths)
@@ -47,8 +46,15 @@ def assert_same(
     return plan
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize(("rows", "vocab_size", "dim", "k"), [(1, 700, 33, 1), (5, 999, 17, 3)])
+@pytest.mark.parametrize(
+    ("dtype", "rows", "vocab_size", "dim", "k"),
+    sweep(
+        ("float32", 1, 700, 33, 1), ("float16", 5, 500, 17, 3), ("bfloat16", 1, 400, 33, 1),
+        more=[
+            (dtype, *shape) for dtype in TYPES for shape in ((1, 700, 33, 1), (5, 999, 17, 3))
+        ],
+    ),
+)  # fmt: skip
 def test_answers_are_the_exact_heads(
     dtype: str, rows: int, vocab_size: int, dim: int, k: int
 ) -> None:
@@ -56,14 +62,15 @@ def test_answers_are_the_exact_heads(
 
 
 @pytest.mark.parametrize(
-    ("rows", "vocab_size", "dim", "k"), [(1, 2049, 40, 64), (2, 320, 70, 10), (33, 160, 8, 2)]
+    ("rows", "vocab_size", "dim", "k"),
+    sweep((2, 320, 70, 10), (17, 96, 8, 2), more=[(1, 2049, 40, 64), (33, 160, 8, 2)]),
 )
 def test_many_answers_and_many_rows(rows: int, vocab_size: int, dim: int, k: int) -> None:
     assert_same(make_softmax(vocab_size, dim), make_hidden(rows, dim), k)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("widths", [Widths(16, 192), Widths(16, 320)])
+@pytest.mark.parametrize("widths", sweep(Widths(16, 192), more=[(Widths(16, 320),)]))
 def test_codes_of_every_width(rows: int, widths: Widths) -> None:
     assert_same(make_softmax(500, 200), make_hidden(rows, 200), 5, widths=widths)
 
@@ -134,7 +141,7 @@ def test_a_row_of_zeros_ties_everything() -> None:
     assert plan.found.ids[1].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("value", sweep(np.nan, 3e38, more=[np.inf, -np.inf]))
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     softmax, hidden = make_softmax(700, 9), make_hidden(3, 9)
     stored, matrix, sketch = sketched(softmax, hidden)
@@ -161,14 +168,16 @@ def test_a_plan_answers_one_batch_after_another() -> None:
     assert_top(plan, ExactHead(stored).topk(second, 6))
 
 
-@pytest.mark.parametrize(("rows", "passed"), [(1, [0]), (5, [1, 4]), (5, []), (70, [3])])
+@pytest.mark.parametrize(
+    ("rows", "passed"), sweep((1, [0]), (5, [1, 4]), (70, [3]), more=[(5, [])])
+)
 def test_a_fallback_answers_the_rows_that_were_passed_on(rows: int, passed: list[int]) -> None:
     softmax, hidden = make_softmax(400, 12), make_hidden(rows, 12)
     stored, matrix, sketch = sketched(softmax, hidden)
     others = np.setdiff1d(np.arange(rows), passed)
     wanted = ExactHead(stored).topk(hidden, 3)
     hidden[others[:1]] = np.nan  # answered before: nobody looks at it
-    found, status = empty_found(rows, 3, matrix.weight.device), np.full(rows, ANSWERED, np.int32)
+    found, status = empty_output(rows, 3, matrix.weight.device), np.full(rows, ANSWERED, np.int32)
     for buffer in found:
         buffer.fill_(-7)
     status[passed] = PASSED_ON

@@ -7,11 +7,11 @@ import pytest
 
 from logitsieve.api.results import Float64
 from logitsieve.gpu.kernels.status import PASSED_ON, WANTED
+from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified import CertifiedPlan
-from logitsieve.gpu.sketch import sketch_on
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode
-from tests.gpu.softmaxes import on_gpu, tensor
+from tests.gpu.softmaxes import on_gpu, sweep, tensor
 from tests.gpu.uppers import bounds_of
 from tests.heads.test_certified import BIASES, MATRICES, WIDTHS, attacks, certified
 from tests.oracle import best, logits64
@@ -93,7 +93,7 @@ def test_codes_as_large_as_can_be() -> None:
     assert plan.found.scanned.max() < 97
 
 
-@pytest.mark.parametrize("spread", [0.0, 1.5])
+@pytest.mark.parametrize("spread", sweep(1.5, more=[0.0]))
 def test_contexts_along_the_axes_and_the_basis(spread: float) -> None:
     random = np.random.default_rng(3)
     left, right = (np.linalg.qr(random.standard_normal((24, 24)))[0] for _ in range(2))
@@ -104,7 +104,7 @@ def test_contexts_along_the_axes_and_the_basis(spread: float) -> None:
     answered(head, hidden[::4].astype(np.float32), 2)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", sweep(3, more=[1]))
 def test_a_sketch_of_few_coordinates_of_many(rows: int) -> None:
     random = np.random.default_rng(4)
     head = with_codes(random.standard_normal((130, 300)), np.eye(300), Widths(16, 64))

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from logitsieve.gpu.kernels.encode_query import MARGIN
-from logitsieve.gpu.kernels.noise import NOISE_ERROR
+from logitsieve.gpu.kernels.gumbel import NOISE_ERROR
 from logitsieve.gpu.kernels.status import PASSED_ON
+from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.log_z import Edits
-from logitsieve.gpu.sketch import sketch_on
+from logitsieve.gpu.plans.log_z import DeviceEdits
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths
 from tests.gpu.plans.test_certified import sketched
 from tests.gpu.plans.test_certified_bounds import with_codes
 from tests.gpu.plans.test_draws import Edited, csr, seeds_of, twins_within_twice_the_slack
 from tests.gpu.plans.test_draws import plan_of as exact_plan
-from tests.gpu.softmaxes import TYPES, on_gpu, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.heads.test_certified import BIASES, MATRICES, attacks, certified, decaying
 from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax
@@ -42,7 +42,7 @@ def plan_of(
         stored, matrix = on_gpu(softmax, dtype)
         sketch = sketch_on(matrix.weight.device, head._arrays)
     noise = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([STEP, 0]))
-    edits = Edits(*map(tensor, csr(edited))) if edited else None
+    edits = DeviceEdits(*map(tensor, csr(edited))) if edited else None
     scales = tensor(np.array([scale]))
     plan = CertifiedDrawPlan(matrix, sketch, tensor(hidden), draws, *noise, scales, edits)
     return plan, stored
@@ -86,7 +86,7 @@ def passed_on(plan: CertifiedDrawPlan) -> list[bool]:
     return [state == int(PASSED_ON) for state in plan.coded.status.tolist()]
 
 
-@pytest.mark.parametrize("scale", [1e-4, 0.3, 1.0, 3.0, 1e5])
+@pytest.mark.parametrize("scale", sweep(1e-4, 1.0, 1e5, more=[0.3, 3.0]))
 def test_draws_are_the_exact_heads_at_every_scale(scale: float) -> None:
     plan = assert_same(make_softmax(233, 17), make_hidden(3, 17), 9, scale)
     assert passed_on(plan) == [False] * 3
@@ -99,7 +99,12 @@ def test_half_types(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "vocab_size", "dim", "draws"),
-    [(1, 1, 1, 2), (1, 2, 3, 0), (1, 1999, 33, 3), (2, 17, 70, 9), (9, 130, 8, 0), (17, 33, 5, 1)],
+    sweep(
+        (1, 1, 1, 2),
+        (1, 2, 3, 0),
+        (1, 999, 33, 3),
+        more=[(1, 1999, 33, 3), (2, 17, 70, 9), (9, 130, 8, 0), (17, 33, 5, 1)],
+    ),
 )
 def test_shapes(rows: int, vocab_size: int, dim: int, draws: int) -> None:
     assert_same(make_softmax(vocab_size, dim), make_hidden(rows, dim), draws, 1.4)
@@ -123,7 +128,7 @@ def test_few_rows_are_computed_where_the_spectrum_decays() -> None:
     assert plan.scanned.max() < 600  # of three draws and log Z
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", sweep(1, more=[3]))
 def test_a_sketch_of_few_coordinates_of_many(rows: int) -> None:
     random = np.random.default_rng(4)
     head = with_codes(0.1 * random.standard_normal((150, 300)), np.eye(300), Widths(16, 64))
@@ -140,12 +145,12 @@ def test_groups_of_more_than_sixteen() -> None:
     assert passed_on(plan) == [False] * 2
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+@pytest.mark.parametrize("scale", sweep(1.0, more=[1e-4, 1e5]))
 def test_near_ties(scale: float) -> None:
     assert_same(twins_within_twice_the_slack(), make_hidden(4, 17), 2, scale)
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.0, 1e5])
+@pytest.mark.parametrize("scale", sweep(1.0, more=[0.3, 1e5]))
 def test_equal_logits_are_too_many_to_list(scale: float) -> None:
     softmax, hidden = make_softmax(1100, 12), make_hidden(3, 12)
     hidden[1] = 0
@@ -153,7 +158,7 @@ def test_equal_logits_are_too_many_to_list(scale: float) -> None:
     plan = assert_same(flat, hidden, 3, scale)
     assert passed_on(plan) == [False, True, False]
     assert plan.scanned.tolist()[1] == 1100
-    assert plan.fallback.crowded[:, 0].tolist() == [0, 1, 0]
+    assert plan.fallback.overfull[:, 0].tolist() == [0, 1, 0]
 
 
 def test_bounds_that_say_little_leave_it_to_float32() -> None:
@@ -162,10 +167,10 @@ def test_bounds_that_say_little_leave_it_to_float32() -> None:
     edited: Edited = [([], []), ([7], [-np.inf])]
     plan = assert_same(head._softmax, make_hidden(2, 100), 1, 1.0, edited, head=head)
     assert passed_on(plan) == [True, True]
-    assert plan.fallback.crowded.sum() == 0
+    assert plan.fallback.overfull.sum() == 0
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+@pytest.mark.parametrize("scale", sweep(1.0, more=[1e-4, 1e5]))
 def test_edits(scale: float) -> None:
     softmax, hidden = make_softmax(333, 17), make_hidden(4, 17)
     best = np.argsort(-(hidden @ softmax.weight.T + softmax.bias))
@@ -179,7 +184,7 @@ def test_edits(scale: float) -> None:
     assert_same(softmax, hidden, 2, scale, edited)
 
 
-@pytest.mark.parametrize("value", [-3.4e38, -123456.789, 3.4e38])
+@pytest.mark.parametrize("value", sweep(3.4e38, more=[-3.4e38, -123456.789]))
 def test_edits_far_beyond_any_logit(value: float) -> None:
     others = [i for i in range(70) if i not in (3, 40, 41)]
     edited: Edited = [
@@ -191,7 +196,7 @@ def test_edits_far_beyond_any_logit(value: float) -> None:
     assert_same(make_softmax(70, 5), make_hidden(4, 5), 1, 1.0, edited)
 
 
-@pytest.mark.parametrize("value", [np.nan, 3e38])
+@pytest.mark.parametrize("value", sweep(np.nan, more=[3e38]))
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     softmax, hidden = make_softmax(200, 9), make_hidden(3, 9)
     head = certified(softmax)
@@ -238,7 +243,7 @@ def test_one_id_with_nearly_all_the_weight_leaves_log_z_no_room() -> None:
     assert (high - low < 1e-9).all()
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e5])
+@pytest.mark.parametrize("scale", sweep(1.0, more=[1e-4, 1e5]))
 def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
     """Maxima that are below the logits by MARGIN and what noise may be off; a loser's above all."""
     softmax, hidden, draws = twins_within_twice_the_slack(), make_hidden(4, 17), 2

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.kernels.noise import NOISE_ERROR
-from logitsieve.gpu.plans.draws import DrawPlan
-from logitsieve.gpu.plans.log_z import Edits
+from logitsieve.gpu.kernels.gumbel import NOISE_ERROR
+from logitsieve.gpu.plans.log_z import DeviceEdits, DrawPlan
 from logitsieve.heads import ExactHead, Softmax
-from tests.gpu.softmaxes import TYPES, on_gpu, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.synthetic import make_hidden, make_softmax
 
 Edited = list[tuple[list[int], list[float]]]
-TEMPERATURES = (1e-5, 1e-2, 0.3, 1.0, 1e4)
 
 
 def seeds_of(rows: int) -> np.ndarray:
@@ -38,7 +36,7 @@ def plan_of(
 ) -> tuple[DrawPlan, Softmax]:
     stored, matrix = on_gpu(softmax, dtype)
     seeds, scale = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([1 / temperature]))
-    edits = Edits(*map(tensor, csr(edited))) if edited else None
+    edits = DeviceEdits(*map(tensor, csr(edited))) if edited else None
     plan = DrawPlan(matrix, tensor(hidden), draws, seeds, tensor(np.array([step, 0])), scale, edits)
     return plan, stored
 
@@ -62,7 +60,7 @@ def assert_same(
     return plan
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("temperature", sweep(1e-5, 1.0, 1e4, more=[1e-2, 0.3]))
 def test_draws_are_the_exact_heads_at_every_temperature(temperature: float) -> None:
     assert_same(make_softmax(233, 17), make_hidden(3, 17), 16, temperature)
 
@@ -74,7 +72,12 @@ def test_half_types(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "vocab_size", "dim", "draws"),
-    [(1, 1, 1, 2), (1, 2, 3, 2), (1, 1999, 33, 3), (2, 17, 70, 9), (9, 130, 8, 4), (17, 33, 5, 1)],
+    sweep(
+        (1, 1, 1, 2),
+        (1, 999, 33, 3),
+        (17, 33, 5, 1),
+        more=[(1, 2, 3, 2), (1, 1999, 33, 3), (2, 17, 70, 9), (9, 130, 8, 4)],
+    ),
 )
 def test_shapes(rows: int, vocab_size: int, dim: int, draws: int) -> None:
     assert_same(make_softmax(vocab_size, dim), make_hidden(rows, dim), draws, 0.7)
@@ -99,20 +102,20 @@ def test_scales_of_logits(scale: float) -> None:
     assert_same(make_softmax(300, 9, scale=scale), make_hidden(2, 9, scale=scale), 4, 1.0)
 
 
-@pytest.mark.parametrize("temperature", [1e-5, 1.0, 1e4])
+@pytest.mark.parametrize("temperature", sweep(1.0, more=[1e-5, 1e4]))
 def test_biases_far_above_the_logits(temperature: float) -> None:
     softmax = make_softmax(400, 9)
     bias = np.random.default_rng(0).choice(np.array([-1e4, 1e4], np.float32), 400)
     assert_same(Softmax(softmax.weight, bias), make_hidden(2, 9), 4, temperature)
 
 
-@pytest.mark.parametrize("temperature", [1e-5, 1.0, 1e4])
+@pytest.mark.parametrize("temperature", sweep(1.0, more=[1e-5, 1e4]))
 def test_equal_logits_are_too_many_to_list(temperature: float) -> None:
     softmax, hidden = make_softmax(1100, 12), make_hidden(2, 12)
     hidden[1] = 0
     flat = Softmax(softmax.weight, np.zeros(1100, np.float32))
     plan = assert_same(flat, hidden, 3, temperature)
-    assert plan.crowded[:, 0].tolist() == [0, 1]
+    assert plan.overfull[:, 0].tolist() == [0, 1]
     assert plan.log_z[1].item() == pytest.approx(np.log(1100), abs=1e-12)
 
 
@@ -122,10 +125,10 @@ def test_logits_too_near_each_other_for_float32_where_it_is_cold() -> None:
     softmax = Softmax(weight.astype(np.float32), np.zeros(1100, np.float32))
     edited: Edited = [([3], [-np.inf]), ([], [])]
     plan = assert_same(softmax, 1 + 0.1 * make_hidden(2, 40), 2, 1e-5, edited)
-    assert plan.crowded.all()
+    assert plan.overfull.all()
 
 
-@pytest.mark.parametrize("temperature", [1e-5, 1.0, 1e4])
+@pytest.mark.parametrize("temperature", sweep(1.0, more=[1e-5, 1e4]))
 def test_edits(temperature: float) -> None:
     softmax, hidden = make_softmax(333, 17), make_hidden(6, 17)
     best = np.argsort(-(hidden @ softmax.weight.T + softmax.bias))
@@ -141,7 +144,7 @@ def test_edits(temperature: float) -> None:
     assert_same(softmax, hidden, 3, temperature, edited)
 
 
-@pytest.mark.parametrize("value", [-3.4e38, 1e10, 3.4e38])
+@pytest.mark.parametrize("value", sweep(3.4e38, more=[-3.4e38, 1e10]))
 def test_edits_far_beyond_any_logit(value: float) -> None:
     others = [i for i in range(70) if i not in (3, 40, 41)]
     edited: Edited = [
@@ -152,15 +155,15 @@ def test_edits_far_beyond_any_logit(value: float) -> None:
     assert_same(make_softmax(70, 5), make_hidden(3, 5), 3, 1.0, edited)
 
 
-def test_edits_of_rows_with_crowded_slots() -> None:
+def test_edits_of_rows_with_overfull_slots() -> None:
     softmax, hidden = make_softmax(1500, 12), np.zeros((2, 12), np.float32)
     flat = Softmax(softmax.weight, np.zeros(1500, np.float32))
     edited: Edited = [(list(range(200)), [-np.inf] * 200), ([5, 1499], [-np.inf, 2.0])]
     plan = assert_same(flat, hidden, 1, 1.0, edited)
-    assert plan.crowded[:, 0].tolist() == [1, 0]
+    assert plan.overfull[:, 0].tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("value", sweep(np.nan, 3e38, more=[np.inf, -np.inf]))
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     softmax, hidden = make_softmax(200, 9), make_hidden(3, 9)
     plain, _ = plan_of(softmax, hidden, 4, 1.0)

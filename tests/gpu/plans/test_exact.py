@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from logitsieve.gpu.plans import exact
 from logitsieve.gpu.plans.exact import ExactPlan, fits
 from logitsieve.heads import ExactHead, Softmax
-from tests.gpu.softmaxes import TYPES, on_gpu, tensor
+from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.synthetic import make_hidden, make_softmax
 
 
@@ -24,11 +25,17 @@ def assert_same(softmax: Softmax, hidden: np.ndarray, k: int, dtype: str = "floa
     return plan
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+SHAPES = [(1, 700, 33, 1), (1, 2049, 70, 64), (2, 1000, 16, 5), (7, 999, 17, 3), (65, 333, 8, 10)]
+
+
 @pytest.mark.parametrize(
-    ("rows", "vocab_size", "dim", "k"),
-    [(1, 700, 33, 1), (1, 2049, 70, 64), (2, 1000, 16, 5), (7, 999, 17, 3), (65, 333, 8, 10)],
-)
+    ("dtype", "rows", "vocab_size", "dim", "k"),
+    sweep(
+        ("float32", 1, 700, 33, 1), ("float16", 2, 500, 16, 5), ("bfloat16", 1, 1025, 70, 32),
+        ("float32", 65, 160, 8, 5),
+        more=[(dtype, *shape) for dtype in TYPES for shape in SHAPES],
+    ),
+)  # fmt: skip
 def test_answers_are_the_exact_heads(
     dtype: str, rows: int, vocab_size: int, dim: int, k: int
 ) -> None:
@@ -66,7 +73,13 @@ def test_what_is_dropped_may_decide(dtype: str) -> None:
     assert_same(Softmax(weight, np.zeros(400, np.float32)), h, 5, dtype)
 
 
-def test_groups_of_more_than_sixteen() -> None:
+def test_groups_of_more_than_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "GROUPS", 64)
+    assert assert_same(make_softmax(1500, 14), make_hidden(2, 14), 5).group == 32
+
+
+@pytest.mark.exhaustive
+def test_more_groups_than_one_program_looks_through() -> None:
     weight = np.random.default_rng(1).standard_normal((300_000, 4), np.float32)
     assert_same(Softmax(weight, np.zeros(len(weight), np.float32)), make_hidden(2, 4), 5)
 
@@ -85,7 +98,7 @@ def test_a_row_of_zeros_ties_everything() -> None:
     assert plan.found.ids[1].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("value", sweep(np.nan, 3e38, more=[np.inf, -np.inf]))
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     softmax, hidden = make_softmax(700, 9), make_hidden(3, 9)
     _, matrix = on_gpu(softmax)

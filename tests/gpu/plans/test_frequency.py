@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.gpu.plans.frequency import frequency_on
-from logitsieve.gpu.plans.screen import ScreenPlan
+from logitsieve.gpu.plans.screen import RoutedPlan, frequency_on
 from logitsieve.heads import ExactHead, FrequencyHead, Softmax
 from tests.gpu.answers import assert_answers, assert_refused, exact_behind
 from tests.gpu.softmaxes import on_gpu, tensor
@@ -15,11 +14,11 @@ from tests.synthetic import frequency_arrays, make_hidden, make_softmax
 
 def assert_same(
     softmax: Softmax, hidden: np.ndarray, k: int, n: int, dtype: str = "float32"
-) -> ScreenPlan:
+) -> RoutedPlan:
     stored, matrix = on_gpu(softmax, dtype)
     arrays = frequency_arrays(softmax)
     screen = frequency_on(matrix.weight.device, arrays["ids"], n, matrix.dim)
-    plan = ScreenPlan(matrix, screen, tensor(hidden), k, exact_behind(matrix))
+    plan = RoutedPlan(matrix, screen, tensor(hidden), k, exact_behind(matrix))
     plan.run()
     head = FrequencyHead.from_arrays(
         stored, arrays, fallback=ExactHead(stored), threads=1, knobs={"n": n}

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.plans.log_z import Edits, LogZPlan
+from logitsieve.gpu.plans import exact
+from logitsieve.gpu.plans.log_z import DeviceEdits, LogZPlan
 from logitsieve.heads import ExactHead, Softmax
-from tests.gpu.softmaxes import TYPES, on_gpu, tensor
+from tests.gpu.softmaxes import on_gpu, sweep, tensor
 from tests.kernels.sampling.test_log_z import Make, biased, cancelling, flat, gaussian, peaked, tiny
 from tests.oracle import log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
@@ -30,13 +31,24 @@ def allowed(plan: LogZPlan, logits: np.ndarray, scale: float) -> np.ndarray:
     # What a group's maximum says of all its ids: none of an unlisted group reaches the cut.
     cuts = plan.cuts.cpu().numpy().astype(float) + slack
     light = np.where(logits <= cuts[:, None], weights, 0.0).sum(axis=1)
-    light[plan.crowded[:, 0].cpu().numpy() > 0] = 0.0
+    light[plan.overfull[:, 0].cpu().numpy() > 0] = 0.0
     off = light * np.expm1(np.minimum(scale * slack, 700.0)) + UNIT * np.abs(log_z) + 2e-7
     return np.asarray(off)
 
 
-@pytest.mark.parametrize(("V", "D", "scale"), [(1, 1, 1.0), (257, 40, 3.0), (1700, 21, 0.5)])
-@pytest.mark.parametrize("make", [gaussian, flat, peaked, biased, cancelling, tiny])
+MAKES = (gaussian, flat, peaked, biased, cancelling, tiny)
+SHAPES = ((1, 1, 1.0), (257, 40, 3.0), (1700, 21, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("make", "V", "D", "scale"),
+    sweep(
+        (gaussian, 1, 1, 1.0),
+        (cancelling, 600, 21, 0.5),
+        *((make, 257, 40, 3.0) for make in MAKES),
+        more=[(make, *shape) for make in MAKES for shape in SHAPES if shape[0] != 257],
+    ),
+)
 def test_it_is_that_of_float64(make: Make, V: int, D: int, scale: float) -> None:
     random = np.random.default_rng(V)
     weight, bias, hidden = (part.astype(np.float32) for part in make(random, V, D))
@@ -51,10 +63,11 @@ def test_it_is_that_of_float64(make: Make, V: int, D: int, scale: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rows"), [*((dtype, 2) for dtype in TYPES), ("float32", 1), ("float32", 17)]
+    ("dtype", "rows"),
+    sweep(("float16", 2), ("bfloat16", 1), more=[("float32", 1), ("float32", 2), ("float32", 17)]),
 )
 def test_types_and_rows(dtype: str, rows: int) -> None:
-    softmax, hidden = make_softmax(2100, 13), make_hidden(rows, 13)
+    softmax, hidden = make_softmax(1100, 13), make_hidden(rows, 13)
     stored, matrix = on_gpu(softmax, dtype)
     plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)))
     plan.run()
@@ -84,7 +97,7 @@ def test_edits_are_weighed_instead() -> None:
     banned = np.sort(np.argsort(-logits[0])[:50]).astype(np.int32)
     ids = np.concatenate([banned, np.arange(5, 1000, dtype=np.int32)])
     values = np.concatenate([np.full(50, -np.inf), np.full(995, -1.25)])
-    edits = Edits(tensor(np.array([0, 50, 50, 1045])), tensor(ids), tensor(values))
+    edits = DeviceEdits(tensor(np.array([0, 50, 50, 1045])), tensor(ids), tensor(values))
     _, matrix = on_gpu(softmax)
     plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)), edits)
     plan.run()
@@ -93,7 +106,18 @@ def test_edits_are_weighed_instead() -> None:
     np.testing.assert_allclose(plan.log_z.cpu().numpy(), expected, rtol=4e-7)
 
 
-def test_groups_of_more_than_sixteen() -> None:
+def test_groups_of_more_than_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "GROUPS", 64)
+    softmax, hidden = make_softmax(1500, 14), make_hidden(2, 14)
+    plan = plan_of(softmax, hidden)
+    plan.run()
+    assert plan.group == 32
+    log_z = ExactHead(softmax).log_z(hidden, 1.0)
+    np.testing.assert_allclose(plan.log_z.cpu().numpy(), log_z, rtol=4e-7)
+
+
+@pytest.mark.exhaustive
+def test_more_groups_than_one_program_looks_through() -> None:
     weight = np.random.default_rng(1).standard_normal((263_000, 4), np.float32)
     softmax, hidden = Softmax(weight, np.zeros(len(weight), np.float32)), make_hidden(2, 4)
     plan = plan_of(softmax, hidden)

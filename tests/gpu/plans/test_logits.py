@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.gpu.plans.logits import LogitsPlan
+from logitsieve.gpu.plans.exact import LogitsPlan
 from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax

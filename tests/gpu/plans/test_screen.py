@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.gpu.plans.fallback import Fallback
-from logitsieve.gpu.plans.listed import LONGEST
-from logitsieve.gpu.plans.screen import ALONE, ScreenPlan, screen_on
+from logitsieve.gpu.plans import Fallback
+from logitsieve.gpu.plans.screen import ALONE, LONGEST, RoutedPlan, screen_on
 from logitsieve.heads import ExactHead, ScreenHead, Softmax
 from tests.gpu.answers import (
     assert_answers,
@@ -15,7 +14,7 @@ from tests.gpu.answers import (
     exact_behind,
     nothing_behind,
 )
-from tests.gpu.softmaxes import on_gpu, tensor
+from tests.gpu.softmaxes import on_gpu, sweep, tensor
 from tests.synthetic import make_hidden, make_softmax, screen_arrays
 
 Arrays = dict[str, np.ndarray]
@@ -31,10 +30,10 @@ def head_of(softmax: Softmax, arrays: Arrays, **knobs: float) -> ScreenHead:
 def assert_same(
     softmax: Softmax, arrays: Arrays, hidden: np.ndarray, k: int, dtype: str = "float32",
     fallback: Fallback | None = None, probes: int = 1, escalate: float = -1.0,
-) -> ScreenPlan:  # fmt: skip
+) -> RoutedPlan:  # fmt: skip
     stored, matrix = on_gpu(softmax, dtype)
     behind, screen = fallback or exact_behind(matrix), screen_on(matrix.weight.device, arrays)
-    plan = ScreenPlan(matrix, screen, tensor(hidden), k, behind, probes=probes, escalate=escalate)
+    plan = RoutedPlan(matrix, screen, tensor(hidden), k, behind, probes=probes, escalate=escalate)
     plan.run()
     head = head_of(stored, arrays, probes=probes, escalate=escalate)
     assert_answers(plan.found, head.topk(hidden, k))
@@ -143,7 +142,7 @@ def test_ids_of_several_lists_count_once(rows: int, k: int) -> None:
     assert (plan.found.exact == (k > 8)).all()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("rows", sweep(1, 5, more=[2]))
 def test_many_centroids_are_scored_together(rows: int) -> None:
     softmax = make_softmax(300, 520)
     arrays = screen_arrays(softmax, clusters=130, most=24)
@@ -161,14 +160,14 @@ def test_room_for_more_candidates_than_one_program_ranks(k: int) -> None:
     assert_same(softmax, arrays, hidden, k, probes=2)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("value", sweep(np.nan, 3e38, more=[np.inf, -np.inf]))
 @pytest.mark.parametrize("escalate", [-1.0, 0.2])
 def test_rows_that_cannot_be_answered_have_no_ids(value: float, escalate: float) -> None:
     hidden, good = make_hidden(6), np.array([0, 2, 3, 5])
     hidden[[1, 4], 5] = value
     _, matrix = on_gpu(SOFTMAX)
     screen = screen_on(matrix.weight.device, ARRAYS)
-    plan = ScreenPlan(
+    plan = RoutedPlan(
         matrix, screen, tensor(hidden), 5, exact_behind(matrix), probes=2, escalate=escalate
     )
     plan.run()

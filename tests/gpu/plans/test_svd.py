@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.gpu.plans.fallback import FallbackPlan
-from logitsieve.gpu.plans.listed import LONGEST
+from logitsieve.gpu.plans import FallbackPlan
+from logitsieve.gpu.plans.screen import LONGEST
 from logitsieve.gpu.plans.svd import SvdPlan, chunk_of, fits, preview_on, svd_plan
 from logitsieve.heads import ExactHead, Softmax, SvdHead
 from logitsieve.index_builder.fit_svd import preview_arrays

@@ -1,1 +1,1 @@
-"""Triton kernels, one a file: launched on a GPU, or run by Triton's interpreter without one."""
+"""Triton kernels: launched on a GPU, or run by Triton's interpreter without one."""

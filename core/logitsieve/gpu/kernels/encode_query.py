@@ -1,6 +1,9 @@
-"""What a context is to the sketch: its fifteen-bit codes in two planes of bytes, and its factors.
+"""A row of hidden as the sketch has it: coordinates, codes in two planes of bytes, factors.
 
-sketch/sketch.py's `describe` with the rounding of this GPU; docs/certified.md has the terms.
+The coordinates are c = B h. Their error is part of every bound, so no float32 sum is long: at many
+rows 32 products are added on the tensor cores, at one row D / 128 of each lane, and these sums in
+float64. The codes have fifteen bits. This is `describe` of sketch/sketch.py with the rounding of a
+GPU; docs/certified.md derives the terms.
 
 Shape letters: B rows of hidden, D hidden size, M coordinates coded, T bytes of a row of codes.
 """
@@ -10,9 +13,56 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from logitsieve.gpu.kernels.check_finite import LARGEST, admissible
-from logitsieve.gpu.kernels.rows import norm_of
-from logitsieve.gpu.kernels.status import PASSED_ON, REFUSED, WANTED
+from logitsieve.gpu.kernels.dots import norm_of
+from logitsieve.gpu.kernels.status import LARGEST, PASSED_ON, REFUSED, WANTED, admissible, any_of
+
+
+@triton.jit
+def rotate_kernel(
+    basis, hidden, status, rotated, B, D,
+    FALLBACK: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_B: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """rotated [B, D] float32; programs are (tiles of BLOCK_C coordinates, BLOCK_B rows).
+
+    STEP is sketch.STEP at many rows and sketch.LANES at one. AGAIN: as a fallback.
+    """
+    places = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    rows = tl.program_id(1) * BLOCK_B + tl.arange(0, BLOCK_B)
+    wanted = True
+    if FALLBACK:
+        wanted = any_of(status, rows, B, PASSED_ON)
+    if wanted:
+        dots = _dots(basis, hidden, places, rows, B, D, STEP).to(tl.float32)
+        mask = (places < D)[:, None] & (rows < B)[None, :]
+        tl.store(rotated + rows.to(tl.int64)[None, :] * D + places[:, None], dots, mask=mask)
+
+
+@triton.jit
+def _dots(basis, hidden, places, rows, B, D, STEP: tl.constexpr):
+    inside, real, lane = places < D, rows < B, tl.arange(0, STEP)
+    starts = basis + places.to(tl.int64)[:, None] * D
+    if rows.shape[0] == 1:
+        row = hidden + tl.sum(rows, 0).to(tl.int64) * D
+        sums = tl.zeros([places.shape[0], STEP], tl.float32)
+        for d in tl.range(0, D, STEP, loop_unroll_factor=4):
+            within = d + lane < D
+            mask = inside[:, None] & within[None, :]
+            b = tl.load(starts + (d + lane)[None, :], mask=mask, other=0.0)
+            sums += b * tl.load(row + d + lane, mask=within, other=0.0)[None, :]
+        dots = tl.sum(sums.to(tl.float64), 1)[:, None]
+    else:
+        columns = hidden + rows.to(tl.int64)[None, :] * D
+        dots = tl.zeros([places.shape[0], rows.shape[0]], tl.float64)
+        for d in range(0, D, STEP):
+            within = d + lane < D
+            mask = inside[:, None] & within[None, :]
+            b = tl.load(starts + (d + lane)[None, :], mask=mask, other=0.0)
+            h = tl.load(
+                columns + (d + lane)[:, None], mask=within[:, None] & real[None, :], other=0.0
+            )
+            dots += tl.dot(b, h, input_precision="tf32x3").to(tl.float64)
+    return dots
+
 
 # Of a row's factors, float64: upper = estimate + s ERROR + n REST, and the MARGIN of a threshold.
 SCALE, ERROR, REST, MARGIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
@@ -25,9 +75,9 @@ ROUNDED = tl.constexpr(1.000001)
 
 
 @triton.jit
-def describe_kernel(
+def encode_query_kernel(
     hidden, rotated, limits, terms, planes, factors, status, D, M,
-    WIDTH: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, FALLBACK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """planes [B, 2, T] int8, factors [B, FACTORS] and status [B].
 
@@ -35,7 +85,7 @@ def describe_kernel(
     what a bound is summed from. AGAIN: as a fallback, for rows that were PASSED_ON.
     """
     row, passed = tl.program_id(0).to(tl.int64), True
-    if AGAIN:
+    if FALLBACK:
         passed = tl.load(status + row) == PASSED_ON
     if passed:
         norm = norm_of(hidden + row * D, D)
@@ -44,7 +94,7 @@ def describe_kernel(
             state = tl.full([], PASSED_ON, tl.int32)
             if norm * tl.load(terms + 5) <= LARGEST:
                 own, high = rotated + row * D, planes + row * 2 * WIDTH
-                summed = _describe(
+                summed = _encode_row(
                     own, norm, limits, terms, high, high + WIDTH,
                     factors + row * FACTORS, D, M, WIDTH, BLOCK,
                 )  # fmt: skip
@@ -53,7 +103,7 @@ def describe_kernel(
 
 
 @triton.jit
-def _describe(
+def _encode_row(
     rotated, norm, limits, terms, high, low, factors, D, M,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

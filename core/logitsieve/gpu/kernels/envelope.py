@@ -1,14 +1,15 @@
 """One pass over the sketch's codes: bounds of all logits with noise, and what they weigh.
 
-What perturb.py does with float32 logits, for draws without the rows of W: noise is added to the
-upper bound u of a logit, so that no perturbed logit is above its perturbed bound. Of each group and
-draw only the largest is kept.
+What gumbel.py does with float32 logits, for draws without the rows of W: noise is added to the
+upper bound u of a logit, so that no noisy logit is above its noisy bound. The largest of each group
+and draw is kept; then the ids of listed groups are bounded again, one by one.
 
 For log Z there are three sums over a group: of e^{scale u}, of e^{scale x'}, and of
-e^{scale (2 x' - u)}, x' being the estimate that lies in the middle between both bounds.
+e^{scale (2 x' - u)}, x' being the estimate that lies in the middle between both bounds. An id that
+slot 0 lists is computed, so it is taken out of its group's largest bound and sums.
 
 Shape letters: B rows of hidden, V vocabulary, G groups of GROUP ids, N draws, T bytes of a row of
-codes.
+codes, C groups or ids listed at most.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from logitsieve.gpu.kernels.apply_edits import store_noisy_group
 from logitsieve.gpu.kernels.bounds import tile_bounds
-from logitsieve.gpu.kernels.edits import edits_of, first_of_group
-from logitsieve.gpu.kernels.scan_gumbel import group_sums, store_noisy
-from logitsieve.gpu.kernels.status import WANTED, any_of
+from logitsieve.gpu.kernels.exact_logits import edits_of, first_of_group
+from logitsieve.gpu.kernels.gumbel import (
+    draw_of,
+    factors,
+    group_sums,
+    gumbel32,
+    random_words,
+    store_noisy,
+    store_noisy_group,
+)
+from logitsieve.gpu.kernels.status import PASSED_ON, WANTED, any_of
 
 
 @triton.jit
@@ -83,7 +91,7 @@ def row_bounds(
 
 
 @triton.jit
-def patch_envelope_kernel(
+def edit_envelope_kernel(
     codes, scales, rests, bias, planes, factors, offsets, edited, instead, scale, seeds, step,
     maxima, sums, status, B, V, G, draws,
     WIDTH: tl.constexpr, GROUP: tl.constexpr,
@@ -109,3 +117,57 @@ def patch_envelope_kernel(
             store_noisy_group(
                 maxima + begin + group, uppers, scale, seeds + row, step, group, G, draws, GROUP
             )
+
+
+@triton.jit
+def select_ids_kernel(
+    codes, scales, rests, bias, planes, terms, offsets, edited, instead, scale, seeds, step,
+    listed, counts, cuts, maxima, sums, ids, sizes, status, B, V, G,
+    C: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+    EDITS: tl.constexpr,
+):  # fmt: skip
+    """ids [B, N + 1, C] and sizes [B, N + 1]; programs are (rows, slots), BLOCK ids at a time.
+
+    A row with too many is PASSED_ON.
+    """
+    row, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    flat, lane = row * tl.num_programs(1) + slot, tl.arange(0, BLOCK)
+    count, cut, size = tl.load(counts + flat), tl.load(cuts + flat), 0
+    some: tl.constexpr = BLOCK // GROUP
+    for start in range(0, count, some):
+        place = start + lane // GROUP
+        group = tl.load(listed + flat * C + place, mask=place < count, other=0)
+        named = group * GROUP + lane % GROUP
+        estimates, uppers = row_bounds(
+            codes, scales, rests, bias, planes, terms, offsets, edited, instead, row, named,
+            B, V, WIDTH, EDITS,
+        )  # fmt: skip
+        bounds = uppers
+        if slot > 0:
+            seed, now, number = tl.load(seeds + row), tl.load(step), draw_of(step, slot - 1)
+            bounds = _noisy_bounds(uppers, named, seed, now, number, tl.load(scale))
+        chosen = (place < count) & (named < V) & (bounds >= cut)
+        places = size + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(ids + flat * C + places, named, mask=chosen & (places < C))
+        size += tl.sum(chosen.to(tl.int32), 0)
+        if slot == 0:
+            shape: tl.constexpr = [some, GROUP, 1]
+            own = start + tl.arange(0, some)
+            groups = tl.load(listed + flat * C + own, mask=own < count, other=0)[:, None]
+            store_sums(
+                maxima + flat * G + groups, sums + row * 3 * G + groups,
+                tl.reshape(tl.where(chosen, float("-inf"), estimates), shape),
+                tl.reshape(tl.where(chosen, float("-inf"), uppers), shape),
+                tl.load(scale), G, (own < count)[:, None],
+            )  # fmt: skip
+    tl.store(sizes + flat, tl.where(size > C, 0, size))
+    if size > C:
+        tl.store(status + row, PASSED_ON)
+
+
+@triton.jit
+def _noisy_bounds(bounds, ids, seed, step, draw, scale):
+    """float32 a u + b G of ids: as `with_noise` of gumbel.py for pairs."""
+    p, q, r, s = random_words(seed, step, draw, ids >> 1)
+    odd, (a, b) = (ids & 1) == 1, factors(scale)
+    return bounds * a + gumbel32(tl.where(odd, r, p), tl.where(odd, s, q)) * b

@@ -1,10 +1,13 @@
 """float32 logits of all rows of W, of which only the largest of each group of rows is kept.
 
-k groups have a logit of at least the k-th largest maximum, so that is a threshold for the k best
-ids; select.py takes the groups that may reach it. W is read once and V / GROUP numbers are written
-a row: there are no [B, V] logits in memory.
+W is read once and V / GROUP numbers are written a row: no [B, V] logits lie in memory. A float32
+logit is within `slack` of the exact one. With t a number that k maxima reach, the k-th best exact
+logit is at least t - slack, so a group whose maximum is below t - 2 slack holds none of the best.
+t need not be the k-th maximum itself: any that k to 2 k of them reach will do, and is found by
+halving an interval.
 
-Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of GROUP ids.
+Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of GROUP ids, C groups that
+are listed at most.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from logitsieve.gpu.kernels.rows import INTERPRETED, widened
-from logitsieve.gpu.kernels.status import PASSED_ON
+from logitsieve.gpu.kernels.dots import INTERPRETED, norm_of, widened
+from logitsieve.gpu.kernels.status import DENSE, PASSED_ON, REFUSED, WANTED, admissible
+from logitsieve.gpu.kernels.topk import kth_floor, ordered32, unordered32
 
 
 @triton.jit
 def scan_kernel(
     weight, bias, hidden, status, maxima, B, V, D, G,
-    GROUP: tl.constexpr, AGAIN: tl.constexpr,
+    GROUP: tl.constexpr, FALLBACK: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """maxima [B, G] of hidden [B, D]; programs are (tiles of BLOCK_V ids, BLOCK_B rows).
@@ -29,7 +33,7 @@ def scan_kernel(
     tile, block = tl.program_id(0), tl.program_id(1)
     ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
     wanted = 1
-    if AGAIN:
+    if FALLBACK:
         states = tl.load(status + rows, mask=rows < B, other=0)
         wanted = tl.sum((states == PASSED_ON).to(tl.int32), 0)
     if wanted > 0:
@@ -106,3 +110,35 @@ def store_maxima(maxima, logits, tile, rows, real, G, GROUP: tl.constexpr):
     groups = tile * count + tl.arange(0, count)
     places = rows.to(tl.int64)[None, :] * G + groups[:, None]
     tl.store(maxima + places, most, mask=(groups < G)[:, None] & real[None, :])
+
+
+@triton.jit
+def select_topk_groups_kernel(
+    maxima, hidden, limits, listed, counts, status, D, G, k,
+    C: tl.constexpr, GROUPS: tl.constexpr, FALLBACK: tl.constexpr,
+):  # fmt: skip
+    """listed [B, C] and counts [B] of maxima [B, G]; status [B] REFUSED, DENSE or WANTED.
+
+    `limits`: max ||w||, max |b| and the slack of a row of norm 1, beside that of a row of norm 0.
+    GROUPS is a power of two, G or more. AGAIN: as a fallback, for rows that were PASSED_ON.
+    """
+    row, passed = tl.program_id(0).to(tl.int64), True
+    if FALLBACK:
+        passed = tl.load(status + row) == PASSED_ON
+    if passed:
+        norm = norm_of(hidden + row * D, D)
+        fits = admissible(norm, limits)
+        slack = (norm * tl.load(limits + 2) + tl.load(limits + 3)).to(tl.float32) * 1.0001
+        place = tl.arange(0, GROUPS)
+        values = tl.load(maxima + row * G + place, mask=place < G, other=float("-inf"))
+        reach = unordered32(kth_floor(ordered32(values), place < G, k))
+        cut = reach - 2.0 * slack - 2.4e-7 * tl.abs(reach)  # and what this line itself rounds
+        chosen = (values >= cut) & (place < G)
+        count = tl.sum(chosen.to(tl.int32), 0)
+        slots = tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(listed + row * C + slots, place, mask=chosen & (slots < C))
+        overfull = count > C
+        tl.store(counts + row, tl.where(overfull, 0, tl.where(fits, count, 0)))
+        tl.store(status + row, tl.where(fits, tl.where(overfull, DENSE, WANTED), REFUSED))
+    else:
+        tl.store(counts + row, 0)

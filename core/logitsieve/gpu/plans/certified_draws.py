@@ -11,23 +11,19 @@ Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of ids, N
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
+from triton import cdiv, next_power_of_2
 
-from logitsieve.gpu.kernels.argmax_draw import winner_kernel
-from logitsieve.gpu.kernels.envelope import envelope_kernel, patch_envelope_kernel
-from logitsieve.gpu.kernels.exact_logits_groups import finalists_kernel
-from logitsieve.gpu.kernels.interval import interval_again_kernel, interval_kernel
-from logitsieve.gpu.kernels.select_groups_by_bound import reach_kernel
-from logitsieve.gpu.kernels.select_ids import sift_kernel
-from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import above
-from logitsieve.gpu.plans.coded import Coded
-from logitsieve.gpu.plans.draws import DrawPlan
-from logitsieve.gpu.plans.log_z import PROGRAMS, SHARES, Edits
-from logitsieve.gpu.sketch import Sketch
+from logitsieve.gpu.kernels.draws import argmax_draw_kernel
+from logitsieve.gpu.kernels.envelope import edit_envelope_kernel, envelope_kernel, select_ids_kernel
+from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel
+from logitsieve.gpu.kernels.log_z import fallback_interval_kernel, interval_kernel
+from logitsieve.gpu.kernels.select_groups import select_groups_by_bound_kernel
+from logitsieve.gpu.matrix import DeviceSketch, Matrix
+from logitsieve.gpu.plans.certified import EncodedQueries
+from logitsieve.gpu.plans.log_z import PROGRAMS, SHARES, DeviceEdits, DrawPlan
 
-ROOM = 512  # groups, and ids, that a slot can list: twice the heavy ones of reach.py
+ROOM = 512  # groups, and ids, that a slot can list: twice the heavy ones of select_groups.py
 WIDEST = 32  # rows of hidden that a program bounds at once: it holds two numbers for each
 SIFTED, SETTLED = 256, 16  # ids that a program bounds again, or computes, at once
 
@@ -40,13 +36,13 @@ class CertifiedDrawPlan:
     """
 
     def __init__(
-        self, matrix: Matrix, sketch: Sketch, hidden: Tensor, samples: int,
-        seeds: Tensor, step: Tensor, scale: Tensor, edits: Edits | None = None,
+        self, matrix: Matrix, sketch: DeviceSketch, hidden: Tensor, samples: int,
+        seeds: Tensor, step: Tensor, scale: Tensor, edits: DeviceEdits | None = None,
     ) -> None:  # fmt: skip
         rows, device = len(hidden), hidden.device
         self.matrix, self.sketch, self.hidden, self.edits = matrix, sketch, hidden, edits
         self.scale, self.seeds, self.step, self.samples = scale, seeds, step, samples
-        self.coded = Coded(matrix, sketch, hidden)
+        self.coded = EncodedQueries(matrix, sketch, hidden)
         self.ids = torch.empty((rows, samples), dtype=torch.int32, device=device)
         self.fallback = DrawPlan(
             matrix, hidden, samples, seeds, step, scale, edits, (self.ids, self.coded.status)
@@ -60,7 +56,7 @@ class CertifiedDrawPlan:
         self.listed, self.named = (self._integers(rows, slots, ROOM) for _ in range(2))
         self.counts, self.sizes = (self._integers(rows, slots) for _ in range(2))
         self.values = torch.empty((rows, slots, ROOM), dtype=torch.float64, device=device)
-        self.uncrowded = torch.zeros_like(self.counts)
+        self.in_full = torch.zeros_like(self.counts)
         self.log_z = torch.empty((rows, 3), dtype=torch.float64, device=device)
         self.scanned = self._integers(rows)
 
@@ -69,17 +65,15 @@ class CertifiedDrawPlan:
 
     @property
     def found(self) -> tuple[Tensor, ...]:
-        """The ids, log Z, and how many rows of W were computed."""
         return self.ids, self.log_z, self.scanned
 
     def run(self) -> None:
-        """Nine kernels, and eight that end at once where the bounds did for every row."""
         self.coded.run()
         self._bound()
         self._find()
         self._choose()
         self.fallback.run()
-        interval_again_kernel[(len(self.hidden),)](
+        fallback_interval_kernel[(len(self.hidden),)](
             self.hidden, self.matrix.limits, self.scale, self.fallback.log_z, self.coded.status,
             self.log_z, self.scanned, self.matrix.rows, self.matrix.dim,
         )  # fmt: skip
@@ -88,38 +82,39 @@ class CertifiedDrawPlan:
         rows, vocab_size = len(self.hidden), self.matrix.rows
         noise, width = (self.scale, self.seeds, self.step), self.sketch.width
         block_v, block_b = max(128, self.group), min(WIDEST, self.coded.block_b)
-        envelope_kernel[(triton.cdiv(vocab_size, block_v), triton.cdiv(rows, block_b))](
+        envelope_kernel[(cdiv(vocab_size, block_v), cdiv(rows, block_b))](
             *self.coded.bounded(), *noise, self.maxima, self.sums, self.coded.status,
             rows, vocab_size, self.groups, self.samples,
             WIDTH=width, GROUP=self.group, BLOCK_V=block_v, BLOCK_B=block_b,
             num_warps=4 if rows == 1 else 8,
         )  # fmt: skip
         if self.edits is not None:
-            patch_envelope_kernel[(rows, PROGRAMS)](
+            edit_envelope_kernel[(rows, PROGRAMS)](
                 *self.coded.bounded(), *self.edits, *noise, self.maxima, self.sums,
                 self.coded.status, rows, vocab_size, self.groups, self.samples,
                 WIDTH=width, GROUP=self.group,
             )  # fmt: skip
 
     def _find(self) -> None:
-        """The ids that may win, or weigh much, and their logits."""
         rows, slots, edits = len(self.hidden), self.samples + 1, self.edits is not None
         exact, noise = self.fallback.edited(), (self.scale, self.seeds, self.step)
-        reach_kernel[(rows, slots)](
+        select_groups_by_bound_kernel[(rows, slots)](
             *exact, *noise, self.maxima, self.sums, self.coded.factors,
             self.listed, self.counts, self.cuts, self.coded.status,
             self.matrix.rows, self.matrix.dim, self.groups,
-            C=ROOM, GROUP=self.group, GROUPS=above(self.groups), EDITS=edits, num_warps=16,
+            C=ROOM, GROUP=self.group, GROUPS=next_power_of_2(self.groups), EDITS=edits,
+            num_warps=16,
         )  # fmt: skip
-        sift_kernel[(rows, slots)](
+        select_ids_kernel[(rows, slots)](
             *self.coded.bounded(), *exact[3:], *noise,
             self.listed, self.counts, self.cuts, self.maxima, self.sums, self.named, self.sizes,
             self.coded.status, rows, self.matrix.rows, self.groups,
             C=ROOM, WIDTH=self.sketch.width, GROUP=self.group, BLOCK=max(SIFTED, self.group),
             EDITS=edits, num_warps=8,
         )  # fmt: skip
-        finalists_kernel[(rows * slots, PROGRAMS)](
-            *exact, self.named, self.sizes, self.values, self.matrix.rows, self.matrix.dim, slots,
+        listed_logits_kernel[(rows * slots, PROGRAMS)](
+            *exact, self.named, self.sizes, self.values, self.named,
+            self.matrix.rows, self.matrix.dim, slots,
             C=ROOM, GROUP=1, EDITS=edits, AT_ONCE=SETTLED,
         )  # fmt: skip
 
@@ -127,14 +122,14 @@ class CertifiedDrawPlan:
         rows, slots, exact = len(self.hidden), self.samples + 1, self.fallback
         if self.samples:
             # What exact.py's winners are made of: a product is rounded before noise is added.
-            winner_kernel[(rows, self.samples)](
+            argmax_draw_kernel[(rows, self.samples)](
                 self.scale, self.seeds, self.step, self.named, self.values, self.sizes,
-                self.uncrowded, exact.tops, exact.best, exact.owners, self.coded.status, self.ids,
-                slots, C=ROOM, GROUP=1, SLOTS=above(slots), SHARES=SHARES, AGAIN=False,
+                self.in_full, exact.tops, exact.best, exact.owners, self.coded.status, self.ids,
+                slots, C=ROOM, GROUP=1, SLOTS=next_power_of_2(slots), SHARES=SHARES, FALLBACK=False,
                 enable_fp_fusion=False,
             )  # fmt: skip
         interval_kernel[(rows,)](
             self.scale, self.maxima, self.sums, self.coded.factors, self.values, self.sizes,
             self.coded.status, self.log_z, self.scanned, self.matrix.rows, self.groups, slots,
-            C=ROOM, GROUP=self.group, BLOCK=1024, SLOTS=above(slots),
+            C=ROOM, GROUP=self.group, BLOCK=1024, SLOTS=next_power_of_2(slots),
         )  # fmt: skip

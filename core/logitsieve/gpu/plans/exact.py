@@ -1,21 +1,22 @@
-"""The k best of all rows of W: one pass in float32, few exact logits.
+"""All rows of W: the k best, exact logits of named ids, and float32 logits.
 
-Shape letters: B rows of hidden, V vocabulary, D hidden size, K answers, G groups of rows.
+The k best take one pass in float32, and few exact logits.
+
+Shape letters: B rows of hidden, V vocabulary, D hidden size, K answers, G groups of rows, M ids of
+a row.
 """
 
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
+from triton import cdiv, next_power_of_2
 
-from logitsieve.gpu.kernels.dense import dense_kernel
-from logitsieve.gpu.kernels.exact_logits_resum import resum_kernel
-from logitsieve.gpu.kernels.rank import rank_kernel
-from logitsieve.gpu.kernels.scan import scan_kernel
-from logitsieve.gpu.kernels.select_topk_groups import select_kernel
+from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel, named_logits_kernel
+from logitsieve.gpu.kernels.scan import scan_kernel, select_topk_groups_kernel
+from logitsieve.gpu.kernels.topk import dense_topk_kernel, rank_kernel
 from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import Found, above, empty_found
+from logitsieve.gpu.plans import PlanOutput, empty_output, row_block
 
 GROUPS = 1 << 14  # that one program can look through
 SMALLEST = 16  # ids of a group, unless there would be more groups than that
@@ -25,12 +26,11 @@ SHARES = 64  # programs that a row of status DENSE is divided among
 
 
 def group_of(vocab_size: int) -> int:
-    """Ids of a group."""
-    return max(SMALLEST, above(-(-vocab_size // GROUPS)))
+    return int(max(SMALLEST, next_power_of_2(cdiv(vocab_size, GROUPS))))
 
 
 def fits(vocab_size: int, k: int) -> bool:
-    """Whether there are so many more groups than answers that this plan pays."""
+    """True where this plan pays: many more groups than answers."""
     return k <= MOST and 2 * k * group_of(vocab_size) <= vocab_size
 
 
@@ -43,16 +43,16 @@ class ExactPlan:
     """Answers `hidden` into `found`. As a fallback it answers the rows that were PASSED_ON."""
 
     def __init__(
-        self, matrix: Matrix, hidden: Tensor, k: int, after: tuple[Found, Tensor] | None = None
+        self, matrix: Matrix, hidden: Tensor, k: int, after: tuple[PlanOutput, Tensor] | None = None
     ) -> None:
         rows, device = len(hidden), hidden.device
         self.matrix, self.hidden, self.k, self.again = matrix, hidden, k, after is not None
-        self.group, self.kept = group_of(matrix.rows), above(k, 8)
-        self.groups = -(-matrix.rows // self.group)
+        self.group, self.kept = group_of(matrix.rows), max(8, next_power_of_2(k))
+        self.groups = cdiv(matrix.rows, self.group)
         self.slots = SLOTS * self.kept
         length = self.slots * self.group
         status = torch.empty(rows, dtype=torch.int32, device=device)
-        self.found, self.status = after or (empty_found(rows, k, device), status)
+        self.found, self.status = after or (empty_output(rows, k, device), status)
         self.maxima = torch.empty((rows, self.groups), device=device)
         self.listed = torch.empty((rows, self.slots), dtype=torch.int32, device=device)
         self.counts = torch.empty(rows, dtype=torch.int32, device=device)
@@ -61,42 +61,90 @@ class ExactPlan:
         self.best = torch.empty((rows, self.kept), dtype=torch.float64, device=device)
 
     def run(self) -> None:
-        """Five kernels; that of status DENSE ends at once where no row has it."""
         self._scan()
         self._finish()
 
     def _scan(self) -> None:
         (weight, bias, _), rows = self.matrix, len(self.hidden)
-        block_b = 1 if rows == 1 else min(64, above(rows, 16))
+        block_b = row_block(rows)
         block_v, block_d = tile_of(rows, weight)
-        grid = (triton.cdiv(self.matrix.rows, max(block_v, self.group)), -(-rows // block_b))
+        grid = (cdiv(self.matrix.rows, max(block_v, self.group)), cdiv(rows, block_b))
         scan_kernel[grid](
             weight, bias, self.hidden, self.status, self.maxima,
             rows, self.matrix.rows, self.matrix.dim, self.groups,
-            GROUP=self.group, AGAIN=self.again,
+            GROUP=self.group, FALLBACK=self.again,
             BLOCK_V=max(block_v, self.group), BLOCK_B=block_b, BLOCK_D=block_d,
         )  # fmt: skip
 
     def _finish(self) -> None:
         (weight, bias, limits), rows = self.matrix, len(self.hidden)
         vocab_size, dim = self.matrix.rows, self.matrix.dim
-        select_kernel[(rows,)](
+        select_topk_groups_kernel[(rows,)](
             self.maxima, self.hidden, limits, self.listed, self.counts, self.status,
             dim, self.groups, self.k,
-            C=self.slots, GROUPS=above(self.groups), AGAIN=self.again, num_warps=16,
+            C=self.slots, GROUPS=next_power_of_2(self.groups), FALLBACK=self.again, num_warps=16,
         )  # fmt: skip
-        resum_kernel[(rows, self.kept)](
-            weight, bias, self.hidden, self.listed, self.counts, self.values, self.ids,
-            vocab_size, dim, C=self.slots, GROUP=self.group,
+        no_edits = self.counts, self.listed, self.values
+        listed_logits_kernel[(rows, self.kept)](
+            weight, bias, self.hidden, *no_edits, self.listed, self.counts, self.values, self.ids,
+            vocab_size, dim, 1, C=self.slots, GROUP=self.group, EDITS=False, NAMES=True,
         )  # fmt: skip
         length = self.slots * self.group
         kept = length // SHARES
-        dense_kernel[(rows, SHARES)](
+        dense_topk_kernel[(rows, SHARES)](
             weight, bias, self.hidden, self.status, self.values, self.ids, vocab_size, dim,
-            -(-vocab_size // SHARES), KEPT=kept, BLOCK=64,
+            cdiv(vocab_size, SHARES), KEPT=kept, BLOCK=64,
         )  # fmt: skip
         rank_kernel[(rows,)](
             self.values, self.ids, self.counts, self.status, self.best, *self.found,
             self.k, self.group, vocab_size,
             L=length, KEPT=self.kept, PROVEN=True, num_warps=8,
+        )  # fmt: skip
+
+
+BLOCK = 16  # ids of a program
+
+
+class LogitsPlan:
+    """Fills `logits` [B, M] float64 of `ids` [B, M] int32, or [B, V] of all ids.
+
+    They are those of `hidden` [B, D] at the time of `run`: -inf where an id is negative, NaN in
+    rows that are not finite or too large. Rows that want all ids come in chunks that fit in memory.
+    """
+
+    def __init__(self, matrix: Matrix, hidden: Tensor, ids: Tensor | None = None) -> None:
+        self.matrix, self.hidden, self.ids = matrix, hidden, ids
+        shape = (len(hidden), matrix.rows) if ids is None else ids.shape
+        self.logits = torch.empty(shape, dtype=torch.float64, device=hidden.device)
+
+    def run(self) -> None:
+        weight, bias, limits = self.matrix
+        rows, count = self.logits.shape
+        # Rows are the first axis: blocks of W that they share are read at about the same time.
+        named_logits_kernel[(rows, cdiv(count, BLOCK))](
+            weight, bias, self.hidden, limits, bias if self.ids is None else self.ids, self.logits,
+            self.matrix.rows, self.matrix.dim, count, BLOCK=BLOCK, ALL=self.ids is None,
+        )  # fmt: skip
+
+
+VALUES = 1 << 13  # of the matrix that one program loads at once
+
+
+class FloatLogits:
+    """`found` [B, V] of `hidden` [B, D]: `weight` [V, D] times it, and `bias` [V]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, hidden: Tensor) -> None:
+        self._weight, self._bias, self._hidden = weight, bias, hidden
+        self.found = torch.empty((len(hidden), len(weight)), device=hidden.device)
+
+    def run(self) -> None:
+        (vocab_size, dim), rows = self._weight.shape, len(self._hidden)
+        block_b = row_block(rows)
+        block_d = min(128 if rows == 1 else 32, max(16, next_power_of_2(dim)))
+        block_v = min(VALUES // block_d, max(16, next_power_of_2(vocab_size))) if rows == 1 else 128
+        scan_kernel[(cdiv(vocab_size, block_v), cdiv(rows, block_b))](
+            # Groups of one: the largest of each is itself. Without AGAIN no status is read.
+            self._weight, self._bias, self._hidden, self.found, self.found,
+            rows, vocab_size, dim, vocab_size,
+            GROUP=1, FALLBACK=False, BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d,
         )  # fmt: skip

@@ -1,6 +1,10 @@
-"""log Z of all logits: one pass over W in float32, and what weighs much in float64.
+"""log Z of all logits, draws from the whole softmax, and draws from lists.
 
-Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of ids, N draws.
+One pass over W in float32, then float64 for the ids that weigh much or may be drawn: the same ids
+as head `exact` draws on the host.
+
+Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of ids, N draws, K ids of a
+list.
 """
 
 from __future__ import annotations
@@ -8,26 +12,30 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
+from triton import cdiv, next_power_of_2
 
-from logitsieve.gpu.kernels.apply_edits import patch_kernel
-from logitsieve.gpu.kernels.dense_draws import crowded_sums_kernel
-from logitsieve.gpu.kernels.exact_logits_groups import finalists_kernel
+from logitsieve.gpu.kernels.draws import (
+    argmax_draw_kernel,
+    dense_draws_kernel,
+    dense_sums_kernel,
+    list_draws_kernel,
+)
+from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel
+from logitsieve.gpu.kernels.gumbel import apply_edits_kernel, scan_gumbel_kernel
 from logitsieve.gpu.kernels.log_z import log_z_kernel
-from logitsieve.gpu.kernels.scan_gumbel import perturb_kernel
-from logitsieve.gpu.kernels.select_groups import near_kernel
+from logitsieve.gpu.kernels.select_groups import select_groups_kernel
 from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import above
+from logitsieve.gpu.plans import row_block
 from logitsieve.gpu.plans.exact import group_of, tile_of
 
 LISTED = 64  # groups that a slot can list
-SHARES = 64  # programs that a row with a crowded slot is divided among
+SHARES = 64  # programs that a row with an overfull slot is divided among
 PROGRAMS = 8  # that share the list of a slot, or a row's edits
 BLOCK = 64  # ids at a time of all of V in float64
 
 
-class Edits(NamedTuple):
+class DeviceEdits(NamedTuple):
     """Logits instead of W's, on the device; row r owns ids[offsets[r]:offsets[r+1]]."""
 
     offsets: Tensor  # [B+1] int64
@@ -43,7 +51,7 @@ class LogZPlan:
     """
 
     def __init__(
-        self, matrix: Matrix, hidden: Tensor, scale: Tensor, edits: Edits | None = None
+        self, matrix: Matrix, hidden: Tensor, scale: Tensor, edits: DeviceEdits | None = None
     ) -> None:
         rows, device = len(hidden), hidden.device
         self.log_z = torch.empty(rows, device=device)
@@ -51,14 +59,14 @@ class LogZPlan:
         self._make(matrix, hidden, scale, edits, seeds, seeds.new_zeros(2), 0, None)
 
     def _make(
-        self, matrix: Matrix, hidden: Tensor, scale: Tensor, edits: Edits | None,
+        self, matrix: Matrix, hidden: Tensor, scale: Tensor, edits: DeviceEdits | None,
         seeds: Tensor, step: Tensor, samples: int, status: Tensor | None,
     ) -> None:  # fmt: skip
         rows, device, slots = len(hidden), hidden.device, samples + 1
         self.matrix, self.hidden, self.scale, self.edits = matrix, hidden, scale, edits
         self.seeds, self.step, self.samples, self.slots = seeds, step, samples, slots
         self.group = group_of(matrix.rows)
-        self.groups = -(-matrix.rows // self.group)
+        self.groups = cdiv(matrix.rows, self.group)
 
         def room(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
@@ -66,7 +74,7 @@ class LogZPlan:
         self.maxima = room(torch.float32, rows, slots, self.groups)
         self.sums = room(torch.float32, rows, self.groups)
         self.listed = room(torch.int32, rows, slots, LISTED)
-        self.counts, self.crowded = (room(torch.int32, rows, slots) for _ in range(2))
+        self.counts, self.overfull = (room(torch.int32, rows, slots) for _ in range(2))
         self.again, self.cuts = status is not None, room(torch.float32, rows)
         self.status = room(torch.int32, rows) if status is None else status
         self.values = room(torch.float64, rows, slots, LISTED * self.group)
@@ -74,63 +82,143 @@ class LogZPlan:
 
     @property
     def found(self) -> tuple[Tensor, ...]:
-        """log Z."""
         return (self.log_z,)
 
     def run(self) -> None:
-        """Five kernels; that of crowded slots ends at once where no row has one."""
         self._scan()
         self._finish()
 
     def _scan(self) -> None:
         (weight, bias, _), rows = self.matrix, len(self.hidden)
         vocab_size, dim = self.matrix.rows, self.matrix.dim
-        block_b = 1 if rows == 1 else min(64, above(rows, 16))
+        block_b = row_block(rows)
         block_v, block_d = tile_of(rows, weight)
         block_v = max(block_v, self.group)
         noise = self.scale, self.seeds, self.step
-        perturb_kernel[(triton.cdiv(vocab_size, block_v), -(-rows // block_b))](
+        scan_gumbel_kernel[(cdiv(vocab_size, block_v), cdiv(rows, block_b))](
             weight, bias, self.hidden, *noise, self.maxima, self.sums, self.status,
             rows, vocab_size, dim, self.groups, self.samples,
-            GROUP=self.group, AGAIN=self.again, BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d,
-            num_warps=8 if block_b > 16 else 4,
+            GROUP=self.group, FALLBACK=self.again,
+            BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d, num_warps=8 if block_b > 16 else 4,
         )  # fmt: skip
         if self.edits is not None:
-            patch_kernel[(rows, PROGRAMS)](
+            apply_edits_kernel[(rows, PROGRAMS)](
                 weight, bias, self.hidden, *self.edits, *noise, self.maxima, self.sums,
                 self.status, vocab_size, dim, self.groups, self.samples,
-                GROUP=self.group, AGAIN=self.again,
+                GROUP=self.group, FALLBACK=self.again,
             )  # fmt: skip
 
     def _finish(self) -> None:
         rows = len(self.hidden)
-        near_kernel[(rows, self.slots)](
+        select_groups_kernel[(rows, self.slots)](
             self.maxima, self.sums, self.hidden, self.matrix.limits, self.scale,
-            self.listed, self.counts, self.crowded, self.cuts, self.status,
+            self.listed, self.counts, self.overfull, self.cuts, self.status,
             self.matrix.dim, self.groups,
-            C=LISTED, GROUPS=above(self.groups), AGAIN=self.again, num_warps=16,
+            C=LISTED, GROUPS=next_power_of_2(self.groups), FALLBACK=self.again, num_warps=16,
         )  # fmt: skip
-        finalists_kernel[(rows * self.slots, PROGRAMS)](
-            *self.edited(), self.listed, self.counts, self.values,
+        listed_logits_kernel[(rows * self.slots, PROGRAMS)](
+            *self.edited(), self.listed, self.counts, self.values, self.listed,
             self.matrix.rows, self.matrix.dim, self.slots,
             C=LISTED, GROUP=self.group, EDITS=self.edits is not None,
         )  # fmt: skip
-        crowded_sums_kernel[(rows, SHARES)](
-            *self.edited(), self.scale, self.crowded, self.tops, self.totals,
+        dense_sums_kernel[(rows, SHARES)](
+            *self.edited(), self.scale, self.overfull, self.tops, self.totals,
             self.matrix.rows, self.matrix.dim, self.slots, self.share(),
             BLOCK=BLOCK, EDITS=self.edits is not None,
         )  # fmt: skip
         log_z_kernel[(rows,)](
-            self.scale, self.maxima, self.sums, self.cuts, self.values, self.counts, self.crowded,
+            self.scale, self.maxima, self.sums, self.cuts, self.values, self.counts, self.overfull,
             self.tops, self.totals, self.status, self.log_z, self.groups, self.slots,
-            C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES, AGAIN=self.again,
+            C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES, FALLBACK=self.again,
         )  # fmt: skip
 
     def edited(self) -> tuple[Tensor, ...]:
-        """What exact logits are made of; tensors that are not read stand for edits that are not."""
-        none = Edits(self.seeds, self.listed, self.values)
+        """The arguments of exact logits; without edits, placeholders that no kernel reads."""
+        none = DeviceEdits(self.seeds, self.listed, self.values)
         return (*self.matrix[:2], self.hidden, *(self.edits or none))
 
     def share(self) -> int:
-        """Ids that a program looks at for a crowded slot."""
-        return max(BLOCK, -(-self.matrix.rows // SHARES))
+        """Ids of a program for an overfull slot."""
+        return int(max(BLOCK, cdiv(self.matrix.rows, SHARES)))
+
+
+class DrawPlan(LogZPlan):
+    """Fills `ids` [B, N] int32, -1 where a row cannot be answered, and `log_z` [B] float64.
+
+    N may be 0. As a fallback, `after` being ids and status, it answers rows that were PASSED_ON.
+    seeds [B] are uint64 held as int64, step [2] likewise: that of the request, and the number of
+    the first draw. scale [1] float64 is 1 / temperature: all may be written anew between runs, as
+    may `hidden`, and the ids and values of `edits`.
+    """
+
+    def __init__(
+        self, matrix: Matrix, hidden: Tensor, samples: int,
+        seeds: Tensor, step: Tensor, scale: Tensor, edits: DeviceEdits | None = None,
+        after: tuple[Tensor, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        rows, device = len(hidden), hidden.device
+        self.log_z = torch.empty(rows, dtype=torch.float64, device=device)
+        ids = torch.empty((rows, samples), dtype=torch.int32, device=device)
+        self.ids, status = after or (ids, None)
+        self.scanned = torch.full((rows,), matrix.rows, dtype=torch.int32, device=device)
+        self._make(matrix, hidden, scale, edits, seeds, step, samples, status)
+        shape = rows, SHARES, next_power_of_2(self.slots)
+        self.best = torch.empty(shape, dtype=torch.float64, device=device)
+        self.owners = torch.empty(shape, dtype=torch.int32, device=device)
+
+    @property
+    def found(self) -> tuple[Tensor, ...]:
+        return self.ids, self.log_z, self.scanned
+
+    def _finish(self) -> None:
+        super()._finish()
+        if self.samples:
+            self._choose()
+
+    def _choose(self) -> None:
+        found = self.values, self.counts, self.overfull, self.tops, self.best, self.owners
+        noise, rows = (self.scale, self.seeds, self.step), len(self.hidden)
+        several = next_power_of_2(self.slots)
+        # A product that is not rounded before noise is added would not be the host's.
+        dense_draws_kernel[(rows, SHARES)](
+            *self.edited(), *noise, *found,
+            self.matrix.rows, self.matrix.dim, self.slots, self.share(),
+            C=LISTED, GROUP=self.group, SLOTS=several, SHARES=SHARES,
+            BLOCK=BLOCK, EDITS=self.edits is not None, enable_fp_fusion=False,
+        )  # fmt: skip
+        argmax_draw_kernel[(rows, self.samples)](
+            *noise, self.listed, *found, self.status, self.ids, self.slots,
+            C=LISTED, GROUP=self.group, SLOTS=several, SHARES=SHARES,
+            FALLBACK=self.again, enable_fp_fusion=False,
+        )  # fmt: skip
+
+
+BLOCK = 16  # draws of a program
+
+
+class ListDraws:
+    """Fills `drawn` [B, N] int32, `log_probs` [B, N] and `log_z` [B] float32.
+
+    Of ids [B, K] int32 with logits [B, K] float64, best first, NaN where a row cannot be answered:
+    that is drawn as its first id, with NaN. seeds [B] and step [1] are uint64 held as int64,
+    filters [3] float64: 1 / temperature, top-p, min-p.
+    """
+
+    def __init__(
+        self, ids: Tensor, logits: Tensor, samples: int,
+        seeds: Tensor, step: Tensor, filters: Tensor,
+    ) -> None:  # fmt: skip
+        self.ids, self.logits, self.seeds, self.step = ids, logits, seeds, step
+        self.filters, shape = filters, (len(ids), samples)
+        self.drawn = torch.empty(shape, dtype=torch.int32, device=ids.device)
+        self.log_probs = torch.empty(shape, device=ids.device)
+        self.log_z = torch.empty(len(ids), device=ids.device)
+
+    def run(self) -> None:
+        rows, samples = self.drawn.shape
+        # A product that is not rounded before the best is taken from it would not be the host's.
+        list_draws_kernel[(rows, cdiv(samples, BLOCK))](
+            self.ids, self.logits, self.seeds, self.step, self.filters,
+            self.drawn, self.log_probs, self.log_z, self.ids.shape[1], samples,
+            BLOCK=BLOCK, num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip

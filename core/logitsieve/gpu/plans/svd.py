@@ -11,18 +11,19 @@ candidates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from triton import next_power_of_2
 
-from logitsieve.gpu.kernels.check_finite import admit_kernel
-from logitsieve.gpu.matrix import Matrix, on
-from logitsieve.gpu.plans import above, empty_found
-from logitsieve.gpu.plans.fallback import Fallback, FallbackPlan
-from logitsieve.gpu.plans.listed import LONGEST, Best, ListedBest, Lists, Routed
-from logitsieve.gpu.plans.scores import Scores
+from logitsieve.gpu.device import to_device
+from logitsieve.gpu.kernels.status import check_finite_kernel
+from logitsieve.gpu.matrix import Matrix
+from logitsieve.gpu.plans import Fallback, FallbackPlan, empty_output
+from logitsieve.gpu.plans.exact import FloatLogits
+from logitsieve.gpu.plans.screen import LONGEST, ChunkBest, DeviceLists, ListedBest, Routed
 
 
 class Preview(NamedTuple):
@@ -38,16 +39,18 @@ def preview_on(
     """Copy what `width` dimensions need of the part's basis [R, D] and preview [V/16, R, 16]."""
     columns = arrays["preview"][:, :width]
     rows = columns.transpose(0, 2, 1).reshape(-1, width)[:vocab_size]
-    return Preview(on(device, arrays["basis"][:width]), on(device, rows))
+    part: Any = arrays["basis"][:width], rows
+    preview: Preview = to_device(Preview(*part), device)
+    return preview
 
 
 def chunk_of(vocab_size: int, candidates: int) -> int:
     """Scores that one program chooses from: at least twice as many as it keeps, or all."""
-    return max(LONGEST, min(above(2 * candidates), above(vocab_size)))
+    return int(max(LONGEST, min(next_power_of_2(2 * candidates), next_power_of_2(vocab_size))))
 
 
 def fits(vocab_size: int, candidates: int) -> bool:
-    """Whether so many candidates can be chosen on a GPU."""
+    """True where one program can choose that many candidates."""
     return chunk_of(vocab_size, candidates) <= 2 * LONGEST
 
 
@@ -69,38 +72,38 @@ class SvdPlan:
     ) -> None:
         rows, device = len(hidden), hidden.device
         self.matrix, self.hidden = matrix, hidden
-        self.found = empty_found(rows, k, device)
+        self.found = empty_output(rows, k, device)
         self.status = torch.empty(rows, dtype=torch.int32, device=device)
-        self.turned = Scores(preview.basis, torch.zeros(len(preview.basis), device=device), hidden)
-        self.scores = Scores(preview.rows, matrix.bias, self.turned.found)
+        self.rotated = FloatLogits(
+            preview.basis, torch.zeros(len(preview.basis), device=device), hidden
+        )
+        self.scores = FloatLogits(preview.rows, matrix.bias, self.rotated.found)
         self.levels = self._chosen(candidates)
         chosen = self.levels[-1].names
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=device) * candidates
-        lists = Lists(offsets, chosen, candidates, None)
+        lists = DeviceLists(offsets, chosen, candidates, None)
         owners = torch.arange(rows, dtype=torch.int32, device=device)[:, None]
         routed = Routed(owners, torch.zeros_like(owners), self._all(candidates), self.status)
         self.listed = ListedBest(matrix, hidden, k, lists, routed, candidates, self.found)
 
     def _all(self, count: int) -> Tensor:
-        """The same count for every row."""
         return torch.full_like(self.status, count)
 
-    def _chosen(self, candidates: int) -> list[Best]:
+    def _chosen(self, candidates: int) -> list[ChunkBest]:
         """Levels of which each leaves fewer values, the last one `candidates` for each row."""
         everything = Routed(self.status, self.status, self._all(self.matrix.rows), self.status)
         chunk = chunk_of(self.matrix.rows, candidates)
-        level = Best(self.scores.found, None, everything, candidates, candidates, chunk)
+        level = ChunkBest(self.scores.found, None, everything, candidates, candidates, chunk)
         levels = [level]
         while level.chunks > 1:
-            level = Best(level.best, level.names, everything, candidates, candidates, chunk)
+            level = ChunkBest(level.best, level.names, everything, candidates, candidates, chunk)
             levels.append(level)
         return levels
 
     def run(self) -> None:
-        """Six kernels, and one more where the scores are many."""
         limits, dim = self.matrix.limits, self.matrix.dim
-        admit_kernel[(len(self.hidden),)](self.hidden, limits, self.status, dim)
-        self.turned.run()
+        check_finite_kernel[(len(self.hidden),)](self.hidden, limits, self.status, dim)
+        self.rotated.run()
         self.scores.run()
         for level in self.levels:
             level.run()

@@ -1,0 +1,164 @@
+"""The id of each draw: from all of V by noise, or from a list of logits, best first.
+
+From all, it is the id with the largest scale x + G in float64, equal ones by the lower id. From
+a list, top-p and min-p cut the list first. The arithmetic is that of sampling/gumbel.py and
+sampling/nucleus.py, operation by operation, sums in the order of the list, so the id is, too. (Only
+exp and log may round their last bit differently: two ids must be that close for it to matter.)
+
+A slot has too many groups to list where many logits are equal, as those of a row of zeros, or where
+it is so cold that float32 logits say nothing. Then each program looks at its share of all ids.
+
+Shape letters: B rows of hidden, V vocabulary, D hidden size, N draws, K ids of a list, C groups
+listed at most.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from logitsieve.gpu.kernels.exact_logits import exact_logits, largest_logit
+from logitsieve.gpu.kernels.gumbel import draw_of, noise64, random_words, uniform64
+from logitsieve.gpu.kernels.status import NO_ID, PASSED_ON, REFUSED
+
+
+@triton.jit
+def dense_sums_kernel(
+    weight, bias, hidden, offsets, edited, instead, scale, overfull, tops, totals,
+    V, D, slots, share,
+    BLOCK: tl.constexpr, EDITS: tl.constexpr,
+):  # fmt: skip
+    """tops and totals [B, shares] of overfull slots 0: largest logits, sums relative to them."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if tl.load(overfull + row * slots) > 0:
+        factor = tl.load(scale)
+        most, total = tl.full([], float("-inf"), tl.float64), tl.full([], 0.0, tl.float64)
+        end = tl.minimum(part * share + share, V)
+        for start in range(part * share, end, BLOCK):
+            ids = start + tl.arange(0, BLOCK)
+            found = exact_logits(
+                weight, bias, hidden, offsets, edited, instead, row, ids, ids < end, D, EDITS
+            )
+            most, before = tl.maximum(most, tl.max(found, 0)), most
+            least = tl.where(most > float("-inf"), most, 0.0)
+            total *= tl.exp((before - least) * factor)
+            total += tl.sum(tl.exp((found - least) * factor), 0)
+        place = row * tl.num_programs(1) + part
+        tl.store(tops + place, most)
+        tl.store(totals + place, total)
+
+
+@triton.jit
+def dense_draws_kernel(
+    weight, bias, hidden, offsets, edited, instead, scale, seeds, step,
+    values, counts, overfull, tops, best, owners, V, D, slots, share,
+    C: tl.constexpr, GROUP: tl.constexpr, SLOTS: tl.constexpr, SHARES: tl.constexpr,
+    BLOCK: tl.constexpr, EDITS: tl.constexpr,
+):  # fmt: skip
+    """best and owners [B, SHARES, SLOTS]: the best of a share's ids, of overfull draws."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    slot = tl.arange(0, SLOTS)
+    full = tl.load(overfull + row * slots + slot, mask=(slot > 0) & (slot < slots), other=0) > 0
+    if tl.sum(full.to(tl.int32), 0) > 0:
+        most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
+        seed, now, factor = tl.load(seeds + row), tl.load(step), tl.load(scale)
+        leading = tl.full([SLOTS], float("-inf"), tl.float64)
+        winner = tl.full([SLOTS], NO_ID, tl.int32)
+        end = tl.minimum(part * share + share, V)
+        for start in range(part * share, end, BLOCK):
+            ids = start + tl.arange(0, BLOCK)
+            found = exact_logits(
+                weight, bias, hidden, offsets, edited, instead, row, ids, ids < end, D, EDITS
+            )
+            scaled = (found - most) * factor
+            for own in range(1, slots):
+                if tl.load(overfull + row * slots + own) > 0:
+                    noisy = scaled + noise64(seed, now, draw_of(step, own - 1), ids)
+                    top = tl.max(noisy, 0)
+                    name = tl.min(tl.where(noisy == top, ids, NO_ID), 0)
+                    # Ids rise, so that an equal value never displaces one.
+                    taken = (slot == own) & (top > leading)
+                    leading = tl.where(taken, top, leading)
+                    winner = tl.where(taken, name, winner)
+        begin = (row * SHARES + part) * SLOTS + slot
+        tl.store(best + begin, leading)
+        tl.store(owners + begin, winner)
+
+
+@triton.jit
+def argmax_draw_kernel(
+    scale, seeds, step, listed, values, counts, overfull, tops, best, owners, status, drawn, slots,
+    C: tl.constexpr, GROUP: tl.constexpr, SLOTS: tl.constexpr, SHARES: tl.constexpr,
+    FALLBACK: tl.constexpr,
+):  # fmt: skip
+    """drawn [B, N] int32, -1 for rows REFUSED; programs are (rows, draws).
+
+    Rows that were PASSED_ON are left out, or, AGAIN, all others.
+    """
+    row, draw = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    flat, state = row * slots + draw + 1, tl.load(status + row)
+    wanted = state != PASSED_ON
+    if FALLBACK:
+        wanted = state == PASSED_ON
+    if wanted:
+        if state == REFUSED:
+            winner = -1
+        elif tl.load(overfull + flat) > 0:
+            places = (row * SHARES + tl.arange(0, SHARES)) * SLOTS + draw + 1
+            winner = _first_of_largest(tl.load(best + places), tl.load(owners + places))
+        else:
+            most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
+            place = tl.arange(0, C * GROUP)
+            inside = place < tl.load(counts + flat) * GROUP
+            found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
+            group = tl.load(listed + flat * C + place // GROUP, mask=inside, other=0)
+            ids = group * GROUP + place % GROUP
+            noise = noise64(tl.load(seeds + row), tl.load(step), draw_of(step, draw), ids)
+            winner = _first_of_largest((found - most) * tl.load(scale) + noise, ids)
+        tl.store(drawn + row * tl.num_programs(1) + draw, winner)
+
+
+@triton.jit
+def _first_of_largest(values, ids):
+    return tl.min(tl.where(values == tl.max(values, 0), ids, NO_ID), 0)
+
+
+TRIALS = tl.constexpr(1 << 30)  # the stream of sampling/philox.py
+
+
+@triton.jit
+def list_draws_kernel(
+    ids, logits, seeds, step, filters, drawn, log_probs, log_z, K, N, BLOCK: tl.constexpr
+):
+    """drawn [B, N] int32 and log_probs [B, N] float32; log_z [B] float32 of what remains.
+
+    Of ids and logits [B, K], whose logits are NaN in rows that cannot be answered; `filters` are
+    1 / temperature, top-p and min-p. Programs are (rows, blocks of N).
+    """
+    row = tl.program_id(0).to(tl.int64)
+    own, inverse = logits + row * K, tl.load(filters)
+    top_p, min_p = tl.load(filters + 1), tl.load(filters + 2)
+    most = tl.load(own) * inverse
+    whole = tl.full([], 0.0, tl.float64)
+    for i in range(K):
+        whole += tl.exp(tl.load(own + i) * inverse - most)
+    reach = tl.where(top_p < 1.0, whole * top_p, float("inf"))
+    total, length, wanted = tl.full([], 0.0, tl.float64), tl.full([], 0, tl.int32), most == most
+    for i in range(K):
+        weight = tl.exp(tl.load(own + i) * inverse - most)
+        wanted = wanted & (weight >= min_p)
+        total += tl.where(wanted, weight, 0.0)
+        length += wanted.to(tl.int32)
+        wanted = wanted & (total < reach)
+    draw = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    low, high, _, _ = random_words(tl.load(seeds + row), tl.load(step), draw | TRIALS, draw * 0)
+    target, place = uniform64(low, high) * total, draw * 0
+    below = tl.full([], 0.0, tl.float64)
+    for i in range(length):
+        below += tl.exp(tl.load(own + i) * inverse - most)
+        place += (below <= target).to(tl.int32)
+    place = tl.maximum(tl.minimum(place, length - 1), 0)
+    chosen, flat, inside = tl.load(own + place) * inverse, row * N + draw, draw < N
+    tl.store(drawn + flat, tl.load(ids + row * K + place), mask=inside)
+    tl.store(log_probs + flat, (chosen - most - tl.log(total)).to(tl.float32), mask=inside)
+    tl.store(log_z + row, (most + tl.log(total)).to(tl.float32))
