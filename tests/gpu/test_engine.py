@@ -25,6 +25,7 @@ from tests.gpu.replies import (
     judge,
     there,
 )
+from tests.gpu.softmaxes import sweep
 
 
 @pytest.mark.parametrize("head", ["exact", "certified", "screen"])
@@ -74,10 +75,12 @@ def test_draws_of_what_constraints_leave_are_the_hosts(pair: Pair) -> None:
     np.testing.assert_array_equal(gpu.ids, host.ids)
 
 
-def test_filtered_draws_and_those_of_other_heads(pair: Pair) -> None:
-    for target in ({"head": "screen"}, {"head": "exact", "top_p": 0.5}):
-        gpu, host = (each.sample(HIDDEN, seeds=[1, 2, 3, 4], **target) for each in pair)
-        np.testing.assert_array_equal(gpu.ids, host.ids)
+@pytest.mark.parametrize(
+    "target", sweep({"head": "screen"}, more=[{"head": "exact", "top_p": 0.5}])
+)
+def test_filtered_draws_and_those_of_other_heads(pair: Pair, target: dict[str, Any]) -> None:
+    gpu, host = (each.sample(HIDDEN, seeds=[1, 2, 3, 4], **target) for each in pair)
+    np.testing.assert_array_equal(gpu.ids, host.ids)
 
 
 def test_draws_of_the_certified_head_are_those_of_the_exact_one(pair: Pair) -> None:

@@ -5,6 +5,7 @@ What any head must do is in tests/heads/test_contract.py, for these too.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.device import device_named
 from logitsieve.gpu.heads import GPU_HEADS, GpuHead
-from logitsieve.gpu.heads.base import LARGEST_BUCKET
+from logitsieve.gpu.heads.base import LARGEST_BUCKET, Launch
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.gpu.heads.opened import make_gpu_head, make_gpu_heads
 from tests.synthetic import ARRAYS, make_head, make_hidden, make_softmax
@@ -38,7 +39,15 @@ def test_arrays_are_answered_as_on_the_host(name: str, rows: int, k: int) -> Non
     assert [each.dtype for each in top] == [each.dtype for each in host]
 
 
-def test_large_batches_are_answered_in_turns() -> None:
+def test_batches_are_answered_in_chunks() -> None:
+    head, hidden, ids = on_gpu("exact"), make_hidden(3, 20), np.empty((3, 1), np.int32)
+    outputs = ids, np.empty((3, 1), np.float32), np.empty(3, np.bool_), np.empty(3, np.int32)
+    head._find_arrays(Launch(("topk", 1), partial(head.plan, k=1), most=2), hidden, outputs)
+    np.testing.assert_array_equal(ids, make_head("exact", SOFTMAX).topk(hidden, 1).ids)
+
+
+@pytest.mark.exhaustive
+def test_more_rows_than_the_largest_bucket() -> None:
     softmax, hidden = make_softmax(48, 4), make_hidden(LARGEST_BUCKET + 1, 4)
     top = make_gpu_head("exact", softmax).topk(hidden, 1)
     np.testing.assert_array_equal(top.ids, make_head("exact", softmax).topk(hidden, 1).ids)
