@@ -22,6 +22,10 @@ unexport PYTHONDONTWRITEBYTECODE
 	$(INSTALL) '.[dev]'
 	@touch .venv/demo $@
 
+.venv/docs: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(INSTALL) '.[docs]'
+	@touch $@
+
 demo: .venv/demo      ## capture, build, serve and decode with the bundled language model
 	$(BIN)/python -m demo.run
 
@@ -64,7 +68,10 @@ bench: .venv/dev      ## timings against the exact softmax of numpy, torch and f
 race: .venv/dev       ## every method on one dataset: make race DATA=demo (docs/race.md lists them)
 	$(BIN)/python -m benchmarks.race $(DATA)
 
+docs: .venv/docs      ## the documentation with an API reference: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz bench race proto
+.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz bench race docs proto

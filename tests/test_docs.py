@@ -1,13 +1,18 @@
-"""Every link of the documentation leads to a file of the checkout."""
+"""Every link of the documentation leads to a file; every page and public name can be found."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGES = sorted(
     [
         ROOT / "README.md",
@@ -16,6 +21,11 @@ PAGES = sorted(
         *ROOT.glob("demo/*.md"),
     ]
 )
+REFERENCE = {
+    name
+    for page in DOCS.glob("reference/*.md")
+    for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+}
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(
     r"""
@@ -46,3 +56,39 @@ def test_links_are_found() -> None:
 def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     targets = links(page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def pages_of(entry: Any) -> Iterator[str]:
+    """The pages that an entry of the site's navigation leads to."""
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for inside in entry.values() if isinstance(entry, dict) else entry:
+            yield from pages_of(inside)
+
+
+def test_every_page_is_in_the_navigation_and_on_the_home_page() -> None:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    in_docs = [page for page in pages_of(settings["nav"]) if not page.startswith("checkout/")]
+    assert sorted(in_docs) == sorted(pages)
+    home = links((DOCS / "index.md").read_text(encoding="utf-8"))
+    assert pages - {"index.md"} <= set(home)
+
+
+@pytest.mark.parametrize(
+    "package", ["index", "decoding", "client", "index_builder", "server", "training", "heads"]
+)
+def test_every_public_name_is_in_the_reference(package: str) -> None:
+    [init] = ROOT.glob(f"*/logitsieve/{package}/__init__.py")
+    [names] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(init.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert {f"logitsieve.{package}.{name}" for name in names} - REFERENCE == set()
+
+
+def test_every_module_of_the_api_is_in_the_reference() -> None:
+    modules = {path.stem for path in ROOT.glob("core/logitsieve/api/*.py")} - {"__init__"}
+    assert {f"logitsieve.api.{module}" for module in modules} <= REFERENCE

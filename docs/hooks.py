@@ -1,0 +1,101 @@
+"""MkDocs hook: files outside docs/ that pages link to become part of the site, under checkout/.
+
+Pages and pictures stay as they are, source becomes a page that shows it, and a folder becomes a
+list of its files. The pages themselves link as they do in the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).parent
+CHECKOUT = DOCS.parent
+SHOWN = {".py": "python", ".yaml": "yaml", ".proto": "protobuf"}  # suffix -> lexer
+FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(\]\(<?)([^)\s>#:]+)(?=[)\s>#])")
+
+
+def address(path: Path) -> str:
+    """The site's name for a file or folder of the checkout."""
+    if path.is_relative_to(DOCS):
+        return path.relative_to(DOCS).as_posix()
+    if path.is_dir():
+        path = path / ("README.md" if (path / "README.md").exists() else "index.md")
+    elif path.suffix in SHOWN:
+        path = path.with_name(path.name + ".md")
+    return "checkout/" + path.relative_to(CHECKOUT).as_posix()
+
+
+def replace_links(text: str, source: Path, new: Callable[[Path, str], str]) -> str:
+    """`text` of the page `source`, each link to a file by what `new` makes of file and link."""
+
+    def replaced(link: re.Match[str]) -> str:
+        target = (source.parent / link[2]).resolve()
+        return link[1] + (new(target, link[2]) if target.exists() else link[2])
+
+    parts = FENCED.split(text)
+    parts[::2] = [LINK.sub(replaced, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def linked_files(page: Path) -> list[Path]:
+    """Files and folders outside docs/ that a page of the checkout links to."""
+    targets: list[Path] = []
+
+    def collect(target: Path, link: str) -> str:
+        if not target.is_relative_to(DOCS):
+            targets.append(target)
+        return link
+
+    replace_links(page.read_text(encoding="utf-8"), page, collect)
+    return targets
+
+
+def listing(folder: Path, files: list[Path]) -> str:
+    lines = [f"- [{path.relative_to(folder)}]({path.relative_to(folder)})" for path in files]
+    return f"# {folder.relative_to(CHECKOUT)}\n\n" + "\n".join(lines)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the linked files, and those that these link to."""
+    waiting = [CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md"]
+    for page in DOCS.rglob("*.md"):
+        waiting += linked_files(page)
+    while waiting:
+        path = waiting.pop()
+        uri = address(path)
+        if files.get_file_from_path(uri):
+            continue
+        if path.is_dir() and not (path / "README.md").exists():
+            inside = [each for each in sorted(path.rglob("*")) if each.is_file()]
+            inside = [each for each in inside if "__pycache__" not in each.parts]
+            files.append(File.generated(config, uri, content=listing(path, inside)))
+            waiting += inside
+        elif path.suffix in SHOWN:
+            code = f"# {path.relative_to(CHECKOUT)}\n\n~~~~ {SHOWN[path.suffix]}\n"
+            code += path.read_text(encoding="utf-8") + "~~~~\n"
+            files.append(File.generated(config, uri, content=code))
+        else:
+            path = path / "README.md" if path.is_dir() else path
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
+            waiting += linked_files(path) if path.suffix == ".md" else []
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links between files of the checkout into links between pages of the site."""
+    uri = page.file.src_uri
+    source = CHECKOUT / uri.removeprefix("checkout/") if uri.startswith("checkout/") else DOCS / uri
+    folder = Path(uri).parent
+    return replace_links(
+        markdown,
+        source,
+        lambda target, _: Path(os.path.relpath(address(target), folder)).as_posix(),
+    )
