@@ -8,7 +8,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
-from logitsieve.client.codec import sample_request, to_reply
+from logitsieve.client.codec import to_reply
 from logitsieve.utils.hidden import as_hidden, as_wire
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
@@ -58,12 +58,6 @@ def test_what_cannot_be_sent_is_refused_here(arguments: dict[str, Any], field: s
 def test_a_misspelt_keyword_is_a_mistake_of_the_caller(method: str) -> None:
     with DecoderClient("127.0.0.1:1") as client, pytest.raises(TypeError, match="normaliser"):
         getattr(client, method)(np.zeros((1, 2)), 1, normaliser="exact")
-
-
-def test_seeds_are_drawn_by_the_client() -> None:
-    first, second = (sample_request(np.zeros((2, 3)), 1, None, {}).seeds for _ in range(2))
-    assert (first.rows, first.cols, first.dtype) == (2, 1, pb.DTYPE_UINT64)
-    assert first.data != second.data
 
 
 def test_the_caller_owns_the_arrays_of_a_reply() -> None:

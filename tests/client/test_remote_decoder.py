@@ -11,6 +11,7 @@ import pytest
 
 from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.utils.wire_tensors import put
+from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import RPCS, Rpc
 
 REQUIRED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -60,3 +61,18 @@ def test_help_is_complete(rpc: Rpc[Any]) -> None:
     method = getattr(AsyncRemoteDecoder, rpc.method)
     assert {"head", "knobs", "min_precision", "exact"} < inspect.signature(method).parameters.keys()
     assert "see `" not in (inspect.getdoc(method) or "see `")
+
+
+def test_seeds_are_drawn_by_the_client() -> None:
+    sent: list[pb.SampleRequest] = []
+
+    class Recording(RemoteDecoder):
+        def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+            sent.append(request)
+            return reply_to(rpc)
+
+    for _ in range(2):
+        Recording().sample(np.zeros((2, 3)))
+    first, second = (request.seeds for request in sent)
+    assert (first.rows, first.cols, first.dtype) == (2, 1, pb.DTYPE_UINT64)
+    assert first.data != second.data

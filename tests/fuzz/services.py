@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from logitsieve.server import ServeConfig
-from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
+from logitsieve.server.kserve import kserve_services
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.recalibrator import Recalibrator
@@ -100,16 +100,16 @@ class Services:
         repository, metrics = Repository(config), Metrics()
         for name, number in repository.find():
             repository.load(name, number, no_progress)
-        self._work = Executor(threads=1, max_in_flight=64, max_queue_rows=4096)
+        self._work = Executor(ServeConfig(max_in_flight=64, max_queue_rows=4096))
         nothing = Shadow(0.0, 0.0, judged=lambda judgement: None, lost=lambda *why: None)
         decoder = DecoderService(config, repository, self._work, metrics, nothing)
         describing = ModelsService(config, repository, metrics, 1 << 20)
         self._admin = AdminService(repository, metrics, Recalibrator(), describing.describe)
         public = (decoder.handler(), describing.handler())
-        kserve = kserve_handlers(repository, decoder, metrics)
+        kserve = kserve_services()
         self._handlers = {
-            "public": (*public, *kserve),
-            "admin": (self._admin.handler(), *kserve_admin_handlers(self._admin, metrics)),
+            "public": (*public, kserve.KserveService(repository, decoder, metrics).handler()),
+            "admin": (self._admin.handler(), kserve.KserveAdmin(self._admin, metrics).handler()),
         }
         self._loop = asyncio.new_event_loop()
 

@@ -11,16 +11,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import (
-    NORMALIZER_CODES,
-    BeamOptions,
-    SampleOptions,
-    Target,
-    check_keywords,
-    point_request,
-)
+from logitsieve.api.decoder import NORMALIZER_CODES, Target, point_request
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import Answer, ArrayLike
 from logitsieve.utils.hidden import as_wire
 from logitsieve.utils.wire_tensors import decode, put
@@ -28,68 +20,14 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply, Rpc
 
 UINT32_MAX = (1 << 32) - 1
+# The fields of an Answer that have a value for each row; those of log Z are often not set.
+COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
 NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}
 
 R = TypeVar("R", bound=Reply)
 
 
-def topk_request(
-    hidden: ArrayLike, k: int, constraints: Constraints | None, target: Target
-) -> pb.TopKRequest:
-    """Write the arguments of `topk` as a message."""
-    check_keywords(Target, target)
-    request = pb.TopKRequest(k=_uint32("k", k))
-    _fill(request, hidden, constraints, target)
-    return request
-
-
-def score_request(
-    hidden: ArrayLike, targets: ArrayLike, constraints: Constraints | None, target: Target
-) -> pb.ScoreRequest:
-    """Write the arguments of `score` as a message."""
-    check_keywords(Target, target)
-    request = pb.ScoreRequest()
-    rows = _fill(request, hidden, constraints, target)
-    put(request.targets, score_targets(targets, rows))
-    return request
-
-
-def sample_request(
-    hidden: ArrayLike, samples: int, constraints: Constraints | None, options: SampleOptions
-) -> pb.SampleRequest:
-    """Write the arguments of `sample` as a message.
-
-    Seeds that are not given are drawn here, so that a retry draws the same ids.
-    """
-    request = pb.SampleRequest()
-    draws = sampling(_fill(request, hidden, constraints, options), samples, options)
-    put(request.seeds, draws.seeds)
-    for name in ("samples", "step", "temperature", "top_k", "top_p", "min_p"):
-        setattr(request, name, getattr(draws, name))
-    return request
-
-
-def beam_step_request(
-    hidden: ArrayLike,
-    scores: ArrayLike | None,
-    beams_in: int,
-    beams_out: int,
-    constraints: Constraints | None,
-    options: BeamOptions,
-) -> pb.BeamStepRequest:
-    """Write the arguments of `beam_step` as a message."""
-    request = pb.BeamStepRequest()
-    rows = _fill(request, hidden, constraints, options)
-    hypotheses = beams(rows, scores, beams_in, beams_out, options)
-    for name in ("scores", "lengths", "finished"):
-        put(getattr(request, name), getattr(hypotheses, name))
-    request.beams_in, request.beams_out = hypotheses.beams_in, hypotheses.beams_out
-    request.eos_ids.extend(hypotheses.eos_ids)
-    request.length_alpha = hypotheses.length_alpha
-    return request
-
-
-def _fill(request: Any, hidden: ArrayLike, constraints: Constraints | None, target: Target) -> int:
+def fill(request: Any, hidden: ArrayLike, constraints: Constraints | None, target: Target) -> int:
     """Write the fields that all requests have, and return the rows of hidden."""
     wire = as_wire(hidden)
     put(request.hidden, wire)
@@ -126,7 +64,8 @@ def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
     message.repetition_penalty = ready.repetition_penalty
 
 
-def _uint32(field: str, value: int) -> int:
+def uint32(field: str, value: int) -> int:
+    """`value` as an int; InvalidRequest names `field` unless it fits into 32 bits."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= UINT32_MAX:
         raise InvalidRequest(field, repr(value), "a positive integer")
     return int(value)
@@ -146,26 +85,19 @@ def _array(message: Any, field: str) -> np.ndarray:
 
 
 def _answer(message: pb.Answer) -> Answer:
-    def column(name: str) -> Any:
-        return _array(message, name)[:, 0]
-
-    def column_if_set(name: str) -> Any:
-        return column(name) if message.HasField(name) else None
-
+    columns: dict[str, Any] = {
+        name: _array(message, name)[:, 0]
+        for name in COLUMNS
+        if message.HasField(name) or not name.startswith("log_z")
+    }
     return Answer(
         model=message.model,
         version=message.version,
         digest=message.digest,
         head=message.head.name,
         knobs=dict(message.head.knobs),
-        exact=column("exact"),
-        scanned=column("scanned"),
-        fallback=column("fallback"),
         normalizer=NORMALIZER_NAMES.get(message.normalizer, ""),
-        log_z=column_if_set("log_z"),
-        log_z_low=column_if_set("log_z_low"),
-        log_z_high=column_if_set("log_z_high"),
-        log_z_error=column_if_set("log_z_error"),
         queue_ns=message.queue_ns,
         compute_ns=message.compute_ns,
+        **columns,
     )

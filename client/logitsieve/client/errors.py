@@ -7,20 +7,8 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from logitsieve.api.errors import (
-    DeadlineExceeded,
-    InternalError,
-    InvalidKnob,
-    InvalidRequest,
-    LogitsieveError,
-    ModelNotFound,
-    NotBuilt,
-    Overloaded,
-    PermissionDenied,
-    RequestTooLarge,
-    Unauthenticated,
-    Unavailable,
-)
+from logitsieve.api import errors
+from logitsieve.api.errors import LogitsieveError
 from logitsieve.v1 import decoder_pb2 as pb
 
 TRAILER = "logitsieve-error-bin"
@@ -87,7 +75,7 @@ def _invalid(error: pb.Error) -> LogitsieveError:
     # "field: got X, allowed: Y", perhaps cut short: whatever becomes of its parts, the text stays.
     field = error.field or "request"
     got, _, allowed = error.message.removeprefix(f"{field}: got ").partition(", allowed: ")
-    kind = InvalidKnob if field.startswith("knobs.") else InvalidRequest
+    kind = errors.InvalidKnob if field.startswith("knobs.") else errors.InvalidRequest
     exception = kind(field, got, allowed)
     exception.args = (error.message,)
     return exception
@@ -96,24 +84,28 @@ def _invalid(error: pb.Error) -> LogitsieveError:
 def _exhausted(error: pb.Error) -> LogitsieveError:
     # gRPC itself refuses a large message, on either side, and has no trailer of ours.
     if "larger than max" in error.message:
-        return RequestTooLarge("request", error.message, "the limits that models() shows")
-    return Overloaded(error.message, error.retry_after_ms / 1000)
+        return errors.RequestTooLarge("request", error.message, "the limits that models() shows")
+    return errors.Overloaded(error.message, error.retry_after_ms / 1000)
 
 
 def _internal(error: pb.Error) -> LogitsieveError:
-    return InternalError(error.message, error.incident)
+    return errors.InternalError(error.message, error.incident)
+
+
+def _about_field(kind: type[errors.ServiceError]) -> Callable[[pb.Error], LogitsieveError]:
+    return lambda error: kind(error.message, error.field)
 
 
 EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], LogitsieveError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: _invalid,
     grpc.StatusCode.RESOURCE_EXHAUSTED: _exhausted,
-    grpc.StatusCode.NOT_FOUND: lambda error: ModelNotFound(error.message, error.field),
-    grpc.StatusCode.UNAUTHENTICATED: lambda error: Unauthenticated(error.message, error.field),
-    grpc.StatusCode.PERMISSION_DENIED: lambda error: PermissionDenied(error.message, error.field),
-    grpc.StatusCode.UNAVAILABLE: lambda error: Unavailable(error.message, error.field),
+    grpc.StatusCode.NOT_FOUND: _about_field(errors.ModelNotFound),
+    grpc.StatusCode.UNAUTHENTICATED: _about_field(errors.Unauthenticated),
+    grpc.StatusCode.PERMISSION_DENIED: _about_field(errors.PermissionDenied),
+    grpc.StatusCode.UNAVAILABLE: _about_field(errors.Unavailable),
     # The client was closed, or the server cannot wait any longer.
-    grpc.StatusCode.CANCELLED: lambda error: Unavailable(error.message, error.field),
-    grpc.StatusCode.DEADLINE_EXCEEDED: lambda error: DeadlineExceeded(error.message, error.field),
-    grpc.StatusCode.UNIMPLEMENTED: lambda error: NotBuilt(error.message, error.field),
+    grpc.StatusCode.CANCELLED: _about_field(errors.Unavailable),
+    grpc.StatusCode.DEADLINE_EXCEEDED: _about_field(errors.DeadlineExceeded),
+    grpc.StatusCode.UNIMPLEMENTED: _about_field(errors.NotBuilt),
 }
 STATUS: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}

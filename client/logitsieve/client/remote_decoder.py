@@ -7,16 +7,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import BeamOptions, SampleOptions, Target, shows_keywords
-from logitsieve.api.results import ArrayLike, BeamStepReply, SampleReply, ScoreReply, TopKReply
-from logitsieve.client.codec import (
-    R,
-    beam_step_request,
-    sample_request,
-    score_request,
-    to_reply,
-    topk_request,
+from logitsieve.api.decoder import (
+    BeamOptions,
+    SampleOptions,
+    Target,
+    check_keywords,
+    shows_keywords,
 )
+from logitsieve.api.requests import beams, sampling, score_targets
+from logitsieve.api.results import ArrayLike, BeamStepReply, SampleReply, ScoreReply, TopKReply
+from logitsieve.client.codec import R, fill, to_reply, uint32
+from logitsieve.utils.wire_tensors import put
+from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Rpc
 
 P = ParamSpec("P")
@@ -54,7 +56,10 @@ class RemoteDecoder(ABC):
         `min_precision` or `exact` choose the operating point, and AUTO does without them. A
         `normalizer` adds log Z to the answer.
         """
-        return self._reply(TOP_K, topk_request(hidden, k, constraints, target))
+        check_keywords(Target, target)
+        request = pb.TopKRequest(k=uint32("k", k))
+        fill(request, hidden, constraints, target)
+        return self._reply(TOP_K, request)
 
     @shows_keywords(Target)
     def score(
@@ -70,7 +75,11 @@ class RemoteDecoder(ABC):
         They are relative to what the `constraints` leave. The other keywords are those of `topk`;
         without a `normalizer`, one that fits the index finds log Z.
         """
-        return self._reply(SCORE, score_request(hidden, targets, constraints, target))
+        check_keywords(Target, target)
+        request = pb.ScoreRequest()
+        rows = fill(request, hidden, constraints, target)
+        put(request.targets, score_targets(targets, rows))
+        return self._reply(SCORE, request)
 
     @shows_keywords(SampleOptions)
     def sample(
@@ -88,7 +97,13 @@ class RemoteDecoder(ABC):
         draw depends on its row's seed (uint64 [B]; None draws fresh ones), on `step` and on its
         place among the row's draws alone. The other keywords are those of `topk`.
         """
-        return self._reply(SAMPLE, sample_request(hidden, samples, constraints, options))
+        request = pb.SampleRequest()
+        # Seeds that are not given are drawn here, so that a retry draws the same ids.
+        draws = sampling(fill(request, hidden, constraints, options), samples, options)
+        put(request.seeds, draws.seeds)
+        for name in ("samples", "step", "temperature", "top_k", "top_p", "min_p"):
+            setattr(request, name, getattr(draws, name))
+        return self._reply(SAMPLE, request)
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -108,7 +123,14 @@ class RemoteDecoder(ABC):
         first of `eos_ids`. Continuations are ranked by score / ((5 + length) / 6)^length_alpha.
         The other keywords are those of `topk`.
         """
-        request = beam_step_request(hidden, scores, beams_in, beams_out, constraints, options)
+        request = pb.BeamStepRequest()
+        rows = fill(request, hidden, constraints, options)
+        hypotheses = beams(rows, scores, beams_in, beams_out, options)
+        for name in ("scores", "lengths", "finished"):
+            put(getattr(request, name), getattr(hypotheses, name))
+        request.beams_in, request.beams_out = hypotheses.beams_in, hypotheses.beams_out
+        request.eos_ids.extend(hypotheses.eos_ids)
+        request.length_alpha = hypotheses.length_alpha
         return self._reply(BEAM_STEP, request)
 
 

@@ -16,9 +16,10 @@ def no_progress(stage: str, done: int, total: int) -> None:
     """Do nothing with a report of progress."""
 
 
-def option(default: Any, help: str, low: float, high: float) -> Any:
-    """A field with its help and the inclusive range of its values."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high})
+def option(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
+    """A field with its help and, if it is a number, the inclusive range of its values."""
+    bounds = {} if low is None else {"low": low, "high": high}
+    return field(default=default, metadata={"help": help, **bounds})
 
 
 def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:

@@ -18,7 +18,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.open import gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
 from logitsieve.server.http import HttpServer
-from logitsieve.server.kserve import kserve_admin_handlers, kserve_handlers
+from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices, answering
@@ -57,10 +57,7 @@ class Server:
         self._health = Health()
         self._devices = Devices(config, self.metrics.registry)
         self._work = Executor(
-            threads=config.threads,
-            max_in_flight=config.max_in_flight,
-            max_queue_rows=config.max_queue_rows,
-            batch_delay_us=config.batch_delay_us,
+            config,
             count_batch=self.metrics.batch,
             lose_device=self._lose,
             device_ns=gpu_ns if self._devices.gpus else None,
@@ -144,7 +141,6 @@ class Server:
             self._losing.set()
 
     def _publish(self) -> None:
-        """Update health, readiness and metrics to the loaded versions."""
         routes = self.repository.routes
         served = [version.served for version in routes.by_key.values() if version.served]
         self.metrics.loaded(one.decoder.index for one in served)
@@ -158,11 +154,12 @@ class Server:
         dims = [v.served.decoder.index.dim for v in self.repository.versions() if v.served]
         max_bytes = config.max_message_bytes(max(dims, default=0))
         models = ModelsService(config, self.repository, self.metrics, max_bytes)
-        handlers = (
-            self._decoder.handler(),
-            models.handler(),
-            *kserve_handlers(self.repository, self._decoder, self.metrics),
-        )
+        kserve = kserve_services()
+        handlers = [self._decoder.handler(), models.handler()]
+        if kserve is not None:
+            handlers.append(
+                kserve.KserveService(self.repository, self._decoder, self.metrics).handler()
+            )
         self._grpc = ports.server(READ, handlers, max_bytes)
         add_HealthServicer_to_server(self._health, self._grpc)
         self.port = ports.bind(self._grpc, "port", config.host, config.port)
@@ -170,7 +167,9 @@ class Server:
             self._admin = AdminService(
                 self.repository, self.metrics, self._recalibrator, models.describe
             )
-            handlers = (self._admin.handler(), *kserve_admin_handlers(self._admin, self.metrics))
+            handlers = [self._admin.handler()]
+            if kserve is not None:
+                handlers.append(kserve.KserveAdmin(self._admin, self.metrics).handler())
             self._admin_grpc = ports.server(ADMIN, handlers, MESSAGE_OVERHEAD)
             self.admin_port = ports.bind(
                 self._admin_grpc, "admin_port", config.admin_host, config.admin_port

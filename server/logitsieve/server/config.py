@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.open import DEVICES, is_device
@@ -27,42 +27,25 @@ MAX_CONNECTION_S = 7 * 86_400
 
 MAX_PORT = 65535
 
-CHOICES = {
-    "verify": ("full", "sizes"),
-    "log_format": ("text", "json"),
-    "log_level": ("debug", "info", "warning", "error"),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
     """Options of `logitsieve serve`; InvalidRequest names the one that makes no sense."""
 
-    models: Path = field(
-        default=Path("models"), metadata={"help": "Folder of models/<name>/<version>/ indexes."}
-    )
-    host: str = field(
-        default="127.0.0.1",
-        metadata={"help": "Address both ports bind; loopback unless you say otherwise."},
-    )
+    models: Path = option(Path("models"), "Folder of models/<name>/<version>/ indexes.")
+    host: str = option("127.0.0.1", "Address both ports bind; loopback unless you say otherwise.")
     port: int = option(50051, "gRPC port; 0 takes a free one and prints it.", 0, MAX_PORT)
     metrics_port: int = option(
         9090, "HTTP port of /metrics, /healthz and /readyz; 0 takes a free one.", 0, MAX_PORT
     )
-    admin: bool = field(default=True, metadata={"help": "Whether there is an admin port."})
-    admin_host: str = field(default="127.0.0.1", metadata={"help": "Address the admin port binds."})
+    admin: bool = option(True, "Whether there is an admin port.")
+    admin_host: str = option("127.0.0.1", "Address the admin port binds.")
     admin_port: int = option(
         50052, "gRPC port of Admin; 0 takes a free one and prints it.", 0, MAX_PORT
     )
-    device: str = field(
-        default="cpu",
-        metadata={"help": "Where models answer: cpu, or a GPU: cuda, cuda:0, cuda:1, ..."},
-    )
-    model_devices: tuple[str, ...] = field(
-        default=(),
-        metadata={
-            "help": "name=device of a model that answers elsewhere than --device says; repeatable."
-        },
+    device: str = option("cpu", "Where models answer: cpu, or a GPU: cuda, cuda:0, cuda:1, ...")
+    model_devices: tuple[str, ...] = option(
+        (), "name=device of a model that answers elsewhere than --device says; repeatable."
     )
     threads: int = option(
         1, "Threads that compute: requests at once, rows of one request.", 1, math.inf
@@ -102,41 +85,26 @@ class ServeConfig:
         0,
         MAX_CONNECTION_S,
     )
-    kernel_cache: Path | None = field(
-        default=None,
-        metadata={"help": "Writable folder that keeps compiled kernels between starts."},
+    kernel_cache: Path | None = option(
+        None, "Writable folder that keeps compiled kernels between starts."
     )
-    verify: Literal["full", "sizes"] = field(
-        default="full",
-        metadata={
-            "help": "full: check the digest of every part when opening; sizes: lengths only."
-        },
+    verify: Literal["full", "sizes"] = option(
+        "full", "full: check the digest of every part when opening; sizes: lengths only."
     )
     shadow_share: float = option(
         0.001, "Share of live rows that are answered again exactly, in the background.", 0, 1
     )
     shadow_cpu: float = option(0.02, "Most of one core that these answers may take.", 0, 1)
-    tls_cert: Path | None = field(
-        default=None, metadata={"help": "PEM file of the certificate chain; turns on TLS."}
+    tls_cert: Path | None = option(None, "PEM file of the certificate chain; turns on TLS.")
+    tls_key: Path | None = option(None, "PEM file of the certificate's private key.")
+    tls_client_ca: Path | None = option(
+        None, "PEM file of authorities; clients must have a certificate of theirs."
     )
-    tls_key: Path | None = field(
-        default=None, metadata={"help": "PEM file of the certificate's private key."}
-    )
-    tls_client_ca: Path | None = field(
-        default=None,
-        metadata={"help": "PEM file of authorities; clients must have a certificate of theirs."},
-    )
-    tokens: Path | None = field(
-        default=None, metadata={"help": "File of bearer tokens; calls without one are refused."}
-    )
-    reflection: bool = field(
-        default=False, metadata={"help": "Whether gRPC reflection describes the services."}
-    )
-    log_format: Literal["text", "json"] = field(
-        default="text", metadata={"help": "How lines of the log are written."}
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = field(
-        default="info", metadata={"help": "Least severe lines that the log has."}
+    tokens: Path | None = option(None, "File of bearer tokens; calls without one are refused.")
+    reflection: bool = option(False, "Whether gRPC reflection describes the services.")
+    log_format: Literal["text", "json"] = option("text", "How lines of the log are written.")
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "info", "Least severe lines that the log has."
     )
 
     def __post_init__(self) -> None:
@@ -146,9 +114,9 @@ class ServeConfig:
                 if not low <= getattr(self, each.name) <= high:
                     allowed = f"at least {low:g}" if high == math.inf else f"{low:g}..{high:g}"
                     raise InvalidRequest(each.name, getattr(self, each.name), allowed)
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidRequest(name, getattr(self, name), ", ".join(choices))
+        for name, kind in get_type_hints(ServeConfig).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise InvalidRequest(name, getattr(self, name), ", ".join(get_args(kind)))
         self._check_devices()
         self._check_tls()
         self._check_access()

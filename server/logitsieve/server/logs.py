@@ -118,5 +118,4 @@ def request_id(metadata: Any) -> str:
 
 
 def new_request_id() -> str:
-    """An id for a failed call that brought none."""
     return uuid.uuid4().hex[:16]

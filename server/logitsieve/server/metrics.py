@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import accumulate
 from time import perf_counter_ns
 
@@ -35,32 +36,22 @@ UPPER_BOUNDS = [*map(str, SECONDS), "+Inf"]
 KEPT = 16  # finished requests, until they are counted
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One request, with all that is counted about it. Times in nanoseconds."""
 
-    __slots__ = (
-        "alias",
-        "answer",
-        "arrived_ns",
-        "code",
-        "device_ns",
-        "elapsed_ns",
-        "id",
-        "model",
-        "queue_ns",
-        "request_id",
-        "rpc",
-        "version",
-    )
-
-    def __init__(self, rpc: str) -> None:
-        self.arrived_ns = perf_counter_ns()
-        self.rpc = rpc
-        self.id = 0  # the message's, on a stream
-        self.request_id = ""  # of the client's metadata, or made if the call fails
-        self.model, self.version, self.alias = UNKNOWN, "", ""
-        self.answer: Answer | None = None
-        self.queue_ns = self.device_ns = 0
+    rpc: str
+    arrived_ns: int = field(default_factory=perf_counter_ns)
+    id: int = 0  # the message's, on a stream
+    request_id: str = ""  # of the client's metadata, or made if the call fails
+    model: str = UNKNOWN
+    version: str = ""
+    alias: str = ""
+    answer: Answer | None = None
+    queue_ns: int = 0
+    device_ns: int = 0
+    elapsed_ns: int = 0
+    code: str = ""
 
     def route(self, requested: str, model: str, version: str) -> None:
         """Label the call by the version that `requested`, such as "name:alias", means."""
@@ -73,8 +64,6 @@ class Call:
 
 
 class Counters(defaultdict[tuple[str, ...], float]):
-    """A counter by the values of its labels."""
-
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
         super().__init__(int)
         self._series = (f"logitsieve_{name}", help_text, labels)
@@ -95,9 +84,8 @@ class Histograms(defaultdict[tuple[str, ...], list[int]]):
         self._series = (f"logitsieve_{name}", help_text, labels)
 
     def add(self, values: tuple[str, ...], ns: int) -> None:
-        """Count one duration; a bucket includes its upper bound."""
         counts = self[values]
-        counts[bisect_left(BOUNDS_NS, ns)] += 1
+        counts[bisect_left(BOUNDS_NS, ns)] += 1  # a bucket includes its upper bound
         counts[-1] += ns
 
     def metric(self) -> Metric:
@@ -154,11 +142,9 @@ class Metrics(Collector):
                 yield series.metric()
 
     def text(self) -> bytes:
-        """All series in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def loaded(self, indexes: Iterable[Index]) -> None:
-        """Show exactly these indexes as loaded."""
         self._index_info.clear()
         for index in indexes:
             rest = index.digest, str(index.vocab_size), str(index.dim), index.device
@@ -169,21 +155,17 @@ class Metrics(Collector):
         self._reloads[model, result] += 1
 
     def record(self, call: Call) -> None:
-        """Count a request that has finished, with an answer or with an error."""
         self._finished.append(call)
         if len(self._finished) >= KEPT:
             self._count_finished()
 
     def batch(self, rows: int) -> None:
-        """Count a batch of the pool."""
         self._batch_rows.observe(rows)
 
     def watch_queue(self, rows: Callable[[], int]) -> None:
-        """Read the number of waiting rows from `rows()`."""
         self._queue_rows.set_function(rows)
 
     def shed(self, reason: str) -> None:
-        """Count a request that was refused before it was computed."""
         self._shed[reason,] += 1
 
     def _count_finished(self) -> None:

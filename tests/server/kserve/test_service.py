@@ -92,7 +92,7 @@ def test_calls_are_counted_by_their_own_names(server: Running, client: Any) -> N
 def test_without_tritonclient_there_is_no_facade() -> None:
     script = (
         "import sys; sys.modules['tritonclient'] = None\n"
-        "from logitsieve.server.kserve import kserve_handlers\n"
-        "assert kserve_handlers(None, None, None) == ()\n"
+        "from logitsieve.server.kserve import kserve_services\n"
+        "assert kserve_services() is None\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=WAIT_S)

@@ -107,7 +107,7 @@ def test_every_thread_is_ready_before_the_version_is(folder: Path, kernel_cache:
     repository.prepare = prepare
     repository.load("demo", 1, lambda stage, done, total: None)
     assert ready == [[]]
-    assert repository.served("demo").decoder.name == "demo"
+    assert repository.routes.served("demo").decoder.name == "demo"
 
 
 def test_what_is_warmed_is_what_answers(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_names_versions_and_aliases(tmp_path: Path, kernel_cache: Path) -> None:
     for version in (1, 2, 10):
         write_model(tmp_path, "demo", version)
     aliases = tmp_path / "demo" / "aliases.json"
-    assert loaded(tmp_path, kernel_cache).served("demo").decoder.version == "10"
+    assert loaded(tmp_path, kernel_cache).routes.served("demo").decoder.version == "10"
     aliases.write_text(json.dumps({"stable": 2, "canary": 10}))
     repository = loaded(tmp_path, kernel_cache)
     for model, number in {
@@ -34,16 +34,16 @@ def test_names_versions_and_aliases(tmp_path: Path, kernel_cache: Path) -> None:
         "demo:stable": "2",
         "demo:canary": "10",
     }.items():
-        assert repository.served(model).decoder.version == number
+        assert repository.routes.served(model).decoder.version == number
     assert [version.label for version in repository.versions()] == ["demo@1", "demo@2", "demo@10"]
-    assert repository.aliases(repository.get("demo@10")) == ["canary"]
+    assert repository.routes.aliases_of(repository.routes.get("demo@10")) == ["canary"]
 
 
 def test_an_empty_name_must_mean_one_model(tmp_path: Path, kernel_cache: Path) -> None:
     write_model(tmp_path, "a")
     write_model(tmp_path, "b")
     with pytest.raises(InvalidRequest, match="a, b"):
-        loaded(tmp_path, kernel_cache).served("")
+        loaded(tmp_path, kernel_cache).routes.served("")
 
 
 def test_a_broken_version_keeps_its_error_and_the_others_serve(
@@ -55,10 +55,10 @@ def test_a_broken_version_keeps_its_error_and_the_others_serve(
         repository = loaded(tmp_path, kernel_cache)
     assert "demo@2" in caplog.text
     assert "Traceback" not in caplog.text
-    assert repository.served("demo").decoder.version == "1"
-    assert "manifest.json" in repository.get("demo@2").error
+    assert repository.routes.served("demo").decoder.version == "1"
+    assert "manifest.json" in repository.routes.get("demo@2").error
     with pytest.raises(ModelNotFound, match=r"manifest\.json"):
-        repository.served("demo@2")
+        repository.routes.served("demo@2")
 
 
 def test_an_alias_never_means_another_version(
@@ -70,8 +70,8 @@ def test_an_alias_never_means_another_version(
     repository = loaded(tmp_path, kernel_cache)
     for model in ("demo", "demo:stable", "demo:old"):
         with pytest.raises(ModelNotFound):
-            repository.served(model)
-    assert repository.served("demo@1").decoder.version == "1"
+            repository.routes.served(model)
+    assert repository.routes.served("demo@1").decoder.version == "1"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"stable": "1"}', '{"stable": true}', '{"UP": 1}'])
@@ -82,8 +82,8 @@ def test_a_spoiled_aliases_file_fails_its_model_only(
     write_model(tmp_path, "other")
     (tmp_path / "demo" / "aliases.json").write_text(text)
     repository = loaded(tmp_path, kernel_cache)
-    assert "aliases.json" in repository.get("demo").error
-    assert repository.served("other").decoder.name == "other"
+    assert "aliases.json" in repository.routes.get("demo").error
+    assert repository.routes.served("other").decoder.name == "other"
 
 
 def test_a_defect_in_one_version_is_logged_whole(
@@ -98,8 +98,8 @@ def test_a_defect_in_one_version_is_logged_whole(
         return open_configured(path, *rest)
 
     repository = loaded(tmp_path, kernel_cache, opener=opener)
-    assert "KeyError" in repository.get("a").error
-    assert repository.served("b").decoder.name == "b"
+    assert "KeyError" in repository.routes.get("a").error
+    assert repository.routes.served("b").decoder.name == "b"
     assert "Traceback" in caplog.text
 
 
@@ -129,7 +129,7 @@ def test_what_is_missing_is_answered_by_what_there_is(tmp_path: Path, kernel_cac
         "b": "a, demo",
     }.items():
         with pytest.raises(ModelNotFound, match=f"no '{model}' here, there are: {known}$"):
-            repository.served(model)
+            repository.routes.served(model)
 
 
 @pytest.mark.parametrize("folder", [".", "missing"])

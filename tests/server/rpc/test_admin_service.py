@@ -245,11 +245,12 @@ def test_equal_loads_at_one_time_are_one(served: Administered, models: Path, doo
     write_model(models, version=2)
     service = served.run.server._admin
     assert service is not None
-    two, one = ("demo", "2", "stable"), ("demo", "1", "")
+    two = pb.LoadRequest(name="demo", version="2", alias="stable")
+    one = pb.LoadRequest(name="demo", version="1")
     door.shut()
 
     async def load_all() -> list[pb.Model]:
-        loads = [service.load(*version, Call("Load")) for version in (two, two, one, two)]
+        loads = [service.load(version, None, Call("Load")) for version in (two, two, one, two)]
         return await asyncio.gather(*loads)
 
     loading = served.run.loop.start(load_all())

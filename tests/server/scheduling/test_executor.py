@@ -10,6 +10,7 @@ import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
 from logitsieve.decoding.engine import Engine
+from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.executor import INLINE_US, Executor
 from tests.server.running import WAIT_S
@@ -18,9 +19,20 @@ NO_POINT = cast(Engine, None)
 SMALL, LARGE = INLINE_US / 2, INLINE_US * 2
 
 
+def executor(
+    *,
+    count_batch: Callable[[int], object] | None = None,
+    lose_device: Callable[[DeviceLost], object] | None = None,
+    device_ns: Callable[[], int] | None = None,
+    **options: int,
+) -> Executor:
+    config = ServeConfig(**{"batch_delay_us": 0} | options)  # type: ignore[arg-type]
+    return Executor(config, count_batch=count_batch, lose_device=lose_device, device_ns=device_ns)
+
+
 @pytest.fixture
 def work() -> Iterator[Executor]:
-    work = Executor(threads=1, max_in_flight=2, max_queue_rows=100)
+    work = executor(threads=1, max_in_flight=2, max_queue_rows=100)
     yield work
     work.close()
 
@@ -103,7 +115,7 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Ex
 
 
 def test_closing_finishes_what_is_computing_and_cancels_what_waits() -> None:
-    work = Executor(threads=1, max_in_flight=9, max_queue_rows=9)
+    work = executor(threads=1, max_in_flight=9, max_queue_rows=9)
 
     async def scene() -> None:
         started, release = threading.Event(), threading.Event()
@@ -138,7 +150,7 @@ def test_a_request_is_told_how_long_a_gpu_worked_for_it() -> None:
         worked.ns = getattr(worked, "ns", 0) + 40
         return "found"
 
-    work = Executor(
+    work = executor(
         threads=1,
         max_in_flight=9,
         max_queue_rows=9,
@@ -152,7 +164,7 @@ def test_a_request_is_told_how_long_a_gpu_worked_for_it() -> None:
 
 def test_a_lost_gpu_is_told_to_the_server_and_to_who_asked() -> None:
     told: list[DeviceLost] = []
-    work = Executor(threads=1, max_in_flight=9, max_queue_rows=9, lose_device=told.append)
+    work = executor(threads=1, max_in_flight=9, max_queue_rows=9, lose_device=told.append)
     error = DeviceLost("cuda:0", "CUDA error: unspecified launch failure")
 
     def fail() -> None:
@@ -165,7 +177,7 @@ def test_a_lost_gpu_is_told_to_the_server_and_to_who_asked() -> None:
 
 
 def test_an_errand_is_run_by_each_thread_and_what_it_raises_comes_back() -> None:
-    work = Executor(threads=3, max_in_flight=9, max_queue_rows=9)
+    work = executor(threads=3, max_in_flight=9, max_queue_rows=9)
     seen: list[str] = []
     work.on_each(lambda: seen.append(threading.current_thread().name))
     assert sorted(seen) == ["logitsieve-0", "logitsieve-1", "logitsieve-2"]
@@ -184,7 +196,7 @@ def test_an_errand_is_run_by_each_thread_and_what_it_raises_comes_back() -> None
 
 
 def test_an_errand_comes_between_two_batches_and_closing_ends_the_wait_for_it() -> None:
-    work, order = Executor(threads=1, max_in_flight=9, max_queue_rows=9), list[str]()
+    work, order = executor(threads=1, max_in_flight=9, max_queue_rows=9), list[str]()
 
     def note() -> None:
         order.append("errand")

@@ -5,38 +5,15 @@ Its stubs are tritonclient's, which the extra `kserve` installs; without it ther
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
-
-import grpc
-
-from logitsieve.server.metrics import Metrics
-from logitsieve.server.models.repository import Repository
-
-if TYPE_CHECKING:
-    from logitsieve.server.rpc.admin_service import AdminService
-    from logitsieve.server.rpc.decoder_service import DecoderService
+from typing import Any
 
 NEEDED = ("tritonclient", "packaging")  # the first needs the second, but may come without it
 
 
-def kserve_handlers(
-    repository: Repository, decoder: DecoderService, metrics: Metrics
-) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Make the service for the public port."""
+def kserve_services() -> Any:
+    """The module of the two services, or None without the extra."""
     if not all(map(find_spec, NEEDED)):
-        return ()
-    from logitsieve.server.kserve.service import KserveService
-
-    return (KserveService(repository, decoder, metrics).handler(),)
-
-
-def kserve_admin_handlers(
-    admin: AdminService, metrics: Metrics
-) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Make the service for the admin port, which loads and unloads."""
-    if not all(map(find_spec, NEEDED)):
-        return ()
-    from logitsieve.server.kserve.service import KserveAdmin
-
-    return (KserveAdmin(admin, metrics).handler(),)
+        return None
+    return import_module("logitsieve.server.kserve.service")

@@ -92,8 +92,6 @@ class InferTensor(NamedTuple):
 
 
 class InferCall(NamedTuple):
-    """A ModelInferRequest, taken apart."""
-
     method: Method
     target: pb.Target
     read: Read
@@ -114,30 +112,24 @@ class Parameters:
         return name in self._left
 
     def text(self, name: str) -> str:
-        """A string; empty if absent."""
         return self._take(name, str, "a string") or ""
 
     def flag(self, name: str) -> bool:
-        """A bool; false if absent."""
         return self._take(name, bool, "a bool") or False
 
     def number(self, name: str, default: float) -> float:
-        """An int or a double."""
         value = self._take(name, (int, float), "a number")
         return default if value is None else float(value)
 
     def whole(self, name: str, default: int = 0, most: int = MOST) -> int:
-        """An int in 0..most - 1."""
         value = self._take(name, int, "an integer")
         return default if value is None else _within(f"parameters.{name}", value, most)
 
     def knobs(self) -> dict[str, float]:
-        """The numbers named "knobs.<name>", by <name>."""
         names = [name for name in self._left if name.startswith("knobs.")]
         return {name.removeprefix("knobs."): self.number(name, 0.0) for name in names}
 
     def require_none_left(self, kind: str) -> None:
-        """Raise InvalidRequest for a parameter that the method `kind` does not take."""
         for name in self._left:
             allowed = ", ".join(OF_ANY + OF_SAMPLE * (kind == SAMPLE.method))
             got = f"{name[:100]!r} for {kind}"

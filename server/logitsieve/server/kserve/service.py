@@ -21,6 +21,7 @@ from logitsieve.server.models.routes import Version
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import Behaviour, Context, service
+from logitsieve.v1 import decoder_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"
 PLATFORM = "logitsieve"
@@ -66,7 +67,6 @@ class KserveService:
         )
 
     async def model_ready(self, request: Any, context: Context, call: Call) -> Any:
-        """A model that is not found is not ready."""
         try:
             ready = self._get(request).served is not None
         except ModelNotFound:
@@ -74,7 +74,6 @@ class KserveService:
         return kserve.ModelReadyResponse(ready=ready)
 
     async def model_metadata(self, request: Any, context: Context, call: Call) -> Any:
-        """The loaded versions of a model, and the tensors of both methods."""
         version = self._get(request)
         if version.served is None:
             raise ModelNotFound(f"name: {version.label} is not loaded: {version.error}", "name")
@@ -119,7 +118,7 @@ class KserveService:
         raise PermissionDenied("models are loaded and unloaded on the admin port")
 
     def _get(self, request: Any) -> Version:
-        return self._repository.get(_label(request.name, request.version))
+        return self._repository.routes.get(_label(request.name, request.version))
 
 
 class KserveAdmin:
@@ -136,15 +135,16 @@ class KserveAdmin:
         return _handler(behaviours, self._metrics)
 
     async def load(self, request: Any, context: Context, call: Call) -> Any:
-        """Return when the version answers."""
         for parameter in request.parameters:  # a configuration or files of Triton's
             raise InvalidRequest("parameters", repr(parameter[:100]), "none")
-        await self._admin.load(*_name_and_version(request), "", call)
+        name, version = _name_and_version(request)
+        await self._admin.load(pb.LoadRequest(name=name, version=version), context, call)
         return kserve.RepositoryModelLoadResponse()
 
     async def unload(self, request: Any, context: Context, call: Call) -> Any:
         """Return at once: the version is closed when its last request is answered."""
-        await self._admin.unload(*_name_and_version(request), drain_s=0.0)
+        name, version = _name_and_version(request)
+        await self._admin.unload(pb.UnloadRequest(name=name, version=version), context, call)
         return kserve.RepositoryModelUnloadResponse()
 
 

@@ -47,7 +47,6 @@ WriteAlias = Callable[[Path, str, int | None], None]
 
 
 def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Index:
-    """`open_index` with the server's options, on the model's device."""
     return open_index(
         path,
         threads=config.threads,
@@ -184,20 +183,7 @@ class Repository:
         return version
 
     def versions(self) -> list[Version]:
-        """Every version, sorted by name and number."""
         return list(self.routes.by_key.values())
-
-    def names(self) -> list[str]:
-        return self.routes.names
-
-    def aliases(self, version: Version) -> list[str]:
-        return self.routes.aliases_of(version)
-
-    def get(self, model: str) -> Version:
-        return self.routes.get(model)
-
-    def served(self, model: str) -> Served:
-        return self.routes.served(model)
 
     def _opened(self, name: str, number: int, progress: Progress) -> Served:
         folder = self._config.models / name

@@ -49,12 +49,10 @@ class Version:
 
     @property
     def label(self) -> str:
-        """name@version."""
         return f"{self.name}@{self.number}"
 
     @property
     def state(self) -> State:
-        """The state that Models.Get reports."""
         if self.served is not None:
             return "available"
         if self.leaving:
@@ -63,8 +61,6 @@ class Version:
 
 
 class Routes:
-    """Versions and aliases at one moment."""
-
     def __init__(
         self,
         versions: Mapping[Key, Version] | None = None,
@@ -90,7 +86,6 @@ class Routes:
         return Routes(rest, self.aliases)
 
     def with_aliases(self, name: str, aliases: Mapping[str, int]) -> Routes:
-        """These routes with `aliases` in place of those of the model `name`."""
         return Routes(self.by_key, {**self.aliases, name: aliases})
 
     def aliases_of(self, version: Version) -> list[str]:
@@ -178,7 +173,6 @@ def read_aliases(model: Path) -> dict[str, int]:
 
 
 def changed(aliases: Mapping[str, int], alias: str, number: int | None) -> dict[str, int]:
-    """The aliases with `alias` naming `number`, or without it."""
     rest = {name: version for name, version in aliases.items() if name != alias}
     return rest if number is None else {**rest, alias: number}
 

@@ -48,7 +48,6 @@ class UseCount:
         self.idle.set_running_or_notify_cancel()  # cancelling a wait for it does not cancel it
 
     def end(self) -> None:
-        """Become idle once no use is left."""
         with self._lock:
             first, self.ended = not self.ended, True
             idle = first and not self._uses
@@ -142,7 +141,6 @@ class Served:
             old.clear()
 
     def close(self) -> None:
-        """Let go of the index once `leases` are idle."""
         self._table.clear()
         self.decoder.close()
 
@@ -164,7 +162,6 @@ class _PointTable:
         self.downgrades = {key: self.find_downgrades(*key) for key in keys}
 
     def clear(self) -> None:
-        """Forget the points, which keep the index mapped."""
         self.named.cache_clear()
         self.automatic.cache_clear()
 
@@ -204,7 +201,6 @@ class _PointTable:
 
 
 def to_messages(point: OperatingPoint) -> list[pb.OperatingPoint]:
-    """One message for each batch size."""
     return [
         pb.OperatingPoint(
             head=pb.Head(name=point.head, knobs=point.knobs),

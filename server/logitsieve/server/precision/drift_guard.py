@@ -44,7 +44,6 @@ class Evidence:
         self._limit = 1.0  # at the last look
 
     def add(self, share: float) -> bool:
-        """Add a row's share of its true top-k; whether `ceiling` may have changed."""
         self._shares.append(share)
         if len(self._shares) < self._look:
             return False
@@ -68,7 +67,6 @@ class DriftGuard:
         self._evidence: defaultdict[tuple[Key, int], Evidence] = defaultdict(Evidence)
 
     def add(self, point: Engine, shares: Mapping[int, float]) -> bool:
-        """Add a row's share of the true top-k by class of k; whether a ceiling may have changed."""
         key = point.head, frozenset(point.knobs.items())
         changed = [self._evidence[key, k].add(share) for k, share in shares.items()]
         return any(changed)

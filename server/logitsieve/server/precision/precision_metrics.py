@@ -70,7 +70,6 @@ class PrecisionMetrics(Collector):
         yield from (level, target, failed)
 
     def lost(self, model: str, reason: str) -> None:
-        """Count a chosen row that is not judged."""
         self._lost[model, reason] += 1
 
     def judged(self, judgement: Judgement) -> None:

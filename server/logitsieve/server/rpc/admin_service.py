@@ -46,44 +46,36 @@ class AdminService:
         return service(
             "logitsieve.v1.Admin",
             {
-                "Load": (pb.LoadRequest, self._load_rpc),
-                "Unload": (pb.UnloadRequest, self._unload_rpc),
-                "SetAlias": (pb.SetAliasRequest, self._set_alias_rpc),
+                "Load": (pb.LoadRequest, self.load),
+                "Unload": (pb.UnloadRequest, self.unload),
+                "SetAlias": (pb.SetAliasRequest, self.set_alias),
             },
             self._metrics,
         )
 
-    async def load(self, name: str, version: str, alias: str, call: Call) -> pb.Model:
+    async def load(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
         """Return once the version answers. Equal requests at one time are one load."""
-        key = name, to_number(version), alias
+        key = request.name, to_number(request.version), request.alias
         task = self._loads.get(key)
         if task is None:
             task = self._loads[key] = self._begin(self._load(*key))
             task.add_done_callback(lambda _: self._loads.pop(key))
         await asyncio.shield(task)
-        call.route("", name, version)
+        call.route("", request.name, request.version)
         return self._model(*key[:2])
 
-    async def unload(self, name: str, version: str, drain_s: float) -> pb.Model:
-        """Return the version without a state when it is gone, which takes `drain_s` at most.
+    async def unload(self, request: pb.UnloadRequest, context: Context, call: Call) -> pb.Model:
+        """Return the version without a state when it is gone, which takes `drain_ms` at most.
 
         UNLOADING else: it is closed when the last request that it answers is done.
         """
-        key = name, to_number(version)
+        key = request.name, to_number(request.version)
         unloading = self._begin(self._unload(*key))
         if (retiring := await asyncio.shield(unloading)) is not None:
-            await asyncio.wait((retiring,), timeout=drain_s)
+            await asyncio.wait((retiring,), timeout=request.drain_ms / 1000)
         return self._model(*key)
 
-    async def _load_rpc(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
-        return await self.load(request.name, request.version, request.alias, call)
-
-    async def _unload_rpc(
-        self, request: pb.UnloadRequest, context: Context, call: Call
-    ) -> pb.Model:
-        return await self.unload(request.name, request.version, request.drain_ms / 1000)
-
-    async def _set_alias_rpc(
+    async def set_alias(
         self, request: pb.SetAliasRequest, context: Context, call: Call
     ) -> pb.Model:
         """No version takes the alias away."""
@@ -94,7 +86,6 @@ class AdminService:
         return self._describe(version)
 
     def close(self) -> None:
-        """Cancel what has not begun."""
         self._loader.shutdown(wait=False, cancel_futures=True)
         for task in self._tasks:
             task.cancel()
@@ -109,7 +100,7 @@ class AdminService:
             self._metrics.reloaded(self._label(name), "failed")
             raise
         self._metrics.reloaded(self._label(name), "ok")
-        self._again.start([repository.get(f"{name}@{number}")])
+        self._again.start([repository.routes.get(f"{name}@{number}")])
         if replaced is not None:
             self._begin(_retire(replaced))
 
@@ -166,7 +157,6 @@ async def _retire(served: Served) -> None:
 
 
 def to_number(version: str) -> int:
-    """InvalidRequest unless it is the name of a version's folder."""
     if not is_version(version):
         raise InvalidRequest("version", repr(version[:100]), "a positive integer, like 3")
     return int(version)

@@ -42,7 +42,6 @@ def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
 
 
 def to_vector(tensor: Any, field: str, dtype: DType) -> np.ndarray:
-    """Convert a tensor of one column to an array [rows]."""
     array = to_array(tensor, field, dtype)
     if array.shape[1] != 1:
         raise InvalidRequest(f"{field}.cols", array.shape[1], "1: a vector")
@@ -110,7 +109,6 @@ def to_response(kind: type[Any], reply: Reply, queue_ns: int) -> bytes:
 
 
 def to_origin(point: Engine) -> bytes:
-    """Serialize what all responses of one operating point share."""
     answer = pb.Answer(model=point.model, version=point.version, digest=point.digest)
     answer.head.CopyFrom(pb.Head(name=point.head, knobs=point.knobs))
     return pb.TopKResponse(answer=answer).SerializeToString()

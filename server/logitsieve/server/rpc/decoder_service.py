@@ -27,8 +27,6 @@ Write = Callable[[Reply, CostedPoint, int], bytes]
 
 
 class DecoderService:
-    """Answers through the same decoders that serve in process."""
-
     def __init__(
         self,
         config: ServeConfig,
@@ -63,7 +61,6 @@ class DecoderService:
     async def answer(
         self, method: Method, request: Any, call: Call, time_left_s: float | None
     ) -> bytes:
-        """Return the serialized response to one request."""
 
         def write(reply: Reply, costed: CostedPoint, queue_ns: int) -> bytes:
             return costed.origin + to_response(method.rpc.response, reply, queue_ns)
@@ -81,7 +78,7 @@ class DecoderService:
         time_left_s: float | None,
     ) -> bytes:
         """Read a request of any form once it is admitted, compute its reply and write it."""
-        served = self._repository.served(target.model)
+        served = self._repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
         self._work.admit(time_left_s)  # what is refused costs no more than it must
         with served.leases:  # until the reply is written, whatever is loaded meanwhile

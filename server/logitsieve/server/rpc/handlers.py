@@ -33,7 +33,6 @@ SHED = {
 
 
 def parse(kind: type[M], message: bytes) -> M:
-    """Raise InvalidRequest unless these bytes are a message of this type."""
     try:
         return kind.FromString(message)
     except DecodeError as error:
@@ -68,7 +67,6 @@ def unary(
 def service(
     name: str, methods: Mapping[str, tuple[type[Message], Behaviour]], metrics: Metrics
 ) -> grpc.GenericRpcHandler:
-    """Make the handler of a service whose methods are all unary, by their names."""
     handlers = {rpc: unary(rpc, *method, metrics) for rpc, method in methods.items()}
     return grpc.method_handlers_generic_handler(name, handlers)
 
@@ -95,7 +93,6 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
 
 
 async def abort(status: CallStatus, context: Context, request_id: str = "") -> NoReturn:
-    """End the call by this status."""
     trailer = status.trailer + (((REQUEST_ID, request_id),) if request_id else ())
     await context.abort(status.code, status.error.message, trailer)
     raise AssertionError("abort raises")

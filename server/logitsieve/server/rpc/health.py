@@ -35,7 +35,6 @@ class Health(aio.HealthServicer):  # type: ignore[misc]  # the library is untype
                 await changed.wait()
 
     def publish(self, routes: Routes) -> bool:
-        """Publish the state of every model and version; return True if one is loaded."""
         states = {v.label: v.served is not None for v in routes.by_key.values()}
         for name in routes.names:
             states[name] = routes.get(name).served is not None

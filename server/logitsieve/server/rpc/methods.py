@@ -29,8 +29,6 @@ from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
 
 
 class PreparedRequest(NamedTuple):
-    """A request that is ready to be computed."""
-
     rows: int
     k: int  # what AUTO chooses for
     logits: int  # to be computed beside those that the head and log Z need
@@ -43,8 +41,6 @@ Read = Callable[[ServeConfig, Index], PreparedRequest]  # InvalidRequest names t
 
 
 class Method(NamedTuple):
-    """An RPC as the server answers it."""
-
     rpc: Rpc[Reply]
     read: Callable[[Any, ServeConfig, Index], PreparedRequest]
     finds_log_z: bool  # also where no normalizer is named

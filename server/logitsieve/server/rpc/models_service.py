@@ -66,7 +66,7 @@ class ModelsService:
     async def get_model(
         self, request: pb.GetModelRequest, context: Context, call: Call
     ) -> pb.Model:
-        version = self._repository.get(request.model)
+        version = self._repository.routes.get(request.model)
         model = self.describe(version)
         if version.served is not None:
             call.route(request.model, version.name, str(version.number))
@@ -74,14 +74,13 @@ class ModelsService:
         return model
 
     def describe(self, version: Version) -> pb.Model:
-        """Return a version as the service shows it, without points."""
         config, served = self._config, version.served
         model = pb.Model(
             name=version.name,
             version=str(version.number),
             state=STATES[version.state],
             error=version.error,
-            aliases=self._repository.aliases(version),
+            aliases=self._repository.routes.aliases_of(version),
         )
         if served is None:
             return model

@@ -8,28 +8,8 @@ from typing import NamedTuple
 
 from grpc import StatusCode
 
-from logitsieve.api.errors import (
-    BuildFailed,
-    DeadlineExceeded,
-    DeviceExhausted,
-    DeviceLost,
-    IndexUnreadable,
-    InternalError,
-    InvalidKnob,
-    InvalidRequest,
-    LogitsieveError,
-    MissingExtra,
-    ModelNotFound,
-    NotBuilt,
-    Overloaded,
-    PermissionDenied,
-    RequestTooLarge,
-    ServiceError,
-    TargetNotReached,
-    TrainingFailed,
-    Unauthenticated,
-    Unavailable,
-)
+from logitsieve.api import errors
+from logitsieve.api.errors import DeviceExhausted, LogitsieveError, Overloaded
 from logitsieve.v1 import decoder_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -44,28 +24,28 @@ MAX_TEXT = 500
 EXHAUSTED_RETRY_MS = 100
 
 CODES: dict[type[LogitsieveError], StatusCode] = {
-    InvalidRequest: StatusCode.INVALID_ARGUMENT,
-    InvalidKnob: StatusCode.INVALID_ARGUMENT,
-    RequestTooLarge: StatusCode.RESOURCE_EXHAUSTED,
-    ModelNotFound: StatusCode.NOT_FOUND,
-    Unauthenticated: StatusCode.UNAUTHENTICATED,
-    PermissionDenied: StatusCode.PERMISSION_DENIED,
-    Unavailable: StatusCode.UNAVAILABLE,
-    Overloaded: StatusCode.RESOURCE_EXHAUSTED,
-    DeviceExhausted: StatusCode.RESOURCE_EXHAUSTED,
+    errors.InvalidRequest: StatusCode.INVALID_ARGUMENT,
+    errors.InvalidKnob: StatusCode.INVALID_ARGUMENT,
+    errors.RequestTooLarge: StatusCode.RESOURCE_EXHAUSTED,
+    errors.ModelNotFound: StatusCode.NOT_FOUND,
+    errors.Unauthenticated: StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: StatusCode.PERMISSION_DENIED,
+    errors.Unavailable: StatusCode.UNAVAILABLE,
+    errors.Overloaded: StatusCode.RESOURCE_EXHAUSTED,
+    errors.DeviceExhausted: StatusCode.RESOURCE_EXHAUSTED,
     # By this process; another server, or this one started again, may answer.
-    DeviceLost: StatusCode.UNAVAILABLE,
-    DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
-    NotBuilt: StatusCode.UNIMPLEMENTED,
+    errors.DeviceLost: StatusCode.UNAVAILABLE,
+    errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
+    errors.NotBuilt: StatusCode.UNIMPLEMENTED,
     # No request should meet these: where one does, it is our defect.
-    LogitsieveError: StatusCode.INTERNAL,
-    ServiceError: StatusCode.INTERNAL,
-    InternalError: StatusCode.INTERNAL,
-    IndexUnreadable: StatusCode.INTERNAL,
-    BuildFailed: StatusCode.INTERNAL,
-    TargetNotReached: StatusCode.INTERNAL,
-    TrainingFailed: StatusCode.INTERNAL,
-    MissingExtra: StatusCode.INTERNAL,
+    errors.LogitsieveError: StatusCode.INTERNAL,
+    errors.ServiceError: StatusCode.INTERNAL,
+    errors.InternalError: StatusCode.INTERNAL,
+    errors.IndexUnreadable: StatusCode.INTERNAL,
+    errors.BuildFailed: StatusCode.INTERNAL,
+    errors.TargetNotReached: StatusCode.INTERNAL,
+    errors.TrainingFailed: StatusCode.INTERNAL,
+    errors.MissingExtra: StatusCode.INTERNAL,
 }
 
 
@@ -77,7 +57,6 @@ class CallStatus(NamedTuple):
 
     @property
     def trailer(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Trailing metadata of a call that ends by it."""
         entry = (TRAILER, self.error.SerializeToString())
         if not self.error.retry_after_ms:
             return (entry,)

@@ -31,8 +31,6 @@ Answer = Callable[[Method, object, Call, float | None], Awaitable[bytes]]
 
 
 class DecodeStreams:
-    """The Decode RPC over a function that answers single requests."""
-
     def __init__(self, answer: Answer, metrics: Metrics) -> None:
         self._answer, self._metrics = answer, metrics
         self._open: set[_Stream] = set()
@@ -84,8 +82,6 @@ class DecodeStreams:
 
 
 class _Stream:
-    """One client's stream and its workers."""
-
     def __init__(self, context: Context, reply: Callable[[bytes, Context], Awaitable[bytes]]):
         self._context, self._reply = context, reply
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()

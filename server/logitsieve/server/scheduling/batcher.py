@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from threading import Condition
 from time import monotonic, perf_counter_ns
 from typing import NamedTuple
@@ -53,54 +54,36 @@ class Computed(NamedTuple):
     device_ns: int  # that of the batches that the request shared; 0 without a GPU
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A request in the queue. Deadlines are of `monotonic`, in seconds."""
 
-    __slots__ = (
-        "arrived_ns",
-        "deadline",
-        "device_ns",
-        "future",
-        "key",
-        "on_gpu",
-        "parts",
-        "point",
-        "queue_ns",
-        "ready_at",
-        "request",
-        "start",
-        "us_per_row",
-    )
+    point: Engine
+    request: PreparedRequest
+    estimate_us: float
+    arrived_ns: int
+    deadline: float | None
+    future: asyncio.Future[Computed]
+    on_gpu: bool = False
+    start: int = 0  # rows before it have been computed
+    parts: list[TopKReply] = field(default_factory=list)  # of these rows
+    queue_ns: int = 0
+    device_ns: int = 0
+    ready_at: float = 0.0  # from then on it is computed also if no other shares its batch
+    us_per_row: float = field(init=False)
+    key: tuple[Engine, int, int] | None = field(init=False)  # equal ones may share a batch
 
-    def __init__(
-        self,
-        point: Engine,
-        request: PreparedRequest,
-        estimate_us: float,
-        arrived_ns: int,
-        deadline: float | None,
-        future: asyncio.Future[Computed],
-        on_gpu: bool = False,
-    ) -> None:
-        self.point, self.request, self.on_gpu = point, request, on_gpu
-        self.us_per_row = estimate_us / request.rows
-        self.arrived_ns, self.deadline, self.future = arrived_ns, deadline, future
-        hidden = request.independent
-        # Requests with equal keys may share a batch.
-        self.key = None if hidden is None else (point, request.k, hidden.shape[1])
-        self.start = 0  # rows before it have been computed
-        self.parts: list[TopKReply] = []  # of these rows
-        self.queue_ns = self.device_ns = 0
-        self.ready_at = 0.0  # from then on it is computed also if no other shares its batch
+    def __post_init__(self) -> None:
+        hidden = self.request.independent
+        self.us_per_row = self.estimate_us / self.request.rows
+        self.key = None if hidden is None else (self.point, self.request.k, hidden.shape[1])
 
     @property
     def left(self) -> int:
-        """Rows that are not computed yet."""
         return self.request.rows - self.start
 
     @property
     def batch_rows(self) -> int:
-        """Most rows of a batch of such requests."""
         if self.key is None:
             return self.request.rows
         if self.on_gpu:
@@ -109,20 +92,16 @@ class Waiting:
 
 
 class BatchSlice(NamedTuple):
-    """Rows of a request that are computed at once."""
-
     waiting: Waiting
     start: int
     stop: int
 
     @property
     def whole(self) -> bool:
-        """Whether these are all rows of the request."""
         return self.stop - self.start == self.waiting.request.rows
 
     @property
     def last(self) -> bool:
-        """Whether these rows complete the request."""
         return self.stop == self.waiting.request.rows
 
 
@@ -138,7 +117,6 @@ class Batch(NamedTuple):
 
     @property
     def estimate_us(self) -> float:
-        """The time that the slices would take one by one."""
         return sum((part.stop - part.start) * part.waiting.us_per_row for part in self.slices)
 
 
@@ -200,7 +178,6 @@ class Batcher:
             self._append(waiting)
 
     def discard(self, waiting: Waiting) -> None:
-        """Forget one that was cancelled, if it still waits."""
         with self._changed:
             if waiting in self._queue:
                 self._queue.remove(waiting)

@@ -18,6 +18,7 @@ import numpy as np
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Unavailable
 from logitsieve.api.results import Answer, TopKReply
 from logitsieve.decoding.engine import Engine
+from logitsieve.server.config import ServeConfig
 from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.batcher import (
     TOO_LATE,
@@ -41,8 +42,6 @@ Finished = list[tuple[Waiting, Outcome]]
 
 
 class ThreadTask(NamedTuple):
-    """Work for one thread of the pool, and its completion."""
-
     work: Callable[[], object]
     done: Future[None]
 
@@ -64,25 +63,22 @@ class Executor:
 
     def __init__(
         self,
+        config: ServeConfig,
         *,
-        threads: int,
-        max_in_flight: int,
-        max_queue_rows: int,
-        batch_delay_us: int = 0,
         count_batch: Callable[[int], object] | None = None,
         lose_device: Callable[[DeviceLost], object] | None = None,
         device_ns: Callable[[], int] | None = None,
     ) -> None:
-        self._threads = threads
+        self._threads = config.threads
         self._count_batch, self._lose_device = count_batch, lose_device
         self._device_ns = device_ns
         self._batcher = Batcher(
-            workers=threads,
-            max_in_flight=max_in_flight,
-            max_rows=max_queue_rows,
-            delay_s=batch_delay_us * 1e-6,
+            workers=config.threads,
+            max_in_flight=config.max_in_flight,
+            max_rows=config.max_queue_rows,
+            delay_s=config.batch_delay_us * 1e-6,
         )
-        self._tasks: list[deque[ThreadTask]] = [deque() for _ in range(threads)]
+        self._tasks: list[deque[ThreadTask]] = [deque() for _ in range(config.threads)]
         self._pool = [
             Thread(target=self._work, args=(tasks,), name=f"logitsieve-{number}", daemon=True)
             for number, tasks in enumerate(self._tasks)
@@ -92,7 +88,6 @@ class Executor:
 
     @property
     def queue_rows(self) -> int:
-        """Rows that wait."""
         return self._batcher.rows
 
     def admit(self, time_left_s: float | None) -> None:
@@ -210,7 +205,6 @@ class Executor:
 
 
 def compute(slices: Sequence[BatchSlice]) -> list[Outcome]:
-    """The reply to each slice's rows, or the error of its request."""
     if len(slices) == 1 and slices[0].whole:
         return [_alone(slices[0])]
     try:

@@ -42,7 +42,6 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> grpc.RpcMethodHandler | None:
-        """Return the handler of the method, or one that refuses."""
         handler: grpc.RpcMethodHandler | None = await continuation(details)
         if details.method.startswith(OPEN):
             return handler
@@ -117,7 +116,6 @@ class _CheckedContext:
 
 
 async def _cancel(task: asyncio.Future[None]) -> None:
-    """Cancel it unless it is done, and wait until it is."""
     task.cancel()
     await asyncio.wait((task,))
     if not task.cancelled():

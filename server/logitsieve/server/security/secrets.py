@@ -165,7 +165,6 @@ class Certificates:
 
 
 def certificates(config: ServeConfig) -> Certificates | None:
-    """The certificates that the options name; None without `tls_cert`."""
     if config.tls_cert is None or config.tls_key is None:
         return None
     return Certificates(config.tls_cert, config.tls_key, config.tls_client_ca)
