@@ -9,6 +9,7 @@ import pytest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from tests.decoding.drawn import write_whole
+from tests.server import running
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, bool], Loc
         return LocalDecoder(open_index(path, kernel_cache=folder / "kernels"))
 
     return opened
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+    """A decoder over the index of `running.write_whole`, which has every head."""
+    folder = tmp_path_factory.mktemp("models")
+    path = running.write_whole(folder, "demo")
+    return LocalDecoder(open_index(path, kernel_cache=folder / "kernels"))

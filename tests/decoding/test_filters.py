@@ -22,6 +22,7 @@ from logitsieve.api.requests import sampling
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.filters import Shortlist, shortlist
 from logitsieve.decoding.logit_edits import edits_of
+from logitsieve.decoding.normalizers import Query
 from logitsieve.index import open_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
 from tests.oracle import filtered, logits64
@@ -64,7 +65,7 @@ def listed(
     )
     if constraints is not None:
         edits = edits_of(index.softmax, constraints, hidden)
-    return shortlist(index, index.head(head), hidden, how, edits)
+    return shortlist(Query(index, index.head(head), hidden, edits), how)
 
 
 def rows_of(lists: Shortlist) -> list[list[int]]:

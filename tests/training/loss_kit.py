@@ -26,9 +26,9 @@ def make(name: str, in_features: int, n_classes: int, **options: Any) -> Softmax
     return kind(in_features, n_classes, **options)
 
 
-def rewind(head: SoftmaxLoss, step: int = 0) -> None:
+def rewind(criterion: SoftmaxLoss, step: int = 0) -> None:
     """Have the next forward draw what that step drew."""
-    if random := getattr(head, "random", None):
+    if random := getattr(criterion, "random", None):
         random.step = step
 
 
@@ -70,9 +70,9 @@ def doubles(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     return drawn * scale
 
 
-def full_cross_entropy(head: SoftmaxLoss, hidden: Tensor, target: Tensor) -> Tensor:
+def full_cross_entropy(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> Tensor:
     """Each row's loss by torch alone [B], with gradients; -100 for no target."""
-    x_BV = head.logits(hidden)
+    x_BV = criterion.logits(hidden)
     several = target[:, None] if target.ndim == 1 else target
     row, place = (several != -100).nonzero(as_tuple=True)
     mine_BV = torch.zeros(x_BV.shape, dtype=torch.bool)

@@ -28,94 +28,96 @@ def rows(seed: int = 1) -> Tensor:
     return doubles(B, D, seed=seed).float()
 
 
-def at_step(head: SoftmaxLoss, reduction: Any, hidden: Tensor, target: Tensor) -> Tensor:
+def at_step(criterion: SoftmaxLoss, reduction: Any, hidden: Tensor, target: Tensor) -> Tensor:
     """The loss that step 0 would give, reduced that way."""
-    rewind(head)
-    head.reduction = reduction
-    loss: Tensor = head(hidden, target)
+    rewind(criterion)
+    criterion.reduction = reduction
+    loss: Tensor = criterion(hidden, target)
     return loss
 
 
 @EVERY
 @pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
 def test_reductions_agree(name: str, target: Tensor) -> None:
-    head = make(name, D, V)
-    each = at_step(head, "none", rows(), target)
+    criterion = make(name, D, V)
+    each = at_step(criterion, "none", rows(), target)
     assert each.shape == (B,)
     assert each.dtype == torch.float32
     assert bool(each.isfinite().all())
     assert each[2] == 0
-    torch.testing.assert_close(at_step(head, "sum", rows(), target), each.sum())
-    torch.testing.assert_close(at_step(head, "mean", rows(), target), each.sum() / 5)
+    torch.testing.assert_close(at_step(criterion, "sum", rows(), target), each.sum())
+    torch.testing.assert_close(at_step(criterion, "mean", rows(), target), each.sum() / 5)
 
 
 @EVERY
 def test_leading_dimensions_are_kept(name: str) -> None:
-    head, hidden = make(name, D, V), rows()
-    flat = at_step(head, "none", hidden, TARGET)
-    folded = at_step(head, "none", hidden.view(2, 3, D), TARGET.view(2, 3))
+    criterion, hidden = make(name, D, V), rows()
+    flat = at_step(criterion, "none", hidden, TARGET)
+    folded = at_step(criterion, "none", hidden.view(2, 3, D), TARGET.view(2, 3))
     assert torch.equal(folded, flat.view(2, 3))
-    assert head.log_prob(hidden.view(2, 3, D)).shape == (2, 3, V)
-    assert head.predict(hidden.view(2, 3, D)).shape == (2, 3)
-    one = at_step(head, "none", hidden[0], TARGET[0])
-    assert torch.equal(one, at_step(head, "none", hidden[:1], TARGET[:1])[0])
-    assert at_step(head, "none", hidden[2], TARGET[2]) == 0
-    assert (head.log_prob(hidden[0]).shape, head.predict(hidden[0]).shape) == ((V,), ())
+    assert criterion.log_prob(hidden.view(2, 3, D)).shape == (2, 3, V)
+    assert criterion.predict(hidden.view(2, 3, D)).shape == (2, 3)
+    one = at_step(criterion, "none", hidden[0], TARGET[0])
+    assert torch.equal(one, at_step(criterion, "none", hidden[:1], TARGET[:1])[0])
+    assert at_step(criterion, "none", hidden[2], TARGET[2]) == 0
+    assert (criterion.log_prob(hidden[0]).shape, criterion.predict(hidden[0]).shape) == ((V,), ())
 
 
 @EVERY
 @pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
 def test_ignored_rows_have_no_gradient_and_change_nothing(name: str, target: Tensor) -> None:
-    head, hidden = make(name, D, V), rows().requires_grad_()
-    at_step(head, "sum", hidden, target).backward()  # type: ignore[no-untyped-call]
+    criterion, hidden = make(name, D, V), rows().requires_grad_()
+    at_step(criterion, "sum", hidden, target).backward()  # type: ignore[no-untyped-call]
     assert hidden.grad is not None
     assert not bool(hidden.grad[2].any())
     assert bool(hidden.grad[[0, 1, 3, 4, 5]].any(1).all())
     kept = torch.tensor([0, 1, 3, 4, 5])
     with torch.no_grad():
-        whole, part = (at_step(head, "sum", rows()[i], target[i]) for i in (torch.arange(B), kept))
+        whole, part = (
+            at_step(criterion, "sum", rows()[i], target[i]) for i in (torch.arange(B), kept)
+        )
     torch.testing.assert_close(whole, part)
 
 
 @EVERY
 def test_a_batch_without_targets_is_nothing(name: str) -> None:
-    head, hidden = make(name, D, V), rows().requires_grad_()
-    loss = head(hidden, torch.full((B,), -100))
+    criterion, hidden = make(name, D, V), rows().requires_grad_()
+    loss = criterion(hidden, torch.full((B,), -100))
     loss.backward()
     assert float(loss.detach()) == 0
     assert hidden.grad is not None
     assert not bool(hidden.grad.any())
-    for parameter in head.parameters():
+    for parameter in criterion.parameters():
         assert parameter.grad is not None
         assert not bool(parameter.grad.to_dense().any())
 
 
 @EVERY
-def test_the_full_law(name: str) -> None:
-    head, hidden = make(name, D, V), rows()
-    log_prob = head.log_prob(hidden).detach()
+def test_the_full_softmax(name: str) -> None:
+    criterion, hidden = make(name, D, V), rows()
+    log_prob = criterion.log_prob(hidden).detach()
     torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(B))
-    assert torch.equal(log_prob.argmax(-1), head.predict(hidden))
-    torch.testing.assert_close(head.full_loss(hidden, TARGET), cross_entropy(log_prob, TARGET))
+    assert torch.equal(log_prob.argmax(-1), criterion.predict(hidden))
+    torch.testing.assert_close(criterion.full_loss(hidden, TARGET), cross_entropy(log_prob, TARGET))
 
 
 @EVERY
-def test_export_is_the_law_or_refused(name: str) -> None:
-    head, hidden = make(name, D, V), rows()
-    if head.logit_form.absolute:
+def test_export_is_the_softmax_or_refused(name: str) -> None:
+    criterion, hidden = make(name, D, V), rows()
+    if criterion.logit_form.absolute:
         with pytest.raises(InvalidRequest, match="cannot be served"):
-            head.export()
+            criterion.export()
         return
-    exported = head.export()
+    exported = criterion.export()
     weight, bias = exported
     assert (weight.shape, bias.shape) == ((V, D), (V,))
     contexts = normalize(hidden, dim=-1) if exported.normalized_contexts else hidden
     log_prob = torch.log_softmax(contexts @ weight.T + bias, -1)
-    torch.testing.assert_close(log_prob, head.log_prob(hidden).detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(log_prob, criterion.log_prob(hidden).detach(), atol=1e-5, rtol=1e-5)
     with torch.no_grad():
-        for parameter in head.parameters():
+        for parameter in criterion.parameters():
             parameter.add_(1)
-    assert not torch.equal(head.export().weight, weight)
+    assert not torch.equal(criterion.export().weight, weight)
 
 
 BAD: dict[str, tuple[str, Tensor, Tensor]] = {
@@ -138,9 +140,9 @@ BAD: dict[str, tuple[str, Tensor, Tensor]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_named(name: str, case: str) -> None:
     field, hidden, target = BAD[case]
-    head = make(name, D, V)
+    criterion = make(name, D, V)
     with pytest.raises(InvalidRequest) as caught:
-        head(hidden, target)
+        criterion(hidden, target)
     assert caught.value.field == field
 
 
@@ -164,31 +166,31 @@ def test_bad_seeds_are_named(name: str, seed: Any) -> None:
     assert caught.value.field == "seed"
 
 
-def trained(head: SoftmaxLoss, optimizer: torch.optim.Optimizer, steps: range) -> None:
+def trained(criterion: SoftmaxLoss, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
         optimizer.zero_grad()
-        head(doubles(B, D, seed=step).float(), (TARGET + step).clamp(0, V - 1)).backward()
+        criterion(doubles(B, D, seed=step).float(), (TARGET + step).clamp(0, V - 1)).backward()
         optimizer.step()
 
 
 @EVERY
 def test_a_resumed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     def start() -> tuple[SoftmaxLoss, torch.optim.Optimizer]:
-        head = make(name, D, V)
-        optimizer = torch.optim.Adagrad(head.parameters(), lr=0.5)
-        head.track(optimizer, every=3, growth=1.3)
-        return head, optimizer
+        criterion = make(name, D, V)
+        optimizer = torch.optim.Adagrad(criterion.parameters(), lr=0.5)
+        criterion.track(optimizer, every=3, growth=1.3)
+        return criterion, optimizer
 
-    head, optimizer = start()
-    trained(head, optimizer, range(7))
-    torch.save([head.state_dict(), optimizer.state_dict()], tmp_path / "checkpoint.pt")
-    trained(head, optimizer, range(7, 15))
+    criterion, optimizer = start()
+    trained(criterion, optimizer, range(7))
+    torch.save([criterion.state_dict(), optimizer.state_dict()], tmp_path / "checkpoint.pt")
+    trained(criterion, optimizer, range(7, 15))
     other, resumed = start()
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     other.load_state_dict(saved[0])
     resumed.load_state_dict(saved[1])
     trained(other, resumed, range(7, 15))
-    for one, same in zip(head.parameters(), other.parameters(), strict=True):
+    for one, same in zip(criterion.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, same)
 
 
@@ -196,40 +198,42 @@ def test_a_resumed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
 def test_equal_seeds_are_equal_runs(name: str) -> None:
     runs = []
     for seed in (5, 5):
-        head = make(name, D, V, **({"seed": seed} if hasattr(make(name, D, V), "random") else {}))
-        trained(head, torch.optim.SGD(head.parameters(), lr=0.5), range(4))
-        runs.append(torch.cat([p.detach().view(-1) for p in head.parameters()]))
+        criterion = make(
+            name, D, V, **({"seed": seed} if hasattr(make(name, D, V), "random") else {})
+        )
+        trained(criterion, torch.optim.SGD(criterion.parameters(), lr=0.5), range(4))
+        runs.append(torch.cat([p.detach().view(-1) for p in criterion.parameters()]))
     assert torch.equal(*runs)
 
 
 @EVERY
 def test_autocast_changes_nothing_but_the_rounding_of_hidden(name: str) -> None:
-    head, hidden = make(name, D, V), rows().bfloat16().requires_grad_()
+    criterion, hidden = make(name, D, V), rows().bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        inside = at_step(head, "mean", hidden, TARGET)
+        inside = at_step(criterion, "mean", hidden, TARGET)
     inside.backward()  # type: ignore[no-untyped-call]
-    gradients = [p.grad.to_dense() for p in head.parameters() if p.grad is not None]
-    head.zero_grad()
-    outside = at_step(head, "mean", hidden.detach().float(), TARGET)
+    gradients = [p.grad.to_dense() for p in criterion.parameters() if p.grad is not None]
+    criterion.zero_grad()
+    outside = at_step(criterion, "mean", hidden.detach().float(), TARGET)
     outside.backward()  # type: ignore[no-untyped-call]
     assert inside.dtype == torch.float32
     assert torch.equal(inside, outside)
-    for one, other in zip(gradients, head.parameters(), strict=True):
+    for one, other in zip(gradients, criterion.parameters(), strict=True):
         assert other.grad is not None
         assert torch.equal(one, other.grad.to_dense())
 
 
 @EVERY
 def test_training_lowers_the_full_loss(name: str) -> None:
-    head, hidden = make(name, D, V), rows()
-    before = float(head.full_loss(hidden, TARGET))
-    optimizer = torch.optim.Adagrad(head.parameters(), lr=0.3)
-    head.track(optimizer, every=5)
+    criterion, hidden = make(name, D, V), rows()
+    before = float(criterion.full_loss(hidden, TARGET))
+    optimizer = torch.optim.Adagrad(criterion.parameters(), lr=0.3)
+    criterion.track(optimizer, every=5)
     for _ in range(60):
         optimizer.zero_grad()
-        head(hidden, TARGET).backward()
+        criterion(hidden, TARGET).backward()
         optimizer.step()
-    assert float(head.full_loss(hidden, TARGET)) < 0.7 * before
+    assert float(criterion.full_loss(hidden, TARGET)) < 0.7 * before
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -254,11 +258,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 WIDE, DEEP, MANY = 20_000, 8, 8
 
 
-def step(head: SoftmaxLoss, seed: int) -> None:
+def step(criterion: SoftmaxLoss, seed: int) -> None:
     hidden = doubles(MANY, DEEP, seed=seed).float().requires_grad_()
     generator = torch.Generator().manual_seed(seed)
-    head.zero_grad()
-    head(hidden, torch.randint(head.n_classes, (MANY,), generator=generator)).backward()
+    criterion.zero_grad()
+    criterion(hidden, torch.randint(criterion.n_classes, (MANY,), generator=generator)).backward()
 
 
 FORMS: dict[str, list[dict[str, Any]]] = {
@@ -277,13 +281,13 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 def test_nothing_has_the_shape_of_all_logits_or_of_all_weights(
     name: str, form: dict[str, Any]
 ) -> None:
-    head = make(name, DEEP, WIDE, **form)
-    step(head, 0)
-    with Watch(head.parameters()) as watch:
-        step(head, 1)
+    criterion = make(name, DEEP, WIDE, **form)
+    step(criterion, 0)
+    with Watch(criterion.parameters()) as watch:
+        step(criterion, 1)
     limit = WIDE * min(MANY, DEEP)
     assert [shape for shape in watch.shapes if shape.numel() >= limit or WIDE in shape] == []
-    for parameter in head.parameters():
+    for parameter in criterion.parameters():
         assert parameter.grad is not None
         assert parameter.grad.is_sparse
         assert parameter.grad.is_coalesced()
@@ -309,13 +313,13 @@ def peak(found: list[int]) -> Iterator[None]:
 @pytest.mark.parametrize("name", SUB_LINEAR)
 def test_a_step_takes_far_less_memory_than_a_dense_gradient(name: str) -> None:
     wide, deep, many = 50_000, 96, 4
-    head, found = make(name, deep, wide), list[int]()
+    criterion, found = make(name, deep, wide), list[int]()
     target = torch.tensor([1, 2, 49_000, 1])
     for seed in range(3):
         hidden = doubles(many, deep, seed=seed).float().requires_grad_()
-        head.zero_grad()
+        criterion.zero_grad()
         with peak(found):
-            head(hidden, target).backward()
+            criterion(hidden, target).backward()
     # The first also compiles; a third may find what the second gave back, and rise by nothing.
     assert max(found[1:]) < wide * deep * 4 / 2
 
@@ -331,14 +335,14 @@ NOT_UNBIASED = ("top-k", "lns")
 def test_the_inner_sum_is_z_in_the_mean(name: str, target: Tensor) -> None:
     if name in NOT_UNBIASED:
         pytest.skip("its inner sum is no estimate of Z while the tables stay")
-    head = make(name, D, V, reduction="none", dtype=torch.float64)
-    head.classes.weight.data.mul_(3)
-    if isinstance(head, SampledSoftmax):
-        head.rebuild()
+    criterion = make(name, D, V, reduction="none", dtype=torch.float64)
+    criterion.classes.weight.data.mul_(3)
+    if isinstance(criterion, SampledSoftmax):
+        criterion.rebuild()
     hidden = doubles(B, D, seed=2)
     kept = torch.tensor([0, 1, 3, 4, 5])
     with torch.no_grad():
-        full = head.full_loss(hidden, target)[kept]
-        ratios = torch.stack([(head(hidden, target)[kept] - full).exp() for _ in range(400)])
+        full = criterion.full_loss(hidden, target)[kept]
+        ratios = torch.stack([(criterion(hidden, target)[kept] - full).exp() for _ in range(400)])
     error = (ratios.mean(0) - 1).abs()
     assert bool((error <= 4 * ratios.std(0) / len(ratios) ** 0.5 + 1e-9).all())

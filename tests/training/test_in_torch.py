@@ -23,14 +23,14 @@ TARGET = torch.tensor([1, 2, 3, 1, 29, 9])
 class Model(nn.Module):
     """A layer and its loss, as users have them."""
 
-    def __init__(self, head: SoftmaxLoss) -> None:
+    def __init__(self, criterion: SoftmaxLoss) -> None:
         super().__init__()
         torch.manual_seed(5)
         self.layer = nn.Linear(D, D)
-        self.head = head
+        self.criterion = criterion
 
     def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
-        loss: Tensor = self.head(self.layer(inputs), target)
+        loss: Tensor = self.criterion(self.layer(inputs), target)
         return loss
 
 
@@ -102,13 +102,13 @@ def test_a_step_whose_gradients_overflow_is_skipped() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     scaler.scale(model(doubles(B, D).float(), TARGET)).backward()
-    before = model.head.classes.weight.detach().clone()
-    gradient = model.head.classes.weight.grad
+    before = model.criterion.classes.weight.detach().clone()
+    gradient = model.criterion.classes.weight.grad
     assert gradient is not None
     gradient._values()[0] = torch.inf
     scaler.step(optimizer)
     scaler.update()
-    assert torch.equal(before, model.head.classes.weight)
+    assert torch.equal(before, model.criterion.classes.weight)
     assert scaler.get_scale() == 2.0**9
 
 
@@ -121,9 +121,9 @@ def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
         torch.arange(0, 3 * V + 1, V), everything.ids.repeat(3), torch.zeros(3 * V)
     )
     embedding = nn.Embedding(V, D, sparse=sparse)
-    head, full = GivenCandidates(rows if ragged else everything, D, V), FullSoftmax(D, V)
+    criterion, full = GivenCandidates(rows if ragged else everything, D, V), FullSoftmax(D, V)
     gradients = []
-    for each, source in ((head, embedding), (full, nn.Embedding(V, D))):
+    for each, source in ((criterion, embedding), (full, nn.Embedding(V, D))):
         source.weight.data.copy_(doubles(V, D, seed=3).float())
         each.tie(source)
         assert [p.shape for p in each.parameters()] == [(V, D), (V, 1)]
@@ -137,22 +137,28 @@ def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.dtype) -> None:
-    head, embedding = given(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
-    head.tie(embedding)
-    exact = copy.deepcopy(head).double()
+    criterion, embedding = given(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
+    criterion.tie(embedding)
+    exact = copy.deepcopy(criterion).double()
     hidden, target = doubles(B, D)[: B // 2], TARGET[: B // 2]
-    loss, expected = head(hidden, target), exact(hidden, target)
+    loss, expected = criterion(hidden, target), exact(hidden, target)
     torch.testing.assert_close(loss.double(), expected, atol=1e-5, rtol=1e-5)
     loss.backward()
-    assert [p.grad.dtype for p in head.parameters() if p.grad is not None] == [dtype, torch.float32]
+    assert [p.grad.dtype for p in criterion.parameters() if p.grad is not None] == [
+        dtype,
+        torch.float32,
+    ]
 
 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_gradients_of_a_copy_are_marked_as_coalesced_too(ragged: bool) -> None:
     """What copy makes of parameters has no hooks; pickle, by which processes are spawned, too."""
-    head = copy.deepcopy(given(ragged))
-    head(doubles(B, D).float()[: B // 2], TARGET[: B // 2]).backward()
-    assert [p.grad.is_coalesced() for p in head.parameters() if p.grad is not None] == [True, True]
+    criterion = copy.deepcopy(given(ragged))
+    criterion(doubles(B, D).float()[: B // 2], TARGET[: B // 2]).backward()
+    assert [p.grad.is_coalesced() for p in criterion.parameters() if p.grad is not None] == [
+        True,
+        True,
+    ]
 
 
 def test_an_embedding_of_another_shape_is_refused() -> None:
@@ -162,27 +168,27 @@ def test_an_embedding_of_another_shape_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam])
 def test_optimizers_move_only_the_rows_that_were_there(kind: type[torch.optim.Optimizer]) -> None:
-    head = given(False)
-    before = head.classes.weight.detach().clone()
-    optimizer = kind(list(head.parameters()), lr=0.1)  # type: ignore[call-arg]
+    criterion = given(False)
+    before = criterion.classes.weight.detach().clone()
+    optimizer = kind(list(criterion.parameters()), lr=0.1)  # type: ignore[call-arg]
     for _ in range(3):
         optimizer.zero_grad()
-        head(doubles(B, D).float(), TARGET).backward()
+        criterion(doubles(B, D).float(), TARGET).backward()
         optimizer.step()
-    moved = (head.classes.weight.detach() != before).any(1).nonzero()[:, 0]
+    moved = (criterion.classes.weight.detach() != before).any(1).nonzero()[:, 0]
     assert moved.tolist() == sorted({*TARGET.tolist(), 4, 9, 20})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_of_half_precision_are_computed_in_single(dtype: torch.dtype) -> None:
     for ragged in (False, True):
-        head = given(ragged).to(dtype)
+        criterion = given(ragged).to(dtype)
         exact = given(ragged)
-        exact.load_state_dict(head.state_dict())
+        exact.load_state_dict(criterion.state_dict())
         rows = slice(0, B // 2)
         hidden, target = doubles(B, D).to(dtype)[rows], TARGET[rows]
-        loss, expected = head(hidden, target), exact(hidden.float(), target)
+        loss, expected = criterion(hidden, target), exact(hidden.float(), target)
         loss.backward()
         torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
-        assert head.classes.weight.grad is not None
-        assert head.classes.weight.grad.dtype == dtype
+        assert criterion.classes.weight.grad is not None
+        assert criterion.classes.weight.grad.dtype == dtype

@@ -1,4 +1,4 @@
-"""Two processes whose heads follow their optimizers: each keeps what it knows of all rows right."""
+"""Two processes whose losses follow their optimizers: each stays right about all rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.training.loss_kit import doubles
 
 D, V, B = 8, 400, 6
 EVERY, STEPS, MIDDLE = 4, 24, 22  # MIDDLE: when rows have moved that are not indexed yet
-HEADS: dict[str, dict[str, Any]] = {  # few candidates: most rows are touched by one process alone
+OPTIONS: dict[str, dict[str, Any]] = {  # few candidates: most rows are touched by one process alone
     "lsh": {"k": 8, "n_uniform": 2},
     "lns": {"cap": 8, "n_uniform": 2},
     "rf": {"n_sampled": 8},
@@ -28,13 +28,13 @@ HEADS: dict[str, dict[str, Any]] = {  # few candidates: most rows are touched by
 class Lookup(nn.Module):
     """A hidden row for each class, a layer, and the loss."""
 
-    def __init__(self, head: SampledSoftmax) -> None:
+    def __init__(self, criterion: SampledSoftmax) -> None:
         super().__init__()
         self.layer = nn.Linear(D, D)
-        self.head = head
+        self.criterion = criterion
 
     def forward(self, target: Tensor) -> Tensor:
-        loss: Tensor = self.head(self.hidden(target), target)
+        loss: Tensor = self.criterion(self.hidden(target), target)
         return loss
 
     def hidden(self, target: Tensor) -> Tensor:
@@ -52,48 +52,48 @@ def classes_of(rank: int, step: int) -> Tensor:
 def followed(rank: int, name: str) -> dict[str, Any]:
     """What one process has after a training with weights of its own to begin with."""
     torch.manual_seed(rank)
-    head = LOSSES[name](D, V, **HEADS[name])
-    assert isinstance(head, SampledSoftmax)
-    model = Lookup(head)
+    criterion = LOSSES[name](D, V, **OPTIONS[name])
+    assert isinstance(criterion, SampledSoftmax)
+    model = Lookup(criterion)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
-    head.track(optimizer, every=EVERY)
+    criterion.track(optimizer, every=EVERY)
     seen = torch.arange(60)
-    losses, middle = [head.full_loss(model.hidden(seen), seen)], {}
+    losses, middle = [criterion.full_loss(model.hidden(seen), seen)], {}
     for step in range(STEPS):
         optimizer.zero_grad()
         parallel(classes_of(rank, step)).backward()
         optimizer.step()
         if step + 1 == MIDDLE:
             middle = copy.deepcopy(model.state_dict())
-    losses.append(head.full_loss(model.hidden(seen), seen))
-    rebuilt = copy.deepcopy(head)
+    losses.append(criterion.full_loss(model.hidden(seen), seen))
+    rebuilt = copy.deepcopy(criterion)
     rebuilt.rebuild()
-    assert head.structure is not None
+    assert criterion.structure is not None
     assert rebuilt.structure is not None
     return {
         "losses": losses,
         "middle": middle,
         "end": model.state_dict(),
-        "kept": head.structure.state_dict(),
+        "kept": criterion.structure.state_dict(),
         "rebuilt": rebuilt.structure.state_dict(),
-        "key": head.random.next().key,
+        "key": criterion.random.next().key,
     }
 
 
 def one_of_two(rank: int, folder: str) -> None:
-    """All heads of one process."""
+    """All losses of one process."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
     )
-    torch.save({name: followed(rank, name) for name in HEADS}, f"{folder}/{rank}.pt")
+    torch.save({name: followed(rank, name) for name in OPTIONS}, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What either has of each head."""
+    """Results of each loss, by process."""
     folder = tmp_path_factory.mktemp("processes")
     spawn(one_of_two, (str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
     first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
@@ -109,7 +109,7 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{path}/{key}")
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("when", ["middle", "end"])
 def test_processes_have_equal_states(processes: Any, name: str, when: str) -> None:
     one, other = (dict(leaves(each[name][when])) for each in processes)
@@ -122,7 +122,7 @@ def test_processes_have_equal_states(processes: Any, name: str, when: str) -> No
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_what_is_kept_is_that_of_the_weights(processes: Any, name: str, rank: int) -> None:
     found = processes[rank][name]
     kept, rebuilt = (dict(leaves(found[key])) for key in ("kept", "rebuilt"))
@@ -132,7 +132,7 @@ def test_what_is_kept_is_that_of_the_weights(processes: Any, name: str, rank: in
             torch.testing.assert_close(kept[path], value)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_the_loss_falls(processes: Any, name: str) -> None:
     before, after = processes[0][name]["losses"]
     assert after < 0.7 * before

@@ -39,10 +39,7 @@ class Provenance(NamedTuple):
     @classmethod
     def of(cls, top: TopK, proves: bool) -> Provenance:
         """The provenance of a head's answer; `proves`: the head's own answers are proven."""
-        exact = top.exact
-        # A head that proves nothing itself owes every proven row to its fallback.
-        fallback = np.zeros(len(exact), np.bool_) if proves else exact.copy()
-        return cls(exact, top.scanned, fallback)
+        return cls(top.exact, top.scanned, fallback_of(top.exact, proves))
 
     def rows(self, rows: Int64 | Bool) -> Provenance:
         """The provenance of the given rows, in that order."""
@@ -52,6 +49,11 @@ class Provenance(NamedTuple):
     def joined(cls, parts: Sequence[Provenance], order: Int64) -> Provenance:
         """All parts' rows, one part after the other, taken in `order`."""
         return cls(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
+
+
+def fallback_of(exact: Bool, proves: bool) -> Bool:
+    """[B] rows handed to a fallback: the proven ones of a head that proves nothing itself."""
+    return np.zeros(len(exact), np.bool_) if proves else exact.copy()
 
 
 class Candidates(NamedTuple):

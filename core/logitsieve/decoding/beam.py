@@ -22,9 +22,7 @@ from logitsieve.api.requests import Beams
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
 from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
-from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer
-from logitsieve.heads._base.head import Head, Softmax
-from logitsieve.index import Index
+from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer, Query
 from logitsieve.kernels.topk.merge import HIGH, LOW, VALUE, best_pairs
 
 
@@ -56,51 +54,40 @@ class _Pairs(NamedTuple):
 
 
 def beam_step(
-    index: Index,
-    head: Head,
-    hidden: Float32,
-    beams: Beams,
-    constraints: Constraints | None,
-    normalizer: Normalizer,
+    query: Query, beams: Beams, constraints: Constraints | None, normalizer: Normalizer
 ) -> BeamChoice:
-    """The best continuations of the hypotheses at the rows of hidden [B, D].
+    """The best continuations of the hypotheses at the rows of the query.
 
     log Z is over all V whatever the constraints say. InvalidRequest names the field at fault.
     """
-    check_ids(np.array(beams.eos_ids, np.int32), index.vocab_size, "eos_ids")
-    live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, index.vocab_size)
-    if live.size < len(hidden):  # an error later would count the live rows alone
-        index.softmax.check_hidden(hidden)
-    lists = _lists(index.softmax, head, hidden, beams, constraints, live, k)
-    estimate = _log_z(index, head, hidden[live], k, normalizer)
-    log_z = _bounds(estimate, live, len(hidden), normalizer)
+    softmax, rows = query.index.softmax, len(query.hidden)
+    check_ids(np.array(beams.eos_ids, np.int32), softmax.vocab_size, "eos_ids")
+    live = np.flatnonzero(~beams.finished)
+    query = query._replace(k=min(beams.beams_out, softmax.vocab_size))
+    if live.size < rows:  # an error later would count the live rows alone
+        softmax.check_hidden(query.hidden)
+    lists = _lists(query, beams, constraints, live)
+    estimate = _log_z(query.rows(live), normalizer)
+    log_z = _bounds(estimate, live, rows, normalizer)
     divisors = _divisors(beams)
     pairs = _pairs(beams, divisors, lists, log_z)
     if normalizer.has_bounds and pairs.doubtful.any():
         open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
-        log_z[:, open_] = EXACT.log_z(index, head, hidden[open_], k, None, 1.0).value
+        log_z[:, open_] = EXACT.log_z(query.rows(open_)).value
         pairs = _pairs(beams, divisors, lists, log_z)
     return _step(beams, divisors, lists, log_z, pairs, _reported(estimate, live, log_z))
 
 
-def _lists(
-    softmax: Softmax,
-    head: Head,
-    hidden: Float32,
-    beams: Beams,
-    constraints: Constraints | None,
-    live: Int64,
-    k: int,
-) -> _Lists:
+def _lists(query: Query, beams: Beams, constraints: Constraints | None, live: Int64) -> _Lists:
     """A finished hypothesis has one token, its end, with a logit and a log Z of 0."""
-    rows = len(hidden)
+    rows, k = len(query.hidden), query.k
     ids, logits = np.full((rows, k), -1, np.int32), np.zeros((rows, k))
     counts, exact = np.ones(rows, np.int64), np.ones(rows, np.bool_)
     provenance = Provenance(exact, np.zeros(rows, np.int32), np.zeros(rows, np.bool_))
     if live.size < rows:
         ids[beams.finished, 0] = beams.eos_ids[0]
     if live.size:
-        best, counts[live] = _best(softmax, head, hidden, constraints, live, k)
+        best, counts[live] = _best(query, constraints, live)
         width = best.ids.shape[1]
         ids[live, :width], logits[live, :width] = best.ids, best.logits
         for whole, part in zip(provenance, best.provenance, strict=True):
@@ -108,26 +95,20 @@ def _lists(
     return _Lists(ids, logits, counts, provenance)
 
 
-def _best(
-    softmax: Softmax,
-    head: Head,
-    hidden: Float32,
-    constraints: Constraints | None,
-    live: Int64,
-    k: int,
-) -> tuple[BestLogits, Int64]:
+def _best(query: Query, constraints: Constraints | None, live: Int64) -> tuple[BestLogits, Int64]:
     """The k best ids of each live row, or as many as constraints leave, and how many."""
+    softmax, hidden, k = query.index.softmax, query.hidden, query.k
     if constraints is None:
-        return best_unedited(softmax, head, hidden[live], k), np.full(live.size, k)
+        return best_unedited(softmax, query.head, hidden[live], k), np.full(live.size, k)
     edits = edits_of(softmax, constraints, hidden, live)
     wanted = np.minimum(edits.remaining(softmax.vocab_size), k)
-    return best_edited(softmax, head, hidden[live], wanted, edits), wanted
+    return best_edited(softmax, query.head, hidden[live], wanted, edits), wanted
 
 
-def _log_z(index: Index, head: Head, hidden: Float32, k: int, normalizer: Normalizer) -> LogZ:
+def _log_z(query: Query, normalizer: Normalizer) -> LogZ:
     """log Z of any number of rows; normalizers need one at least."""
-    if len(hidden):
-        return normalizer.log_z(index, head, hidden, k, None, 1.0)
+    if len(query.hidden):
+        return normalizer.log_z(query)
     none = np.empty(0, np.float32)
     return LogZ(none, none, none) if normalizer.has_bounds else LogZ(none)
 

@@ -14,12 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
+from logitsieve.api.results import Bool, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited
-from logitsieve.decoding.logit_edits import Edits, offsets_of, unedited
-from logitsieve.decoding.normalizers import CERTIFIED, EXACT
-from logitsieve.heads._base.head import Head
-from logitsieve.index import Index
+from logitsieve.decoding.logit_edits import offsets_of, unedited
+from logitsieve.decoding.normalizers import CERTIFIED, Query
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists
 
 FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next
@@ -34,22 +32,21 @@ class Shortlist(NamedTuple):
     provenance: Provenance  # all V are scanned where the exact log Z decided
 
 
-def shortlist(
-    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None
-) -> Shortlist:
-    """The ids that the filters leave of each row of hidden [B, D]; one id at temperature 0.
+def shortlist(query: Query, how: Sampling) -> Shortlist:
+    """The ids that the filters leave of each row of the query; one id at temperature 0.
 
     Each row's list grows by itself until it holds all that remains, so that it does not depend on
     the batch.
     """
-    rows, size = len(hidden), index.vocab_size
-    edits = unedited(rows) if edits is None else edits
+    rows, size, softmax = len(query.hidden), query.index.vocab_size, query.index.softmax
+    edits = unedited(rows) if query.edits is None else query.edits
+    query = query._replace(edits=edits, k=1, scale=1.0 / (how.temperature or 1.0))
     limits, wanted = _limits(how, edits.remaining(size), edits.allow_list)
-    masses = _Masses(index, head, hidden, how, edits)
+    masses = _Masses(query, how)
     pieces, pending = [], np.arange(rows)
     while pending.size:
         part = edits.rows(pending)
-        best = best_edited(index.softmax, head, hidden[pending], wanted[pending], part)
+        best = best_edited(softmax, query.head, query.hidden[pending], wanted[pending], part)
         masses.find(pending[wanted[pending] < limits[pending]])
         others = limits[pending] - wanted[pending]
         lengths = _cut(best, wanted[pending], others, how, masses.log_z[pending])
@@ -75,34 +72,28 @@ def _limits(how: Sampling, remaining: Int64, allow_list: Bool) -> tuple[Int64, I
 class _Masses:
     """Bounds of the log Z of each row, where top-p needs them."""
 
-    def __init__(
-        self, index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits
-    ) -> None:
-        self._request = index, head, hidden, edits
-        self._how = how
-        self.log_z = np.full((len(hidden), 2), np.nan)
-        self.computed = np.zeros(len(hidden), np.bool_)  # exactly
+    def __init__(self, query: Query, how: Sampling) -> None:
+        self._query, self._needed = query, how.top_p < 1.0
+        self.log_z = np.full((len(query.hidden), 2), np.nan)
+        self.computed = np.zeros(len(query.hidden), np.bool_)  # exactly
 
     def find(self, rows: Int64) -> None:
         """Bound the rows that have no bounds yet: by a proof, if the index has a sketch."""
         rows = rows[np.isnan(self.log_z[rows, 0])]
-        index, head, hidden, edits = self._request
-        if not rows.size or self._how.top_p == 1.0:
+        if not rows.size or not self._needed:
             return
-        if "certified" not in index.heads:
+        if "certified" not in self._query.index.heads:
             self.compute(rows)
             return
-        scale = 1.0 / self._how.temperature
-        bounds = CERTIFIED.log_z(index, head, hidden[rows], 1, edits.rows(rows), scale)
+        bounds = CERTIFIED.log_z(self._query.rows(rows))
         self.log_z[rows, 0], self.log_z[rows, 1] = bounds.low, bounds.high
 
     def compute(self, rows: Int64) -> None:
         """Compute the exact log Z of `rows`, which have no allow list."""
-        if not rows.size:
-            return
-        index, _, hidden, edits = self._request
-        log_z = EXACT.log_z64(index, hidden[rows], edits.rows(rows), 1.0 / self._how.temperature)
-        self.log_z[rows], self.computed[rows] = log_z[:, None], True
+        if rows.size:
+            exact = self._query.index.head("exact")
+            log_z = self._query.rows(rows).drawn_log_z(exact)
+            self.log_z[rows], self.computed[rows] = log_z[:, None], True
 
 
 def _cut(best: BestLogits, wanted: Int64, others: Int64, how: Sampling, log_z: Float64) -> Int64:

@@ -11,14 +11,14 @@ Shape letters: B batch rows, D hidden size, V vocabulary, N draws.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.filters import shortlist
-from logitsieve.decoding.logit_edits import Edits, edit_candidates, target_logits
+from logitsieve.decoding.logit_edits import target_logits
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
     CERTIFIED,
@@ -26,12 +26,10 @@ from logitsieve.decoding.normalizers import (
     SAMPLED,
     LogZ,
     Normalizer,
+    Query,
     interval,
 )
-from logitsieve.heads._base.head import Head, refuse_first
-from logitsieve.heads.certified import CertifiedHead
-from logitsieve.heads.exact import ExactHead
-from logitsieve.index import Index
+from logitsieve.heads._base.head import refuse_first
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.nucleus import list_sample
 
@@ -59,33 +57,24 @@ class _Drawn(NamedTuple):
     value: Float64 | None = None  # [B] log_z.value before it is rounded
 
 
-def sample(
-    index: Index,
-    head: Head,
-    hidden: Float32,
-    how: Sampling,
-    edits: Edits | None,
-    normalizer: Normalizer | None,
-) -> Draws:
-    """Draws for each row of hidden [B, D]; `edits` leave at least one id.
+def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
+    """Draws for each row of the query, of which edits leave at least one id.
 
-    `normalizer` None is the log Z found while drawing. Ids left by filters, or on an allow list of
-    `edits`, are normalized among themselves: "candidates".
+    `normalizer` None is the log Z found while drawing. Ids left by filters, or on an allow list,
+    are normalized among themselves: "candidates".
     """
     if how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0 or how.temperature == 0.0:
-        return _from_lists(index, head, hidden, how, edits)
-    if edits is None or not edits.allow_list.any():
-        return _from_all(index, head, hidden, how, edits, normalizer)
-    listed, open_ = np.flatnonzero(edits.allow_list), np.flatnonzero(~edits.allow_list)
-    part = _from_lists(index, head, hidden[listed], _rows(how, listed), edits.rows(listed))
+        return _from_lists(query, how)
+    query = query._replace(scale=1.0 / how.temperature)
+    if query.edits is None or not query.edits.allow_list.any():
+        return _from_all(query, how, normalizer)
+    allow_list = query.edits.allow_list
+    listed, open_ = np.flatnonzero(allow_list), np.flatnonzero(~allow_list)
+    part = _from_lists(query.rows(listed), how._replace(seeds=how.seeds[listed]))
     if not open_.size:
         return part
-    rest = _from_all(index, head, hidden[open_], _rows(how, open_), edits.rows(open_), normalizer)
+    rest = _from_all(query.rows(open_), how._replace(seeds=how.seeds[open_]), normalizer)
     return _by_row(listed, part, open_, rest)
-
-
-def _rows(how: Sampling, rows: Int64) -> Sampling:
-    return how._replace(seeds=how.seeds[rows])
 
 
 def _by_row(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
@@ -106,102 +95,57 @@ def _by_row(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
     )
 
 
-def _from_lists(
-    index: Index, head: Head, hidden: Float32, how: Sampling, edits: Edits | None
-) -> Draws:
-    lists = shortlist(index, head, hidden, how, edits)
-    shape = len(hidden), how.samples
-    places, log_probs = np.empty(shape, np.int32), np.empty(shape, np.float32)
-    log_z = np.empty(len(hidden), np.float32)
+def _from_lists(query: Query, how: Sampling) -> Draws:
+    lists, rows = shortlist(query, how), len(query.hidden)
+    places, log_z = np.empty((rows, how.samples), np.int32), np.empty(rows, np.float32)
+    log_probs = np.empty(places.shape, np.float32)
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     list_sample(lists.offsets, lists.logits, how.seeds, how.step, scale, places, log_probs, log_z)
     ids = lists.ids[lists.offsets[:-1, None] + places]
     return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, LogZ(log_z))
 
 
-def _from_all(
-    index: Index,
-    head: Head,
-    hidden: Float32,
-    how: Sampling,
-    edits: Edits | None,
-    normalizer: Normalizer | None,
-) -> Draws:
-    rows, scale = len(hidden), 1.0 / how.temperature
-    drawn = DRAWS.get(head.name, _draw_lazily)(index, head, hidden, how, edits, normalizer)
+def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
+    drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
     normalizer, log_z, value = normalizer or drawn.normalizer, drawn.log_z, drawn.value
     if log_z is None or value is None or normalizer is not drawn.normalizer:
-        log_z = normalizer.log_z(index, head, hidden, 1, edits, scale)
+        log_z = normalizer.log_z(query)
         assert log_z.value is not None, "a normalizer finds a value"
         value = log_z.value.astype(np.float64)
-    logits = target_logits(index.softmax, hidden, drawn.ids, edits)
+    logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
     # An estimate of log Z may lie below the logit of what was drawn, which log Z never does.
-    log_probs = np.minimum(logits * scale - value[:, None], 0.0).astype(np.float32)
-    exact, fallback = np.full(rows, drawn.exact), np.zeros(rows, np.bool_)
-    provenance = Provenance(exact, drawn.scanned, fallback)
+    log_probs = np.minimum(logits * query.scale - value[:, None], 0.0).astype(np.float32)
+    rows = len(query.hidden)
+    provenance = Provenance(np.full(rows, drawn.exact), drawn.scanned, np.zeros(rows, np.bool_))
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z)
 
 
-def _draw_exactly(
-    index: Index,
-    head: Head,
-    hidden: Float32,
-    how: Sampling,
-    edits: Edits | None,
-    normalizer: Normalizer | None,
-) -> _Drawn:
-    source, scale = cast(ExactHead, head), 1.0 / how.temperature
-    ids, log_z, scanned = source.draw(
-        hidden, how.samples, how.seeds, how.step, scale, edits and edits[:3]
-    )
+def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
+    ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step)
     with np.errstate(over="ignore"):  # of what is beyond float32, infinity says so
         rounded = LogZ(log_z.astype(np.float32))
     return _Drawn(ids, True, scanned, EXACT, rounded, log_z)
 
 
-def _draw_by_bounds(
-    index: Index,
-    head: Head,
-    hidden: Float32,
-    how: Sampling,
-    edits: Edits | None,
-    normalizer: Normalizer | None,
-) -> _Drawn:
+def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     """log Z by the coarse codes that the draw needs anyway, or by the fine ones, if named."""
-    source, scale = cast(CertifiedHead, head), 1.0 / how.temperature
-    ids, log_z, scanned = source.draw(
-        hidden,
-        how.samples,
-        how.seeds,
-        how.step,
-        scale,
-        edits and edits[:3],
-        fine=normalizer is CERTIFIED,
-    )
+    fine = normalizer is CERTIFIED
+    ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step, fine=fine)
     return _Drawn(ids, True, scanned, CERTIFIED, interval(log_z), np.clip(*log_z.T))
 
 
-def _draw_lazily(
-    index: Index,
-    head: Head,
-    hidden: Float32,
-    how: Sampling,
-    edits: Edits | None,
-    normalizer: Normalizer | None,
-) -> _Drawn:
+def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     """Draws as exact as the head's TRUSTED best ids: ids that it does not scan count as worse."""
+    hidden, index = query.hidden, query.index
     rows, k = len(hidden), min(TRUSTED, index.vocab_size)
-    floors = head.topk(hidden, k).logits[:, -1].astype(np.float64)
-    listed = edit_candidates(head.candidates(hidden, k), edits, index.vocab_size)
+    floors = query.head.topk(hidden, k).logits[:, -1].astype(np.float64)
+    listed, address = query._replace(k=k).listed(), index.softmax.descriptor.ctypes.data
     ids, computed = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
-    noise, address = (
-        (how.seeds, how.step, 1.0 / how.temperature),
-        index.softmax.descriptor.ctypes.data,
-    )
+    noise = how.seeds, how.step, query.scale
     refuse_first([lazy_sample(address, hidden, *noise, *listed, floors, ids, computed)])
     scanned = (np.diff(listed.offsets) + computed).astype(np.int32)
     return _Drawn(ids, False, scanned, SAMPLED)
 
 
-Draw = Callable[[Index, Head, Float32, Sampling, Edits | None, Normalizer | None], _Drawn]
+Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
 DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}

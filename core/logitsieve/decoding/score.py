@@ -12,9 +12,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Float32, Int32, Provenance
 from logitsieve.decoding.logit_edits import check_ids, open_edits
-from logitsieve.decoding.normalizers import LogZ, Normalizer
-from logitsieve.heads._base.head import Head
-from logitsieve.index import Index
+from logitsieve.decoding.normalizers import LogZ, Normalizer, Query
 
 
 class TargetScores(NamedTuple):
@@ -26,24 +24,20 @@ class TargetScores(NamedTuple):
 
 
 def score(
-    index: Index,
-    head: Head,
-    hidden: Float32,
-    targets: Int32,
-    constraints: Constraints | None,
-    normalizer: Normalizer,
+    query: Query, targets: Int32, constraints: Constraints | None, normalizer: Normalizer
 ) -> TargetScores:
-    """logit - log Z of `targets` [B, T] for each row of hidden [B, D]; -inf where p is 0.
+    """logit - log Z of `targets` [B, T] for each row of the query; -inf where p is 0.
 
     p is 0 for ids that constraints forbid and, under "candidates", for ids that the head does not
     look at. "lowrank" has a preview's logit for those. A row's `scanned` are its targets, whatever
     the normalizer computes. InvalidRequest names the field at fault, and "constraints" where they
     leave nothing.
     """
-    rows = len(hidden)
-    check_ids(targets, index.vocab_size, "targets")
-    edits = None if constraints is None else open_edits(index.softmax, constraints, hidden)
-    log_z, logits = normalizer.target_logits(index, head, hidden, targets, edits)
+    rows, softmax = len(query.hidden), query.index.softmax
+    check_ids(targets, softmax.vocab_size, "targets")
+    if constraints is not None:
+        query = query._replace(edits=open_edits(softmax, constraints, query.hidden))
+    log_z, logits = normalizer.target_logits(query, targets)
     assert log_z.value is not None, "a normalizer finds a value"
     possible = logits > -np.inf
     log_probs = np.full(targets.shape, -np.inf, np.float32)

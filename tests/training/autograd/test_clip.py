@@ -11,13 +11,15 @@ from tests.training.loss_kit import doubles
 
 
 def gradients(sparse: bool, times: int = 1) -> list[nn.Parameter]:
-    """Parameters of a layer and a head, with gradients of `times` batches added up."""
+    """Parameters of a layer and a loss, with gradients of `times` batches added up."""
     torch.manual_seed(1)
     layer = nn.Linear(4, 4)
-    head = UniformSoftmax(4, 20, n_sampled=5, sparse=sparse)
+    criterion = UniformSoftmax(4, 20, n_sampled=5, sparse=sparse)
     for step in range(times):
-        head(layer(doubles(6, 4, seed=step).float()), torch.tensor([1, 2, 3, 1, 1, 9])).backward()
-    return [*layer.parameters(), *head.parameters()]
+        criterion(
+            layer(doubles(6, 4, seed=step).float()), torch.tensor([1, 2, 3, 1, 1, 9])
+        ).backward()
+    return [*layer.parameters(), *criterion.parameters()]
 
 
 def dense(parameters: list[nn.Parameter]) -> list[Tensor]:

@@ -24,8 +24,8 @@ D, V = 6, 11
 ONE = torch.tensor([3, 0, -100, 10, 3])
 SEVERAL = torch.tensor([[3, 1, -100], [0, 0, 5], [-100, -100, -100], [10, 9, 8], [-100, 3, -100]])
 TARGETS = pytest.mark.parametrize("target", [ONE, SEVERAL], ids=["one", "several"])
-LAWS = pytest.mark.parametrize(
-    "law",
+FORMS = pytest.mark.parametrize(
+    "form",
     [{}, {"bias": False}, {"scale": 5.0}, {"absolute": True}, {"scale": 5.0, "absolute": True}],
 )
 
@@ -40,25 +40,25 @@ def rows_of(target: Tensor) -> int:
 
 
 def given(
-    candidates: SharedCandidates | RaggedCandidates, law: dict[str, Any], **common: Any
+    candidates: SharedCandidates | RaggedCandidates, form: dict[str, Any], **common: Any
 ) -> GivenCandidates:
     torch.manual_seed(3)
-    absolute = law.get("absolute", False)
-    rest = {key: value for key, value in law.items() if key != "absolute"}
-    head = GivenCandidates(candidates, D, V, **{"dtype": torch.float64, **common, **rest})
-    head.logit_form = LogitForm(scale=head.logit_form.scale, absolute=absolute)
-    if head.classes.bias is not None:
-        head.classes.bias.data.copy_(doubles(V, 1, seed=8))
-    return head
+    absolute = form.get("absolute", False)
+    rest = {key: value for key, value in form.items() if key != "absolute"}
+    criterion = GivenCandidates(candidates, D, V, **{"dtype": torch.float64, **common, **rest})
+    criterion.logit_form = LogitForm(scale=criterion.logit_form.scale, absolute=absolute)
+    if criterion.classes.bias is not None:
+        criterion.classes.bias.data.copy_(doubles(V, 1, seed=8))
+    return criterion
 
 
-def run(head: SoftmaxLoss, hidden: Tensor, target: Tensor) -> list[Tensor]:
+def run(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> list[Tensor]:
     """[loss, gradient in hidden, in weight, in bias if there is one], dense."""
     hidden = hidden.clone().requires_grad_()
-    head.zero_grad()
-    loss = head(hidden, target)
+    criterion.zero_grad()
+    loss = criterion(hidden, target)
     loss.backward()
-    gradients = [hidden.grad, *(p.grad for p in head.parameters())]
+    gradients = [hidden.grad, *(p.grad for p in criterion.parameters())]
     return [loss.detach(), *(g.to_dense() for g in gradients if g is not None)]
 
 
@@ -75,47 +75,49 @@ SOME = SharedCandidates(torch.tensor([7, 3, 7, 0, 2, 10]), doubles(6, seed=5))
 
 @pytest.mark.parametrize("ragged", [False, True])
 @TARGETS
-@LAWS
+@FORMS
 def test_all_candidates_are_the_full_softmax(
-    law: dict[str, Any], target: Tensor, ragged: bool
+    form: dict[str, Any], target: Tensor, ragged: bool
 ) -> None:
     candidates = as_ragged(EVERYTHING, rows_of(target)) if ragged else EVERYTHING
-    head, hidden = given(candidates, law), doubles(5, D, seed=1)
+    criterion, hidden = given(candidates, form), doubles(5, D, seed=1)
     wanted = hidden.clone().requires_grad_()
-    losses = full_cross_entropy(head, wanted, target)
+    losses = full_cross_entropy(criterion, wanted, target)
     (losses.sum() / rows_of(target)).backward()  # type: ignore[no-untyped-call]
     assert wanted.grad is not None
     expected = [losses.detach().sum() / rows_of(target), wanted.grad]
-    expected += [p.grad.to_dense() for p in head.parameters() if p.grad is not None]
-    assert_same(run(head, hidden, target), expected)
+    expected += [p.grad.to_dense() for p in criterion.parameters() if p.grad is not None]
+    assert_same(run(criterion, hidden, target), expected)
 
 
 @TARGETS
-@LAWS
+@FORMS
 def test_ragged_equals_shared_where_the_candidates_are_the_same(
-    law: dict[str, Any], target: Tensor
+    form: dict[str, Any], target: Tensor
 ) -> None:
     hidden = doubles(5, D, seed=1)
-    shared = run(given(SOME, law), hidden, target)
-    assert_same(shared, run(given(as_ragged(SOME, rows_of(target)), law), hidden, target))
+    shared = run(given(SOME, form), hidden, target)
+    assert_same(shared, run(given(as_ragged(SOME, rows_of(target)), form), hidden, target))
 
 
 @TARGETS
-@LAWS
-def test_the_kernel_equals_the_form_in_torch(law: dict[str, Any], target: Tensor) -> None:
+@FORMS
+def test_the_kernel_equals_the_form_in_torch(form: dict[str, Any], target: Tensor) -> None:
     candidates = as_ragged(SOME, rows_of(target))
-    head = given(candidates, law)
-    for parameter in head.parameters():
+    criterion = given(candidates, form)
+    for parameter in criterion.parameters():
         parameter.data[7] = 0  # a logit of 0, where |x| has a corner
     batch = read_batch(doubles(5, D, seed=1), target, D, V, -100)
-    hidden = head.prepare(batch.hidden).requires_grad_()
-    inputs = [hidden, *head.parameters()]
-    kernel = ragged_losses(hidden, head.classes, head.logit_form, batch.targets, candidates)
+    hidden = criterion.prepare(batch.hidden).requires_grad_()
+    inputs = [hidden, *criterion.parameters()]
+    kernel = ragged_losses(
+        hidden, criterion.classes, criterion.logit_form, batch.targets, candidates
+    )
     plain = _TorchLoss.apply(  # type: ignore[no-untyped-call]
         hidden,
-        head.classes.weight,
-        head.classes.bias,
-        (batch.targets, candidates, head.logit_form, True),
+        criterion.classes.weight,
+        criterion.classes.bias,
+        (batch.targets, candidates, criterion.logit_form, True),
     )
     weights = doubles(len(kernel), seed=4)
     got, expected = (torch.autograd.grad(x, inputs, weights) for x in (kernel, plain))
@@ -129,33 +131,33 @@ def test_a_normalised_row_of_zeros_has_the_gradient_that_torch_gives(
 ) -> None:
     """As the row of an embedding's padding_idx is, once it is tied."""
     candidates = as_ragged(EVERYTHING, rows_of(ONE)) if ragged else EVERYTHING
-    head, hidden = given(candidates, {"scale": 5.0}).to(dtype), doubles(5, D, seed=1).to(dtype)
-    head.classes.weight.data[3] = 0
-    _, _, found = run(head, hidden, ONE)
-    head.zero_grad()
-    torch.autograd.backward(full_cross_entropy(head, hidden, ONE).sum() / rows_of(ONE))
-    assert head.classes.weight.grad is not None
-    torch.testing.assert_close(found, head.classes.weight.grad, rtol=1e-4, atol=1e-6)
+    criterion, hidden = given(candidates, {"scale": 5.0}).to(dtype), doubles(5, D, seed=1).to(dtype)
+    criterion.classes.weight.data[3] = 0
+    _, _, found = run(criterion, hidden, ONE)
+    criterion.zero_grad()
+    torch.autograd.backward(full_cross_entropy(criterion, hidden, ONE).sum() / rows_of(ONE))
+    assert criterion.classes.weight.grad is not None
+    torch.testing.assert_close(found, criterion.classes.weight.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
 @TARGETS
-@LAWS
+@FORMS
 def test_gradients_are_those_of_finite_differences(
-    law: dict[str, Any], target: Tensor, ragged: bool
+    form: dict[str, Any], target: Tensor, ragged: bool
 ) -> None:
     candidates = as_ragged(SOME, rows_of(target)) if ragged else SOME
-    head = given(candidates, law, sparse=False, reduction="none")
+    criterion = given(candidates, form, sparse=False, reduction="none")
     hidden = doubles(5, D, seed=1).requires_grad_()
-    assert gradcheck(lambda h, *_: head(h, target), (hidden, *head.parameters()))
+    assert gradcheck(lambda h, *_: criterion(h, target), (hidden, *criterion.parameters()))
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-@LAWS
-def test_float32_is_near_float64(law: dict[str, Any], ragged: bool) -> None:
+@FORMS
+def test_float32_is_near_float64(form: dict[str, Any], ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    exact = run(given(candidates, law), doubles(5, D, seed=1), ONE)
-    single = given(candidates, law).float()
+    exact = run(given(candidates, form), doubles(5, D, seed=1), ONE)
+    single = given(candidates, form).float()
     rounded = run(single, doubles(5, D, seed=1).float(), ONE)
     assert all(each.dtype == torch.float32 for each in rounded)
     assert_same([each.double() for each in rounded], exact, 2e-5)
@@ -187,9 +189,9 @@ def test_rows_of_unequal_sets() -> None:
         doubles(10, seed=2),
     )
     target = torch.tensor([3, 0, 1, 2])
-    head, hidden = given(candidates, {}, reduction="none"), doubles(4, D, seed=1)
-    losses = head(hidden, target).detach()
-    x_BV = head.logits(hidden).detach()
+    criterion, hidden = given(candidates, {}, reduction="none"), doubles(4, D, seed=1)
+    losses = criterion(hidden, target).detach()
+    x_BV = criterion.logits(hidden).detach()
     for row in range(4):
         first, last = candidates.offsets[row : row + 2].tolist()
         ids = candidates.ids[first:last]
@@ -202,9 +204,9 @@ def test_rows_of_unequal_sets() -> None:
 @pytest.mark.parametrize("ragged", [False, True])
 def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    head = given(candidates, {})
-    head(doubles(5, D, seed=1), ONE).backward()
-    for parameter in head.parameters():
+    criterion = given(candidates, {})
+    criterion(doubles(5, D, seed=1), ONE).backward()
+    for parameter in criterion.parameters():
         gradient = parameter.grad
         assert gradient is not None
         assert gradient.is_sparse
@@ -221,7 +223,7 @@ def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_large_logits_stay_finite(ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    head = given(candidates, {}).float()
+    criterion = given(candidates, {}).float()
     hidden = doubles(5, D, seed=1).float() * 1e4
-    for each in run(head, hidden, ONE):
+    for each in run(criterion, hidden, ONE):
         assert bool(each.isfinite().all())

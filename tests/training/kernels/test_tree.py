@@ -1,4 +1,4 @@
-"""The kernel tree against its definition in numpy: branches, laws, draws and updates."""
+"""The kernel tree against its definition in numpy: branches, probabilities, draws and updates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sums_of(phi: Float32, leaves: int, per_leaf: int) -> Float32:
     return sums
 
 
-def leaf_law(
+def leaf_probabilities(
     phi: Float32, query: Float32, floor: float, leaves: int, per_leaf: int, excluded: list[int]
 ) -> Float64:
     """[L]: the product of the branches' probabilities, by recursion over ranges of leaves."""
@@ -79,8 +79,8 @@ class Case:
         )  # fmt: skip
         return log_q
 
-    def law(self, row: int) -> Float64:
-        return leaf_law(
+    def probabilities(self, row: int) -> Float64:
+        return leaf_probabilities(
             self.phi, self.queries[row], FLOOR, self.leaves, self.per_leaf, self.excluded[row]
         )
 
@@ -94,12 +94,14 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_law_of_the_leaves_is_the_product_of_the_branches(case: Case) -> None:
+def test_the_probability_of_a_leaf_is_the_product_of_the_branches(case: Case) -> None:
     rows = len(case.queries)
     leaves = np.tile(np.arange(case.leaves), (rows, 1))
     log_q = case.descend(None, leaves)
     for row in range(rows):
-        np.testing.assert_allclose(np.exp(log_q[row]), case.law(row), rtol=2e-4, atol=1e-7)
+        np.testing.assert_allclose(
+            np.exp(log_q[row]), case.probabilities(row), rtol=2e-4, atol=1e-7
+        )
     np.testing.assert_allclose(np.exp(log_q).sum(1), 1, rtol=1e-12)
 
 
@@ -109,19 +111,19 @@ def test_partial_sums_are_negative_somewhere() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_draws_have_the_law_that_they_report(case: Case) -> None:
+def test_draws_have_the_probabilities_that_they_report(case: Case) -> None:
     draws, rows = 100_000, len(case.queries)
     uniforms = np.sort(np.random.default_rng(5).random((rows, draws)), axis=1)
     leaves = np.empty((rows, draws), np.int64)
     log_q = case.descend(uniforms, leaves)
     for row in range(rows):
-        law = np.exp(case.descend(None, np.tile(np.arange(case.leaves), (rows, 1))))[row]
-        np.testing.assert_array_equal(np.exp(log_q[row]), law[leaves[row]])
+        probabilities = np.exp(case.descend(None, np.tile(np.arange(case.leaves), (rows, 1))))[row]
+        np.testing.assert_array_equal(np.exp(log_q[row]), probabilities[leaves[row]])
         counts = np.bincount(leaves[row], minlength=case.leaves)
-        assert not counts[law == 0].any()
-        expected = draws * law[law > 0]
+        assert not counts[probabilities == 0].any()
+        expected = draws * probabilities[probabilities > 0]
         freedom = len(expected) - 1
-        chi = ((counts[law > 0] - expected) ** 2 / expected).sum()
+        chi = ((counts[probabilities > 0] - expected) ** 2 / expected).sum()
         assert chi < freedom + 5 * np.sqrt(2 * freedom) + 5
 
 
@@ -162,9 +164,9 @@ def test_within_a_leaf_classes_are_drawn_by_their_current_logits(
     uniforms = np.random.default_rng(7).random((rows, draws))
     ask(False, uniforms, np.full((rows, draws), 1), drawn, drawn_q)
     for row in range(rows):
-        law = np.exp(log_q[row]) * (leaves[row] == 1)
+        probabilities = np.exp(log_q[row]) * (leaves[row] == 1)
         counts = np.bincount(drawn[row], minlength=37)
-        np.testing.assert_allclose(counts / draws, law, atol=5 * np.sqrt(0.25 / draws))
+        np.testing.assert_allclose(counts / draws, probabilities, atol=5 * np.sqrt(0.25 / draws))
         np.testing.assert_array_equal(drawn_q[row], log_q[row, drawn[row]])
 
 

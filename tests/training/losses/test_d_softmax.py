@@ -18,26 +18,28 @@ COUNTS = torch.tensor([1.0, 9, 3, 4, 5, 8, 2, 6, 7, 10])
 
 @pytest.mark.parametrize("options", [{}, {"scale": 5.0}, {"absolute": True}, {"bias": False}])
 def test_logits_are_those_of_the_matrix(options: dict[str, Any]) -> None:
-    head = DSoftmax(D, V, COUNTS, blocks=BLOCKS, dtype=torch.float64, **options)
-    weight, bias = head.full_classes()
-    x = head.prepare(doubles(4, D, seed=1)) @ weight.T + (0 if bias is None else bias)
-    expected = x.abs() if head.logit_form.absolute else x
-    torch.testing.assert_close(head.logits(doubles(4, D, seed=1)), expected)
+    criterion = DSoftmax(D, V, COUNTS, blocks=BLOCKS, dtype=torch.float64, **options)
+    weight, bias = criterion.full_classes()
+    x = criterion.prepare(doubles(4, D, seed=1)) @ weight.T + (0 if bias is None else bias)
+    expected = x.abs() if criterion.logit_form.absolute else x
+    torch.testing.assert_close(criterion.logits(doubles(4, D, seed=1)), expected)
 
 
 def test_frequent_classes_have_more_dimensions_of_their_own() -> None:
-    head = DSoftmax(D, V, COUNTS, blocks=BLOCKS)
-    weight = head.export().weight
+    criterion = DSoftmax(D, V, COUNTS, blocks=BLOCKS)
+    weight = criterion.export().weight
     seen = [tuple(row.nonzero()[:, 0].tolist()) for row in weight]
     parts = {9: (0, 1, 2), 1: (0, 1, 2), 5: (3, 4), 8: (3, 4), 7: (3, 4)}
     assert seen == [parts.get(i, (5,)) for i in range(V)]
-    assert sum(p.numel() for p in head.parameters()) == V + sum(n * d for n, d in BLOCKS)
+    assert sum(p.numel() for p in criterion.parameters()) == V + sum(n * d for n, d in BLOCKS)
 
 
 def test_the_loss_is_the_full_one_of_that_matrix() -> None:
-    head = DSoftmax(D, V, COUNTS, dtype=torch.float64, reduction="none")
+    criterion = DSoftmax(D, V, COUNTS, dtype=torch.float64, reduction="none")
     hidden, target = doubles(4, D, seed=1), torch.tensor([3, 9, -100, 0])
-    torch.testing.assert_close(head(hidden, target), full_cross_entropy(head, hidden, target))
+    torch.testing.assert_close(
+        criterion(hidden, target), full_cross_entropy(criterion, hidden, target)
+    )
 
 
 def test_without_counts_lower_ids_are_the_frequent_ones() -> None:
@@ -47,9 +49,9 @@ def test_without_counts_lower_ids_are_the_frequent_ones() -> None:
 
 
 def test_the_order_is_saved() -> None:
-    head, other = DSoftmax(D, V, COUNTS, blocks=BLOCKS), DSoftmax(D, V, blocks=BLOCKS)
-    other.load_state_dict(head.state_dict())
-    assert torch.equal(other.export().weight, head.export().weight)
+    criterion, other = DSoftmax(D, V, COUNTS, blocks=BLOCKS), DSoftmax(D, V, blocks=BLOCKS)
+    other.load_state_dict(criterion.state_dict())
+    assert torch.equal(other.export().weight, criterion.export().weight)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Negatives from fixed laws: their probabilities, and that the inner sum is Z, enumerated."""
+"""Negatives from fixed distributions: their probabilities, and the inner sum, which is Z."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def made(kind: type[FrequencySoftmax], **options: Any) -> FrequencySoftmax:
     options = {"n_sampled": M, "reduction": "none", "dtype": torch.float64, **options}
     if kind is not UniformSoftmax:
         options["class_counts"] = COUNTS
-    head = kind(D, V, **options)
-    head.classes.weight.data.mul_(4)
-    return head
+    criterion = kind(D, V, **options)
+    criterion.classes.weight.data.mul_(4)
+    return criterion
 
 
 class Replay:
@@ -54,12 +54,12 @@ class Replay:
         return self.step
 
 
-def estimate(head: SoftmaxLoss, hidden: Tensor, target: Tensor, uniforms: Tensor) -> Tensor:
+def estimate(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor, uniforms: Tensor) -> Tensor:
     """Z' of each row [B] if these are the numbers drawn."""
-    head.random = Replay(Numbers(uniforms))  # type: ignore[assignment]
+    criterion.random = Replay(Numbers(uniforms))  # type: ignore[assignment]
     with torch.no_grad():
-        excess = head(hidden, target) - full_cross_entropy(head, hidden, target)
-        z_B: Tensor = (excess + head.logits(hidden).logsumexp(1)).exp()
+        excess = criterion(hidden, target) - full_cross_entropy(criterion, hidden, target)
+        z_B: Tensor = (excess + criterion.logits(hidden).logsumexp(1)).exp()
     return z_B
 
 
@@ -75,19 +75,23 @@ def middles(fixed: ClassDistribution) -> Tensor:
 def test_shared_draws_are_unbiased_by_enumeration(
     kind: type[FrequencySoftmax], target: Tensor
 ) -> None:
-    head, hidden = made(kind), doubles(2, D, seed=1)
-    q, numbers = head.distribution.log_q.exp(), middles(head.distribution)
+    criterion, hidden = made(kind), doubles(2, D, seed=1)
+    q, numbers = criterion.distribution.log_q.exp(), middles(criterion.distribution)
     mean = torch.zeros(2, dtype=torch.float64)
     for drawn in product(range(V), repeat=M):
         ids = torch.tensor(drawn)
-        mean += q[ids].prod() * estimate(head, hidden, target, numbers[ids])
-    torch.testing.assert_close(mean, head.logits(hidden).detach().exp().sum(1))
+        mean += q[ids].prod() * estimate(criterion, hidden, target, numbers[ids])
+    torch.testing.assert_close(mean, criterion.logits(hidden).detach().exp().sum(1))
 
 
 @KINDS
 def test_draws_of_each_row_are_unbiased_by_enumeration(kind: type[FrequencySoftmax]) -> None:
-    head, hidden, target = made(kind, per_row=True), doubles(2, D, seed=1), torch.tensor([2, 0])
-    q, numbers = head.distribution.log_q.exp(), middles(head.distribution)
+    criterion, hidden, target = (
+        made(kind, per_row=True),
+        doubles(2, D, seed=1),
+        torch.tensor([2, 0]),
+    )
+    q, numbers = criterion.distribution.log_q.exp(), middles(criterion.distribution)
     mean = torch.zeros(2, dtype=torch.float64)
     for row, t in enumerate(target.tolist()):
         others = [j for j in range(V) if j != t]
@@ -97,14 +101,14 @@ def test_draws_of_each_row_are_unbiased_by_enumeration(kind: type[FrequencySoftm
         for drawn in product(others, repeat=M):
             ids = torch.tensor(drawn)
             both = squeezed[ids].repeat(2)
-            mean[row] += (q[ids] / rest).prod() * estimate(head, hidden, target, both)[row]
-    torch.testing.assert_close(mean, head.logits(hidden).detach().exp().sum(1))
+            mean[row] += (q[ids] / rest).prod() * estimate(criterion, hidden, target, both)[row]
+    torch.testing.assert_close(mean, criterion.logits(hidden).detach().exp().sum(1))
 
 
 @KINDS
 def test_draws_of_a_row_are_never_its_target(kind: type[FrequencySoftmax]) -> None:
-    head = made(kind, per_row=True, n_sampled=2000)
-    drawn = head.propose(doubles(V, D), _single(torch.arange(V)), StepRng(key=7, step=0))
+    criterion = made(kind, per_row=True, n_sampled=2000)
+    drawn = criterion.propose(doubles(V, D), _single(torch.arange(V)), StepRng(key=7, step=0))
     assert not bool((drawn.ids.view(V, -1) == torch.arange(V)[:, None]).any())
 
 
@@ -114,14 +118,14 @@ def _single(classes: Tensor) -> Targets:
 
 def test_importance_sampling_is_unbiased_by_enumeration() -> None:
     torch.manual_seed(2)
-    head = ImportanceSoftmax(D, V, COUNTS, n_sampled=M, reduction="none", dtype=torch.float64)
+    criterion = ImportanceSoftmax(D, V, COUNTS, n_sampled=M, reduction="none", dtype=torch.float64)
     hidden, target = doubles(2, D, seed=1), torch.tensor([2, 0])
-    q, numbers = head.distribution.log_q.exp(), middles(head.distribution)
+    q, numbers = criterion.distribution.log_q.exp(), middles(criterion.distribution)
     mean = torch.zeros(2, dtype=torch.float64)
     for drawn in product(range(V), repeat=M):
         ids = torch.tensor(drawn)
-        mean += q[ids].prod() * estimate(head, hidden, target, numbers[ids])
-    torch.testing.assert_close(mean, head.logits(hidden).detach().exp().sum(1))
+        mean += q[ids].prod() * estimate(criterion, hidden, target, numbers[ids])
+    torch.testing.assert_close(mean, criterion.logits(hidden).detach().exp().sum(1))
 
 
 @pytest.mark.parametrize(
@@ -142,35 +146,37 @@ def test_a_thousand_classes_are_estimated_without_bias(
     torch.manual_seed(2)
     counts = {} if kind is UniformSoftmax else {"class_counts": 1000 / torch.arange(1.0, 1001)}
     options: dict[str, Any] = {"n_sampled": 200, "per_row": per_row, "reduction": "none", **counts}
-    head = kind(D, classes, dtype=torch.float64, **options)
+    criterion = kind(D, classes, dtype=torch.float64, **options)
     hidden = doubles(3, D, seed=1)
-    assert_unbiased(head, hidden, target)
+    assert_unbiased(criterion, hidden, target)
 
 
 def test_importance_sampling_of_a_thousand_classes_has_no_bias() -> None:
     torch.manual_seed(2)
     counts = 1000 / torch.arange(1.0, 1001)
-    head = ImportanceSoftmax(D, 1000, counts, n_sampled=200, reduction="none", dtype=torch.float64)
-    assert_unbiased(head, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
+    criterion = ImportanceSoftmax(
+        D, 1000, counts, n_sampled=200, reduction="none", dtype=torch.float64
+    )
+    assert_unbiased(criterion, doubles(3, D, seed=1), torch.tensor([0, 999, 40]))
 
 
-def assert_unbiased(head: SoftmaxLoss, hidden: Tensor, target: Tensor) -> None:
+def assert_unbiased(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> None:
     """The mean of Z' over 400 steps is Z within four standard errors, which are small."""
     with torch.no_grad():
-        full = full_cross_entropy(head, hidden, target)
-        ratios = torch.stack([(head(hidden, target) - full).exp() for _ in range(400)])
+        full = full_cross_entropy(criterion, hidden, target)
+        ratios = torch.stack([(criterion(hidden, target) - full).exp() for _ in range(400)])
     error = ratios.std(0) / len(ratios) ** 0.5
     assert bool((error < 0.02).all())
     assert bool(((ratios.mean(0) - 1).abs() < 4 * error).all())
 
 
 def test_importance_sampling_may_be_negative() -> None:
-    head = ImportanceSoftmax(D, V, n_sampled=1, dtype=torch.float64)
-    head.classes.weight.data.fill_(0)
-    head.classes.weight.data[3] = 10
+    criterion = ImportanceSoftmax(D, V, n_sampled=1, dtype=torch.float64)
+    criterion.classes.weight.data.fill_(0)
+    criterion.classes.weight.data[3] = 10
     hidden = torch.ones(1, D, dtype=torch.float64)
-    head.random = Replay(Numbers(middles(head.distribution)[:1]))  # type: ignore[assignment]
-    assert float(head(hidden, torch.tensor([3])).detach()) < -30
+    criterion.random = Replay(Numbers(middles(criterion.distribution)[:1]))  # type: ignore[assignment]
+    assert float(criterion(hidden, torch.tensor([3])).detach()) < -30
 
 
 def test_laws() -> None:
@@ -213,15 +219,15 @@ def test_the_gradients_bias_falls_as_one_over_the_draws() -> None:
     rows, target = 100_000, 2
     bias = []
     for m in (8, 32):
-        head = UniformSoftmax(
+        criterion = UniformSoftmax(
             D, V, n_sampled=m, per_row=True, dtype=torch.float64, sparse=False, bias=False
         )
-        head.classes.weight.data = doubles(V, D, seed=6)
+        criterion.classes.weight.data = doubles(V, D, seed=6)
         hidden = doubles(1, D, seed=1).expand(rows, D)
         classes = torch.full((rows,), target)
-        (estimated,) = torch.autograd.grad(head(hidden, classes), head.classes.weight)
+        (estimated,) = torch.autograd.grad(criterion(hidden, classes), criterion.classes.weight)
         (exact,) = torch.autograd.grad(
-            full_cross_entropy(head, hidden[:1], classes[:1]).sum(), head.classes.weight
+            full_cross_entropy(criterion, hidden[:1], classes[:1]).sum(), criterion.classes.weight
         )
         bias.append(float((estimated - exact).norm() / exact.norm()))
     assert bias[0] > 0.005

@@ -28,11 +28,11 @@ def made(kind: type[FullSoftmax], **options: Any) -> FullSoftmax:
 @KINDS
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_it_is_the_cross_entropy_of_torch(kind: type[FullSoftmax], reduction: Any) -> None:
-    head, hidden = made(kind, reduction=reduction), doubles(B, D, seed=1).requires_grad_()
-    weight, bias = head.classes.weight, head.classes.bias
+    criterion, hidden = made(kind, reduction=reduction), doubles(B, D, seed=1).requires_grad_()
+    weight, bias = criterion.classes.weight, criterion.classes.bias
     assert bias is not None
     expected = cross_entropy(linear(hidden, weight, bias.view(-1)), TARGET, reduction=reduction)
-    loss = head(hidden, TARGET)
+    loss = criterion(hidden, TARGET)
     torch.testing.assert_close(loss, expected)
     weights = doubles(*loss.shape, seed=4)
     inputs = [hidden, weight, bias]
@@ -47,26 +47,29 @@ def test_it_is_the_cross_entropy_of_torch(kind: type[FullSoftmax], reduction: An
 def test_every_law_and_several_targets(
     kind: type[FullSoftmax], target: Tensor, options: dict[str, Any]
 ) -> None:
-    head, hidden = made(kind, reduction="sum", **options), doubles(B, D, seed=1).requires_grad_()
-    inputs = [hidden, *head.parameters()]
-    expected = full_cross_entropy(head, hidden, target).sum()
-    got, wanted = (torch.autograd.grad(x, inputs) for x in (head(hidden, target), expected))
+    criterion, hidden = (
+        made(kind, reduction="sum", **options),
+        doubles(B, D, seed=1).requires_grad_(),
+    )
+    inputs = [hidden, *criterion.parameters()]
+    expected = full_cross_entropy(criterion, hidden, target).sum()
+    got, wanted = (torch.autograd.grad(x, inputs) for x in (criterion(hidden, target), expected))
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_chunked_never_holds_all_logits() -> None:
-    head, hidden = ChunkedSoftmax(4, 1000), doubles(64, 4).float().requires_grad_()
-    with Watch(head.parameters()) as watch:
-        head(hidden, torch.arange(64)).backward()
+    criterion, hidden = ChunkedSoftmax(4, 1000), doubles(64, 4).float().requires_grad_()
+    with Watch(criterion.parameters()) as watch:
+        criterion(hidden, torch.arange(64)).backward()
     assert max(shape.numel() for shape in watch.shapes) == 32 * 1000
 
 
 def test_chunked_has_its_gradients_a_second_time() -> None:
-    head, hidden = made(ChunkedSoftmax), doubles(B, D, seed=1).requires_grad_()
-    loss = head(hidden, TARGET)
-    first = torch.autograd.grad(loss, [hidden, head.classes.weight], retain_graph=True)
-    second = torch.autograd.grad(3 * loss, [hidden, head.classes.weight])
+    criterion, hidden = made(ChunkedSoftmax), doubles(B, D, seed=1).requires_grad_()
+    loss = criterion(hidden, TARGET)
+    first = torch.autograd.grad(loss, [hidden, criterion.classes.weight], retain_graph=True)
+    second = torch.autograd.grad(3 * loss, [hidden, criterion.classes.weight])
     for one, other in zip(first, second, strict=True):
         torch.testing.assert_close(3 * one, other)
 

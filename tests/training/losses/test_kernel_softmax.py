@@ -32,11 +32,11 @@ def head_of(kind: type[KernelSoftmax], classes: int, **options: Any) -> KernelSo
     torch.manual_seed(2)
     if kind is RFSoftmax:  # few directions: many partial sums are negative
         options = {"n_features": 8, "scale": 4.0, **options}
-    head = kind(DIM, classes, dtype=torch.float64, **options)
+    criterion = kind(DIM, classes, dtype=torch.float64, **options)
     with torch.no_grad():
-        head.classes.weight.mul_(3)
-    head.tree.rebuild(head.classes.weight.detach(), None)
-    return head
+        criterion.classes.weight.mul_(3)
+    criterion.tree.rebuild(criterion.classes.weight.detach(), None)
+    return criterion
 
 
 def single(classes: list[int]) -> Targets:
@@ -44,13 +44,13 @@ def single(classes: list[int]) -> Targets:
 
 
 def estimates(
-    head: KernelSoftmax,
+    criterion: KernelSoftmax,
     hidden: Tensor,
     targets: Targets,
     candidates: SharedCandidates | RaggedCandidates,
 ) -> Tensor:
     """[B]: what the candidates make of the sum of e^x over all classes but the targets."""
-    x_BV = head.full_logits(hidden).detach()
+    x_BV = criterion.full_logits(hidden).detach()
     x_BV[targets.rows, targets.classes] = -torch.inf
     if isinstance(candidates, SharedCandidates):
         return (x_BV[:, candidates.ids] + candidates.log_weights).exp().sum(1)
@@ -59,8 +59,8 @@ def estimates(
     return torch.zeros(len(hidden), dtype=x_BV.dtype).index_add_(0, rows, terms)
 
 
-def rest_of(head: KernelSoftmax, hidden: Tensor, targets: Targets) -> Tensor:
-    x_BV = head.full_logits(hidden).detach()
+def rest_of(criterion: KernelSoftmax, hidden: Tensor, targets: Targets) -> Tensor:
+    x_BV = criterion.full_logits(hidden).detach()
     x_BV[targets.rows, targets.classes] = -torch.inf
     return x_BV.exp().sum(1)
 
@@ -79,29 +79,34 @@ def rest_of(head: KernelSoftmax, hidden: Tensor, targets: Targets) -> Tensor:
 def test_the_estimated_normaliser_is_right_on_average(kind: type[KernelSoftmax], form: str) -> None:
     # With few directions sums that are cut off at the floor make rare draws count for very much.
     more = {"n_features": 256} if kind is RFSoftmax else {}
-    head = head_of(kind, 1000, form=form, n_sampled=8, leaf=16, **more)
-    hidden, targets = head.prepare(doubles(4, DIM)), single([5, 999, 30, 5])
+    criterion = head_of(kind, 1000, form=form, n_sampled=8, leaf=16, **more)
+    hidden, targets = criterion.prepare(doubles(4, DIM)), single([5, 999, 30, 5])
     found = torch.stack(
         [
-            estimates(head, hidden, targets, head.propose(hidden, targets, head.random.next()))
+            estimates(
+                criterion,
+                hidden,
+                targets,
+                criterion.propose(hidden, targets, criterion.random.next()),
+            )
             for _ in range(400)
         ]
     )
     error = found.std(0) / len(found) ** 0.5
     assert (error < 0.2 * found.mean(0)).all()
-    assert ((found.mean(0) - rest_of(head, hidden, targets)).abs() < 4 * error).all()
+    assert ((found.mean(0) - rest_of(criterion, hidden, targets)).abs() < 4 * error).all()
 
 
 @METHODS
 def test_per_row_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]) -> None:
     """All pairs of draws for V = 9, m = 2, each with its probability, through `propose`."""
-    head = head_of(kind, 9, form="per_row", n_sampled=2, leaf=3)
-    hidden, targets = head.prepare(doubles(1, DIM)), single([4])
-    vectors = hidden / (head.logit_form.scale or 1.0)
+    criterion = head_of(kind, 9, form="per_row", n_sampled=2, leaf=3)
+    hidden, targets = criterion.prepare(doubles(1, DIM)), single([4])
+    vectors = hidden / (criterion.logit_form.scale or 1.0)
     excluded = Excluded.of(targets.rows, targets.classes, 1, 9)
-    queries = head.tree.queries(vectors)
-    log_q = head.tree.log_q(
-        queries, excluded, hidden.float().numpy(), head.classes.weight.detach(), np.arange(9)
+    queries = criterion.tree.queries(vectors)
+    log_q = criterion.tree.log_q(
+        queries, excluded, hidden.float().numpy(), criterion.classes.weight.detach(), np.arange(9)
     )
     q = np.exp(log_q[0])
     leaf_q = q.reshape(-1, 3).sum(1)
@@ -112,34 +117,38 @@ def test_per_row_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax
             continue
         branch = [middle_of(leaf_q, i // 3) for i in (one, other)]
         inside = [middle_of(q[i // 3 * 3 : i // 3 * 3 + 3], i % 3) for i in (one, other)]
-        drawn = head.propose(hidden, targets, Numbers(torch.tensor([*branch, *inside]).double()))
+        drawn = criterion.propose(
+            hidden, targets, Numbers(torch.tensor([*branch, *inside]).double())
+        )
         assert drawn.ids.tolist() == [one, other]
         times = 1 if one // 3 == other // 3 else 2  # draws are put in the order of their leaves
         total += times * q[one] * q[other]
-        mean += times * q[one] * q[other] * float(estimates(head, hidden, targets, drawn)[0])
+        mean += times * q[one] * q[other] * float(estimates(criterion, hidden, targets, drawn)[0])
     assert total == pytest.approx(1, rel=1e-9)
-    assert mean == pytest.approx(float(rest_of(head, hidden, targets)[0]), rel=1e-6)
+    assert mean == pytest.approx(float(rest_of(criterion, hidden, targets)[0]), rel=1e-6)
 
 
 @METHODS
 def test_pooled_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]) -> None:
     """All draws for V = 9 and two rows of one draw each, which both rows use."""
-    head = head_of(kind, 9, form="pooled", n_sampled=1, leaf=3)
-    hidden, targets = head.prepare(doubles(2, DIM)), single([4, 0])
-    queries = head.tree.queries(hidden / (head.logit_form.scale or 1.0))
-    weight, rows = head.classes.weight.detach(), hidden.float().numpy()
-    q = np.exp(head.tree.log_q(queries, Excluded.nothing(2), rows, weight, np.arange(9)))
+    criterion = head_of(kind, 9, form="pooled", n_sampled=1, leaf=3)
+    hidden, targets = criterion.prepare(doubles(2, DIM)), single([4, 0])
+    queries = criterion.tree.queries(hidden / (criterion.logit_form.scale or 1.0))
+    weight, rows = criterion.classes.weight.detach(), hidden.float().numpy()
+    q = np.exp(criterion.tree.log_q(queries, Excluded.nothing(2), rows, weight, np.arange(9)))
     leaf_q = np.pad(q.reshape(2, 3, 3).sum(2), ((0, 0), (0, 1)))
     total, mean = 0.0, torch.zeros(2).double()
     for ids in product(range(9), repeat=2):
         branch = [middle_of(leaf_q[row], i // 3) for row, i in enumerate(ids)]
         inside = [middle_of(q[row, i // 3 * 3 :][:3], i % 3) for row, i in enumerate(ids)]
-        drawn = head.propose(hidden, targets, Numbers(torch.tensor([*branch, *inside]).double()))
+        drawn = criterion.propose(
+            hidden, targets, Numbers(torch.tensor([*branch, *inside]).double())
+        )
         assert drawn.ids.tolist() == list(ids)
         total += q[0, ids[0]] * q[1, ids[1]]
-        mean += q[0, ids[0]] * q[1, ids[1]] * estimates(head, hidden, targets, drawn)
+        mean += q[0, ids[0]] * q[1, ids[1]] * estimates(criterion, hidden, targets, drawn)
     assert total == pytest.approx(1, rel=1e-9)
-    torch.testing.assert_close(mean, rest_of(head, hidden, targets), rtol=1e-6, atol=0)
+    torch.testing.assert_close(mean, rest_of(criterion, hidden, targets), rtol=1e-6, atol=0)
 
 
 def middle_of(masses: np.ndarray, place: int) -> float:
@@ -151,31 +160,37 @@ def middle_of(masses: np.ndarray, place: int) -> float:
 @METHODS
 def test_shared_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]) -> None:
     """All pairs of leaves for V = 9, m = 2, and within them all pairs of classes."""
-    head = head_of(kind, 9, form="shared", n_sampled=2, leaf=3)
-    hidden, targets = head.prepare(doubles(3, DIM)), single([4, 0, 4])
-    mixture = head.tree.mixture(head.tree.queries(hidden / (head.logit_form.scale or 1.0)))
+    criterion = head_of(kind, 9, form="shared", n_sampled=2, leaf=3)
+    hidden, targets = criterion.prepare(doubles(3, DIM)), single([4, 0, 4])
+    mixture = criterion.tree.mixture(
+        criterion.tree.queries(hidden / (criterion.logit_form.scale or 1.0))
+    )
     grid = (np.arange(2000)[None] + 0.5) / 2000
-    leaves, log_q = head.tree.draw_leaves(mixture, Excluded.nothing(1), grid)
+    leaves, log_q = criterion.tree.draw_leaves(mixture, Excluded.nothing(1), grid)
     leaf_q = np.zeros(4)
     leaf_q[leaves[0]] = np.exp(log_q[0])
-    law = LeafSoftmax(hidden, targets, head.classes.weight.detach(), head.logit_form)
+    leaf_softmax = LeafSoftmax(
+        hidden, targets, criterion.classes.weight.detach(), criterion.logit_form
+    )
     total, mean = 0.0, torch.zeros(3).double()
     for a, b in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]:
         pair = torch.tensor([a, b])
         log_q_of_pair = torch.from_numpy(np.log(leaf_q[[a, b]]))
-        within = law.probabilities(head.tree.members(pair), torch.arange(2), log_q_of_pair).numpy()
+        within = leaf_softmax.probabilities(
+            criterion.tree.members(pair), torch.arange(2), log_q_of_pair
+        ).numpy()
         for i, j in product(range(3), repeat=2):
             branches = [middle_of(leaf_q, a), middle_of(leaf_q, b)]
             places = [middle_of(within[0], i), middle_of(within[1], j)]
             numbers = Numbers(torch.tensor([*branches, *places]).double())
-            drawn = head.propose(hidden, targets, numbers)
+            drawn = criterion.propose(hidden, targets, numbers)
             assert drawn.ids.tolist() == [3 * a + i, 3 * b + j]
             times = 1 if a == b else 2  # draws are put in the order of their leaves
             probability = leaf_q[a] * leaf_q[b] * within[0, i] * within[1, j]
             total += times * probability
-            mean += times * probability * estimates(head, hidden, targets, drawn)
+            mean += times * probability * estimates(criterion, hidden, targets, drawn)
     assert total == pytest.approx(1, rel=1e-9)
-    torch.testing.assert_close(mean, rest_of(head, hidden, targets), rtol=1e-9, atol=0)
+    torch.testing.assert_close(mean, rest_of(criterion, hidden, targets), rtol=1e-9, atol=0)
 
 
 @METHODS
@@ -183,29 +198,29 @@ def test_shared_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]
 def test_one_leaf_for_all_is_the_full_softmax_for_every_draw(
     kind: type[KernelSoftmax], n_sampled: int
 ) -> None:
-    head = head_of(kind, 30, form="per_row", leaf=30, n_sampled=n_sampled)
+    criterion = head_of(kind, 30, form="per_row", leaf=30, n_sampled=n_sampled)
     hidden, target = doubles(5, DIM), torch.tensor([0, 29, 3, 3, 8])
-    expected = full_cross_entropy(head, hidden, target)
+    expected = full_cross_entropy(criterion, hidden, target)
     for _ in range(3):
-        torch.testing.assert_close(head(hidden, target), expected.mean(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(criterion(hidden, target), expected.mean(), rtol=1e-5, atol=1e-5)
 
 
 @METHODS
 def test_targets_are_never_drawn_for_their_row(kind: type[KernelSoftmax]) -> None:
-    head = head_of(kind, 40, form="per_row", n_sampled=400, leaf=4)
+    criterion = head_of(kind, 40, form="per_row", n_sampled=400, leaf=4)
     target = torch.tensor([[3, 39, -100], [0, 1, 1], [20, 21, 22]])
     batch = read_batch(doubles(3, DIM), target, DIM, 40, -100)
-    drawn = head.propose(head.prepare(batch.hidden), batch.targets, StepRng(0, 0))
+    drawn = criterion.propose(criterion.prepare(batch.hidden), batch.targets, StepRng(0, 0))
     assert isinstance(drawn, RaggedCandidates)
     for row, ids in enumerate(drawn.ids.view(3, 400)):
         assert not torch.isin(ids, target[row]).any()
 
 
 def test_a_row_whose_targets_are_all_classes_has_no_candidates() -> None:
-    head = head_of(RFSoftmax, 4, form="per_row", n_sampled=5, leaf=2)
+    criterion = head_of(RFSoftmax, 4, form="per_row", n_sampled=5, leaf=2)
     target = torch.tensor([[0, 1, 2, 3], [0, -100, -100, -100]])
     batch = read_batch(doubles(2, DIM), target, DIM, 4, -100)
-    drawn = head.propose(head.prepare(batch.hidden), batch.targets, StepRng(0, 0))
+    drawn = criterion.propose(criterion.prepare(batch.hidden), batch.targets, StepRng(0, 0))
     assert isinstance(drawn, RaggedCandidates)
     assert drawn.offsets.tolist() == [0, 0, 5]
     losses = head_of(RFSoftmax, 4, form="per_row", leaf=4, reduction="none")
@@ -217,21 +232,23 @@ def test_a_row_whose_targets_are_all_classes_has_no_candidates() -> None:
     )
 
 
-def test_more_features_come_nearer_to_the_kernel_s_law() -> None:
-    """Leaves of one class: the law is that of the features, and tends to exp(nu cos)."""
+def test_more_features_come_nearer_to_the_kernel() -> None:
+    """Leaves of one class: probabilities are those of the features, and tend to exp(nu cos)."""
     hidden, targets = 4.0 * torch.nn.functional.normalize(doubles(1, DIM), dim=-1), single([0])
     excluded = Excluded.of(targets.rows, targets.classes, 1, 30)
     distances = []
     for n_features in (16, 256, 4096):
         options = {"n_features": n_features, "features": "fourier", "nu": 2.0, "leaf": 1}
-        head = head_of(RFSoftmax, 30, form="per_row", **options)
-        weight = head.classes.weight.detach()
-        kernel = (2.0 * head.full_logits(hidden).detach()[0] / 4.0).exp()
+        criterion = head_of(RFSoftmax, 30, form="per_row", **options)
+        weight = criterion.classes.weight.detach()
+        kernel = (2.0 * criterion.full_logits(hidden).detach()[0] / 4.0).exp()
         kernel[0] = 0
-        queries = head.tree.queries(hidden / 4.0)
-        log_q = head.tree.log_q(queries, excluded, hidden.float().numpy(), weight, np.arange(30))
-        law = torch.from_numpy(np.exp(log_q[0]))
-        distances.append(float((law - kernel / kernel.sum()).abs().sum()))
+        queries = criterion.tree.queries(hidden / 4.0)
+        log_q = criterion.tree.log_q(
+            queries, excluded, hidden.float().numpy(), weight, np.arange(30)
+        )
+        probabilities = torch.from_numpy(np.exp(log_q[0]))
+        distances.append(float((probabilities - kernel / kernel.sum()).abs().sum()))
     assert distances[1] < distances[0] / 2
     assert distances[2] < distances[1] / 2
     assert distances[2] < 0.05
@@ -244,24 +261,24 @@ def test_places_without_mass_are_never_drawn() -> None:
 
 
 def test_the_shared_law_survives_logits_of_any_size() -> None:
-    head = QuadraticSoftmax(DIM, 50, n_sampled=20, leaf=8)
+    criterion = QuadraticSoftmax(DIM, 50, n_sampled=20, leaf=8)
     with torch.no_grad():
-        head.classes.weight.mul_(1000)
-    head.tree.rebuild(head.classes.weight.detach(), None)
-    assert torch.isfinite(head(1000 * torch.randn(3, DIM), torch.tensor([0, 1, 2])))
+        criterion.classes.weight.mul_(1000)
+    criterion.tree.rebuild(criterion.classes.weight.detach(), None)
+    assert torch.isfinite(criterion(1000 * torch.randn(3, DIM), torch.tensor([0, 1, 2])))
 
 
 @FORMS
 def test_the_law_survives_the_largest_nu(form: str) -> None:
     """Sums below their floor, e^-700 V, make shares that no float32 holds."""
-    head = head_of(RFSoftmax, 50, nu=350.0, form=form)
-    losses = [head(doubles(6, DIM, seed=seed), torch.arange(6)).detach() for seed in range(20)]
+    criterion = head_of(RFSoftmax, 50, nu=350.0, form=form)
+    losses = [criterion(doubles(6, DIM, seed=seed), torch.arange(6)).detach() for seed in range(20)]
     assert bool(torch.stack(losses).isfinite().all())
 
 
 def test_what_is_exported() -> None:
-    head = RFSoftmax(DIM, 20)
-    exported = head.export()
+    criterion = RFSoftmax(DIM, 20)
+    exported = criterion.export()
     assert exported.normalized_contexts
     torch.testing.assert_close(exported.weight.norm(dim=1), torch.full((20,), 1 / 0.09))
     with pytest.raises(InvalidRequest, match="cannot be served"):

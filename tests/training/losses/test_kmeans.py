@@ -17,17 +17,17 @@ V, D = 300, 8
 
 def make(**options: Any) -> KMeansSoftmax:
     torch.manual_seed(0)
-    head = KMeansSoftmax(D, V, **options)
-    head.classes.weight.data.normal_()
-    head.rebuild()
-    return head
+    criterion = KMeansSoftmax(D, V, **options)
+    criterion.classes.weight.data.normal_()
+    criterion.rebuild()
+    return criterion
 
 
 def test_a_row_finds_what_its_lists_hold() -> None:
-    head, hidden = make(n_lists=20, nprobe=3), torch.randn(6, D)
-    arrays = head.lists.arrays
+    criterion, hidden = make(n_lists=20, nprobe=3), torch.randn(6, D)
+    arrays = criterion.lists.arrays
     scores = hidden.numpy() @ arrays["centroids"].T + arrays["biases"]
-    offsets, ids = head.search_rows(hidden, np.full((6, 1), -1), StepRng(0, 0))
+    offsets, ids = criterion.search_rows(hidden, np.full((6, 1), -1), StepRng(0, 0))
     for row in range(6):
         best = np.argsort(-scores[row])[:3]
         held = [arrays["ids"][arrays["offsets"][c] : arrays["offsets"][c + 1]] for c in best]
@@ -35,8 +35,8 @@ def test_a_row_finds_what_its_lists_hold() -> None:
 
 
 def test_all_lists_hold_all_classes_once() -> None:
-    head = make(n_lists=20, nprobe=20)
-    _, ids = head.search_rows(torch.randn(1, D), np.array([[4]]), StepRng(0, 0))
+    criterion = make(n_lists=20, nprobe=20)
+    _, ids = criterion.search_rows(torch.randn(1, D), np.array([[4]]), StepRng(0, 0))
     assert ids.tolist() == [i for i in range(V) if i != 4]
 
 
@@ -50,35 +50,35 @@ def test_probes_follow_k() -> None:
 
 
 def test_an_update_clusters_all_rows_anew() -> None:
-    head = make(n_lists=20, nprobe=1)
-    before = {name: array.copy() for name, array in head.lists.arrays.items()}
-    head.classes.weight.data[7:9] *= -3
-    head.lists.update(torch.tensor([7, 8]), *head.classes.detached())
-    after = head.lists.arrays
+    criterion = make(n_lists=20, nprobe=1)
+    before = {name: array.copy() for name, array in criterion.lists.arrays.items()}
+    criterion.classes.weight.data[7:9] *= -3
+    criterion.lists.update(torch.tensor([7, 8]), *criterion.classes.detached())
+    after = criterion.lists.arrays
     assert before["ids"].tolist() != after["ids"].tolist()
-    head.rebuild()
-    for name, array in head.lists.arrays.items():
+    criterion.rebuild()
+    for name, array in criterion.lists.arrays.items():
         np.testing.assert_array_equal(array, after[name])
 
 
 def test_a_state_goes_on_with_the_same_lists() -> None:
-    head, other = make(n_lists=20), make(n_lists=20, seed=1)
-    head.classes.weight.data.normal_()
-    head.rebuild()
-    other.lists.load_state_dict(head.lists.state_dict())
+    criterion, other = make(n_lists=20), make(n_lists=20, seed=1)
+    criterion.classes.weight.data.normal_()
+    criterion.rebuild()
+    other.lists.load_state_dict(criterion.lists.state_dict())
     hidden, none = torch.randn(9, D), np.full((9, 1), -1)
     fewer = KMeansSoftmax(D, V - 1, n_lists=20)
     with pytest.raises(InvalidRequest, match="classes"):
-        fewer.lists.load_state_dict(head.lists.state_dict())
+        fewer.lists.load_state_dict(criterion.lists.state_dict())
     for a, b in zip(
-        head.search_rows(hidden, none, StepRng(0, 0)),
+        criterion.search_rows(hidden, none, StepRng(0, 0)),
         other.search_rows(hidden, none, StepRng(0, 0)),
         strict=True,
     ):
         np.testing.assert_array_equal(a, b)
-    for lists in (head.lists, other.lists):
+    for lists in (criterion.lists, other.lists):
         lists.rebuild(*other.classes.detached())
-    for name, array in head.lists.arrays.items():
+    for name, array in criterion.lists.arrays.items():
         np.testing.assert_array_equal(array, other.lists.arrays[name])
 
 

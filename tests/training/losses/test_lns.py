@@ -31,33 +31,33 @@ def make(
 ) -> LNSSoftmax:
     torch.manual_seed(3)
     own = {"dtype": torch.float64, "seed": seed, **FAMILIES[family], **options}
-    head = LNSSoftmax(D, classes, **own)
-    head.classes.weight.data.mul_(1.5)
-    if head.classes.bias is not None:
-        head.classes.bias.data.copy_(doubles(classes, 1, seed=8, scale=0.3))
-    head.rebuild()
+    criterion = LNSSoftmax(D, classes, **own)
+    criterion.classes.weight.data.mul_(1.5)
+    if criterion.classes.bias is not None:
+        criterion.classes.bias.data.copy_(doubles(classes, 1, seed=8, scale=0.3))
+    criterion.rebuild()
     if stale:
-        head.classes.weight.data += doubles(classes, D, seed=9, scale=0.2)
-    return head
+        criterion.classes.weight.data += doubles(classes, D, seed=9, scale=0.2)
+    return criterion
 
 
 def proposed(
-    head: LNSSoftmax, hidden: Tensor, target: Tensor
+    criterion: LNSSoftmax, hidden: Tensor, target: Tensor
 ) -> list[tuple[list[int], list[float]]]:
     batch = read_batch(hidden, target, D, V, -100)
-    found = head.propose(batch.hidden.detach(), batch.targets, head.random.next())
+    found = criterion.propose(batch.hidden.detach(), batch.targets, criterion.random.next())
     assert isinstance(found, RaggedCandidates)
     ids, weights = found.ids.tolist(), found.log_weights.tolist()
     return [(ids[a:b], weights[a:b]) for a, b in pairwise(found.offsets.tolist())]
 
 
-def colliding(head: LNSSoftmax, hidden: Tensor, target: Tensor) -> list[list[int]]:
+def colliding(criterion: LNSSoftmax, hidden: Tensor, target: Tensor) -> list[list[int]]:
     """By the codes alone: ids that share a bucket with the query, without the row's target."""
-    codes = head.tables.codes
-    if head.by_label:
+    codes = criterion.tables.codes
+    if criterion.by_label:
         asked = codes[target.numpy()]
     else:
-        asked = head.tables.of_contexts(hidden)[0] % head.tables.buckets
+        asked = criterion.tables.of_contexts(hidden)[0] % criterion.tables.buckets
     together = (asked[:, None] == codes[None]).any(-1)
     together[np.arange(len(target)), target.numpy()] = False
     return [np.flatnonzero(row).tolist() for row in together]
@@ -99,11 +99,11 @@ def test_the_estimate_of_Z_is_unbiased_over_the_tables(
     estimates = []
     with torch.no_grad():
         for seed in range(draws):
-            head = make(
+            criterion = make(
                 family, seed=seed, query=query, reduction="none", **{"n_uniform": 5, **options}
             )
-            x = head.logits(hidden)
-            estimates.append((head(hidden, TARGET) + x.gather(1, TARGET[:, None])[:, 0]).exp())
+            x = criterion.logits(hidden)
+            estimates.append((criterion(hidden, TARGET) + x.gather(1, TARGET[:, None])[:, 0]).exp())
     z = torch.stack(estimates)
     error = z.std(0) / draws**0.5
     assert ((z.mean(0) - x.exp().sum(1)).abs() < 4 * error).all()
@@ -126,8 +126,8 @@ def test_several_targets_leave_the_estimate_unbiased(family: str, query: str) ->
     ratios = []
     with torch.no_grad():
         for seed in range(300):
-            head = make(family, seed=seed, query=query, reduction="none", n_uniform=20, cap=10)
-            ratios.append((head(hidden, target) - head.full_loss(hidden, target)).exp())
+            criterion = make(family, seed=seed, query=query, reduction="none", n_uniform=20, cap=10)
+            ratios.append((criterion(hidden, target) - criterion.full_loss(hidden, target)).exp())
     error = torch.stack(ratios).std(0) / len(ratios) ** 0.5
     assert ((torch.stack(ratios).mean(0) - 1).abs() < 4 * error).all()
     assert (error < 0.05).all()
@@ -136,34 +136,34 @@ def test_several_targets_leave_the_estimate_unbiased(family: str, query: str) ->
 @EVERY_FAMILY
 def test_weights_of_zeros_are_the_full_softmax(family: str) -> None:
     """As many start: all rows collide, in every table, and are counted once."""
-    head = make(family, bias=False, cap=V, n_uniform=5, reduction="none")
-    torch.nn.init.zeros_(head.classes.weight)
-    head.rebuild()
-    losses = head(doubles(4, D, seed=1), TARGET).detach()
+    criterion = make(family, bias=False, cap=V, n_uniform=5, reduction="none")
+    torch.nn.init.zeros_(criterion.classes.weight)
+    criterion.rebuild()
+    losses = criterion(doubles(4, D, seed=1), TARGET).detach()
     torch.testing.assert_close(losses, torch.full_like(losses, np.log(V)))
 
 
 @EVERY_FAMILY
 @BOTH_QUERIES
 def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) -> None:
-    head = make(family, query=query, corrected=False, cap=V, reduction="none")
+    criterion = make(family, query=query, corrected=False, cap=V, reduction="none")
     hidden = doubles(4, D, seed=1)
-    x = head.logits(hidden).detach()
+    x = criterion.logits(hidden).detach()
     expected = []
-    for row, ids in enumerate(colliding(head, hidden, TARGET)):
+    for row, ids in enumerate(colliding(criterion, hidden, TARGET)):
         assert ids
         chosen = [int(TARGET[row]), *ids]
         expected.append(x[row, chosen].logsumexp(0) - x[row, TARGET[row]])
-    torch.testing.assert_close(head(hidden, TARGET).detach(), torch.stack(expected))
-    assert head.tables.kept is None, "nothing has to be weighed"
+    torch.testing.assert_close(criterion(hidden, TARGET).detach(), torch.stack(expected))
+    assert criterion.tables.kept is None, "nothing has to be weighed"
 
 
 def test_where_nothing_collides_uniform_classes_come() -> None:
-    head = make("simhash", corrected=False, hashes=14, tables=1, n_uniform=6)
+    criterion = make("simhash", corrected=False, hashes=14, tables=1, n_uniform=6)
     hidden = doubles(4, D, seed=1)
-    lists = colliding(head, hidden, TARGET)
+    lists = colliding(criterion, hidden, TARGET)
     assert [] in lists
-    for row, (ids, weights) in enumerate(proposed(head, hidden, TARGET)):
+    for row, (ids, weights) in enumerate(proposed(criterion, hidden, TARGET)):
         assert not any(weights)
         if lists[row]:
             assert ids == lists[row]
@@ -175,22 +175,24 @@ def test_where_nothing_collides_uniform_classes_come() -> None:
 @EVERY_FAMILY
 @BOTH_QUERIES
 def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
-    head = make(family, query=query, n_uniform=5, cap=V)
+    criterion = make(family, query=query, n_uniform=5, cap=V)
     hidden = doubles(4, D, seed=1)
-    lists = colliding(head, hidden, TARGET)
-    for row, (ids, weights) in enumerate(proposed(head, hidden, TARGET)):
+    lists = colliding(criterion, hidden, TARGET)
+    for row, (ids, weights) in enumerate(proposed(criterion, hidden, TARGET)):
         assert ids[:-5] == lists[row]
         assert len(set(ids[-5:])) == 5
         assert int(TARGET[row]) not in ids
-        kept = head.tables.kept
+        kept = criterion.tables.kept
         assert kept is not None
         if query == "label":
             asking = kept[TARGET[row : row + 1].numpy()]
         else:
-            asking = head.tables.hashing.kept(head.tables.of_contexts(hidden[row : row + 1])[1])
+            asking = criterion.tables.hashing.kept(
+                criterion.tables.of_contexts(hidden[row : row + 1])[1]
+            )
         offsets = np.array([0, len(ids)])
-        p = head.tables.hashing.agreements(asking, kept, offsets, np.array(ids, np.int32))
-        K, L = head.tables.hashing.hashes, head.tables.hashing.tables
+        p = criterion.tables.hashing.agreements(asking, kept, offsets, np.array(ids, np.int32))
+        K, L = criterion.tables.hashing.hashes, criterion.tables.hashing.tables
         expected = 1 / (1 - (1 - p**K) ** L + 5 / (V - 1))
         np.testing.assert_allclose(np.exp(weights), expected, rtol=1e-9)
 
@@ -210,16 +212,16 @@ def test_a_cap_keeps_a_sample_that_stands_for_all() -> None:
 
 
 def test_one_of_several_targets_asks() -> None:
-    head = make("simhash", corrected=False, cap=V, n_uniform=1)
+    criterion = make("simhash", corrected=False, cap=V, n_uniform=1)
     several = torch.tensor([[3, 9, -100], [40, -100, -100]])
     hidden = doubles(2, D, seed=1)
-    alone = [colliding(head, hidden, torch.tensor([t, 40]))[0] for t in (3, 9)]
+    alone = [colliding(criterion, hidden, torch.tensor([t, 40]))[0] for t in (3, 9)]
     asked = set()
     for _ in range(20):
-        (ids, _), (other, _) = proposed(head, hidden, several)
+        (ids, _), (other, _) = proposed(criterion, hidden, several)
         assert not {3, 9} & set(ids)
         asked.add(next(i for i in (0, 1) if ids == [j for j in alone[i] if j not in (3, 9)]))
-        assert other == colliding(head, hidden, torch.tensor([3, 40]))[1]
+        assert other == colliding(criterion, hidden, torch.tensor([3, 40]))[1]
     assert asked == {0, 1}
 
 

@@ -39,20 +39,20 @@ SEVERAL = torch.tensor([[3, 1, -100], [0, 0, 5], [-100, -100, -100], [10, 9, 8],
 def make(kind: str, n_classes: int, **options: Any) -> SearchSoftmax:
     cls, own = KINDS[kind]
     torch.manual_seed(3)
-    head = cls(D, n_classes, **{"dtype": torch.float64, **own, **options})
-    head.classes.weight.data.mul_(4)
-    if head.classes.bias is not None:
-        head.classes.bias.data.copy_(doubles(n_classes, 1, seed=8, scale=0.3))
-    head.rebuild()
-    return head
+    criterion = cls(D, n_classes, **{"dtype": torch.float64, **own, **options})
+    criterion.classes.weight.data.mul_(4)
+    if criterion.classes.bias is not None:
+        criterion.classes.bias.data.copy_(doubles(n_classes, 1, seed=8, scale=0.3))
+    criterion.rebuild()
+    return criterion
 
 
 def proposed(
-    head: SearchSoftmax, hidden: Tensor, target: Tensor
+    criterion: SearchSoftmax, hidden: Tensor, target: Tensor
 ) -> SharedCandidates | RaggedCandidates:
-    batch = read_batch(hidden, target, D, head.n_classes, -100)
+    batch = read_batch(hidden, target, D, criterion.n_classes, -100)
     with torch.no_grad():
-        return head.propose(batch.hidden, batch.targets, head.random.next())
+        return criterion.propose(batch.hidden, batch.targets, criterion.random.next())
 
 
 def sets(candidates: SharedCandidates | RaggedCandidates) -> list[tuple[list[int], list[int]]]:
@@ -68,10 +68,10 @@ def sets(candidates: SharedCandidates | RaggedCandidates) -> list[tuple[list[int
     return found
 
 
-def gradients(head: SoftmaxLoss, loss: Tensor, hidden: Tensor) -> list[Tensor]:
-    head.zero_grad()
+def gradients(criterion: SoftmaxLoss, loss: Tensor, hidden: Tensor) -> list[Tensor]:
+    criterion.zero_grad()
     torch.autograd.backward(loss)
-    found = [hidden.grad, *(p.grad for p in head.parameters())]
+    found = [hidden.grad, *(p.grad for p in criterion.parameters())]
     return [g.to_dense() for g in found if g is not None]
 
 
@@ -79,7 +79,7 @@ def gradients(head: SoftmaxLoss, loss: Tensor, hidden: Tensor) -> list[Tensor]:
 @BOTH_FORMS
 @pytest.mark.parametrize("everything", ["S", "T"])
 @pytest.mark.parametrize(
-    ("target", "law"),
+    ("target", "form"),
     [
         pytest.param(SEVERAL, {}, id="several-bias"),
         pytest.param(ONE, {"scale": 3.0}, id="one-scale"),
@@ -88,7 +88,7 @@ def gradients(head: SoftmaxLoss, loss: Tensor, hidden: Tensor) -> list[Tensor]:
     ],
 )
 def test_all_classes_are_the_full_softmax(
-    kind: str, per_row: bool, target: Tensor, everything: str, law: dict[str, Any]
+    kind: str, per_row: bool, target: Tensor, everything: str, form: dict[str, Any]
 ) -> None:
     V = 23
     if everything == "S":
@@ -97,14 +97,14 @@ def test_all_classes_are_the_full_softmax(
         options |= {"tables": 60, "bits": 1} if kind.startswith("lsh") else {}
     else:
         options = {"k": 3, "max_shared": 4, "n_uniform": V}
-    head = make(kind, V, per_row=per_row, **options, **law)
+    criterion = make(kind, V, per_row=per_row, **options, **form)
     hidden = doubles(5, D, seed=1).requires_grad_()
-    loss = head(hidden, target)
-    found = [loss.detach(), *gradients(head, loss, hidden)]
+    loss = criterion(hidden, target)
+    found = [loss.detach(), *gradients(criterion, loss, hidden)]
     hidden.grad = None
-    expected = full_cross_entropy(head, hidden, target)
+    expected = full_cross_entropy(criterion, hidden, target)
     loss = expected[expected != 0].mean()
-    wanted = [loss.detach(), *gradients(head, loss, hidden)]
+    wanted = [loss.detach(), *gradients(criterion, loss, hidden)]
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
@@ -113,17 +113,19 @@ def test_all_classes_are_the_full_softmax(
 @BOTH_FORMS
 def test_the_mean_over_every_T_is_Z(kind: str, per_row: bool) -> None:
     """V = 11, |T| = 2: steps until all sets T were drawn, each counted once."""
-    head = make(kind, 11, k=3, n_uniform=2, per_row=per_row, reduction="none")
+    criterion = make(kind, 11, k=3, n_uniform=2, per_row=per_row, reduction="none")
     hidden, target = doubles(1, D, seed=1), torch.tensor([5])
-    x = head.logits(hidden)[0].detach()
-    ((best, _),) = sets(proposed(head, hidden, target))
-    head.random.step = 0
+    x = criterion.logits(hidden)[0].detach()
+    ((best, _),) = sets(proposed(criterion, hidden, target))
+    criterion.random.step = 0
     rest = 11 - len({*best, 5})
     estimates: dict[tuple[int, ...], float] = {}
     for step in range(20 * comb(rest, 2)):
-        ((_, drawn),) = sets(proposed(head, hidden, target))
-        head.random.step = step  # once more, the same
-        estimates[tuple(sorted(drawn))] = float((head(hidden, target)[0] + x[5]).exp().detach())
+        ((_, drawn),) = sets(proposed(criterion, hidden, target))
+        criterion.random.step = step  # once more, the same
+        estimates[tuple(sorted(drawn))] = float(
+            (criterion(hidden, target)[0] + x[5]).exp().detach()
+        )
     assert len(estimates) == comb(rest, 2)
     assert np.mean(list(estimates.values())) == pytest.approx(float(x.exp().sum()), rel=1e-12)
 
@@ -146,14 +148,14 @@ def test_the_mean_over_every_T_is_Z(kind: str, per_row: bool) -> None:
 def test_the_estimate_of_Z_is_unbiased(kind: str, per_row: bool, stale: bool) -> None:
     V, draws = 1000, 300
     options: dict[str, Any] = {"n_lists": 60} if kind == "kmeans" else {}
-    head = make(kind, V, k=40, n_uniform=30, per_row=per_row, reduction="none", **options)
+    criterion = make(kind, V, k=40, n_uniform=30, per_row=per_row, reduction="none", **options)
     if stale:
-        head.classes.weight.data += doubles(V, D, seed=9, scale=0.3)
+        criterion.classes.weight.data += doubles(V, D, seed=9, scale=0.3)
     hidden, target = doubles(4, D, seed=1), torch.tensor([5, 900, 5, 33])
-    x = head.logits(hidden).detach()
+    x = criterion.logits(hidden).detach()
     own = x.gather(1, target[:, None])[:, 0]
     with torch.no_grad():
-        z = torch.stack([(head(hidden, target) + own).exp() for _ in range(draws)])
+        z = torch.stack([(criterion(hidden, target) + own).exp() for _ in range(draws)])
     error = z.std(0) / draws**0.5
     assert (error > 0).all()
     assert ((z.mean(0) - x.exp().sum(1)).abs() < 4 * error).all()
@@ -163,11 +165,11 @@ def test_the_estimate_of_Z_is_unbiased(kind: str, per_row: bool, stale: bool) ->
 @BOTH_FORMS
 def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
     V = 60
-    head = make(kind, V, k=6, max_shared=9, n_uniform=10, per_row=per_row)
+    criterion = make(kind, V, k=6, max_shared=9, n_uniform=10, per_row=per_row)
     hidden = doubles(5, D, seed=1)
     batch = read_batch(hidden, SEVERAL, D, V, -100)
     named = padded(batch.targets)
-    candidates = proposed(head, hidden, SEVERAL)
+    candidates = proposed(criterion, hidden, SEVERAL)
     for row, (best, drawn) in enumerate(sets(candidates)):
         own = {int(t) for t in (named[row] if per_row else named.ravel()) if t >= 0}
         assert len(drawn) == len(set(drawn)) == 10
@@ -192,12 +194,12 @@ def test_more_uniform_classes_err_less_as_theorem_3_says() -> None:
     sizes = [8, 32, 128]
     errors, slopes = [], []
     for size in sizes:
-        head = make("top-k", V, k=k, n_uniform=size, per_row=True, reduction="none")
-        x = head.logits(hidden[:1])[0].detach()
+        criterion = make("top-k", V, k=k, n_uniform=size, per_row=True, reduction="none")
+        x = criterion.logits(hidden[:1])[0].detach()
         whole = hidden[:1].clone().requires_grad_()
-        torch.autograd.backward(full_cross_entropy(head, whole, target[:1]).sum())
+        torch.autograd.backward(full_cross_entropy(criterion, whole, target[:1]).sum())
         rows = hidden.clone().requires_grad_()
-        losses = head(rows, target)
+        losses = criterion(rows, target)
         losses.sum().backward()
         assert rows.grad is not None
         assert whole.grad is not None
@@ -217,10 +219,10 @@ def test_the_logarithm_is_low_by_half_the_relative_variance() -> None:
     hidden, target = doubles(1, D, seed=2).repeat(draws, 1), torch.full((draws,), 7)
     biases = []
     for size in (10, 40):
-        head = make("top-k", 500, k=20, n_uniform=size, per_row=True, reduction="none")
-        x = head.logits(hidden[:1])[0].detach()
+        criterion = make("top-k", 500, k=20, n_uniform=size, per_row=True, reduction="none")
+        x = criterion.logits(hidden[:1])[0].detach()
         with torch.no_grad():
-            log_ratio = head(hidden, target) + x[7] - x.logsumexp(0)
+            log_ratio = criterion(hidden, target) + x[7] - x.logsumexp(0)
         expected = -log_ratio.exp().var() / 2
         error = log_ratio.std() / draws**0.5
         assert abs(float(log_ratio.mean() - expected)) < 4 * error + 0.1 * abs(expected)
@@ -234,12 +236,14 @@ def test_the_bias_of_the_gradient_falls_as_the_variance() -> None:
     hidden, target = doubles(1, D, seed=2, scale=0.5).repeat(draws, 1), torch.full((draws,), 7)
     found, sizes = [], (4, 16)
     for size in sizes:
-        head = make("lsh", V, k=k, n_uniform=size, per_row=True)
-        ((best, _),) = sets(proposed(head, hidden[:1], target[:1]))
+        criterion = make("lsh", V, k=k, n_uniform=size, per_row=True)
+        ((best, _),) = sets(proposed(criterion, hidden[:1], target[:1]))
         whole = hidden[:1].clone().requires_grad_()
-        (exact,) = torch.autograd.grad(full_cross_entropy(head, whole, target[:1]).sum(), whole)
+        (exact,) = torch.autograd.grad(
+            full_cross_entropy(criterion, whole, target[:1]).sum(), whole
+        )
         rows = hidden.clone().requires_grad_()
-        (each,) = torch.autograd.grad(head(rows, target), rows)
+        (each,) = torch.autograd.grad(criterion(rows, target), rows)
         each *= draws
         bias, error = each.mean(0) - exact[0], each.std(0) / draws**0.5
         assert float(error.norm()) < 0.1 * float(bias.norm())
@@ -250,17 +254,17 @@ def test_the_bias_of_the_gradient_falls_as_the_variance() -> None:
 
 
 def test_few_rows_have_sets_of_their_own() -> None:
-    head = make("lsh", 200, k=20)
+    criterion = make("lsh", 200, k=20)
     many = doubles(17, D), torch.zeros(17, dtype=torch.int64)
-    assert isinstance(proposed(head, *many), SharedCandidates)
-    assert isinstance(proposed(head, many[0][:16], many[1][:16]), RaggedCandidates)
+    assert isinstance(proposed(criterion, *many), SharedCandidates)
+    assert isinstance(proposed(criterion, many[0][:16], many[1][:16]), RaggedCandidates)
 
 
 @EVERY_KIND
 def test_defaults_follow_V(kind: str) -> None:
-    head = make(kind, 400)
-    assert head.k == head.max_shared == 200
-    assert head.n_uniform == {"kmeans": 400, "top-k": 0}.get(kind, 20)
+    criterion = make(kind, 400)
+    assert criterion.k == criterion.max_shared == 200
+    assert criterion.n_uniform == {"kmeans": 400, "top-k": 0}.get(kind, 20)
     assert sqrt_classes(10_000, 10) == 1000
     assert sqrt_classes(4, 10) == 4
 

@@ -39,88 +39,88 @@ class Seen:
 
 
 def made(**common: Any) -> tuple[GivenCandidates, Seen]:
-    head, seen = (
+    criterion, seen = (
         GivenCandidates(SharedCandidates(torch.tensor([7]), torch.zeros(1)), D, V, **common),
         Seen(),
     )
-    head.structure = seen
-    return head, seen
+    criterion.structure = seen
+    return criterion, seen
 
 
-def train(head: GivenCandidates, optimizer: Optimizer, targets: list[int]) -> None:
+def train(criterion: GivenCandidates, optimizer: Optimizer, targets: list[int]) -> None:
     for target in targets:
         optimizer.zero_grad()
-        head(doubles(1, D).float(), torch.tensor([target])).backward()
+        criterion(doubles(1, D).float(), torch.tensor([target])).backward()
         optimizer.step()
 
 
 def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
-    head, seen = made()
-    optimizer = SGD(head.parameters(), lr=0.1)
-    assert head.track(optimizer, every=3) is not None
-    train(head, optimizer, [2, 1, 2, 5, 5, 5, 0])
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    assert criterion.track(optimizer, every=3) is not None
+    train(criterion, optimizer, [2, 1, 2, 5, 5, 5, 0])
     assert seen.events == [[1, 2, 7], [5, 7]]
 
 
 def test_a_long_period_holds_no_more_ids_than_there_are_classes_twice() -> None:
-    head, seen = made(bias=False)
-    optimizer = SGD(head.parameters(), lr=0.1)
-    head.track(optimizer, every=60)
+    criterion, seen = made(bias=False)
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=60)
     for step in range(59):
-        train(head, optimizer, [step % 5])
-        assert sum(len(rows) for rows in head.tracking.dirty) <= 2 * V
-    train(head, optimizer, [8])
+        train(criterion, optimizer, [step % 5])
+        assert sum(len(rows) for rows in criterion.tracking.dirty) <= 2 * V
+    train(criterion, optimizer, [8])
     assert seen.events == [[0, 1, 2, 3, 4, 7, 8]]
 
 
 def test_a_growing_period() -> None:
-    head, seen = made()
-    optimizer = SGD(head.parameters(), lr=0.1)
-    head.track(optimizer, every=1, growth=2)
-    train(head, optimizer, [0, 1, 2, 3, 4, 5, 6, 8])
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=1, growth=2)
+    train(criterion, optimizer, [0, 1, 2, 3, 4, 5, 6, 8])
     assert seen.events == [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]
 
 
 def test_a_removed_handle_ends_it() -> None:
-    head, seen = made()
-    optimizer = SGD(head.parameters(), lr=0.1)
-    handle = head.track(optimizer, every=1)
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    handle = criterion.track(optimizer, every=1)
     assert handle is not None
     handle.remove()
-    train(head, optimizer, [1])
+    train(criterion, optimizer, [1])
     assert seen.events == []
 
 
 def test_gradients_that_add_up_are_all_seen() -> None:
-    head, seen = made()
-    optimizer = SGD(head.parameters(), lr=0.1)
-    head.track(optimizer, every=1)
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=1)
     for target in (3, 1):
-        head(doubles(1, D).float(), torch.tensor([target])).backward()
+        criterion(doubles(1, D).float(), torch.tensor([target])).backward()
     optimizer.step()
     assert seen.events == [[1, 3, 7]]
 
 
 def test_rows_of_a_tied_embedding_are_dirty_too() -> None:
-    head, seen = made(bias=False)
+    criterion, seen = made(bias=False)
     embedding = nn.Embedding(V, D, sparse=True)
-    head.tie(embedding)
-    optimizer = SparseAdam(list(head.parameters()))
-    head.track(optimizer, every=1)
-    head(embedding(torch.tensor([4])), torch.tensor([1])).backward()
+    criterion.tie(embedding)
+    optimizer = SparseAdam(list(criterion.parameters()))
+    criterion.track(optimizer, every=1)
+    criterion(embedding(torch.tensor([4])), torch.tensor([1])).backward()
     optimizer.step()  # type: ignore[no-untyped-call]
     assert seen.events == ["rebuilt", [1, 4, 7]]
 
 
 def test_a_checkpoint_has_the_dirty_rows_and_the_schedule() -> None:
-    head, _ = made()
-    optimizer = SGD(head.parameters(), lr=0.1)
-    head.track(optimizer, every=2, growth=2)
-    train(head, optimizer, [0, 1, 2, 3])
+    criterion, _ = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=2, growth=2)
+    train(criterion, optimizer, [0, 1, 2, 3])
     other, seen = made()
     resumed = SGD(other.parameters(), lr=0.1)
     other.track(resumed, every=2, growth=2)
-    other.load_state_dict(head.state_dict())
+    other.load_state_dict(criterion.state_dict())
     train(other, resumed, [4, 5])
     assert seen.events == [[2, 3, 4, 5, 7]]
 
@@ -138,33 +138,33 @@ REFUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 @pytest.mark.parametrize("named", REFUSED)
 def test_what_moves_other_rows_is_refused_by_name(named: str) -> None:
     kind, options = REFUSED[named]
-    head, _ = made()
+    criterion, _ = made()
     with pytest.raises(InvalidRequest, match=named) as caught:
-        head.track(kind(head.parameters(), lr=0.1, **options))  # type: ignore[call-arg]
+        criterion.track(kind(criterion.parameters(), lr=0.1, **options))  # type: ignore[call-arg]
     assert caught.value.field == "optimizer"
 
 
 @pytest.mark.parametrize("named", REFUSED)
 def test_it_may_if_all_rows_are_indexed_anew(named: str) -> None:
     kind, options = REFUSED[named]
-    head, seen = made(sparse=False)
-    optimizer = kind(head.parameters(), lr=0.1, **options)  # type: ignore[call-arg]
-    head.track(optimizer, rebuild_every=2)
-    train(head, optimizer, [1, 2, 3, 4, 5])
+    criterion, seen = made(sparse=False)
+    optimizer = kind(criterion.parameters(), lr=0.1, **options)  # type: ignore[call-arg]
+    criterion.track(optimizer, rebuild_every=2)
+    train(criterion, optimizer, [1, 2, 3, 4, 5])
     assert seen.events == ["rebuilt", "rebuilt"]
 
 
 def test_dense_gradients_are_refused() -> None:
-    head, _ = made(sparse=False)
+    criterion, _ = made(sparse=False)
     with pytest.raises(InvalidRequest, match="dense"):
-        head.track(SGD(head.parameters(), lr=0.1))
+        criterion.track(SGD(criterion.parameters(), lr=0.1))
 
 
 def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
-    head, _ = made(bias=False)
-    optimizer = SGD(head.parameters(), lr=0.1)
-    head.track(optimizer)
-    dense = head.classes.weight.sum() + head(doubles(1, D).float(), torch.tensor([1]))
+    criterion, _ = made(bias=False)
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer)
+    dense = criterion.classes.weight.sum() + criterion(doubles(1, D).float(), torch.tensor([1]))
     dense.backward()
     with pytest.raises(InvalidRequest, match="dense"):
         optimizer.step()
@@ -172,11 +172,13 @@ def test_a_dense_gradient_from_elsewhere_is_refused_at_the_step() -> None:
 
 def answer(name: str, calls: tuple[str, str], kept: bool, sparse: bool, **options: Any) -> str:
     """What tying and following say in that order: the refusal, or nothing."""
-    head, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=sparse)
-    optimizer = SGD([*head.parameters(), *embedding.parameters()][: None if kept else -1], lr=0.1)
+    criterion, embedding = make(name, 8, 60), nn.Embedding(60, 8, sparse=sparse)
+    optimizer = SGD(
+        [*criterion.parameters(), *embedding.parameters()][: None if kept else -1], lr=0.1
+    )
     try:
         for call in calls:
-            head.tie(embedding) if call == "tie" else head.track(optimizer, **options)
+            criterion.tie(embedding) if call == "tie" else criterion.track(optimizer, **options)
     except InvalidRequest as error:
         return str(error)
     return ""
@@ -202,80 +204,80 @@ def test_tying_and_following_say_the_same_in_either_order(name: str, case: str) 
 
 
 def test_a_refused_tie_changes_nothing() -> None:
-    head, seen = made(bias=False)
-    optimizer, weight = SGD(head.parameters(), lr=0.1), head.classes.weight
-    head.track(optimizer, every=1)
+    criterion, seen = made(bias=False)
+    optimizer, weight = SGD(criterion.parameters(), lr=0.1), criterion.classes.weight
+    criterion.track(optimizer, every=1)
     with pytest.raises(InvalidRequest, match="dense"):
-        head.tie(nn.Embedding(V, D))
-    assert head.classes.weight is weight
-    train(head, optimizer, [2])
+        criterion.tie(nn.Embedding(V, D))
+    assert criterion.classes.weight is weight
+    train(criterion, optimizer, [2])
     assert seen.events == [[2, 7]]
 
 
 def test_nothing_is_refused_once_following_has_ended() -> None:
-    head, _ = made(bias=False)
-    handle = head.track(SGD(head.parameters(), lr=0.1))
+    criterion, _ = made(bias=False)
+    handle = criterion.track(SGD(criterion.parameters(), lr=0.1))
     assert handle is not None
     handle.remove()
     embedding = nn.Embedding(V, D)
-    head.tie(embedding)
-    assert head.classes.weight is embedding.weight
+    criterion.tie(embedding)
+    assert criterion.classes.weight is embedding.weight
 
 
 def test_a_copy_follows_nothing() -> None:
-    head, seen = made(bias=False)
-    optimizer = SGD(head.parameters(), lr=0.1)
-    head.track(optimizer, every=1)
-    other = copy.deepcopy(head)
+    criterion, seen = made(bias=False)
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=1)
+    other = copy.deepcopy(criterion)
     other.tie(nn.Embedding(V, D))
-    train(head, optimizer, [2])
+    train(criterion, optimizer, [2])
     assert seen.events == [[2, 7]]
 
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
-    head, _ = made()
+    criterion, _ = made()
     with pytest.raises(InvalidRequest, match="other parameters"):
-        head.track(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+        criterion.track(SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
 def test_the_bias_may_have_no_other_optimizer() -> None:
-    head, _ = made()
-    assert head.classes.bias is not None
+    criterion, _ = made()
+    assert criterion.classes.bias is not None
     with pytest.raises(InvalidRequest, match="other parameters"):
-        head.track(SGD([head.classes.weight], lr=0.1))
+        criterion.track(SGD([criterion.classes.weight], lr=0.1))
     groups: list[dict[str, Any]] = [
-        {"params": [head.classes.weight]},
-        {"params": [head.classes.bias], "momentum": 0.9},
+        {"params": [criterion.classes.weight]},
+        {"params": [criterion.classes.bias], "momentum": 0.9},
     ]
     with pytest.raises(InvalidRequest, match="momentum"):
-        head.track(SGD(groups, lr=0.1))
-    head.classes.bias.requires_grad_(False)
-    assert head.track(SGD([head.classes.weight], lr=0.1)) is not None
+        criterion.track(SGD(groups, lr=0.1))
+    criterion.classes.bias.requires_grad_(False)
+    assert criterion.track(SGD([criterion.classes.weight], lr=0.1)) is not None
 
 
 def test_rebuilding_makes_no_period_longer() -> None:
     """Else a growing period would soon be no number."""
-    head, seen = made()
-    optimizer = SGD(head.parameters(), lr=0.1)
-    head.track(optimizer, every=5, growth=1e100, rebuild_every=2)
-    train(head, optimizer, [0] * 20)
+    criterion, seen = made()
+    optimizer = SGD(criterion.parameters(), lr=0.1)
+    criterion.track(optimizer, every=5, growth=1e100, rebuild_every=2)
+    train(criterion, optimizer, [0] * 20)
     assert seen.events == ["rebuilt"] * 10
 
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"growth": 0.5}, {"rebuild_every": 0}])
 def test_bad_periods_are_named(options: dict[str, Any]) -> None:
-    head, _ = made()
+    criterion, _ = made()
     with pytest.raises(InvalidRequest) as caught:
-        head.track(SGD(head.parameters(), lr=0.1), **options)
+        criterion.track(SGD(criterion.parameters(), lr=0.1), **options)
     assert caught.value.field == next(iter(options))
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_with_a_structure_refuses_momentum(name: str) -> None:
-    head = make(name, 8, 60)
-    optimizer = SGD(head.parameters(), lr=0.1, momentum=0.9)
-    if getattr(head, "structure", None) is None:
-        assert head.track(optimizer) is None
+    criterion = make(name, 8, 60)
+    optimizer = SGD(criterion.parameters(), lr=0.1, momentum=0.9)
+    if getattr(criterion, "structure", None) is None:
+        assert criterion.track(optimizer) is None
         return
     with pytest.raises(InvalidRequest, match="momentum"):
-        head.track(optimizer)
+        criterion.track(optimizer)

@@ -1,4 +1,4 @@
-"""The kernel tree over a head's rows: its law, its draws, and how it follows the rows."""
+"""The kernel tree over the rows of W: its probabilities, its draws, and how it follows the rows."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ def weights(seed: int = 0, classes: int = CLASSES) -> Tensor:
     return torch.randn(classes, DIM, generator=torch.Generator().manual_seed(seed))
 
 
-def tree_over(weight: Tensor, law: LogitForm = UNIT, leaf: int = 4, seed: int = 0) -> KernelTree:
+def tree_over(weight: Tensor, form: LogitForm = UNIT, leaf: int = 4, seed: int = 0) -> KernelTree:
     # So few random directions that many partial sums are negative.
-    phi = QuadraticFeatures(DIM, 100.0) if law.absolute else RandomFourier(DIM, 6, 4.0, seed)
-    tree = KernelTree(phi, DIM, len(weight), law, leaf)
+    phi = QuadraticFeatures(DIM, 100.0) if form.absolute else RandomFourier(DIM, 6, 4.0, seed)
+    tree = KernelTree(phi, DIM, len(weight), form, leaf)
     tree.rebuild(weight, None)
     return tree
 
 
-def contexts(count: int, law: LogitForm = UNIT) -> Tensor:
+def contexts(count: int, form: LogitForm = UNIT) -> Tensor:
     hidden = torch.randn(count, DIM, generator=torch.Generator().manual_seed(9))
-    return hidden if law.scale is None else 6 * torch.nn.functional.normalize(hidden, dim=-1)
+    return hidden if form.scale is None else 6 * torch.nn.functional.normalize(hidden, dim=-1)
 
 
-def law_of(tree: KernelTree, hidden: Tensor, weight: Tensor, excluded: Excluded) -> np.ndarray:
+def probabilities_of(
+    tree: KernelTree, hidden: Tensor, weight: Tensor, excluded: Excluded
+) -> np.ndarray:
     vectors = hidden if tree.logit_form.scale is None else hidden / tree.logit_form.scale
     every = np.arange(tree.classes)
     return np.exp(tree.log_q(tree.queries(vectors), excluded, as_numpy(hidden), weight, every))
@@ -46,25 +48,25 @@ def excluded_classes(*rows: list[int]) -> Excluded:
     return Excluded.of(owners, ids, len(rows), CLASSES)
 
 
-@pytest.mark.parametrize("law", [UNIT, ABSOLUTE])
+@pytest.mark.parametrize("form", [UNIT, ABSOLUTE])
 @pytest.mark.parametrize("leaf", [1, 4, 200])
-def test_the_law_sums_to_1_over_what_is_not_excluded(law: LogitForm, leaf: int) -> None:
+def test_probabilities_sum_to_1_over_what_is_not_excluded(form: LogitForm, leaf: int) -> None:
     weight = weights()
-    tree = tree_over(weight, law, leaf)
+    tree = tree_over(weight, form, leaf)
     excluded = excluded_classes([3, 3], [0, 1, 2, 3, 99], [50])
-    q = law_of(tree, contexts(3, law), weight, excluded)
+    q = probabilities_of(tree, contexts(3, form), weight, excluded)
     np.testing.assert_allclose(q.sum(1), 1, rtol=1e-9)
     assert q[0, 3] == 0
     assert (q[1, [0, 1, 2, 3, 99]] == 0).all()
     assert (q > 0).sum() == 3 * CLASSES - 7
 
 
-@pytest.mark.parametrize("law", [UNIT, ABSOLUTE])
-def test_a_hundred_thousand_draws_have_the_law(law: LogitForm) -> None:
-    weight, hidden, draws = weights(), contexts(2, law), 100_000
-    tree, excluded = tree_over(weight, law), excluded_classes([7], [20, 21])
-    q = law_of(tree, hidden, weight, excluded)
-    vectors = hidden if law.scale is None else hidden / law.scale
+@pytest.mark.parametrize("form", [UNIT, ABSOLUTE])
+def test_a_hundred_thousand_draws_have_the_probabilities(form: LogitForm) -> None:
+    weight, hidden, draws = weights(), contexts(2, form), 100_000
+    tree, excluded = tree_over(weight, form), excluded_classes([7], [20, 21])
+    q = probabilities_of(tree, hidden, weight, excluded)
+    vectors = hidden if form.scale is None else hidden / form.scale
     uniforms = StepRng(3, 0).uniforms(4 * draws).numpy().reshape(2, 2, draws)
     ids, log_q = tree.draw(tree.queries(vectors), excluded, as_numpy(hidden), weight, uniforms)
     for row in range(2):
@@ -89,15 +91,15 @@ def test_the_mixture_is_the_mean_of_the_laws_where_nothing_is_clipped() -> None:
     np.testing.assert_allclose(one[0], each.mean(0), rtol=1e-3)
 
 
-@pytest.mark.parametrize("law", [UNIT, ABSOLUTE])
-def test_a_thousand_updates_equal_a_rebuilt_tree(law: LogitForm) -> None:
+@pytest.mark.parametrize("form", [UNIT, ABSOLUTE])
+def test_a_thousand_updates_equal_a_rebuilt_tree(form: LogitForm) -> None:
     weight = weights()
-    tree, generator = tree_over(weight, law), torch.Generator().manual_seed(1)
+    tree, generator = tree_over(weight, form), torch.Generator().manual_seed(1)
     for _ in range(1000):
         rows = torch.randperm(CLASSES, generator=generator)[:5].sort().values
         weight[rows] += 0.1 * torch.randn(5, DIM, generator=generator)
         tree.update(rows, weight, None)
-    anew = tree_over(weight, law)
+    anew = tree_over(weight, form)
     assert torch.equal(tree.rows, anew.rows)
     np.testing.assert_allclose(tree.sums, anew.sums, rtol=1e-3, atol=1e-3)
 
@@ -105,12 +107,12 @@ def test_a_thousand_updates_equal_a_rebuilt_tree(law: LogitForm) -> None:
 def test_a_stale_tree_has_another_law_and_still_knows_it() -> None:
     weight, hidden = weights(), contexts(1)
     tree, moved = tree_over(weight), weights(5)
-    before = law_of(tree, hidden, weight, Excluded.nothing(1))
-    q = law_of(tree, hidden, moved, Excluded.nothing(1))
+    before = probabilities_of(tree, hidden, weight, Excluded.nothing(1))
+    q = probabilities_of(tree, hidden, moved, Excluded.nothing(1))
     assert not np.allclose(q, before)
     np.testing.assert_allclose(q.sum(), 1, rtol=1e-9)
     tree.update(torch.arange(CLASSES), moved, None)
-    assert not np.allclose(law_of(tree, hidden, moved, Excluded.nothing(1)), q)
+    assert not np.allclose(probabilities_of(tree, hidden, moved, Excluded.nothing(1)), q)
 
 
 def test_drift_ends_with_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +134,8 @@ def test_what_is_kept_is_the_whole_state() -> None:
         tree.update(torch.tensor([1, 7]), weights(4), None)
     nothing = Excluded.nothing(2)
     np.testing.assert_array_equal(
-        law_of(one, hidden, weight, nothing), law_of(other, hidden, weight, nothing)
+        probabilities_of(one, hidden, weight, nothing),
+        probabilities_of(other, hidden, weight, nothing),
     )
 
 
@@ -152,14 +155,14 @@ def test_weights_of_any_precision_are_read(dtype: torch.dtype) -> None:
     tree = tree_over(weight.float())
     nothing = Excluded.nothing(2)
     np.testing.assert_array_equal(
-        law_of(tree, hidden, weight.to(dtype), nothing),
-        law_of(tree, hidden, weight.float(), nothing),
+        probabilities_of(tree, hidden, weight.to(dtype), nothing),
+        probabilities_of(tree, hidden, weight.float(), nothing),
     )
 
 
 def test_a_row_of_zeros_is_a_class_like_others() -> None:
     weight = weights()
     weight[5] = 0
-    q = law_of(tree_over(weight), contexts(1), weight, Excluded.nothing(1))
+    q = probabilities_of(tree_over(weight), contexts(1), weight, Excluded.nothing(1))
     assert np.isfinite(q).all()
     assert q[0, 5] > 0

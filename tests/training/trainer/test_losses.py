@@ -14,9 +14,9 @@ COUNTS = np.array([0, 9, 5, 3, 1] * 12)
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_is_made_of_a_vocabulary_alone(name: str) -> None:
-    head = make_loss(name, (), dim=8, counts=COUNTS, seed=3, device="cpu")
-    assert type(head) is LOSSES[name]
-    assert (head.in_features, head.n_classes) == (8, 60)
+    criterion = make_loss(name, (), dim=8, counts=COUNTS, seed=3, device="cpu")
+    assert type(criterion) is LOSSES[name]
+    assert (criterion.in_features, criterion.n_classes) == (8, 60)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -34,8 +34,10 @@ def test_options_become_what_the_loss_takes() -> None:
     assert isinstance(read["scale"], float)
     assert read_options("uniform", ["scale=none"]) == {"scale": None}
     assert default_of("uniform", "n_sampled") == "100"
-    head: Any = make_loss("uniform", ["n_sampled=7"], dim=8, counts=COUNTS, seed=3, device="cpu")
-    assert head.n_sampled == 7
+    criterion: Any = make_loss(
+        "uniform", ["n_sampled=7"], dim=8, counts=COUNTS, seed=3, device="cpu"
+    )
+    assert criterion.n_sampled == 7
 
 
 @pytest.mark.parametrize(

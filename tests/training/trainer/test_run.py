@@ -15,8 +15,6 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import (
     LanguageModel,
-    Settings,
-    TrainConfig,
     TrainingStatus,
     begin,
     train,
@@ -133,33 +131,6 @@ def test_a_finished_run_stays_as_it_is(whole: Path) -> None:
     assert course(whole) == before
 
 
-def test_what_cannot_be_begun(tmp_path: Path, whole: Path) -> None:
-    made = settings(tmp_path)
-    with pytest.raises(InvalidRequest, match=r"out: got .* holds a run"):
-        begin(whole, made)
-    for name in ("text", "valid"):
-        files = {"text": made.text, "valid": None, name: tmp_path / "nowhere"}
-        with pytest.raises(InvalidRequest, match=f"{name}: got"):
-            begin(tmp_path / "new", Settings(config=made.config, **files))  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="loss_option"):
-        begin(tmp_path / "new", settings(tmp_path, loss_option=("k=3",)))
-    with pytest.raises(InvalidRequest, match="device: got meta, allowed: cpu or cuda"):
-        begin(tmp_path / "new", settings(tmp_path, device="meta"))
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["corpus", "tensorboard", "log.csv", "vocab.txt", "contexts", "settings.json"]
-)
-def test_what_is_of_no_run_is_left_alone(tmp_path: Path, name: str) -> None:
-    other = tmp_path / "folder" / name
-    other.parent.mkdir()
-    other.write_text("{}")
-    with pytest.raises(InvalidRequest, match="out: got"):
-        begin(tmp_path / "folder", settings(tmp_path))
-    assert other.read_text() == "{}"
-
-
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
     folder, made = tmp_path / "run", settings(tmp_path)
     refused = list[str]()
@@ -177,28 +148,10 @@ def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
     assert all("in which another process trains" in error for error in refused)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"text": "a", "valid": null, "dim": 0}'])
-def test_a_folder_without_a_run(tmp_path: Path, content: str) -> None:
-    with pytest.raises(InvalidRequest, match="resume: got"):
-        train(tmp_path)
-    (tmp_path / "settings.json").write_text(content)
-    with pytest.raises(InvalidRequest, match="allowed"):
-        train(tmp_path)
-
-
 def test_a_loss_that_diverged_has_a_perplexity() -> None:
     assert perplexity_of(2.0) == pytest.approx(math.exp(2))
     assert math.isfinite(perplexity_of(1e4))
     assert math.isnan(perplexity_of(math.nan))
-
-
-def test_settings_come_back(tmp_path: Path) -> None:
-    made = settings(tmp_path, loss_option=("n_sampled=3", "per_row=true"))
-    begin(tmp_path / "run", made)
-    assert Settings.load(tmp_path / "run") == made
-    with_valid = Settings(text=made.text, valid=made.text, config=TrainConfig())
-    begin(tmp_path / "run", with_valid)
-    assert Settings.load(tmp_path / "run") == with_valid
 
 
 @pytest.mark.parametrize(("loss", "options"), [("quadratic", ()), ("lns", ("corrected=false",))])

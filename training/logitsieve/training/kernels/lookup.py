@@ -1,6 +1,6 @@
-"""Look-ups in buckets: the ids found for each row of a batch, or for the batch together.
+"""Look-ups in buckets: the ids that they hold for each row of a batch, or for the batch together.
 
-Which of too many ids are kept depends on the set found and on numbers by counter, never on the
+Which of too many ids are kept depends on the set of ids and on numbers by counter, never on the
 order inside a bucket, which no checkpoint keeps.
 
 Shape letters: B rows of a batch, P buckets that a row looks into, V ids, M targets of a row.
@@ -20,28 +20,28 @@ FIRST_ROOM = 1024  # ids a row in the first block of results
 
 
 @inline
-def _count(extents, pools, bucket, weight, counts, found, size):
-    """Add `weight` to the counts of a bucket's ids; those that are new are appended to `found`."""
+def _count(extents, pools, bucket, weight, counts, distinct, size):
+    """Add `weight` to the counts of a bucket's ids; append those that are new to `distinct`."""
     start = extents[bucket, START]
     for i in range(start, start + extents[bucket, SIZE]):
         row = pools[i]
         count = counts[row]
-        found[size] = row  # overwritten by the next one unless it is new
+        distinct[size] = row  # overwritten by the next one unless it is new
         size += count == 0
         counts[row] = count + weight
     return size
 
 
 @inline
-def _drop_targets(targets, counts, found, size):
-    """Drop the targets from `found`, negative ones being padding; returns the new size."""
+def _drop_targets(targets, counts, distinct, size):
+    """Drop the targets from `distinct`, negative ones being padding; returns the new size."""
     for i in range(targets.size):
         if targets[i] >= 0:
             counts[targets[i]] = 0
     kept = 0
     for i in range(size):
-        found[kept] = found[i]
-        kept += counts[found[i]] > 0
+        distinct[kept] = distinct[i]
+        kept += counts[distinct[i]] > 0
     return kept
 
 
@@ -74,11 +74,11 @@ def smallest(values, size, rank):
 
 
 @inline
-def _keep_most(counts, found, size, limit, largest):
+def _keep_most(counts, distinct, size, limit, largest):
     """Keep the `limit` ids with the largest counts; among equals the lower ids."""
     tally = np.zeros(largest + 1, np.int64)
     for i in range(size):
-        tally[counts[found[i]]] += 1
+        tally[counts[distinct[i]]] += 1
     least, above = largest, 0
     while above + tally[least] < limit:
         above += tally[least]
@@ -86,38 +86,38 @@ def _keep_most(counts, found, size, limit, largest):
     equals = np.empty(tally[least], np.uint64)
     number, kept = 0, 0
     for i in range(size):
-        if counts[found[i]] == least:
-            equals[number] = found[i]
+        if counts[distinct[i]] == least:
+            equals[number] = distinct[i]
             number += 1
     last = np.int64(smallest(equals, number, limit - above))
     for i in range(size):
-        row, count = found[i], counts[found[i]]
+        row, count = distinct[i], counts[distinct[i]]
         counts[row] = 0
-        found[kept] = row
+        distinct[kept] = row
         kept += count > least or (count == least and row <= last)
     return kept
 
 
 @inline
-def _keep_fair(counts, found, size, limit, key):
+def _keep_fair(counts, distinct, size, limit, key):
     """Keep `limit` ids drawn uniformly without replacement: those whose numbers are smallest."""
     numbers = np.empty(size, np.uint64)
     for i in range(size):
-        numbers[i] = mixed(key, found[i])
+        numbers[i] = mixed(key, distinct[i])
     last = smallest(numbers, size, limit)
     kept = 0
     for i in range(size):
-        row = found[i]
+        row = distinct[i]
         counts[row] = 0
-        found[kept] = row
+        distinct[kept] = row
         kept += mixed(key, row) <= last and kept < limit
     return kept
 
 
 @inline
-def _forget(counts, found, size):
+def _forget(counts, distinct, size):
     for i in range(size):
-        counts[found[i]] = 0
+        counts[distinct[i]] = 0
 
 
 @kernel(
@@ -126,13 +126,13 @@ def _forget(counts, found, size):
 )
 def look_up(
     buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, fair: bool,
-    seed: int, step: int, counts: np.ndarray, found: Int32,
+    seed: int, step: int, counts: np.ndarray, distinct: Int32,
 ) -> tuple[Int64, Int32, Int64]:  # fmt: skip
     """CSR (offsets int64 [B+1], ids) of what each row's buckets [B, P] hold, and how many, [B].
 
     Ids ascend and are distinct; a row's targets [B, M] (padded by -1) are not among them. Of more
     than `limit` ids (1 or more) those are kept that most buckets hold, or, if `fair`, a uniform
-    sample. Scratch: counts [V], zeros before and after, and found [V + 1].
+    sample. Scratch: counts [V], zeros before and after, and distinct [V + 1].
     """
     rows, probes = buckets.shape
     offsets, sizes = np.zeros(rows + 1, np.int64), np.empty(rows, np.int64)
@@ -140,22 +140,22 @@ def look_up(
     for row in range(rows):
         size = 0
         for p in range(probes):
-            size = _count(extents, pools, buckets[row, p], 1, counts, found, size)
-        size = _drop_targets(targets[row], counts, found, size)
+            size = _count(extents, pools, buckets[row, p], 1, counts, distinct, size)
+        size = _drop_targets(targets[row], counts, distinct, size)
         sizes[row] = size
         if size <= limit:
-            _forget(counts, found, size)
+            _forget(counts, distinct, size)
         elif fair:
             key, _ = random_bits(seed, step, OUTSIDE | np.uint64(row), np.uint64(0xFFFFFFFF))
-            size = _keep_fair(counts, found, size, limit, key)
+            size = _keep_fair(counts, distinct, size, limit, key)
         else:
-            size = _keep_most(counts, found, size, limit, probes)
+            size = _keep_most(counts, distinct, size, limit, probes)
         end = offsets[row] + size
         if end > out.size:
             larger = np.empty(2 * end, np.int32)
             larger[: offsets[row]] = out[: offsets[row]]
             out = larger
-        out[offsets[row] : end] = np.sort(found[:size])
+        out[offsets[row] : end] = np.sort(distinct[:size])
         offsets[row + 1] = end
     return offsets, out[: offsets[rows]], sizes
 
@@ -166,13 +166,13 @@ def look_up(
 )
 def look_up_batch(
     buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, votes: Int32,
-    found: Int32, visits: Int32,
+    distinct: Int32, visits: Int32,
 ) -> Int32:  # fmt: skip
     """The ids that rows find most often, at most `limit` (1 or more); no target of any row.
 
     An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it: a bucket is
     read once, however many rows look into it. Ids ascend. Scratch: votes [V] and visits [buckets],
-    zeros before and after, and found [V + 1].
+    zeros before and after, and distinct [V + 1].
     """
     rows, probes = buckets.shape
     size = 0
@@ -182,11 +182,11 @@ def look_up_batch(
         for row in range(rows):
             bucket = buckets[row, p]
             if visits[bucket]:
-                size = _count(extents, pools, bucket, visits[bucket], votes, found, size)
+                size = _count(extents, pools, bucket, visits[bucket], votes, distinct, size)
                 visits[bucket] = 0
-    size = _drop_targets(targets.ravel(), votes, found, size)
+    size = _drop_targets(targets.ravel(), votes, distinct, size)
     if size > limit:
-        size = _keep_most(votes, found, size, limit, rows * probes)
+        size = _keep_most(votes, distinct, size, limit, rows * probes)
     else:
-        _forget(votes, found, size)
-    return np.sort(found[:size])
+        _forget(votes, distinct, size)
+    return np.sort(distinct[:size])

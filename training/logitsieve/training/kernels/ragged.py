@@ -122,10 +122,10 @@ def weigh(x, w, dim, normalised, absolute):
 
 
 @inline
-def add_terms(h, W, bias, biased, ids, log_weights, targets, law, y, factors, out, sums, sizes):
+def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, out, sums, sizes):
     """Take in `count` terms; y gets their weighted logits, out the sum of e^(y - most) dx/dh."""
     count, n_targets, dim, wants = sizes
-    normalised, absolute = law
+    normalised, absolute = form
     for first in range(0, count, 4):
         most = sums[MOST]
         for i in range(first, min(first + 4, count)):
@@ -187,7 +187,7 @@ def ragged_forward(
     `wants`, d_hidden [B, D] gets the loss's gradient in hidden.
     """
     dim, first = hidden.shape[1], pairs[hidden.shape[0]]
-    law, biased = (normalised, absolute), bias.size > 0
+    form, biased = (normalised, absolute), bias.size > 0
     state = np.empty(3)
     sums, all_y, all_factors = pointer(state), pointer(coefficients), pointer(factors)
     W, b, all_ids, all_weights = pointer(weight), pointer(bias), pointer(ids), pointer(log_weights)
@@ -200,7 +200,7 @@ def ragged_forward(
         targets, y, factor = shift(all_ids, begin), shift(all_y, begin), shift(all_factors, begin)
         lw = shift(all_weights, begin)
         sizes = (n_targets, 0, dim, wants)
-        add_terms(h, W, b, biased, targets, lw, targets, law, y, factor, out, sums, sizes)
+        add_terms(h, W, b, biased, targets, lw, targets, form, y, factor, out, sums, sizes)
         mean = 0.0
         for i in range(n_targets):
             mean += y[i] / n_targets
@@ -209,7 +209,7 @@ def ragged_forward(
         more, more_factors = shift(all_y, at), shift(all_factors, at)
         candidates, lw = shift(all_ids, at), shift(all_weights, at)
         add_terms(
-            h, W, b, biased, candidates, lw, targets, law, more, more_factors, out, sums, sizes
+            h, W, b, biased, candidates, lw, targets, form, more, more_factors, out, sums, sizes
         )
         most, total = sums[MOST], sums[TOTAL]
         losses[row] = log(total) + most - mean

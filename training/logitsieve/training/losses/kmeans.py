@@ -10,7 +10,7 @@ Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -52,7 +52,6 @@ class InvertedLists(Buckets):
         self._hold(cluster_arrays(softmax, self.n_lists, ITERATIONS, self.seed))
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Cluster all rows again, whichever moved."""
         self.rebuild(weight, bias)
 
     def probed(self, hidden_BD: Tensor, nprobe: int) -> Int32:
@@ -63,19 +62,16 @@ class InvertedLists(Buckets):
         best = scores_BC.topk(min(nprobe, scores_BC.shape[1]), dim=1, sorted=False).indices
         return np.ascontiguousarray(best.numpy(), np.int32)
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         arrays = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
         return {"seed": self.seed, **arrays}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Load saved lists; InvalidRequest if their number of classes differs."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         arrays = {n: each.cpu().numpy() for n, each in state.items() if isinstance(each, Tensor)}
         if arrays["ids"].size != self.n_classes:
             allowed = f"lists of {self.n_classes} classes"
             raise InvalidRequest("state_dict", f"lists of {arrays['ids'].size}", allowed)
-        seed = state["seed"]
-        assert isinstance(seed, int)
-        self.seed = seed
+        self.seed = state["seed"]
         self._hold(arrays)
 
     def _hold(self, arrays: dict[str, np.ndarray]) -> None:

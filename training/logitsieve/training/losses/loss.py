@@ -216,7 +216,7 @@ class SoftmaxLoss(nn.Module, ABC):
     def export(self) -> Export:
         """Detached copies of the trained softmax; InvalidRequest if `unservable`."""
         if self.unservable is not None:
-            allowed = "a law that is a softmax of logits; any other cannot be served"
+            allowed = "a softmax of h.w + b; nothing else can be served"
             raise InvalidRequest("export", self.unservable, allowed)
         weight, bias = self.full_classes()
         zeros = weight.new_zeros(self.n_classes)

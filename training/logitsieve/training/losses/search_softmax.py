@@ -27,7 +27,7 @@ from logitsieve.training.autograd.batch import (
     check_at_least,
 )
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.kernels.uniform_sample import add_uniform_sample
+from logitsieve.training.kernels.random_numbers import add_uniform_sample
 from logitsieve.training.losses.loss import LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.structures.tables import Scratch

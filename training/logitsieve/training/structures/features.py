@@ -9,9 +9,9 @@ and so at least e^{-2 nu}. Shape letters: N vectors, D their size, R random dire
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import exp
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,26 +19,24 @@ import torch
 from logitsieve.api.results import Float32
 from logitsieve.training.kernels.hadamard import random_signs, structured_products
 
-Directions = Callable[[Float32], Float32]
 
+class Features(ABC):
+    """A feature map.
 
-class Features(Protocol):
-    """A feature map. size: F. floor: lower bound of the kernel, for vectors it is meant for."""
+    size: F. floor: lower bound of the kernel, for vectors it is meant for. drawn: random
+    parameters, to be saved with the sums computed from them.
+    """
 
     size: int
     floor: float
+    drawn: dict[str, Float32]
 
+    @abstractmethod
     def __call__(self, vectors: Float32) -> Float32:
         """phi [N, F] of vectors [N, D]."""
 
-    def state(self) -> dict[str, Float32]:
-        """Random parameters, to be saved with the sums computed from them."""
 
-    def load(self, state: dict[str, Float32]) -> None:
-        """Restore what `state` returned."""
-
-
-class RandomFourier:
+class RandomFourier(Features):
     """[cos(Omega u), sin(Omega u)] / sqrt(R), rows of Omega from N(0, nu I); F = 2 R.
 
     With w from N(0, nu I), E cos(w.(x - y)) = exp(-nu |x - y|^2 / 2): the N(0, I / nu) that is
@@ -46,22 +44,15 @@ class RandomFourier:
     """
 
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        normal = generator.standard_normal((directions, dim)) * nu**0.5
-        self.omega = normal.astype(np.float32)
+        normal = np.random.default_rng(seed).standard_normal((directions, dim)) * nu**0.5
+        self.drawn = {"omega": normal.astype(np.float32)}
         self.size, self.floor = 2 * directions, exp(-2 * nu)
 
     def __call__(self, vectors: Float32) -> Float32:
-        return _waves(_products(vectors, self.omega))
-
-    def state(self) -> dict[str, Float32]:
-        return {"omega": self.omega}
-
-    def load(self, state: dict[str, Float32]) -> None:
-        self.omega = state["omega"]
+        return _waves(_products(vectors, self.drawn["omega"]))
 
 
-class StructuredFourier:
+class StructuredFourier(Features):
     """RandomFourier with structured orthogonal directions: O(R log D) a vector, less error.
 
     All directions of a block have one norm, sqrt(P): the kernel has a bias that falls with D.
@@ -70,21 +61,15 @@ class StructuredFourier:
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
         width = random_signs(1, dim, np.random.default_rng(0)).shape[2]
         blocks = -(-directions // width)
-        self.signs = random_signs(blocks, dim, np.random.default_rng(seed))
+        self.drawn = {"signs": random_signs(blocks, dim, np.random.default_rng(seed))}
         self.directions, self.stretch = directions, np.float32(nu**0.5)
         self.size, self.floor = 2 * directions, exp(-2 * nu)
 
     def __call__(self, vectors: Float32) -> Float32:
-        blocks, _, width = self.signs.shape
+        blocks, _, width = self.drawn["signs"].shape
         products = np.empty((len(vectors), blocks * width), np.float32)
-        structured_products(np.ascontiguousarray(vectors), self.signs, products)
+        structured_products(np.ascontiguousarray(vectors), self.drawn["signs"], products)
         return _waves(products[:, : self.directions] * self.stretch)
-
-    def state(self) -> dict[str, Float32]:
-        return {"signs": self.signs}
-
-    def load(self, state: dict[str, Float32]) -> None:
-        self.signs = state["signs"]
 
 
 class PositiveFeatures(RandomFourier):
@@ -98,14 +83,14 @@ class PositiveFeatures(RandomFourier):
         self.nu, self.size = nu, directions
 
     def __call__(self, vectors: Float32) -> Float32:
-        powers = _products(vectors, self.omega)
+        powers = _products(vectors, self.drawn["omega"])
         powers -= np.float32(self.nu) * (vectors**2).sum(1, keepdims=True)
         phi: Float32 = np.exp(powers, out=powers)
         phi *= np.float32(self.size**-0.5)
         return phi
 
 
-class QuadraticFeatures:
+class QuadraticFeatures(Features):
     """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j, i < j twice, and 1.
 
     u u^T is symmetric, so D (D + 1) / 2 + 1 features do, half of the paper's D^2 + 1.
@@ -115,18 +100,12 @@ class QuadraticFeatures:
         self.rows, self.columns = np.triu_indices(dim)
         twice = np.where(self.rows < self.columns, 2.0, 1.0)
         self.factors = np.sqrt(alpha * twice).astype(np.float32)
-        self.size, self.floor = len(self.rows) + 1, 1.0
+        self.size, self.floor, self.drawn = len(self.rows) + 1, 1.0, {}
 
     def __call__(self, vectors: Float32) -> Float32:
         phi = np.ones((len(vectors), self.size), np.float32)
         phi[:, :-1] = vectors[:, self.rows] * vectors[:, self.columns] * self.factors
         return phi
-
-    def state(self) -> dict[str, Float32]:
-        return {}
-
-    def load(self, state: dict[str, Float32]) -> None:
-        pass
 
 
 def _products(vectors: Float32, omega: Float32) -> Float32:

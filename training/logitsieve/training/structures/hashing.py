@@ -22,15 +22,16 @@ from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads._base.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
 from logitsieve.training.autograd.batch import check_at_least
-from logitsieve.training.kernels.dwta import (
+from logitsieve.training.kernels.hadamard import random_signs, structured_products
+from logitsieve.training.kernels.hashing import (
+    codes_of_products,
     draw_windows,
     dwta_agreements,
     dwta_codes,
     rank_rows,
+    simhash_agreements,
     window_chances,
 )
-from logitsieve.training.kernels.hadamard import random_signs, structured_products
-from logitsieve.training.kernels.simhash import codes_of_products, simhash_agreements
 
 LARGEST_TABLES = 4096
 
@@ -134,7 +135,7 @@ class StructuredSimHash(SimHash):
 
 
 class DWTA(Hashing):
-    """Largest coordinates of random windows (training/kernels/dwta.py), over w and h alone.
+    """Largest coordinates of random windows (training/kernels/hashing.py), over w and h alone.
 
     The probability of a common bucket is exact for vectors without zeros; a window of zeros borrows
     the winner of another, and the probability is then that window's.

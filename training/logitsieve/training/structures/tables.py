@@ -80,24 +80,22 @@ class Buckets:
         Without the row's targets (padded by -1). Beyond `limit` those in most buckets are kept, or
         a uniform sample if `fair`.
         """
-        zeros, seed = self.scratch.zeros, (np.uint64(random.key), np.uint64(random.step))
-        scratch = (
-            zeros("counts", self.n_classes, np.uint16),
-            zeros("found", self.n_classes + 1, np.int32),
-        )
+        seed, count = (np.uint64(random.key), np.uint64(random.step)), self.n_classes
+        counts = self.scratch.zeros("counts", count, np.uint16)
+        distinct = self.scratch.zeros("distinct", count + 1, np.int32)
         classes: tuple[Int64, Int32, Int64] = look_up(
-            buckets_BL, self.extents, self.pools, targets_BM, limit, fair, *seed, *scratch
+            buckets_BL, self.extents, self.pools, targets_BM, limit, fair, *seed, counts, distinct
         )
         return classes
 
     def look_up_batch(self, buckets_BL: Int32, targets_BM: Int64, limit: int) -> Int32:
         """At most `limit` ids: those in most pairs of a row and a bucket, no row's targets."""
-        zeros = self.scratch.zeros
-        scratch = (
-            zeros("votes", self.n_classes, np.int32),
-            zeros("found", self.n_classes + 1, np.int32),
-            zeros("visits", len(self.extents), np.int32),
-        )
+        sizes = {
+            "votes": self.n_classes,
+            "distinct": self.n_classes + 1,
+            "visits": len(self.extents),
+        }
+        scratch = [self.scratch.zeros(name, size, np.int32) for name, size in sizes.items()]
         ids: Int32 = look_up_batch(
             buckets_BL, self.extents, self.pools, targets_BM, limit, *scratch
         )
@@ -114,15 +112,12 @@ class HashTables(Buckets):
         self, n_classes: int, hashing: Hashing, *, mips: bool = False, keep: bool = False
     ) -> None:
         super().__init__(n_classes)
-        self.hashing = hashing
-        self.mips = mips
-        self.keep = keep
-        self.buckets = 1 << hashing.bits
+        self.hashing, self.mips, self.keep = hashing, mips, keep
+        self.buckets, tables = 1 << hashing.bits, hashing.tables
         pool = pool_size(n_classes, self.buckets)
-        if hashing.tables * pool > LARGEST_POOLS:
+        if tables * pool > LARGEST_POOLS:
             allowed = f"at most {LARGEST_POOLS // pool} tables of so many classes and buckets"
-            raise InvalidRequest("tables", hashing.tables, allowed)
-        tables = hashing.tables
+            raise InvalidRequest("tables", tables, allowed)
         self.codes = np.zeros((n_classes, tables), np.int32)
         self.places = np.zeros((n_classes, tables), np.int32)
         self.pools = np.zeros(tables * pool, np.int32)
@@ -168,9 +163,9 @@ class HashTables(Buckets):
         """Buckets int32 [B, L] that hold classes, by their rows as hashed."""
         return self._numbered(self.codes[ids_B])
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         # Not the order inside buckets: nothing depends on it.
-        state: dict[str, object] = {
+        state: dict[str, Any] = {
             "codes": torch.from_numpy(self.codes.astype(np.uint16).view(np.int16)),
             "largest": self.largest,
             "hashing": self.hashing.state_dict(),
@@ -181,23 +176,18 @@ class HashTables(Buckets):
             state["kept"] = torch.from_numpy(signed.copy())
         return state
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Load saved tables; InvalidRequest if their shapes differ."""
-        codes, hashing, largest = state["codes"], state["hashing"], state["largest"]
-        assert isinstance(codes, Tensor)
-        assert isinstance(hashing, dict)
-        assert isinstance(largest, float)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        codes = state["codes"]
         if codes.shape != self.codes.shape:
             got, allowed = f"codes of shape {tuple(codes.shape)}", f"{self.codes.shape}"
             raise InvalidRequest("state_dict", got, allowed)
-        self.hashing.load_state_dict(hashing)
+        self.hashing.load_state_dict(state["hashing"])
         self.codes[:] = codes.cpu().numpy().view(np.uint16)
-        self.largest = largest
+        self.largest = state["largest"]
         if self.keep:
-            kept = state.get("kept")
-            if not isinstance(kept, Tensor):
+            if "kept" not in state:
                 raise InvalidRequest("state_dict", "tables without their rows", "those with them")
-            array = kept.cpu().numpy()
+            array = state["kept"].cpu().numpy()
             self.kept = array.view(np.uint16).copy() if array.dtype == np.int16 else array.copy()
         self._fill()
 

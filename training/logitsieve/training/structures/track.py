@@ -40,10 +40,10 @@ class Structure(Protocol):
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Index the rows that moved again: int64 [N], ascending, each once."""
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Tensors, ints, floats and dicts of them: all that a resumed run needs."""
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what state_dict returned; InvalidRequest if its shapes differ."""
 
 

@@ -11,6 +11,7 @@ of each, P pairs of a query and an excluded class.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -155,23 +156,19 @@ class KernelTree:
         ids = leaves[:, None] * self.per_leaf + torch.arange(self.per_leaf, device=leaves.device)
         return ids.clamp_(max=self.classes)
 
-    def state_dict(self) -> dict[str, object]:
-        drawn = {name: torch.from_numpy(values) for name, values in self.features.state().items()}
+    def state_dict(self) -> dict[str, Any]:
+        drawn = {name: torch.from_numpy(values) for name, values in self.features.drawn.items()}
         sums = torch.from_numpy(self.sums)
         return {"sums": sums, "rows": self.rows, "features": drawn, "updates": self.updates}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         if (got := _shapes(state)) != (allowed := _shapes(self.state_dict())):
             raise InvalidRequest("state_dict", f"a tree of {got}", f"{allowed}")
-        sums, rows, drawn, updates = (state[key] for key in ("sums", "rows", "features", "updates"))
-        assert isinstance(sums, Tensor)
-        assert isinstance(rows, Tensor)
-        assert isinstance(drawn, dict)
-        assert isinstance(updates, int)
-        self.sums[:] = sums.cpu().numpy()
-        self.rows.copy_(rows)
-        self.features.load({name: values.cpu().numpy().copy() for name, values in drawn.items()})
-        self.updates = updates
+        self.sums[:] = state["sums"].cpu().numpy()
+        self.rows.copy_(state["rows"])
+        drawn = state["features"].items()
+        self.features.drawn = {name: values.cpu().numpy().copy() for name, values in drawn}
+        self.updates = state["updates"]
 
     def _parts(self, count: int) -> list[tuple[int, int]]:
         step = max(AT_ONCE // self.features.size, 1)
@@ -229,11 +226,9 @@ class KernelTree:
         return as_numpy(rows), places.reshape(leaves.shape) * self.per_leaf
 
 
-def _shapes(state: dict[str, object]) -> dict[str, tuple[int, ...]]:
-    drawn = state["features"]
-    assert isinstance(drawn, dict)
-    named = {"sums": state["sums"], "rows": state["rows"], **drawn}
-    return {name: tuple(each.shape) for name, each in named.items() if isinstance(each, Tensor)}
+def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    named = {"sums": state["sums"], "rows": state["rows"], **state["features"]}
+    return {name: tuple(each.shape) for name, each in named.items()}
 
 
 def as_numpy(values: Tensor) -> Float32:

@@ -57,10 +57,8 @@ def _open(file: IO[bytes]) -> TextIOWrapper:
 
 
 def _split(file: TextIOWrapper, field: str) -> Iterator[list[str]]:
-    rest, begun = (
-        "",
-        False,
-    )  # the last word may continue in the next piece; begun: a line without end
+    # rest: the last word, which may continue in the next piece; begun: a line without its end.
+    rest, begun = "", False
     reading: Callable[[], str] = lambda: file.read(CHARACTERS)  # noqa: E731 - `iter` wants a call
     for piece in iter(reading, ""):
         text = rest + piece

@@ -49,18 +49,3 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
             "resume", f"{file}, unreadable", "a checkpoint that is whole"
         ) from error
     return state
-
-
-def random_state(device: str) -> dict[str, Any]:
-    """The states of torch's generators, which dropout uses."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.startswith("cuda"):
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_random_state(state: dict[str, Any], device: str) -> None:
-    """Restore `random_state`, so that the same numbers come next."""
-    torch.set_rng_state(state["cpu"])
-    if device.startswith("cuda"):
-        torch.cuda.set_rng_state(state["cuda"], device)

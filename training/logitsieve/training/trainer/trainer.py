@@ -1,4 +1,4 @@
-"""One training: model, loss, optimizers and position in the text, and their state.
+"""One training: model, loss, optimizers with their rates, position in the text, and their state.
 
 All that a step depends on is in `state_dict` or follows from the options and the step's number, so
 a resumed run equals, bit for bit, one that was never stopped.
@@ -9,22 +9,21 @@ Shape letters: B streams, T time steps, D hidden size, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
+from torch.optim import Optimizer
 from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
 from logitsieve.training.autograd.clip import clip_grad_norm_
-from logitsieve.training.trainer.config import TrainConfig, check_device
 from logitsieve.training.trainer.corpus import Corpus
-from logitsieve.training.trainer.files import random_state, set_random_state
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
 from logitsieve.training.trainer.losses import make_loss
-from logitsieve.training.trainer.optimizers import loss_optimizer, lr_factor, make_optimizer
+from logitsieve.training.trainer.settings import TrainConfig, check_device
 from logitsieve.training.trainer.streams import TextStreams, epoch_shift
 from logitsieve.utils.options import Progress, no_progress
 
@@ -174,7 +173,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "head": self.loss.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in self._optimizers],
-            "random": random_state(self.config.device),
+            "random": _random_state(self.config.device),
             "state": self._state,
         }
 
@@ -184,7 +183,7 @@ class Trainer:
         self.loss.load_state_dict(state["head"])
         for (optimizer, _), saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        set_random_state(state["random"], self.config.device)
+        _set_random_state(state["random"], self.config.device)
         if state["state"] is not None:
             hidden, cell = (tensor.to(self.config.device) for tensor in state["state"])
             self._state = hidden, cell
@@ -210,6 +209,44 @@ class Trainer:
         return list(dict.fromkeys([*self.model.parameters(), *self.loss.parameters()]))
 
 
+def make_optimizer(
+    name: str, parameters: Iterable[Tensor], lr: float, config: TrainConfig
+) -> Optimizer:
+    """The optimizer of that name, at its highest learning rate."""
+    kinds: dict[str, tuple[Callable[..., Optimizer], dict[str, Any]]] = {
+        "adamw": (torch.optim.AdamW, {"weight_decay": config.weight_decay, "fused": True}),
+        "sparse-adam": (torch.optim.SparseAdam, {}),
+        "adagrad": (torch.optim.Adagrad, {}),
+        "sgd": (torch.optim.SGD, {}),
+    }
+    kind, more = kinds[name]
+    return kind(list(parameters), lr=lr, **more)
+
+
+def loss_optimizer(config: TrainConfig, *, sparse: bool) -> str:
+    """The name of the loss's optimizer; InvalidRequest if it does not take such gradients."""
+    name = config.head_optimizer
+    if name == "auto":
+        return "sparse-adam" if sparse else "adamw"
+    if name == ("adamw" if sparse else "sparse-adam"):
+        allowed = ("auto", "sparse-adam" if sparse else "adamw", "adagrad", "sgd")
+        kind = "sparse" if sparse else "dense"
+        got = f"{name} for the {kind} gradients of {config.loss}"
+        raise InvalidRequest("head_optimizer", got, ", ".join(allowed))
+    return name
+
+
+def lr_factor(config: TrainConfig, step: int, total: int) -> float:
+    """Factor of the learning rates in step 0 .. total - 1: it rises, then falls to 0."""
+    rising = math.ceil(config.warm_up * total)
+    if step < rising:
+        return (step + 1) / rising
+    if config.schedule == "constant":
+        return 1.0
+    done = (step - rising) / max(1, total - rising)
+    return 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+
+
 def _check(config: TrainConfig, corpus: Corpus) -> None:
     needed = config.streams * config.steps + 1
     if len(corpus.train) < needed:
@@ -218,3 +255,17 @@ def _check(config: TrainConfig, corpus: Corpus) -> None:
     if len(corpus.valid) < 2:
         raise InvalidRequest("valid", f"{len(corpus.valid)} words", "2 words or more")
     check_device(config.device)
+
+
+def _random_state(device: str) -> dict[str, Any]:
+    """The states of torch's generators, which dropout uses."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.startswith("cuda"):
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _set_random_state(state: dict[str, Any], device: str) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.startswith("cuda"):
+        torch.cuda.set_rng_state(state["cuda"], device)

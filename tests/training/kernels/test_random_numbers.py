@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.uniform_sample import add_uniform_sample
+from logitsieve.training.kernels.random_numbers import add_uniform_sample
 
 
 def draw(

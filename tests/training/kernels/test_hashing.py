@@ -1,4 +1,4 @@
-"""DWTA against a plain winner-take-all, and against its law."""
+"""DWTA against a plain winner-take-all, and against the probability of a common bucket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.dwta import (
+from logitsieve.training.kernels.hashing import (
     draw_windows,
     dwta_agreements,
     dwta_codes,
@@ -60,7 +60,7 @@ def test_windows_of_zeros_borrow_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize("window", [2, 4])
-def test_the_law_is_that_of_all_windows(window: int) -> None:
+def test_the_probability_is_that_of_all_windows(window: int) -> None:
     """Every window of 7 coordinates, enumerated."""
     for seed in range(5):
         first, second = make_hidden(2, 7, seed=seed)
@@ -72,7 +72,7 @@ def test_the_law_is_that_of_all_windows(window: int) -> None:
 
 
 @pytest.mark.parametrize("dim", [24, 64, 65, 200])
-def test_the_law_is_the_rate_of_collisions(dim: int) -> None:
+def test_the_probability_is_the_rate_of_collisions(dim: int) -> None:
     random = np.random.default_rng(0)
     first = random.standard_normal(dim).astype(np.float32)
     second = (first + random.standard_normal(dim)).astype(np.float32)

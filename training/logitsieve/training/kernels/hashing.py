@@ -1,27 +1,34 @@
-"""DWTA hashes: the largest of a few random coordinates, `hashes` such winners a table.
+"""Buckets of DWTA and SimHash hashes, and the probability that two vectors agree in one hash.
 
-Chen, Shrivastava 2018, Densified Winner Take All (DWTA) Hashing for Sparse Datasets; Daghaghi et
-al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling, appendix A.3. Two vectors
-agree where the largest of the window is the same coordinate i: the window holds i, and beside it
-only coordinates that are below i in both. With R_i of these in all, that has the probability
+SimHash: a random hyperplane has two vectors on one side with probability 1 - angle / pi (Charikar
+2002).
+
+DWTA: the largest of a few random coordinates, `hashes` such winners a table. Chen, Shrivastava
+2018, Densified Winner Take All (DWTA) Hashing for Sparse Datasets; Daghaghi et al. 2020, A Truly
+Constant-Time Distribution-Aware Negative Sampling, appendix A.3. Two vectors agree where the
+largest of the window is the same coordinate i: the window holds i, and beside it only coordinates
+that are below i in both. With R_i of these in all, that has the probability
 sum_i C(R_i, m - 1) / C(D, m).
 
 The paper cuts its windows from permutations, so that windows of one permutation never overlap.
 Here each window is drawn by itself: then the agreements are independent, and the probability of a
 common bucket, 1 - (1 - p^K)^L, is exact.
 
-Shape letters: B vectors, D their size, L tables, K hashes a table, m coordinates of a window, a
-power of two, E pairs of a query and a row.
+Shape letters: B queries or vectors, D their size, V rows, E pairs of a query and a row, L tables, K
+hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >= L K products.
 """
 
 from __future__ import annotations
 
-from math import log2
+from math import acos, log2, pi
 
 import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.retrieval.simhash import code_of
+from logitsieve.kernels.simd.dots import dots_1x4, row_of
+from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.training.kernels.random_numbers import mixed
 
 EMPTY = -1
@@ -144,3 +151,34 @@ def dwta_agreements(
                 total += chances[_ones_below(words, place)]
                 words[place // WORD_BITS] |= ONE << np.uint64(place % WORD_BITS)
             out[e] = total
+
+
+@kernel("(float32[:,::1], float32[:,::1], int64[::1], int32[::1], float64[::1])")
+def simhash_agreements(
+    queries: Float32, rows: Float32, offsets: Int64, ids: Int32, out: Float64
+) -> None:
+    """Fill out [E]: the probability that a query and each of its rows (CSR) are on one side.
+
+    queries [B, D] and rows [V, D] are of length 1; a vector of zeros is at right angles to all.
+    """
+    dim = queries.shape[1]
+    start = pointer(rows)
+    for query in range(queries.shape[0]):
+        vector, last = row_of(pointer(queries), query, dim), offsets[query + 1] - 1
+        for e in range(offsets[query], offsets[query + 1], 4):
+            a, b = ids[e], ids[min(e + 1, last)]
+            c, d = ids[min(e + 2, last)], ids[min(e + 3, last)]
+            cosines = dots_1x4(start, a * dim, b * dim, c * dim, d * dim, vector, dim)
+            for i in range(min(4, last + 1 - e)):
+                cosine = min(max(np.float64(cosines[i]), -1.0), 1.0)
+                out[e + i] = 1.0 - acos(cosine) / pi
+
+
+@kernel("(float32[:,::1], int64, int32[:,::1])")
+def codes_of_products(products: Float32, bits: int, codes: Int32) -> None:
+    """Fill codes [B, L] from products [B, J]: bit n of table l is the sign of product l K + n."""
+    rows, tables = codes.shape
+    for row in range(rows):
+        sides = row_of(pointer(products), row, products.shape[1])
+        for table in range(tables):
+            codes[row, table] = code_of(sides, table, bits)

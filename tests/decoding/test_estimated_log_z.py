@@ -1,0 +1,124 @@
+"""Estimates of log Z by low-rank previews and by samples: what is scanned is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.decoding.logit_edits import edits_of
+from logitsieve.decoding.normalizers import SAMPLED, Query
+from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index_builder.fit_svd import preview_arrays
+from tests.decoding.drawn import edited_logits
+from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SOFTMAX, normalized, truth
+from tests.oracle import log_sum_exp, logits64
+from tests.synthetic import make_hidden, make_softmax
+
+
+@pytest.mark.parametrize("head", ["screen", "svd", "certified"])
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+def test_lowrank_has_previews_of_what_was_not_scanned(
+    decoder: LocalDecoder, constraints: str, head: str
+) -> None:
+    asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (5, 1))
+    answering = decoder.index.head(head)
+    logits = (
+        NORMALIZERS["lowrank"]
+        .target_logits(Query(decoder.index, answering, HIDDEN), every)[1]
+        .astype(np.float64)
+    )
+    found, exact = answering.candidates(HIDDEN, 1), logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
+    rows = np.repeat(np.arange(5), np.diff(found.offsets))
+    np.testing.assert_array_equal(
+        logits[rows, found.ids], exact[rows, found.ids].astype(np.float32)
+    )
+    assert np.abs(logits - exact).max() > 0.01  # a third of the dimensions
+    if asked is not None:
+        edits, edited = edits_of(SOFTMAX, asked, HIDDEN), edited_logits(SOFTMAX, HIDDEN, asked)
+        named = np.repeat(np.arange(5), np.diff(edits.offsets)), edits.ids
+        logits[edits.allow_list], logits[named] = -np.inf, edited[named]
+    value = normalized(decoder, "lowrank", constraints=asked, head=head, k=1, scale=0.7).value
+    wanted = np.array([log_sum_exp(row * 0.7) for row in logits])
+    assert value is not None
+    np.testing.assert_allclose(value, wanted, rtol=3e-7, atol=3e-7)
+
+
+def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path) -> None:
+    softmax = make_softmax(77, 20)
+    path = write_index(
+        tmp_path / "demo" / "1",
+        softmax=softmax,
+        parts={"svd": preview_arrays(softmax, 20)},
+        heads={"exact": HeadEntry(), "svd": HeadEntry("svd", {"width": 20, "candidates": 1})},
+        default_head="svd",
+    )
+    index, hidden = open_index(path), make_hidden(3, 20)
+    every = np.tile(np.arange(77, dtype=np.int32), (3, 1))
+    query = Query(index, index.head("svd"), hidden)
+    logits = NORMALIZERS["lowrank"].target_logits(query, every)[1]
+    wanted = logits64(softmax.weight, softmax.bias, hidden)
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
+
+
+class Wide:
+    """V = 4000, of which the best 128 are looked at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.softmax = make_softmax(4000, 16, seed=3, scale=0.6)
+        self.hidden = make_hidden(400, 16, seed=4)
+        logits = logits64(self.softmax.weight, self.softmax.bias, self.hidden)
+        self.log_z = np.array([log_sum_exp(row) for row in logits])
+        path = write_index(
+            folder / "wide" / "1",
+            softmax=self.softmax,
+            parts={"svd": preview_arrays(self.softmax, 16)},
+            heads={"exact": HeadEntry(), "svd": HeadEntry("svd", {"width": 16})},
+            default_head="svd",
+        )
+        self.index = open_index(path)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Wide:
+    return Wide(tmp_path_factory.mktemp("wide"))
+
+
+def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide) -> None:
+    head = wide.index.head("svd")
+    found = SAMPLED.log_z(Query(wide.index, head, wide.hidden))
+    assert found.value is not None
+    assert found.error is not None
+    off = (found.value - wide.log_z) / found.error
+    assert abs(off.mean()) < 4 / np.sqrt(len(off))
+    assert 0.9 < off.std() < 1.2
+    assert (found.error > 0).all()
+
+
+def test_sampled_depends_on_its_row_alone(wide: Wide) -> None:
+    head = wide.index.head("svd")
+    together = SAMPLED.log_z(Query(wide.index, head, wide.hidden[:9]))
+    for row in range(9):
+        one = wide.hidden[row : row + 1]
+        alone = SAMPLED.log_z(Query(wide.index, head, one))
+        assert together.value is not None
+        assert alone.value is not None
+        assert alone.value[0] == together.value[row]
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+@pytest.mark.parametrize("scale", [1e-4, 1.0])
+def test_sampled_errs_by_nothing_where_all_is_looked_at(
+    decoder: LocalDecoder, constraints: str, scale: float
+) -> None:
+    asked = CONSTRAINTS[constraints]
+    for head in ("screen", "certified", "exact"):
+        found = normalized(decoder, "sampled", constraints=asked, head=head, scale=scale)
+        assert found.value is not None
+        assert found.error is not None
+        sure = found.error == 0
+        wanted = truth(asked, scale)
+        np.testing.assert_allclose(found.value[sure], wanted[sure], rtol=3e-7, atol=3e-7)
+        assert head == "screen" or sure.all()

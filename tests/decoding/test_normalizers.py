@@ -1,0 +1,200 @@
+"""Rules that hold for every normalizer, the places that list their names, and log Z in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.api.decoder import NORMALIZER_CODES
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.decoding.logit_edits import edits_of
+from logitsieve.decoding.normalizers import EXACT, Prices, Query, interval
+from logitsieve.index import open_index
+from logitsieve.v1 import decoder_pb2 as pb
+from tests.decoding.drawn import edited_logits
+from tests.decoding.normalized import (
+    CONSTRAINTS,
+    HIDDEN,
+    SCALES,
+    SOFTMAX,
+    normalized,
+    truth,
+)
+from tests.oracle import log_sum_exp, logits64
+from tests.server.running import write_model
+from tests.synthetic import make_hidden
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("normalizer", ["exact", "lowrank", "candidates", "certified"])
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+def test_probabilities_of_all_ids_sum_to_one(
+    decoder: LocalDecoder, constraints: str, normalizer: Any
+) -> None:
+    asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300), (5, 1))
+    reply = decoder.score(HIDDEN, every, constraints=asked, normalizer=normalizer)
+    total, answer = np.exp(reply.log_probs.astype(np.float64)).sum(axis=1), reply.answer
+    if normalizer == "candidates" and constraints == "one left":
+        return  # which is no candidate
+    if normalizer != "certified":
+        np.testing.assert_allclose(total, 1, rtol=3e-6)
+        return
+    assert answer.log_z is not None
+    assert answer.log_z_low is not None
+    assert answer.log_z_high is not None
+    assert (np.log(total) >= answer.log_z_low - answer.log_z - 3e-6).all()
+    assert (np.log(total) <= answer.log_z_high - answer.log_z + 3e-6).all()
+
+
+def test_what_a_normalizer_needs_is_named(tmp_path: Path) -> None:
+    decoder = LocalDecoder(open_index(write_model(tmp_path)))
+    names: list[Any] = ["lowrank", "certified"]
+    for name in names:
+        with pytest.raises(InvalidRequest, match="the index has exact, screen") as caught:
+            decoder.topk(make_hidden(1), 1, normalizer=name)
+        assert caught.value.field == "normalizer"
+
+
+@pytest.mark.parametrize("name", ["none", 3])
+def test_an_unknown_one_names_those_that_are_built(decoder: LocalDecoder, name: Any) -> None:
+    with pytest.raises(InvalidRequest, match="candidates, lowrank, sampled") as caught:
+        decoder.topk(make_hidden(1), 1, normalizer=name)
+    assert caught.value.field == "normalizer"
+
+
+def _names_in(text: str) -> set[str]:
+    return {name for name in NORMALIZERS if f"`{name}`" in text}
+
+
+PLACES: dict[str, Mapping[str, int] | set[str]] = {
+    "api.decoder.NORMALIZER_CODES and NormalizerName": NORMALIZER_CODES,
+    "decoder.proto's enum Normalizer": {
+        name.removeprefix("NORMALIZER_").lower(): code
+        for name, code in pb.Normalizer.items()
+        if code
+    },
+    "docs/decoding.md": _names_in((ROOT / "docs/decoding.md").read_text(encoding="utf-8")),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_every_place_has_every_normalizer(place: str, name: str) -> None:
+    names = PLACES[place]
+    assert name in names, f"{place} lacks the normalizer {name!r}"
+    if isinstance(names, Mapping):
+        assert names[name] == NORMALIZERS[name].code, f"{place} has another code for {name!r}"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_place_has_another_one(place: str) -> None:
+    assert not set(PLACES[place]) - set(NORMALIZERS), f"{place} has one that is not built"
+
+
+def test_the_gpu_finds_only_normalizers_that_there_are() -> None:
+    pytest.importorskip("torch")
+    from logitsieve.gpu.engine import FOUND_ON_GPU
+
+    assert set(FOUND_ON_GPU) <= set(NORMALIZERS), "gpu/engine.py has one that is not built"
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_its_cost_is_at_least_what_it_reads(name: str) -> None:
+    passes = {"certified": 30.0, "svd": 40.0, "exact": 50.0}
+    prices = Prices(7.0, 0.5, 10_000, passes.__getitem__)
+    wanted = {"candidates": 7.0, "sampled": 7.0 + 20 * 100 * 0.5, "lowrank": 40.0}
+    assert NORMALIZERS[name].cost(prices) == wanted.get(name, passes.get(name))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+def test_exact_is_over_the_vocabulary_whatever_head_answers(
+    decoder: LocalDecoder, constraints: str, scale: float
+) -> None:
+    asked = CONSTRAINTS[constraints]
+    for head in decoder.index.heads:
+        found = normalized(decoder, "exact", constraints=asked, head=head, scale=scale)
+        assert found.value is not None
+        assert found[1:] == (None, None, None)
+        np.testing.assert_allclose(found.value, truth(asked, scale), rtol=3e-7, atol=3e-7)
+
+
+def test_slices_do_not_change_a_row(decoder: LocalDecoder) -> None:
+    """One row in each slice, and all in one."""
+    hidden = np.repeat(HIDDEN, 3000, axis=0)
+    exact = decoder.index.head("exact")
+    many = EXACT.log_z(Query(decoder.index, exact, hidden)).value
+    few = EXACT.log_z(Query(decoder.index, exact, HIDDEN)).value
+    assert few is not None
+    np.testing.assert_array_equal(many, np.repeat(few, 3000))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+def test_certified_is_an_interval_that_holds_it(
+    decoder: LocalDecoder, constraints: str, scale: float
+) -> None:
+    asked = CONSTRAINTS[constraints]
+    found, wanted = (
+        normalized(decoder, "certified", constraints=asked, scale=scale),
+        truth(asked, scale),
+    )
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert (found.low <= found.value).all()
+    assert (found.value <= found.high).all()
+    listed = found.low == found.high  # all that remains was named, and computed: as printed
+    np.testing.assert_allclose(found.value[listed], wanted[listed], rtol=3e-7, atol=3e-7)
+    assert (found.low <= wanted)[~listed].all()
+    assert (wanted <= found.high)[~listed].all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    value=st.floats(-1e45, 1e45),
+    below=st.floats(0, 1e3) | st.just(float("inf")),
+    above=st.floats(0, 1e3),
+)
+def test_an_interval_is_rounded_outward(value: float, below: float, above: float) -> None:
+    found = interval(np.array([[value, value - below, value + above]]))
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert float(found.low[0]) <= value - below
+    assert value + above <= float(found.high[0])
+    assert found.low[0] <= found.value[0] <= found.high[0]
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0, 1e5])
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+def test_candidates_is_over_what_was_scanned_and_what_was_edited(
+    decoder: LocalDecoder, constraints: str, scale: float
+) -> None:
+    asked = CONSTRAINTS[constraints]
+    value = normalized(decoder, "candidates", constraints=asked, scale=scale).value
+    assert value is not None
+    found = decoder.index.head("screen").candidates(HIDDEN, 5)
+    logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
+    edits = None
+    if asked is not None:
+        logits = edited_logits(SOFTMAX, HIDDEN, asked)
+        edits = edits_of(SOFTMAX, asked, HIDDEN)
+    for row in range(5):
+        inside = set(found.ids[found.offsets[row] : found.offsets[row + 1]].tolist())
+        if edits is not None:
+            inside |= set(edits.ids[edits.offsets[row] : edits.offsets[row + 1]].tolist())
+        open_ = [i for i in sorted(inside) if logits[row, i] > -np.inf]
+        if not open_:
+            assert value[row] == -np.inf
+            continue
+        wanted = log_sum_exp(logits[row, open_] * scale)
+        assert value[row] == pytest.approx(wanted, rel=3e-7, abs=3e-7)
