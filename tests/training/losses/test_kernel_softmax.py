@@ -19,7 +19,7 @@ from logitsieve.training.autograd.batch import (
 )
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.losses.kernel_softmax import KernelSoftmax, QuadraticSoftmax, RFSoftmax
-from logitsieve.training.structures.leaf_softmax import LeafSoftmax, draw_by
+from logitsieve.training.structures.leaf_softmax import LeafSoftmax
 from logitsieve.training.structures.tree import Excluded
 from tests.training.loss_kit import Numbers, doubles, full_cross_entropy
 
@@ -252,12 +252,6 @@ def test_more_features_come_nearer_to_the_kernel() -> None:
     assert distances[1] < distances[0] / 2
     assert distances[2] < distances[1] / 2
     assert distances[2] < 0.05
-
-
-def test_places_without_mass_are_never_drawn() -> None:
-    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]] * 4).double()
-    uniforms = torch.tensor([1e-17, 0.4999, 0.5001, 1 - 1e-16]).double()
-    assert draw_by(probabilities, uniforms).tolist() == [1, 1, 3, 3]
 
 
 def test_the_shared_law_survives_logits_of_any_size() -> None:

@@ -39,3 +39,9 @@ def test_a_place_is_drawn_by_inversion_and_never_one_without_mass() -> None:
     masses = torch.tensor([[0.0, 0.25, 0.75, 0.0]]).double().expand(5, 4)
     uniforms = torch.tensor([1e-9, 0.2, 0.3, 0.9, 1 - 1e-16]).double()
     assert draw_by(masses, uniforms).tolist() == [1, 1, 2, 2, 2]
+
+
+def test_places_without_mass_are_never_drawn() -> None:
+    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]] * 4).double()
+    uniforms = torch.tensor([1e-17, 0.4999, 0.5001, 1 - 1e-16]).double()
+    assert draw_by(probabilities, uniforms).tolist() == [1, 1, 3, 3]

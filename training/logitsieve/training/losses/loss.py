@@ -216,7 +216,7 @@ class SoftmaxLoss(nn.Module, ABC):
     def export(self) -> Export:
         """Detached copies of the trained softmax; InvalidRequest if `unservable`."""
         if self.unservable is not None:
-            allowed = "a softmax of h.w + b; nothing else can be served"
+            allowed = "a softmax of h.w + b; any other cannot be served"
             raise InvalidRequest("export", self.unservable, allowed)
         weight, bias = self.full_classes()
         zeros = weight.new_zeros(self.n_classes)
