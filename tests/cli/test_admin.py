@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.server.administered import Administered, administered, config_of
-from tests.server.running import Loop, write_model
+from tests.server.running import Administered, Loop, administered, config_of, write_model
 
 
 @pytest.fixture

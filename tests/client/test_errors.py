@@ -30,7 +30,7 @@ from logitsieve.client.errors import EXCEPTIONS, of_message
 from logitsieve.server.rpc.status import CODES
 from logitsieve.server.rpc.status import to_status as status_of
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.certificates import authority, signed_by
+from tests.server.materials import authority, signed_by
 
 ANSWER = pb.Model(name="demo", version="7").SerializeToString()
 

@@ -20,7 +20,7 @@ import yaml
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import DecoderClient
 from tests.deploy.monitoring import ALERTS, PROMETHEUS, QUERIES, RECORDED, RULES_FILE
-from tests.server.domains import contexts, write_domains
+from tests.server.materials import contexts, write_domains
 from tests.server.running import Loop, config_for, running
 
 pytestmark = [

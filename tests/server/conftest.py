@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.doubles import Gate, gated
+from tests.server.materials import Gate, gated
 from tests.server.running import (
     MEASURED,
     WAIT_S,

@@ -1,17 +1,138 @@
-"""Strategies for the messages of every RPC: fields that fit the models of `fuzzed`, and others."""
+"""Messages of all RPCs that a server with a model "demo" answers: good ones, and how to spoil them.
+
+Strategies for fuzzing draw fields that fit the models of `fuzzed`, and others.
+"""
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from typing import Any
 
+import grpc
 import numpy as np
+import pytest
+from google.protobuf.message import Message
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.asking import FIELDS, GOOD, tensor
+from logitsieve.v1.rpcs import RPCS
+from tests.server.running import WAIT_S, Running
 from tests.synthetic import make_hidden
+
+Code = grpc.StatusCode
+DOCUMENTED = {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED}
+
+ROWS = 4
+TARGET = pb.Target(model="demo")
+HIDDEN = put(pb.Tensor(), make_hidden(ROWS))
+GOOD: dict[str, Any] = {
+    "TopK": pb.TopKRequest(target=TARGET, hidden=HIDDEN, k=3),
+    "BeamStep": pb.BeamStepRequest(
+        target=TARGET,
+        hidden=HIDDEN,
+        beams_in=2,
+        beams_out=3,
+        scores=put(pb.Tensor(), np.array([0, -1, -2, -3], np.float32)),
+        lengths=put(pb.Tensor(), np.array([1, 2, 3, 4], np.int32)),
+        finished=put(pb.Tensor(), np.array([False, True, False, False])),
+        eos_ids=[2, 5],
+        length_alpha=0.6,
+    ),
+    "Sample": pb.SampleRequest(
+        target=TARGET,
+        hidden=HIDDEN,
+        samples=2,
+        seeds=put(pb.Tensor(), np.arange(ROWS, dtype=np.uint64)),
+        step=3,
+        temperature=0.5,
+        top_k=9,
+        top_p=0.9,
+        min_p=0.01,
+    ),
+    "Score": pb.ScoreRequest(
+        target=TARGET, hidden=HIDDEN, targets=put(pb.Tensor(), np.ones((ROWS, 2), np.int32))
+    ),
+}
+RESPONSES = {rpc.name: rpc.response for rpc in RPCS}
+FIELDS = {rpc.name: rpc.field for rpc in RPCS}
+
+
+def changed(rpc: str, **fields: Any) -> Any:
+    """A good request with other values; None takes a field away."""
+    request = type(GOOD[rpc])()
+    request.CopyFrom(GOOD[rpc])
+    for name, value in fields.items():
+        request.ClearField(name)
+        if isinstance(value, Message):
+            getattr(request, name).CopyFrom(value)
+        elif isinstance(value, list):
+            getattr(request, name).extend(value)
+        elif value is not None:
+            setattr(request, name, value)
+    return request
+
+
+def tensor(dtype: int, rows: int, cols: int = 1, data: bytes | None = None) -> pb.Tensor:
+    """Zeros of 4 bytes unless something else is said."""
+    data = bytes(4 * rows * cols) if data is None else data
+    return pb.Tensor(dtype=dtype, rows=rows, cols=cols, data=data)  # type: ignore[arg-type]
+
+
+def unreadable(server: Running, rpc: str, message: bytes) -> pb.Error:
+    """The error that a server answers to these bytes, with its code as the call's own."""
+    with pytest.raises(grpc.RpcError) as caught:
+        server.raw(f"Decoder/{rpc}", message)
+    error = error_of(caught.value)
+    assert caught.value.code().value[0] == error.code
+    return error
+
+
+def error_of(failure: grpc.RpcError) -> pb.Error:
+    """The trailer of a failed call."""
+    return pb.Error.FromString(dict(failure.trailing_metadata() or ())["logitsieve-error-bin"])
+
+
+def assert_alive(server: Running) -> None:
+    """It answers a good request."""
+    response = server.raw("Decoder/TopK", GOOD["TopK"].SerializeToString())
+    ids = pb.TopKResponse.FromString(response).ids
+    assert (ids.rows, ids.cols) == (ROWS, 3)
+
+
+def asked(rpc: str, request_id: int, request: Any = None, timeout_ms: int = 0) -> pb.DecodeRequest:
+    """A message of a stream; a good request unless another is given."""
+    one: dict[str, Any] = {FIELDS[rpc]: GOOD[rpc] if request is None else request}
+    return pb.DecodeRequest(id=request_id, timeout_ms=timeout_ms, **one)
+
+
+class RawStream:
+    """A Decode stream that anything can be sent on."""
+
+    def __init__(self, server: Running, timeout: float = WAIT_S) -> None:
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        decode = server.channel.stream_stream("/logitsieve.v1.Decoder/Decode")
+        self.call = decode(iter(self._outbox.get, None), timeout=timeout)
+
+    def send(self, *messages: pb.DecodeRequest | bytes) -> None:
+        for message in messages:
+            self._outbox.put(message if isinstance(message, bytes) else message.SerializeToString())
+
+    def receive(self) -> pb.DecodeResponse:
+        return pb.DecodeResponse.FromString(next(self.call))
+
+    def half_close(self) -> None:
+        self._outbox.put(None)
+
+    def rest(self) -> list[pb.DecodeResponse]:
+        """What comes until the server ends the stream well."""
+        return [pb.DecodeResponse.FromString(message) for message in self.call]
+
+    def ask(self, message: pb.DecodeRequest | bytes) -> pb.DecodeResponse:
+        self.send(message)
+        return self.receive()
+
 
 Strategy = st.SearchStrategy[Any]
 
@@ -35,7 +156,7 @@ TENSORS = st.builds(
     cols=UINT32,
     data=st.binary(max_size=200) | st.just(bytes(96)) | st.just(b"\xff" * 96),
 )
-HIDDEN = (
+HIDDENS = (
     st.just(GOOD["TopK"].hidden)
     | st.builds(spoiled_hidden, st.integers(0, 95), st.sampled_from([*NOT_FINITE, 3e38]))
     | st.builds(put, st.builds(pb.Tensor), st.builds(make_hidden, st.sampled_from([1, 64, 300])))
@@ -80,7 +201,7 @@ CONSTRAINTS = st.none() | st.builds(
 )
 SHARED: dict[str, Strategy] = {
     "target": st.just(pb.Target(model="demo")) | TARGETS,
-    "hidden": HIDDEN,
+    "hidden": HIDDENS,
     "constraints": CONSTRAINTS,
 }
 DECODER: dict[str, Strategy] = {
@@ -175,13 +296,13 @@ def typed(name: str, datatype: str, shape: list[int], **contents: list[Any]) -> 
     return kind(name=name, datatype=datatype, shape=shape, contents=held)
 
 
-ROWS = np.asarray(make_hidden(4), np.float32).ravel().tolist()
+HIDDEN_VALUES = np.asarray(make_hidden(4), np.float32).ravel().tolist()
 GOOD_INPUTS = [
-    typed("hidden", "FP32", [4, 24], fp32_contents=ROWS),
+    typed("hidden", "FP32", [4, 24], fp32_contents=HIDDEN_VALUES),
     typed("k", "INT32", [1], int_contents=[3]),
 ]
 DRAWN = [
-    typed("hidden", "FP32", [4, 24], fp32_contents=ROWS),
+    typed("hidden", "FP32", [4, 24], fp32_contents=HIDDEN_VALUES),
     typed("samples", "INT32", [1], int_contents=[2]),
     typed("seeds", "UINT64", [4], uint64_contents=[1, 2, 3, 4]),
 ]

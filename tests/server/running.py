@@ -1,20 +1,29 @@
-"""Servers for tests: small models on disk, a loop of their own, real channels."""
+"""Servers for tests: small models on disk, real channels, in this process or one of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Coroutine, Iterator
+import urllib.request
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
+import numpy as np
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from logitsieve.client import DecoderClient
+from logitsieve.client import AdminClient, DecoderClient
 from logitsieve.evaluation import cpu_name
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.server import ServeConfig, Server, create_server
@@ -177,3 +186,118 @@ def running(
             yield Running(server, loop, client, channel)
     finally:
         loop.run(server.stop())
+
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+@dataclass(frozen=True)
+class Administered:
+    run: Running
+    admin: AdminClient
+
+    def version_of(self, model: str) -> str:
+        """Of what answers."""
+        return self.run.client.topk(np.zeros((1, 24), np.float32), 1, model=model).answer.version
+
+    def state_of(self, model: str) -> tuple[str, str]:
+        info = self.run.client.model(model)
+        return info.state, info.error
+
+    def health_of(self, service: str) -> int:
+        request = health_pb2.HealthCheckRequest(service=service)
+        watch = HealthStub(self.run.channel).Watch(request, timeout=WAIT_S)
+        state = int(next(watch).status)
+        watch.cancel()
+        return state
+
+    def wait_health(self, service: str, state: int) -> None:
+        request = health_pb2.HealthCheckRequest(service=service)
+        watch = HealthStub(self.run.channel).Watch(request, timeout=WAIT_S)
+        next(reply for reply in watch if reply.status == state)
+        watch.cancel()
+
+
+@contextmanager
+def administered(
+    loop: Loop, config: ServeConfig, repository: Repository | None = None
+) -> Iterator[Administered]:
+    with running(loop, config, repository) as run:
+        address = f"127.0.0.1:{run.server.admin_port}"
+        with AdminClient(address, timeout_s=WAIT_S) as admin:
+            yield Administered(run, admin)
+
+
+def config_of(models: Path, cache: Path, **options: Any) -> ServeConfig:
+    return config_for(models, kernel_cache=cache, drain_s=WAIT_S, **options)
+
+
+def code_of(failure: grpc.RpcError) -> grpc.StatusCode:
+    code: grpc.StatusCode = failure.code()
+    return code
+
+
+SERVER = """
+import json, resource, sys
+from pathlib import Path
+from logitsieve.server import ServeConfig, serve
+options, files = json.loads(sys.argv[1]), int(sys.argv[2])
+if files:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+paths = ("models", "kernel_cache", "tls_cert", "tls_key", "tokens")
+options |= {name: Path(options[name]) for name in paths if name in options}
+serve(ServeConfig(**options))
+"""
+
+
+class Started(NamedTuple):
+    """A server process, and where it listens."""
+
+    process: subprocess.Popen[str]
+    address: str
+    metrics: str
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def has_left(self) -> bool:
+        return self.process.poll() is not None
+
+    def page(self) -> str:
+        with urllib.request.urlopen(self.metrics, timeout=WAIT_S) as page:
+            return str(page.read().decode())
+
+    def has_answered(self) -> bool:
+        return re.search(r"logitsieve_rows_total\{[^}]*\} [1-9]", self.page()) is not None
+
+
+@contextmanager
+def started(
+    models: Path,
+    cache: Path,
+    *,
+    files: int = 0,
+    environment: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Iterator[Started]:
+    """One that answers; `files` are the descriptors that it may have, where not 0."""
+    given = {"port": 0, "metrics_port": 0, "admin": False, "models": models, "kernel_cache": cache}
+    written = json.dumps(given | options, default=str)
+    command = [sys.executable, "-c", SERVER, written, str(files)]
+    env = os.environ | dict(environment or {})
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stderr is not None
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if found := re.search(r"gRPC at ([^\s,]+), metrics at ([^\s\",]+)", line):
+                    break
+            else:
+                raise AssertionError("".join(said))
+            yield Started(process, found[1], found[2])
+        finally:
+            process.kill()

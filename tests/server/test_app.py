@@ -25,7 +25,7 @@ from logitsieve.client import DecoderClient
 from logitsieve.server import ServeConfig, create_server
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.doubles import Gate, gated
+from tests.server.materials import Gate, gated
 from tests.server.running import (
     START_S,
     WAIT_S,

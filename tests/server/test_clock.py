@@ -21,10 +21,9 @@ from logitsieve.api.errors import Unauthenticated
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
-from tests.server.asking import asked
-from tests.server.certificates import Pair, authority, signed_by
-from tests.server.processes import Started, started
-from tests.server.running import WAIT_S, write_model
+from tests.server.materials import Pair, authority, signed_by
+from tests.server.messages import asked
+from tests.server.running import WAIT_S, Started, started, write_model
 from tests.server.test_tls import presented_at
 from tests.synthetic import make_hidden
 

@@ -96,3 +96,37 @@ def test_files_of_tls_that_go_together(options: dict[str, Path], field: str) -> 
 def test_the_message_limit_is_all_that_a_request_may_hold() -> None:
     config = ServeConfig(max_rows=10, max_k=7, max_constraint_ids=50)
     assert config.max_message_bytes(100) == 10 * (100 * 4 + 7 * 4 + 32) + 50 * 8 + 65536
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"tls_cert": Path("c")}, "tls_key"),
+        ({"tls_key": Path("k")}, "tls_cert"),
+        ({"tls_client_ca": Path("a")}, "tls_client_ca"),
+        ({"tokens": Path("t"), "host": "0.0.0.0"}, "host"),
+        ({"tokens": Path("t"), "host": "::"}, "host"),
+        ({"tokens": Path("t"), "host": "example.org"}, "host"),
+        ({"tokens": Path("t"), "admin_host": "10.0.0.1"}, "admin_host"),
+        ({"admin_host": "0.0.0.0"}, "admin_host"),
+        ({"admin_host": "0.0.0.0", "tls_cert": Path("c"), "tls_key": Path("k")}, "admin_host"),
+    ],
+)
+def test_options_that_would_give_secrets_away(options: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ServeConfig(**options)  # type: ignore[arg-type]  # options of several types
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tokens": Path("t")},
+        {"tokens": Path("t"), "host": "localhost", "admin_host": "::1"},
+        {"tokens": Path("t"), "host": "0.0.0.0", "tls_cert": Path("c"), "tls_key": Path("k")},
+        {"tokens": Path("t"), "admin": False, "admin_host": "0.0.0.0"},
+        {"host": "0.0.0.0"},
+    ],
+)
+def test_options_that_do_not(options: dict[str, object]) -> None:
+    ServeConfig(**options)  # type: ignore[arg-type]  # options of several types

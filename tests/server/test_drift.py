@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.results import Answer
-from tests.server.domains import contexts, write_domains
+from tests.server.materials import contexts, write_domains
 from tests.server.running import Loop, Running, config_for, running
 from tests.server.test_app import value
 from tests.synthetic import make_head, make_softmax

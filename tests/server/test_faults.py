@@ -22,11 +22,18 @@ from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.asking import TARGET, RawStream, asked
-from tests.server.doubles import Gate, gated
-from tests.server.processes import started
+from tests.server.materials import Gate, gated
+from tests.server.messages import TARGET, RawStream, asked
 from tests.server.rpc.test_stream import LARGE_REQUEST
-from tests.server.running import WAIT_S, Loop, config_for, lasting_port, running, write_model
+from tests.server.running import (
+    WAIT_S,
+    Loop,
+    config_for,
+    lasting_port,
+    running,
+    started,
+    write_model,
+)
 from tests.server.test_app import value
 from tests.synthetic import make_hidden
 

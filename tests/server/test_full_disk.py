@@ -132,7 +132,7 @@ def test_old_versions_are_removed_from_a_full_disk(folder: Path) -> None:
     assert verify_index(folder / "demo" / "2")
 
 
-@pytest.mark.parametrize("most", [0, 3000])
+@pytest.mark.parametrize("most", [pytest.param(0, marks=pytest.mark.exhaustive), 3000])
 def test_a_cache_that_does_not_fit_is_done_without(
     folder: Path, tmp_path: Path, kernel_cache: Path, most: int
 ) -> None:

@@ -15,17 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.server import messages
-from tests.server.administered import Administered, administered, config_of
-from tests.server.asking import (
-    DOCUMENTED,
-    GOOD,
-    Code,
-    RawStream,
-    asked,
-    assert_alive,
-    error_of,
+from tests.server.messages import DOCUMENTED, GOOD, Code, RawStream, asked, assert_alive, error_of
+from tests.server.running import (
+    WAIT_S,
+    Administered,
+    Loop,
+    administered,
+    config_of,
+    write_model,
+    write_whole,
 )
-from tests.server.running import WAIT_S, Loop, write_model, write_whole
 
 DECODER, MODELS, ADMIN, KSERVE = (
     "logitsieve.v1.Decoder",

@@ -24,9 +24,9 @@ from logitsieve.server.logs import (
 )
 from logitsieve.server.rpc.status import to_status
 from logitsieve.server.security.secrets import ReloadingFile, read_tokens
-from tests.server.administered import administered, config_of, damage
-from tests.server.asking import GOOD, changed, error_of
-from tests.server.running import WAIT_S, Loop, Running, write_model
+from tests.server.materials import damage
+from tests.server.messages import GOOD, changed, error_of
+from tests.server.running import WAIT_S, Loop, Running, administered, config_of, write_model
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "monitoring.md"

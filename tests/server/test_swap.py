@@ -11,9 +11,9 @@ import pytest
 
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.administered import administered, config_of, ids_by_digest
-from tests.server.asking import RawStream
-from tests.server.running import WAIT_S, Loop, Running, write_model
+from tests.server.materials import ids_by_digest
+from tests.server.messages import RawStream
+from tests.server.running import WAIT_S, Loop, Running, administered, config_of, write_model
 from tests.synthetic import make_hidden
 
 SWAPS = 100

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 from logitsieve.api.errors import InvalidRequest, ServiceError, Unauthenticated, Unavailable
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.server import Server, create_server
-from tests.server.certificates import Pair, authority, signed_by
+from tests.server.materials import Pair, authority, signed_by
 from tests.server.running import START_S, WAIT_S, Loop, config_for, requests_total
 from tests.synthetic import make_hidden
 

@@ -33,8 +33,8 @@ from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.server.rpc.status import EXHAUSTED_RETRY_MS, PUSHBACK
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.deploy.dockerfile import REPOSITORY
-from tests.server.asking import TARGET
-from tests.server.doubles import Gate, gated
+from tests.server.materials import Gate, gated
+from tests.server.messages import TARGET
 from tests.server.rpc.test_stream import LARGE_REQUEST
 from tests.server.running import (
     START_S,
@@ -231,7 +231,7 @@ from pathlib import Path
 from threading import Thread
 from logitsieve.server import ServeConfig, serve
 from logitsieve.api.errors import DeviceLost
-from tests.server.doubles import Gate, gated
+from tests.server.materials import Gate, gated
 
 def lose():
     sys.stdin.readline()

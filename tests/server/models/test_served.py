@@ -13,11 +13,7 @@ from logitsieve.server.models.served import Served
 from logitsieve.server.rpc.codec import to_point_request
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.running import (
-    MEASURED,
-    Running,
-    write_model,
-)
+from tests.server.running import MEASURED, Running, write_model
 from tests.synthetic import make_hidden
 
 ELSEWHERE = "another processor"

@@ -28,20 +28,18 @@ from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub
-from tests.server.administered import (
+from tests.server.materials import Door, Gate, damage, gated, mapped, replace_file
+from tests.server.running import (
     NOT_SERVING,
     SERVICE_UNKNOWN,
     SERVING,
+    WAIT_S,
     Administered,
-    Door,
+    Loop,
     administered,
     config_of,
-    damage,
-    mapped,
-    replace_file,
+    write_model,
 )
-from tests.server.doubles import Gate, gated
-from tests.server.running import WAIT_S, Loop, write_model
 from tests.server.test_app import LARGE, get, send, value
 from tests.synthetic import make_hidden, make_softmax
 

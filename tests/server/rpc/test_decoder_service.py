@@ -11,15 +11,7 @@ import pytest
 from logitsieve.api.errors import RequestTooLarge
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.asking import (
-    GOOD,
-    RESPONSES,
-    Code,
-    assert_alive,
-    changed,
-    tensor,
-    unreadable,
-)
+from tests.server.messages import GOOD, RESPONSES, Code, assert_alive, changed, tensor, unreadable
 from tests.server.running import Running
 from tests.synthetic import make_hidden
 

@@ -12,8 +12,7 @@ from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClie
 from logitsieve.server.rpc.methods import METHODS
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import RPCS, Rpc
-from tests.server.asking import GOOD
-from tests.server.messages import DECODER
+from tests.server.messages import DECODER, GOOD
 from tests.server.rpc.test_codec import REPLIES
 from tests.server.test_congruence import ASKS
 

@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.ports import ages
-from tests.server.asking import Code, RawStream, assert_alive
+from tests.server.messages import Code, RawStream, assert_alive
 from tests.server.running import WAIT_S, Loop, config_for, running
 
 READY, IDLE = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE

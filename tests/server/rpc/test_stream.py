@@ -16,7 +16,8 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.stream import IN_FLIGHT, DecodeStreams
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.asking import (
+from tests.server.materials import Gate, gated
+from tests.server.messages import (
     DOCUMENTED,
     FIELDS,
     GOOD,
@@ -28,7 +29,6 @@ from tests.server.asking import (
     changed,
     error_of,
 )
-from tests.server.doubles import Gate, gated
 from tests.server.running import WAIT_S, Loop, Running, config_for, requests_total, running
 from tests.server.test_app import LARGE, value
 from tests.synthetic import make_hidden

@@ -16,7 +16,7 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.server.security.access import LASTING, Access
 from logitsieve.server.security.secrets import READ, Tokens
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.asking import Code, asked, error_of
+from tests.server.messages import Code, asked, error_of
 from tests.server.running import WAIT_S, Loop, config_for, running
 
 OLD, NEW = "token-of-yesterday", "token-of-tomorrow"

@@ -1,0 +1,280 @@
+"""What servers are given in tests: gates before computations, damaged files, certificates.
+
+And a model that is precise on one domain and not on another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from logitsieve.api.results import ArrayLike, Candidates, TopK
+from logitsieve.heads import Head
+from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.server import ServeConfig
+from logitsieve.server.models.repository import Repository, open_configured
+from logitsieve.utils.options import Progress
+from tests.server.running import WAIT_S, calibration, entries
+from tests.synthetic import make_head, make_softmax
+
+
+class Gate:
+    """Holds computations while it is shut, and counts them."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.computed = 0
+        self.failure: Exception | None = None
+        self._open = threading.Event()
+        self._open.set()
+
+    def shut(self) -> None:
+        self.computed = 0
+        self.entered = threading.Semaphore(0)
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def wait_entered(self) -> None:
+        assert self.entered.acquire(timeout=WAIT_S)
+
+    def through(self) -> None:
+        self.computed += 1
+        self.entered.release()
+        assert self._open.wait(WAIT_S)
+        if self.failure is not None:
+            raise self.failure
+
+
+class GatedHead:
+    """A head behind a gate."""
+
+    def __init__(self, head: Head, gate: Gate) -> None:
+        self._head, self._gate = head, gate
+        self.name, self.knob_table, self.proves = head.name, head.knob_table, head.proves
+
+    @property
+    def knobs(self) -> Mapping[str, float]:
+        return self._head.knobs
+
+    def with_knobs(self, **knobs: float) -> GatedHead:
+        return GatedHead(self._head.with_knobs(**knobs), self._gate)
+
+    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+        self._gate.through()
+        return self._head.topk(hidden, k)
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        return self._head.candidates(hidden, k)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)  # what only the exact head has
+
+
+class GatedIndex:
+    """An index whose heads are behind a gate."""
+
+    def __init__(self, index: Index, gate: Gate) -> None:
+        self._index, self._gate = index, gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def head(self, name: str = "") -> GatedHead:
+        return GatedHead(self._index.head(name), self._gate)
+
+
+def gated(config: ServeConfig, gate: Gate) -> Repository:
+    def opener(path: Path, config: ServeConfig, progress: Progress) -> Index:
+        return cast(Index, GatedIndex(open_configured(path, config, progress), gate))
+
+    return Repository(config, opener)
+
+
+class Door:
+    """Opens indexes; while it is shut, whoever wants one waits. Counts who came."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.came = 0
+        self._open = threading.Event()
+        self._open.set()
+
+    def shut(self) -> None:
+        self.entered, self.came = threading.Semaphore(0), 0
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def wait_entered(self) -> None:
+        assert self.entered.acquire(timeout=WAIT_S)
+
+    def __call__(self, path: Path, config: ServeConfig, progress: Progress) -> Index:
+        self.came += 1
+        self.entered.release()
+        assert self._open.wait(WAIT_S)
+        return open_configured(path, config, progress)
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Another file of the name: what is mapped of the old one stays as it is."""
+    new = file.with_name("new")
+    new.write_bytes(content)
+    new.replace(file)
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    replace_file(file, bytes(content))
+
+
+def mapped(path: Path) -> bool:
+    """Whether this process has a file of a folder mapped."""
+    return f"{path}/" in Path("/proc/self/maps").read_text()
+
+
+def ids_by_digest(models: Path, hidden: np.ndarray, k: int) -> dict[str, bytes]:
+    """What each version of "demo" answers, computed apart from the server."""
+    indexes = [open_index(path) for path in sorted((models / "demo").iterdir()) if path.is_dir()]
+    found = {index.digest: index.head().topk(hidden, k).ids.tobytes() for index in indexes}
+    assert len(set(found.values())) == len(indexes)
+    return found
+
+
+V, D, TOPICS = 300, 24, 12
+TARGET_PRECISION = {"p1": 0.97, "p5": 0.95}
+
+
+def contexts(domain: int, rows: int, seed: int = 0) -> np.ndarray:
+    """float32 [rows, D] around the topics of a domain."""
+    topics = np.random.default_rng(domain).standard_normal((TOPICS, D)) * 2
+    random = np.random.default_rng([domain, seed])
+    noise = 0.1 * random.standard_normal((rows, D))
+    return (topics[random.integers(TOPICS, size=rows)] + noise).astype(np.float32)
+
+
+def screen_of(domain: int, rows: int = 2000) -> dict[str, np.ndarray]:
+    """A list for each topic: the exact top 10 of what was seen there."""
+    hidden = contexts(domain, rows, seed=1)
+    centroids = np.random.default_rng(domain).standard_normal((TOPICS, D)).astype(np.float32)
+    labels = make_head("exact", make_softmax()).topk(hidden, 10).ids
+    unit = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
+    nearest = (hidden @ unit.T).argmax(axis=1)
+    lists = [np.unique(labels[nearest == topic]) for topic in range(TOPICS)]
+    return {
+        "centroids": unit.astype(np.float32),
+        "offsets": np.cumsum([0, *map(len, lists)]).astype(np.int32),
+        "ids": np.concatenate(lists).astype(np.int32),
+    }
+
+
+def write_domains(models: Path, domain: int = 1, **more: Any) -> Path:
+    """models/demo/1, fitted to `domain`, for TARGET_PRECISION: AUTO takes one probe of the screen.
+
+    Four probes are said to be more precise, and are not on another domain either.
+    """
+    measured = calibration(
+        entries("exact", (90.0, 80.0, 60.0), 1.0),
+        entries("screen", (1.0, 1.0, 1.0), 0.98, probes=1),
+        entries("screen", (2.0, 2.0, 2.0), 0.995, probes=2),
+    )
+    softmax = make_softmax()
+    return write_index(
+        models / "demo" / "1",
+        softmax=softmax,
+        parts={"screen": screen_of(domain)},
+        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1})},
+        default_head="screen",
+        calibration=measured,
+        config={"target_precision": TARGET_PRECISION},
+        **more,
+    )
+
+
+FROM, UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def cert_pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        return self.key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
+    @property
+    def serial(self) -> int:
+        return self.certificate.serial_number
+
+    def write(self, folder: Path, name: str = "tls") -> tuple[Path, Path]:
+        """(certificate, key) as files."""
+        cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+        cert.write_bytes(self.cert_pem)
+        key.write_bytes(self.key_pem)
+        key.chmod(0o600)
+        return cert, key
+
+
+def authority(name: str = "authority") -> Pair:
+    """One that signs itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return Pair(_certificate(name, key, name, key, authority=True), key)
+
+
+def signed_by(issuer: Pair, name: str = "server") -> Pair:
+    """Of a server at 127.0.0.1, or of a client."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    [common] = issuer.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return Pair(_certificate(name, key, str(common.value), issuer.key, authority=False), key)
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *,
+    authority: bool,
+) -> x509.Certificate:
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_named(name))
+        .issuer_name(_named(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(FROM)
+        .not_valid_after(UNTIL)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(names, critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
