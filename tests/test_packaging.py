@@ -130,7 +130,7 @@ def test_a_closed_port_is_unavailable(programs: Path) -> None:
     [
         (["serve", "--models", "models"], "server"),
         (["verify", "models/lm/1"], "server"),
-        (["build", "--help"], "builder"),
+        (["evaluate", "models/lm/1", "--contexts", "H.npy"], "builder"),
     ],
 )
 def test_a_command_says_which_extra_it_needs(
@@ -144,6 +144,7 @@ def test_a_command_says_which_extra_it_needs(
 def test_the_help_needs_no_extra(programs: Path) -> None:
     assert "capture" in run(programs / "logitsieve", "--help")
     assert "--address" in run(programs / "logitsieve", "query", "--help")
+    assert "--contexts" in run(programs / "logitsieve", "build", "--help")
 
 
 @pytest.mark.parametrize(
