@@ -4,6 +4,7 @@ On a fresh machine that takes half a minute of one core, so the demo does it in 
 own while the model reads; the machine code goes to the cache that all of them share.
 """
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,10 +31,11 @@ def main(folder: Path) -> None:
     from logitsieve.decoding import LocalDecoder
     from logitsieve.index_builder import BuildConfig, build
 
+    logging.disable(logging.WARNING)  # that a tiny screen is not precise
     rng = np.random.default_rng(0)
     weight, contexts = (rng.standard_normal((rows, 16), np.float32) for rows in (256, 200))
     config = BuildConfig(clusters=2, rounds=0, kmeans_iterations=1, dtype="bfloat16")
-    LocalDecoder(build(weight, None, contexts, folder, config=config)).warm()
+    LocalDecoder(build(weight, None, contexts, folder, config=config, progress=None)).warm()
 
 
 if __name__ == "__main__":
