@@ -83,7 +83,7 @@ class Connection:
 
 
 class BlockingConnection(Connection, Closing):
-    """Blocking calls; thread-safe."""
+    """A connection whose calls block; thread-safe."""
 
     def close(self) -> None:
         """Close the channel; calls in flight fail."""

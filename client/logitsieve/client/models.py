@@ -66,7 +66,7 @@ class Listing:
 
 
 def model_info(model: pb.Model) -> ModelInfo:
-    """Convert a message."""
+    """The plain value of a message."""
     limits = model.limits
     same = ("name", "version", "error", "digest", "dim", "vocabulary_id")
     return ModelInfo(

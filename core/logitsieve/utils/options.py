@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from math import inf
 from typing import Any, TypeAlias
 
 from logitsieve.api.errors import InvalidRequest
@@ -16,7 +17,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
     """Do nothing with a report of progress."""
 
 
-def option(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
+def option(default: Any, help: str, low: float | None = None, high: float = inf) -> Any:
     """A field with its help and, if it is a number, the inclusive range of its values."""
     bounds = {} if low is None else {"low": low, "high": high}
     return field(default=default, metadata={"help": help, **bounds})

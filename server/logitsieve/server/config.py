@@ -47,25 +47,18 @@ class ServeConfig:
     model_devices: tuple[str, ...] = option(
         (), "name=device of a model that answers elsewhere than --device says; repeatable."
     )
-    threads: int = option(
-        1, "Threads that compute: requests at once, rows of one request.", 1, math.inf
-    )
-    max_rows: int = option(
-        1024, "Most rows of a request; also bounds the size of a message.", 1, math.inf
-    )
-    max_k: int = option(1024, "Most answers, targets or beams per row.", 1, math.inf)
-    max_samples: int = option(1024, "Most draws per row.", 1, math.inf)
+    threads: int = option(1, "Threads that compute: requests at once, rows of one request.", 1)
+    max_rows: int = option(1024, "Most rows of a request; also bounds the size of a message.", 1)
+    max_k: int = option(1024, "Most answers, targets or beams per row.", 1)
+    max_samples: int = option(1024, "Most draws per row.", 1)
     max_constraint_ids: int = option(
-        1 << 20, "Most ids in all constraints of a request together.", 0, math.inf
+        1 << 20, "Most ids in all constraints of a request together.", 0
     )
     max_in_flight: int = option(
-        256,
-        "Most requests waiting or computing; more are refused with a time to retry.",
-        1,
-        math.inf,
+        256, "Most requests waiting or computing; more are refused with a time to retry.", 1
     )
     max_queue_rows: int = option(
-        8192, "Most rows waiting; requests over it are told when to retry.", 1, math.inf
+        8192, "Most rows waiting; requests over it are told when to retry.", 1
     )
     batch_delay_us: int = option(
         100,
@@ -73,9 +66,7 @@ class ServeConfig:
         0,
         MAX_BATCH_DELAY_US,
     )
-    drain_s: float = option(
-        10.0, "Seconds that requests in flight get to finish after SIGTERM.", 0, math.inf
-    )
+    drain_s: float = option(10.0, "Seconds that requests in flight get to finish after SIGTERM.", 0)
     connection_age_s: float = option(
         0.0, "Seconds after which a client must connect again; 0: never.", 0, MAX_CONNECTION_S
     )

@@ -37,15 +37,6 @@ def event(
     log.log(level, "%s", message, exc_info=traceback, extra={"event": name, "fields": fields})
 
 
-def failed(log: logging.Logger, rpc: str, model: str, code: str, **fields: Any) -> None:
-    """Log a request that was answered by an error; empty fields are left out."""
-    if log.isEnabledFor(logging.INFO):
-        kept = {name: value for name, value in fields.items() if value}
-        text = " ".join(f"{name}={value}" for name, value in kept.items())
-        message = f"{rpc} of {model} failed: {code} {text}"
-        event(log, logging.INFO, FAILED, message, rpc=rpc, model=model, code=code, **kept)
-
-
 def configure(
     log_format: Literal["text", "json"],
     log_level: Literal["debug", "info", "warning", "error"] = "info",

@@ -10,13 +10,11 @@ from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.decoder import NORMALIZER_CODES, SampleOptions
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index import Index
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.served import CostedPoint
 from logitsieve.server.rpc.methods import (
     METHODS,
     Method,
-    PreparedRequest,
     Read,
     Rows,
     prepare_sample,
@@ -50,7 +48,7 @@ class TensorKind(NamedTuple):
     methods: tuple[str, ...] = ("topk", "sample")
 
     def metadata(self, dim: int) -> Any:
-        """As ModelMetadata has it, with the first of the datatypes; -1 is any size."""
+        """The entry of ModelMetadata, with the first of the datatypes; -1 is any size."""
         sizes = {"D": dim, "1": 1}
         return kserve.ModelMetadataResponse.TensorMetadata(
             name=self.name,
@@ -183,11 +181,7 @@ def to_infer_response(
 
 def _read_top_k(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
     k = _scalar(inputs, "k")
-
-    def read(config: ServeConfig, index: Index) -> PreparedRequest:
-        return prepare_top_k(_rows(inputs, config), k, config)
-
-    return read
+    return lambda config, index: prepare_top_k(_rows(inputs, config), k, config)
 
 
 def _read_sample(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
@@ -199,12 +193,10 @@ def _read_sample(inputs: dict[str, InferTensor], parameters: Parameters) -> Read
         "top_p": parameters.number("top_p", 1.0) or 1.0,
         "min_p": parameters.number("min_p", 0.0),
     }
-
-    def read(config: ServeConfig, index: Index) -> PreparedRequest:
-        seeds = inputs.get("seeds", InferTensor())
-        return prepare_sample(_rows(inputs, config), samples, seeds, options, config, index)
-
-    return read
+    seeds = inputs.get("seeds", InferTensor())
+    return lambda config, index: prepare_sample(
+        _rows(inputs, config), samples, seeds, options, config, index
+    )
 
 
 def _rows(inputs: dict[str, InferTensor], config: ServeConfig) -> Rows:
@@ -283,11 +275,10 @@ def _require_plain(tensor: Any) -> None:
 
 
 def _scalar(inputs: dict[str, InferTensor], name: str) -> int:
-    if name not in inputs:
-        raise InvalidRequest(name, "no such input", "an INT32 input of one integer")
-    data = inputs[name].data
+    data = inputs[name].data if name in inputs else b""
     if len(data) != 4:
-        raise InvalidRequest(name, f"{len(data)} bytes", "an INT32 input of one integer")
+        got = f"{len(data)} bytes" if name in inputs else "no such input"
+        raise InvalidRequest(name, got, "an INT32 input of one integer")
     return _within(name, int(np.frombuffer(data, "<i4")[0]), MOST)
 
 

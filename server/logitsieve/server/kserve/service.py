@@ -34,7 +34,7 @@ STATES = {
 
 
 class KserveService:
-    """What a KServe client needs, without what Triton adds for shared memory and traces."""
+    """The methods of KServe v2, without those that Triton adds for shared memory and traces."""
 
     def __init__(self, repository: Repository, decoder: DecoderService, metrics: Metrics) -> None:
         self._repository, self._decoder, self._metrics = repository, decoder, metrics
@@ -154,7 +154,7 @@ def _handler(behaviours: Mapping[str, Behaviour], metrics: Metrics) -> grpc.Gene
 
 
 def _label(name: str, version: str) -> str:
-    """As our own requests name a model; `name` may be one of ours that names the version."""
+    """The name of a model in our own requests; `name` itself may name the version."""
     return f"{name}@{version}" if version else name
 
 

@@ -71,11 +71,11 @@ class Repository:
         self._changing = Lock()
         self.routes = Routes()
         # Called after every change, by the thread that made it.
-        self.changed: Callable[[], object] | None = None
+        self.changed: Callable[[], object] = lambda: None
         # Called with a warm decoder before it answers, by the thread that loads it.
-        self.prepare: Callable[[LocalDecoder], object] | None = None
+        self.prepare: Callable[[LocalDecoder], object] = lambda decoder: None
         # Called when a load finds that a GPU has failed, by the thread that loads.
-        self.lost: Callable[[DeviceLost], object] | None = None
+        self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
         """(name, version) of every index folder; InvalidRequest if there is none."""
@@ -117,7 +117,11 @@ class Repository:
         """
         self._require_model(name)
         _require_alias(alias)
-        self._require_folder(name, number)
+        versions = _versions(self._config.models / name)
+        if number not in versions:
+            numbers = ", ".join(map(str, versions[-LISTED:])) or "none"
+            allowed = f"a version that has a folder: {numbers}"
+            raise InvalidRequest("version", f"{name}@{number}, which has none", allowed)
         self._mark_loading(name, number)
         try:
             served = self._opened(name, number, no_progress)
@@ -128,7 +132,7 @@ class Repository:
                 raise
         except Exception as error:
             self._mark_failed(name, number, _log_failure(name, number, error))
-            if isinstance(error, DeviceLost) and self.lost is not None:
+            if isinstance(error, DeviceLost):
                 self.lost(error)
             if isinstance(error, NOT_AN_INDEX):
                 raise InvalidRequest("version", error, "an index that can be opened") from error
@@ -199,8 +203,7 @@ class Repository:
         _log_time("load", name, number, "opened and verified", began, **about)
         began, decoder = monotonic(), LocalDecoder(index)
         decoder.warm(progress)
-        if self.prepare is not None:
-            self.prepare(decoder)
+        self.prepare(decoder)
         _log_time("warm", name, number, "warmed", began)
         return Served(decoder)
 
@@ -228,21 +231,19 @@ class Repository:
             routes = routes.with_aliases(name, aliases)
         routes.require_same_dim(self.routes)
         if alias:
-            self._write_alias(name, alias, number)
+            try:
+                self._write(self._config.models / name, alias, number)
+            except (OSError, IndexUnreadable) as error:
+                raise Unavailable(f"alias: could not be written: {error}", "alias") from error
         self._put(routes)
         if alias:
-            _log_alias(name, alias, number)
+            version = None if number is None else str(number)
+            message = f"{name}:{alias} names {f'{name}@{version}' if version else 'nothing'}"
+            event(log, logging.INFO, "alias", message, model=name, alias=alias, version=version)
 
     def _put(self, routes: Routes) -> None:
         self.routes = routes
-        if self.changed is not None:
-            self.changed()
-
-    def _write_alias(self, name: str, alias: str, number: int | None) -> None:
-        try:
-            self._write(self._config.models / name, alias, number)
-        except (OSError, IndexUnreadable) as error:
-            raise Unavailable(f"alias: could not be written: {error}", "alias") from error
+        self.changed()
 
     def _mark_loading(self, name: str, number: int) -> None:
         with self._changing:
@@ -264,14 +265,6 @@ class Repository:
     def _require_model(self, name: str) -> None:
         if not is_name(name) or not (self._config.models / name).is_dir():
             raise ModelNotFound(f"name: there is no folder {name[:100]!r} of a model", "name")
-
-    def _require_folder(self, name: str, number: int) -> None:
-        """InvalidRequest for a version without a folder, which leaves no entry behind."""
-        versions = _versions(self._config.models / name)
-        if number not in versions:
-            numbers = ", ".join(map(str, versions[-LISTED:])) or "none"
-            allowed = f"a version that has a folder: {numbers}"
-            raise InvalidRequest("version", f"{name}@{number}, which has none", allowed)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -305,9 +298,3 @@ def _log_time(name: str, model: str, number: int, done: str, began: float, **fie
 def _log(name: str, model: str, number: int, text: str, **fields: Any) -> None:
     message = f"{model}@{number}: {text}"
     event(log, logging.INFO, name, message, model=model, version=str(number), **fields)
-
-
-def _log_alias(model: str, alias: str, number: int | None) -> None:
-    version = None if number is None else str(number)
-    message = f"{model}:{alias} names " + ("nothing" if version is None else f"{model}@{version}")
-    event(log, logging.INFO, "alias", message, model=model, alias=alias, version=version)

@@ -47,18 +47,15 @@ class PrecisionMetrics(Collector):
         for series in vars(self).values():
             if isinstance(series, Counters):
                 yield series.metric()
+        names = "model", "version"
         level = GaugeMetricFamily(
-            "logitsieve_guard_level", "Steps of AUTO to safer points", labels=("model", "version")
+            "logitsieve_guard_level", "Steps of AUTO to safer points", labels=names
         )
         target = GaugeMetricFamily(
-            "logitsieve_target_precision",
-            "What an index was built for",
-            labels=("model", "version", "k"),
+            "logitsieve_target_precision", "What an index was built for", labels=(*names, "k")
         )
         failed = GaugeMetricFamily(
-            "logitsieve_version_failed",
-            "1 where the last load of a version failed",
-            labels=("model", "version"),
+            "logitsieve_version_failed", "1 where the last load of a version failed", labels=names
         )
         for version in self._versions():
             labels = version.name, str(version.number)

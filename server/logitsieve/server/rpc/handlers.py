@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
-from logitsieve.server.logs import REQUEST_ID, failed, new_request_id, request_id
+from logitsieve.server.logs import FAILED, REQUEST_ID, event, new_request_id, request_id
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.status import CallStatus, to_status
 
@@ -101,13 +101,10 @@ async def abort(status: CallStatus, context: Context, request_id: str = "") -> N
 def _log_failure(call: Call, status: CallStatus) -> None:
     # One line, without the message: what clients send may be quoted there.
     call.request_id = call.request_id or new_request_id()
-    failed(
-        log,
-        call.rpc,
-        call.model,
-        status.code.name,
-        request_id=call.request_id,
-        field=status.error.field,
-        incident=status.error.incident,
-        id=call.id,
-    )
+    error, code = status.error, status.code.name
+    about = (call.request_id, error.field, error.incident, call.id)
+    named = zip(("request_id", "field", "incident", "id"), about, strict=True)
+    fields: dict[str, Any] = {name: value for name, value in named if value}
+    text = " ".join(f"{name}={value}" for name, value in fields.items())
+    message = f"{call.rpc} of {call.model} failed: {code} {text}"
+    event(log, logging.INFO, FAILED, message, rpc=call.rpc, model=call.model, code=code, **fields)

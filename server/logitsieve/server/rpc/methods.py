@@ -1,4 +1,4 @@
-"""How a request of each RPC is read.
+"""Readers of the requests of each RPC.
 
 What only looks at sizes is done here, on the event loop; what goes over the values is left to
 `compute`, which runs where the request does.
