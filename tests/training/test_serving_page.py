@@ -53,6 +53,7 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
+@pytest.mark.system
 def test_the_road_from_training_to_serving(workplace: Path, loop: Loop) -> None:
     blocks = [block.replace("\\\n", " ") for block in fenced("serving.md", "sh")]
     lines = [line for block in blocks for line in block.splitlines()]

@@ -6,9 +6,9 @@ LogitsieveError
 │   └── RequestTooLarge              a message exceeds the server's published limit
 ├── IndexUnreadable                  an index was refused: .file and the reason
 ├── BuildFailed                      the builder could not finish
-│   └── TargetNotReached             no setting meets the asked precision; .best is the nearest one
+│   └── TargetNotReached             no setting meets the target precision; .best is the nearest
 ├── TrainingFailed                   the training could not go on; what it had saved is whole
-├── DeviceExhausted                  a GPU has no memory left for what was asked; .device
+├── DeviceExhausted                  a GPU has too little memory left for the request; .device
 ├── DeviceLost                       a GPU has failed, for the life of the process; .device
 ├── ServiceError                     the server answered with an error
 │   ├── ModelNotFound                no such model, version or alias
@@ -17,7 +17,7 @@ LogitsieveError
 │   ├── Unavailable                  loading, draining, or nothing listens at the address
 │   ├── Overloaded                   too much work in flight; .retry_after_s
 │   ├── DeadlineExceeded (TimeoutError)
-│   ├── NotBuilt                     the server does not implement what was asked
+│   ├── NotBuilt                     the server does not implement the call
 │   └── InternalError                a defect; .incident finds it in the server's log
 └── MissingExtra (ImportError)       an optional dependency is not installed
 """
@@ -90,7 +90,7 @@ class TrainingFailed(LogitsieveError):
 
 
 class DeviceExhausted(LogitsieveError):
-    """A GPU has no memory left for what was asked; what is there goes on working."""
+    """A GPU has too little memory left for the request; what it holds goes on working."""
 
     def __init__(self, device: str) -> None:
         super().__init__(f"{device}: out of memory")
@@ -122,7 +122,7 @@ class Unauthenticated(ServiceError):
 
 
 class PermissionDenied(ServiceError):
-    """The call's token has another scope, or what was asked is not done on this port."""
+    """The call's token has another scope, or the call is not answered on this port."""
 
 
 class Unavailable(ServiceError):
@@ -142,7 +142,7 @@ class DeadlineExceeded(ServiceError, TimeoutError):
 
 
 class NotBuilt(ServiceError):
-    """The server does not implement what was asked."""
+    """The server does not implement the call."""
 
 
 class InternalError(ServiceError):

@@ -43,8 +43,11 @@ EngineOf = Callable[[str, KnobValues, str], Engine]
 Pause = Callable[[float], bool]  # seconds just spent -> whether to stop
 
 
-class Auto:
-    """Chooses among measured points. Immutable; any number of threads may call it."""
+class Auto(Chooser):
+    """Chooses among measured points, and makes engines of them. Any number of threads may call it.
+
+    `target`, k -> precision, is what the index was built for; empty where it was built for none.
+    """
 
     def __init__(
         self,
@@ -53,30 +56,14 @@ class Auto:
         vocab_size: int,
         engine_of: EngineOf,
     ) -> None:
-        self.points = tuple(points)
-        self._chooser = Chooser(points, target)
+        super().__init__(points, target)
         self._vocab_size, self._engine_of = vocab_size, engine_of
-        self.choose = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
-        # (kind, asked precision or None, normalizer or "") -> Engine
+        # (kind, the request's precision or None, normalizer or "") -> Engine
         self.engine = lru_cache(maxsize=CHOICES_KEPT)(self._engine)
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """The batch sizes that points were timed at."""
-        return self._chooser.batches
-
-    @property
-    def target(self) -> Mapping[int, float]:
-        """k -> the precision that the index was built for; empty where it was built for none."""
-        return self._chooser.target
 
     def over(self, points: Sequence[OperatingPoint]) -> Auto:
         """A copy over other points."""
-        return Auto(points, self._chooser.target, self._vocab_size, self._engine_of)
-
-    def goal(self, kind: Kind, precision: float | None) -> Mapping[int, float]:
-        """Class of k -> the precision that answers of this kind must have."""
-        return self._chooser.goal(kind[1], precision)
+        return Auto(points, self.target, self._vocab_size, self._engine_of)
 
     def downgrades(
         self, kind: Kind, precision: float | None, ceiling: Callable[[OperatingPoint, int], float]
@@ -84,15 +71,15 @@ class Auto:
         """The points that live answers refute, cheapest first, and the one that answers instead.
 
         `ceiling(point, k)` is the precision that the point was seen to reach at most at a class of
-        k. None, which can only be the last, is as in `choose` if it is also the first, else the
-        exact head.
+        k. None, which can only be the last, is the exact head; if it is also the first and there is
+        no precision, the default head.
         """
-        goal = self.goal(kind, precision)
-        chosen = [self.choose(kind, precision)]
+        batch, k = kind
+        goal, chosen = self.goal(k, precision), [self.choose(batch, k, precision)]
         while (point := chosen[-1]) is not None and not point.proven:
-            if all(ceiling(point, k) >= asked for k, asked in goal.items()):
+            if all(ceiling(point, each) >= least for each, least in goal.items()):
                 break
-            chosen.append(self._chooser.next_safer(point, kind[0], goal))
+            chosen.append(self.next_safer(point, batch, goal))
         return tuple(chosen)
 
     def kind(self, rows: int, k: int, precision: float | None) -> Kind:
@@ -100,17 +87,12 @@ class Auto:
 
         InvalidRequest for a precision at a k that is not in 1 .. V.
         """
-        batch = self._chooser.batch(rows)
         if precision is None:
-            return batch, 0
-        return batch, k_class(checked_k(k, self._vocab_size))
-
-    def _choose(self, kind: Kind, precision: float | None) -> OperatingPoint | None:
-        """The cheapest point; None is the default head, or if a precision is asked for `exact`."""
-        return self._chooser.choose(*kind, precision)
+            return self.batch(rows), 0
+        return self.batch(rows), k_class(checked_k(k, self._vocab_size))
 
     def _engine(self, kind: Kind, precision: float | None, normalizer: str) -> Engine:
-        chosen = self.choose(kind, precision)
+        chosen = self.choose(*kind, precision)
         if chosen is not None:
             return self._engine_of(chosen.head, tuple(sorted(chosen.knobs.items())), normalizer)
         return self._engine_of("" if precision is None else "exact", (), normalizer)

@@ -132,15 +132,11 @@ def _divisors(beams: Beams) -> Float64:
 
 
 def _pairs(beams: Beams, divisors: Float64, lists: _Lists, log_z: Float64) -> _Pairs:
-    groups = len(beams.scores) // beams.beams_in
+    groups, scores = len(beams.scores) // beams.beams_in, beams.scores.astype(np.float64)
     parents, places = (np.empty((groups, beams.beams_out), np.int32) for _ in range(2))
-    pairs, scores = _Pairs(parents, places, np.empty(groups, np.bool_)), _scores(beams)
+    pairs = _Pairs(parents, places, np.empty(groups, np.bool_))
     best_pairs(scores, divisors, lists.logits, lists.counts, log_z, *pairs)
     return pairs
-
-
-def _scores(beams: Beams) -> Float64:
-    return beams.scores.astype(np.float64)
 
 
 def _step(
@@ -155,7 +151,9 @@ def _step(
     missing = parents < 0
     rows = np.arange(len(parents))[:, None] * beams.beams_in + np.maximum(parents, 0)
     tokens = np.where(missing, -1, lists.ids[rows, places]).astype(np.int32)
-    scores = _scores(beams)[rows] + (lists.logits[rows, places] - log_z[VALUE, rows])
+    scores = beams.scores.astype(np.float64)[rows] + (
+        lists.logits[rows, places] - log_z[VALUE, rows]
+    )
     ended = np.isin(tokens, np.array(beams.eos_ids, np.int32))
     exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
     return BeamChoice(

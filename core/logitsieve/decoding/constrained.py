@@ -1,7 +1,7 @@
 """The best of what constraints leave, as exact as the head's own answer.
 
 With A the edited ids of a row, the best k are among the best k outside A, and A by its edited
-logits. The former are in topk(k + |A|), but mostly in much less: a head is asked for a few more
+logits. The former are in topk(k + |A|), but mostly in much less: a head answers for a few more
 than k, and for twice as many while fewer than k are outside A. That number depends on the row
 alone, so that an answer does not depend on the other rows of its batch.
 
@@ -20,7 +20,7 @@ from logitsieve.decoding.logit_edits import Edits, among, keys_of, offsets_of
 from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.kernels.topk.merge import merge_edited
 
-HEADROOM = 8  # ids that a head is asked for beyond k at first, where as many are edited
+HEADROOM = 8  # ids beyond k that a head answers at first, where as many are edited
 
 
 class BestLogits(NamedTuple):

@@ -62,7 +62,7 @@ class LocalDecoder:
 
     @property
     def takes_tensors(self) -> bool:
-        """Whether tensors on the index's GPU are answered in tensors (docs/gpu.md)."""
+        """True where tensors on the index's GPU are answered in tensors (docs/gpu.md)."""
         return self._engine.takes_tensors
 
     @property

@@ -1,4 +1,4 @@
-"""A decoder held at one operating point: everything that its answers share is found once."""
+"""A decoder held at one operating point: everything that its answers share is made once."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ from logitsieve.kernels.topk.csr import csr_log_sum_exp
 # Logits of all V at a time: 16 MiB of float32, whatever the number of rows.
 LOGITS_AT_ONCE = 1 << 22
 SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
-SAMPLED_ROOTS = 20  # logits beside the head's own, in square roots of V: what it is taken to cost
+SAMPLED_ROOTS = 20  # logits beside the head's own, in square roots of V: its estimated cost
 
 
 class Query(NamedTuple):
-    """Rows of hidden, and the distribution over the vocabulary that is asked of each."""
+    """Rows of hidden, and the distribution over the vocabulary that each stands for."""
 
     index: Index  # type: ignore[assignment]  # nothing looks for a value in this tuple
     head: Head  # the answering one

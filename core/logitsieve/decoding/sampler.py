@@ -1,6 +1,6 @@
 """Draws from the softmax, at a sub-linear cost where a head allows it.
 
-With `top_k`, `top_p` or `min_p` the few ids that remain are found first (filters.py), and drawn
+With `top_k`, `top_p` or `min_p` the few ids that remain are listed first (filters.py), and drawn
 from by their exact logits. Without them an id is drawn from the whole vocabulary: by Gumbel's trick
 over all logits (`exact`), by rejection under proven bounds (`certified`), or by Gumbel's trick with
 most of the noise never looked at (any other head; that alone is not exact).
@@ -47,7 +47,7 @@ class Draws(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """Draws from the whole vocabulary, and the log Z that they found on the way, if any."""
+    """Draws from the whole vocabulary, and the log Z that they computed on the way, if any."""
 
     ids: Int32  # [B, N]
     exact: bool
@@ -60,7 +60,7 @@ class _Drawn(NamedTuple):
 def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     """Draws for each row of the query, of which edits leave at least one id.
 
-    `normalizer` None is the log Z found while drawing. Ids left by filters, or on an allow list,
+    `normalizer` None is the log Z computed while drawing. Ids left by filters, or on an allow list,
     are normalized among themselves: "candidates".
     """
     if how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0 or how.temperature == 0.0:

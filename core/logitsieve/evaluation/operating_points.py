@@ -42,7 +42,6 @@ class OperatingPoint:
 
     @property
     def label(self) -> str:
-        """The head and its knobs, for people."""
         return " ".join([self.head, *(f"{name}={value:g}" for name, value in self.knobs.items())])
 
 
@@ -142,7 +141,6 @@ class Chooser:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The batch sizes that points were timed at."""
         return tuple(self._cheapest)
 
     def batch(self, rows: int) -> int:

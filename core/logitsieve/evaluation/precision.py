@@ -26,13 +26,9 @@ class Answering(Protocol):
 
     proves: ClassVar[bool]
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best ids of each row."""
-        ...
+    def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
 
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Every row of W looked at, with exact logits."""
-        ...
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +69,7 @@ def evaluate_all(
 
 
 class Judge:
-    """The truth about some contexts, found once: heads are judged one after the other.
+    """The truth about some contexts, computed once: heads are judged one after the other.
 
     `blocks()` gives the contexts in the order of their text, the same at every call; about 100
     bytes of truth are kept for each.
@@ -89,7 +85,6 @@ class Judge:
         self._truths = [_truth(exact, block, max(ks)) for block in blocks()]
 
     def evaluate(self, head: Answering) -> Evaluation:
-        """Judge one head as the function `evaluate` does."""
         tally = _Tally(head, self._exact, self._ks)
         for block, truth in zip(self._blocks(), self._truths, strict=True):
             tally.add(block, truth)
@@ -116,7 +111,7 @@ class _Tally:
         self._head, self._is_truth = head, head is exact
         self._shares: dict[int, list[Float64]] = {k: [] for k in ks}
         self._scanned: dict[int, list[Float64]] = {k: [] for k in ks}
-        self._own: dict[int, list[Bool]] = {k: [] for k in ks}
+        self._unproven: dict[int, list[Bool]] = {k: [] for k in ks}
         self._masses: list[Float64] = []
 
     def add(self, block: Float32, truth: _Truth) -> None:
@@ -126,7 +121,7 @@ class _Tally:
             scanned.append(answer.scanned.astype(np.float64))
             if not self._head.proves:
                 self._shares[k].append(hits(answer, truth.top, k) / k)
-                self._own[k].append(~answer.exact)  # what is proven, a fallback answered
+                self._unproven[k].append(~answer.exact)  # what is proven, a fallback answered
         self._masses.append(self._mass_kept(block[::MASS_STRIDE], truth))
 
     def _mass_kept(self, rows: Float32, truth: _Truth) -> Float64:
@@ -150,19 +145,16 @@ class _Tally:
 
     def _proven(self) -> dict[str, Any]:
         ones = dict.fromkeys(self._shares, 1.0)
-        return {
-            "precision": dict.fromkeys(self._shares, PROVEN),
-            "coverage": ones,
-            "covered": ones,
-        }
+        precision = dict.fromkeys(self._shares, PROVEN)
+        return {"precision": precision, "coverage": ones, "covered": ones}
 
     def _judged(self) -> dict[str, Any]:
         shares = {k: np.concatenate(blocks) for k, blocks in self._shares.items()}
-        own = {k: np.concatenate(blocks) for k, blocks in self._own.items()}
-        covered = {k: shares[k][rows] for k, rows in own.items() if rows.any()}
+        unproven = {k: np.concatenate(blocks) for k, blocks in self._unproven.items()}
+        covered = {k: shares[k][rows] for k, rows in unproven.items() if rows.any()}
         return {
             "precision": {k: summarize(rows) for k, rows in shares.items()},
-            "coverage": {k: float(rows.mean()) for k, rows in own.items()},
+            "coverage": {k: float(rows.mean()) for k, rows in unproven.items()},
             "covered": {k: float(rows.mean()) for k, rows in covered.items()},
         }
 
@@ -185,14 +177,12 @@ def log_mass(head: Answering, rows: Float32, k: int, vocab_size: int) -> Float64
     """float64 [B]: log sum exp over each row's candidates, a few rows at once to bound memory."""
     step = max(1, MASS_LOGITS // vocab_size)
     starts = range(0, len(rows), step)
-    return np.concatenate(
-        [_log_sums(head.candidates(rows[start : start + step], k)) for start in starts]
-    )
+    parts = (head.candidates(rows[start : start + step], k) for start in starts)
+    return np.concatenate([_log_sums(candidates) for candidates in parts])
 
 
 def _log_sums(candidates: Candidates) -> Float64:
-    """log sum exp of each row's logits; every row has at least one."""
-    starts = candidates.offsets[:-1]
+    starts = candidates.offsets[:-1]  # every row has at least one candidate
     logits = candidates.logits.astype(np.float64)
     top = np.maximum.reduceat(logits, starts)
     shifted = np.exp(logits - np.repeat(top, np.diff(candidates.offsets)))

@@ -24,22 +24,13 @@ BATCHES = (1, 8, 64)  # and rows a call
 class Timed(Protocol):
     """The methods of a head that a timing needs."""
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best ids of each row."""
-        ...
+    def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
 
-    def warm(self) -> None:
-        """Compile every kernel of the head."""
-        ...
+    def warm(self) -> None: ...
 
 
 def us_per_row(
-    head: Timed,
-    hidden: Float32,
-    k: int,
-    batch: int,
-    calls: int = CALLS,
-    limit_ns: int = LIMIT_NS,
+    head: Timed, hidden: Float32, k: int, batch: int, calls: int = CALLS, limit_ns: int = LIMIT_NS
 ) -> float:
     """Microseconds a row: the mean over batches of `batch` rows each, taken from `hidden` [N, D].
 

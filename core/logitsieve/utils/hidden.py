@@ -76,8 +76,8 @@ def _from_torch(tensor: Any) -> np.ndarray:
     if name == "torch.bfloat16":  # a type that numpy lacks: its bits, in the order they stand
         torch = sys.modules["torch"]
         return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(np.uint16)
-    known = name in ("torch.float16", "torch.float64")
-    return np.asarray((tensor if known else tensor.float()).numpy())
+    accepted = name in ("torch.float16", "torch.float64")
+    return np.asarray((tensor if accepted else tensor.float()).numpy())
 
 
 def _to_float32(array: np.ndarray) -> Float32:

@@ -29,9 +29,7 @@ def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
     if value is None and "None" in str(kind):
         return
     integral = str(kind).startswith("int")  # or "int | None"
-    right_kind = isinstance(value, int if integral else (int, float)) and not isinstance(
-        value, bool
-    )
-    if not (right_kind and low <= value <= high):
+    kinds = (int,) if integral else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
         bounds = f"from {low:g} to {high:g}"
         raise InvalidRequest(name, value, f"{'an integer' if integral else 'a number'} {bounds}")

@@ -62,12 +62,9 @@ def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarr
     """
     dtype = TYPES.get(code)
     if dtype is None:
-        allowed = ", ".join(f"{known.value} ({known.name})" for known in DType)
+        allowed = ", ".join(f"{each.value} ({each.name})" for each in DType)
         raise InvalidRequest(f"{field}.dtype", code, allowed)
-    if len(data) != rows * cols * dtype.itemsize:
-        raise InvalidRequest(
-            f"{field}.data",
-            f"{len(data)} bytes",
-            f"rows x cols x {dtype.itemsize} = {rows * cols * dtype.itemsize} bytes",
-        )
+    if len(data) != (size := rows * cols * dtype.itemsize):
+        allowed = f"rows x cols x {dtype.itemsize} = {size} bytes"
+        raise InvalidRequest(f"{field}.data", f"{len(data)} bytes", allowed)
     return np.ndarray((rows, cols), dtype, data)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,17 @@ def test_a_run_writes_what_it_says(whole: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("loss", ["uniform", "full", "rf"])
-@pytest.mark.parametrize("step", [1, 8, 20])
+KILLED = [("uniform", 8), ("full", 1), ("rf", 20)]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("loss", "step"),
+    [
+        pytest.param(*each, marks=() if each in KILLED else pytest.mark.exhaustive)
+        for each in product(("uniform", "full", "rf"), (1, 8, 20))
+    ],
+)
 def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, loss: str, step: int) -> None:
     made = settings(tmp_path, loss=loss, loss_option=(), index_every=4)
     whole, killed = tmp_path / "whole", tmp_path / "killed"

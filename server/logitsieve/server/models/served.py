@@ -185,7 +185,7 @@ class _PointTable:
         else:
             point = self.auto.engine(kind, precision, normalizer)
         return self._costed(point, kind[0], log_z)._replace(
-            goal=self.auto.goal(kind, precision),
+            goal=self.auto.goal(kind[1], precision),
             refuted=tuple(self._engine(one, "") for one in refuted),
         )
 

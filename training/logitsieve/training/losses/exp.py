@@ -7,39 +7,23 @@ Shape letters: B rows, D hidden size, V classes, m draws, b rows at once.
 from __future__ import annotations
 
 from math import log
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from logitsieve.training.autograd.batch import RaggedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.batch import RaggedCandidates, Targets
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.loss import LossOptions
-from logitsieve.training.losses.sampled import SampledSoftmax
-
-_CHUNK = 1 << 22  # logits at once
+from logitsieve.training.losses.sampled import DrawnLoss, SampledSoftmax
 
 
-class ExpSoftmax(SampledSoftmax):
+class ExpSoftmax(DrawnLoss, SampledSoftmax):
     """m draws a row from the softmax over the classes that are no targets of it. O(V) a row.
 
     Each draw's e^{x_j} / q_j is the same number, so the estimate of Z is Z and the loss is the full
     softmax's, whatever is drawn; the gradient equals the full one in expectation.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        *,
-        n_sampled: int = 100,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
-    ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, **common)
-        check_at_least("n_sampled", n_sampled, 1)
-        self.n_sampled = n_sampled
-        self.chunk = _CHUNK
+    chunk = 1 << 22  # logits at once
 
     @torch.no_grad()
     def propose(self, hidden_BD: Tensor, targets: Targets, random: StepRng) -> RaggedCandidates:

@@ -17,16 +17,10 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.batch import (
-    RaggedCandidates,
-    SharedCandidates,
-    Targets,
-    check_at_least,
-)
+from logitsieve.training.autograd.batch import RaggedCandidates, SharedCandidates, Targets
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.autograd.shared import merge_classes, merged_logits
-from logitsieve.training.losses.loss import LossOptions
-from logitsieve.training.losses.sampled import SampledSoftmax, SeededLoss
+from logitsieve.training.losses.sampled import DrawnLoss, DrawOptions, SampledSoftmax
 
 
 class ClassDistribution:
@@ -83,15 +77,13 @@ def read_counts(class_counts: Tensor, n_classes: int) -> Tensor:
     return counts
 
 
-class FrequencyOptions(LossOptions, total=False):
-    """n_sampled: m. per_row: a set for each row. seed: of the draws."""
+class FrequencyOptions(DrawOptions, total=False):
+    """per_row: a set for each row."""
 
-    n_sampled: int
     per_row: bool
-    seed: int
 
 
-class FrequencySoftmax(SampledSoftmax):
+class FrequencySoftmax(DrawnLoss, SampledSoftmax):
     """m draws from fixed probabilities q, one set for the batch or, with `per_row`, one a row.
 
     Shared: log-weight -log(m q_j), the target masked, m counting the masked draws. Per row, and one
@@ -104,16 +96,11 @@ class FrequencySoftmax(SampledSoftmax):
         n_classes: int,
         distribution: ClassDistribution,
         *,
-        n_sampled: int = 100,
         per_row: bool = False,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
+        **options: Unpack[DrawOptions],
     ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, **common)
-        check_at_least("n_sampled", n_sampled, 1)
-        self.n_sampled = n_sampled
-        self.per_row = per_row
-        self.distribution = distribution
+        super().__init__(in_features, n_classes, **options)
+        self.per_row, self.distribution = per_row, distribution
 
     def propose(
         self, hidden_BD: Tensor, targets: Targets, random: StepRng
@@ -182,34 +169,42 @@ class UnigramSoftmax(FrequencySoftmax):
         super().__init__(in_features, n_classes, distribution, **options)
 
 
-class ImportanceSoftmax(SeededLoss):
-    """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j); q of class_counts [V], or uniform.
-
-    "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to the draws, so its
-    estimated probability can exceed 1 and the loss be negative. A baseline: only more draws help.
-    """
+class DistributionLoss(DrawnLoss):
+    """m draws for the batch from class_counts [V], or without them from `without_counts`."""
 
     def __init__(
         self,
         in_features: int,
         n_classes: int,
         class_counts: Tensor | None = None,
-        *,
-        n_sampled: int = 100,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
+        **options: Unpack[DrawOptions],
     ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, **common)
-        check_at_least("n_sampled", n_sampled, 1)
-        self.n_sampled = n_sampled
+        super().__init__(in_features, n_classes, **options)
         self.distribution = (
-            uniform_distribution(n_classes)
+            self.without_counts(n_classes)
             if class_counts is None
             else unigram_distribution(class_counts, n_classes)
         )
 
+    @staticmethod
+    def without_counts(n_classes: int) -> ClassDistribution:
+        """The distribution where no frequencies are given."""
+        return uniform_distribution(n_classes)
+
+    def draw_ids(self) -> Tensor:
+        """The ids [m] of the next step."""
+        return self.distribution.draw(self.random.next().uniforms(self.n_sampled))
+
+
+class ImportanceSoftmax(DistributionLoss):
+    """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j); q of class_counts [V], or uniform.
+
+    "IS" of Levy, Chen, Ermon 2018, section 6.1. The target is not added to the draws, so its
+    estimated probability can exceed 1 and the loss be negative. A baseline: only more draws help.
+    """
+
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        ids = self.distribution.draw(self.random.next().uniforms(self.n_sampled))
+        ids = self.draw_ids()
         drawn = SharedCandidates(ids, -log(self.n_sampled) - self.distribution.log_q[ids])
         merged = merge_classes(targets, drawn)
         x_BC, x_P = merged_logits(hidden_BD, self.classes, self.logit_form, merged, targets)

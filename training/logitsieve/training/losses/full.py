@@ -176,18 +176,12 @@ class _Total(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.autocast(gradient.device.type, enabled=False):
-            gradients = _handed_over(ctx)
+        gradients: list[Tensor | None] | None
+        gradients, ctx.gradients = ctx.gradients, None  # given away
+        if gradients is None:  # a second backward
+            problem = _Problem(*ctx.saved_tensors, *ctx.rest)
+            with torch.autocast(gradient.device.type, enabled=False):
+                _, gradients = problem.gradients(ctx.shares_B, ctx.needs_input_grad[:3])
         if gradient.device.type != "cpu" or float(gradient) != 1:
             gradients = [None if each is None else each.mul_(gradient) for each in gradients]
         return *gradients, None, None
-
-
-def _handed_over(ctx: Any) -> list[Tensor | None]:
-    """The gradients of forward, given away; a second backward computes them again."""
-    gradients: list[Tensor | None] | None
-    gradients, ctx.gradients = ctx.gradients, None
-    if gradients is None:
-        problem = _Problem(*ctx.saved_tensors, *ctx.rest)
-        _, gradients = problem.gradients(ctx.shares_B, ctx.needs_input_grad[:3])
-    return gradients

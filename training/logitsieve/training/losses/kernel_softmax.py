@@ -31,8 +31,7 @@ from logitsieve.training.autograd.batch import (
     check_at_least,
 )
 from logitsieve.training.autograd.rng import LARGEST_SEED, StepRng
-from logitsieve.training.losses.loss import LossOptions
-from logitsieve.training.losses.sampled import SampledSoftmax
+from logitsieve.training.losses.sampled import DrawnLoss, DrawOptions, SampledSoftmax
 from logitsieve.training.structures.features import FEATURES, Features, QuadraticFeatures
 from logitsieve.training.structures.leaf_softmax import LeafSoftmax, draw_by
 from logitsieve.training.structures.tree import Excluded, KernelTree, as_numpy
@@ -45,16 +44,14 @@ TreeForm = Literal["shared", "per_row", "pooled"]
 LEAF_SIZES: dict[TreeForm, int] = {"shared": 32, "per_row": 128, "pooled": 128}
 
 
-class KernelOptions(LossOptions, total=False):
-    """n_sampled: m. form: as above. leaf: default LEAF_SIZES. seed: of draws and features."""
+class KernelOptions(DrawOptions, total=False):
+    """form: as above. leaf: default LEAF_SIZES. The seed is that of the features, too."""
 
-    n_sampled: int
     form: TreeForm
     leaf: int | None
-    seed: int
 
 
-class KernelSoftmax(SampledSoftmax):
+class KernelSoftmax(DrawnLoss, SampledSoftmax):
     """Candidates in proportion to a kernel above the leaves and to e^logit within them."""
 
     tree: KernelTree
@@ -65,19 +62,16 @@ class KernelSoftmax(SampledSoftmax):
         n_classes: int,
         features: Features,
         *,
-        n_sampled: int = 100,
         form: TreeForm = "shared",
         leaf: int | None = None,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
+        **options: Unpack[DrawOptions],
     ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, **common)
-        check_at_least("n_sampled", n_sampled, 1)
+        super().__init__(in_features, n_classes, **options)
         if form not in ("shared", "per_row", "pooled"):
             raise InvalidRequest("form", form, "shared, per_row, pooled")
         leaf = LEAF_SIZES[form] if leaf is None else leaf
         check_at_least("leaf", leaf, 1)
-        self.n_sampled, self.form = n_sampled, form
+        self.form = form
         self.tree = KernelTree(features, in_features, n_classes, self.logit_form, leaf)
         self.structure = self.tree
         self.tree.rebuild(self.classes.weight.detach(), None)
@@ -120,11 +114,8 @@ class KernelSoftmax(SampledSoftmax):
         drawn, log_q = self.tree.draw(queries, excluded, as_numpy(hidden_BD), weight, uniforms)
         is_drawn = drawn >= 0  # -1: no class was left to draw
         offsets = torch.from_numpy(np.concatenate([[0], is_drawn.sum(1).cumsum()]))
-        ids, log_weights = (
-            torch.from_numpy(drawn[is_drawn]),
-            -log(m) - torch.from_numpy(log_q[is_drawn]),
-        )
-        return RaggedCandidates(offsets, ids, log_weights)
+        log_weights = -log(m) - torch.from_numpy(log_q[is_drawn])
+        return RaggedCandidates(offsets, torch.from_numpy(drawn[is_drawn]), log_weights)
 
     def _pooled(self, hidden_BD: Tensor, random: StepRng) -> SharedCandidates:
         count, hidden, weight = len(hidden_BD), as_numpy(hidden_BD), self.classes.weight.detach()

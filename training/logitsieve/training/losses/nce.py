@@ -14,14 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from logitsieve.training.autograd.batch import SharedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.batch import SharedCandidates, Targets
 from logitsieve.training.autograd.shared import merge_classes, merged_logits
-from logitsieve.training.losses.frequency import log_uniform_distribution, unigram_distribution
-from logitsieve.training.losses.loss import LossOptions
-from logitsieve.training.losses.sampled import SeededLoss
+from logitsieve.training.losses.frequency import (
+    ClassDistribution,
+    DistributionLoss,
+    log_uniform_distribution,
+)
+from logitsieve.training.losses.sampled import DrawOptions
 
 
-class NCE(SeededLoss):
+class NCE(DistributionLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
     m draws of noise for the batch, from the frequencies class_counts [V], or log-uniform by id. The
@@ -33,24 +36,18 @@ class NCE(SeededLoss):
         in_features: int,
         n_classes: int,
         class_counts: Tensor | None = None,
-        *,
-        n_sampled: int = 100,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
+        **options: Unpack[DrawOptions],
     ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, **common)
-        check_at_least("n_sampled", n_sampled, 1)
-        self.n_sampled = n_sampled
-        self.distribution = (
-            log_uniform_distribution(None, n_classes)
-            if class_counts is None
-            else unigram_distribution(class_counts, n_classes)
-        )
+        super().__init__(in_features, n_classes, class_counts, **options)
         if self.classes.bias is not None:
             nn.init.constant_(self.classes.bias, -log(n_classes))
 
+    @staticmethod
+    def without_counts(n_classes: int) -> ClassDistribution:
+        return log_uniform_distribution(None, n_classes)
+
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        ids = self.distribution.draw(self.random.next().uniforms(self.n_sampled))
+        ids = self.draw_ids()
         merged = merge_classes(
             targets, SharedCandidates(ids, torch.zeros(len(ids), dtype=torch.float64))
         )

@@ -55,6 +55,30 @@ class SeededLoss(SoftmaxLoss):
         self.random.seed, self.random.step = state["seed"], state["step"]
 
 
+class DrawOptions(LossOptions, total=False):
+    """n_sampled: m, the number of draws. seed: of the draws."""
+
+    n_sampled: int
+    seed: int
+
+
+class DrawnLoss(SeededLoss):
+    """A loss whose negatives are `n_sampled` draws."""
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        n_sampled: int = 100,
+        seed: int = 0,
+        **common: Unpack[LossOptions],
+    ) -> None:
+        super().__init__(in_features, n_classes, seed=seed, **common)
+        check_at_least("n_sampled", n_sampled, 1)
+        self.n_sampled = n_sampled
+
+
 class SampledSoftmax(SeededLoss):
     """A softmax loss over the candidates of `propose`.
 
