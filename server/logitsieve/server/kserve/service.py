@@ -20,7 +20,7 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
-from logitsieve.server.rpc.handlers import Behaviour, Context, service
+from logitsieve.server.rpc.handlers import Behaviour, Context, least_time_s, service
 from logitsieve.v1 import decoder_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"
@@ -90,9 +90,7 @@ class KserveService:
 
     async def model_infer(self, request: Any, context: Context, call: Call) -> bytes:
         infer = to_infer_call(request, _label(request.model_name, request.model_version))
-        left_s = context.time_remaining()
-        if infer.timeout_s:
-            left_s = infer.timeout_s if left_s is None else min(left_s, infer.timeout_s)
+        left_s = least_time_s(infer.timeout_s, context.time_remaining())
         write = partial(to_infer_response, infer.outputs, request.id)
         return await self._decoder.respond(
             infer.method, infer.target, infer.read, write, call, left_s

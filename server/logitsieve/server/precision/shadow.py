@@ -85,12 +85,11 @@ def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
     Answers are ordered by their exact logits, so the first k answer a request for k ids.
     """
     last = answer.ids.shape[1]
-    return {k: _hits_at(k, answer, truth) for k in (*(k for k in KS if k < last), last)}
-
-
-def _hits_at(k: int, answer: TopK, truth: TopK) -> float:
-    first = answer._replace(ids=answer.ids[:, :k], logits=answer.logits[:, :k])
-    return float(hits(first, truth, k)[0])
+    hits_by_k = {}
+    for k in (*(k for k in KS if k < last), last):
+        first = answer._replace(ids=answer.ids[:, :k], logits=answer.logits[:, :k])
+        hits_by_k[k] = float(hits(first, truth, k)[0])
+    return hits_by_k
 
 
 class Shadow:
@@ -157,13 +156,8 @@ class Shadow:
         if self._queue.qsize() >= QUEUE:
             self._lost(reply.answer.model, "queue_full")
             return
-        one, how = slice(row, row + 1), reply.answer
-        answer = TopK(
-            reply.ids[one].copy(),
-            reply.logits[one].copy(),
-            how.exact[one].copy(),
-            how.scanned[one].copy(),
-        )
+        one = slice(row, row + 1)
+        answer = TopK._make(array[one].copy() for array in _top(reply))
         self._queue.put(AnsweredRow(served, costed, hidden[one].copy(), answer))
 
     def _draw(self) -> float:

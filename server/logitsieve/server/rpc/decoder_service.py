@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,25 +27,20 @@ from logitsieve.v1.rpcs import Reply
 Write = Callable[[Reply, CostedPoint, int], bytes]
 
 
+@dataclass(eq=False)
 class DecoderService:
-    def __init__(
-        self,
-        config: ServeConfig,
-        repository: Repository,
-        work: Executor,
-        metrics: Metrics,
-        shadow: Shadow,
-    ) -> None:
-        self._config = config
-        self._repository = repository
-        self._work = work
-        self._metrics = metrics
-        self._shadow = shadow
-        self._streams = DecodeStreams(self.answer, metrics)
+    config: ServeConfig
+    repository: Repository
+    work: Executor
+    metrics: Metrics
+    shadow: Shadow
+
+    def __post_init__(self) -> None:
+        self._streams = DecodeStreams(self.answer, self.metrics)
 
     def handler(self) -> grpc.GenericRpcHandler:
         handlers = {
-            rpc.name: unary(rpc.name, rpc.request, partial(self._unary, method), self._metrics)
+            rpc.name: unary(rpc.name, rpc.request, partial(self._unary, method), self.metrics)
             for method in METHODS.values()
             for rpc in (method.rpc,)
         }
@@ -78,14 +74,14 @@ class DecoderService:
         time_left_s: float | None,
     ) -> bytes:
         """Read a request of any form once it is admitted, compute its reply and write it."""
-        served = self._repository.routes.served(target.model)
+        served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
-        self._work.admit(time_left_s)  # what is refused costs no more than it must
+        self.work.admit(time_left_s)  # what is refused costs no more than it must
         with served.leases:  # until the reply is written, whatever is loaded meanwhile
-            prepared = read(self._config, served.decoder.index)
+            prepared = read(self.config, served.decoder.index)
             wanted = to_point_request(target, method.normalizer)
             costed = served.at(wanted, prepared.rows, prepared.k, method.finds_log_z)
-            reply, call.queue_ns, call.device_ns = await self._work.run(
+            reply, call.queue_ns, call.device_ns = await self.work.run(
                 costed.point,
                 prepared,
                 estimate_us=prepared.rows * costed.us_per_row
@@ -96,5 +92,5 @@ class DecoderService:
             )
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):
-                self._shadow.offer(served, costed, prepared.independent, reply)
+                self.shadow.offer(served, costed, prepared.independent, reply)
             return write(reply, costed, call.queue_ns)

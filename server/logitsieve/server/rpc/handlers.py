@@ -92,6 +92,13 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
     return response
 
 
+def least_time_s(timeout_s: float, left_s: float | None) -> float | None:
+    """The shorter of a message's own timeout, 0 for none, and the time that its call has left."""
+    if not timeout_s:
+        return left_s
+    return timeout_s if left_s is None else min(timeout_s, left_s)
+
+
 async def abort(status: CallStatus, context: Context, request_id: str = "") -> NoReturn:
     trailer = status.trailer + (((REQUEST_ID, request_id),) if request_id else ())
     await context.abort(status.code, status.error.message, trailer)

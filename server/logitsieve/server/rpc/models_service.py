@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import grpc
 
 from logitsieve.api.errors import InvalidRequest
@@ -23,16 +25,14 @@ STATES: dict[State, pb.State] = {
 }
 
 
+@dataclass(eq=False)
 class ModelsService:
     """A read-only view of the repository; the port refuses requests over `most_bytes`."""
 
-    def __init__(
-        self, config: ServeConfig, repository: Repository, metrics: Metrics, most_bytes: int
-    ) -> None:
-        self._config = config
-        self._repository = repository
-        self._metrics = metrics
-        self._most_bytes = most_bytes
+    config: ServeConfig
+    repository: Repository
+    metrics: Metrics
+    most_bytes: int
 
     def handler(self) -> grpc.GenericRpcHandler:
         return service(
@@ -41,7 +41,7 @@ class ModelsService:
                 "List": (pb.ListModelsRequest, self.list_models),
                 "Get": (pb.GetModelRequest, self.get_model),
             },
-            self._metrics,
+            self.metrics,
         )
 
     async def list_models(
@@ -49,7 +49,7 @@ class ModelsService:
     ) -> pb.ListModelsResponse:
         """A page's token is the last label on it."""
         size = min(request.page_size or PAGE_SIZE, MAX_PAGE_SIZE)
-        versions = self._repository.versions()
+        versions = self.repository.versions()
         start = 0
         if request.page_token:
             labels = [version.label for version in versions]
@@ -66,7 +66,7 @@ class ModelsService:
     async def get_model(
         self, request: pb.GetModelRequest, context: Context, call: Call
     ) -> pb.Model:
-        version = self._repository.routes.get(request.model)
+        version = self.repository.routes.get(request.model)
         model = self.describe(version)
         if version.served is not None:
             call.route(request.model, version.name, str(version.number))
@@ -74,13 +74,13 @@ class ModelsService:
         return model
 
     def describe(self, version: Version) -> pb.Model:
-        config, served = self._config, version.served
+        config, served = self.config, version.served
         model = pb.Model(
             name=version.name,
             version=str(version.number),
             state=STATES[version.state],
             error=version.error,
-            aliases=self._repository.routes.aliases_of(version),
+            aliases=self.repository.routes.aliases_of(version),
         )
         if served is None:
             return model
@@ -94,5 +94,5 @@ class ModelsService:
         limits.max_rows, limits.max_samples = config.max_rows, config.max_samples
         limits.max_k = min(config.max_k, index.vocab_size)
         limits.max_constraint_ids = config.max_constraint_ids
-        limits.max_request_bytes = min(config.max_message_bytes(index.dim), self._most_bytes)
+        limits.max_request_bytes = min(config.max_message_bytes(index.dim), self.most_bytes)
         return model

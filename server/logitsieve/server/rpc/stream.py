@@ -17,7 +17,7 @@ from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.server.logs import REQUEST_ID, request_id
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
-from logitsieve.server.rpc.handlers import Context, abort, parse, settle
+from logitsieve.server.rpc.handlers import Context, abort, least_time_s, parse, settle
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.status import CallStatus, to_status
 from logitsieve.v1 import decoder_pb2 as pb
@@ -76,7 +76,7 @@ class DecodeStreams:
             raise InvalidRequest("request", "nothing", ", ".join(METHODS))
         method = METHODS[field]
         call.rpc = method.rpc.name
-        left = _time_left_s(request.timeout_ms, context.time_remaining())
+        left = least_time_s(request.timeout_ms / 1000, context.time_remaining())
         response = await self._answer(method, getattr(request, field), call, left)
         return to_decode_response(call.id, field, response)
 
@@ -134,11 +134,3 @@ class _Stream:
                 self._ended = True
                 return None
             return bytes(message)
-
-
-def _time_left_s(timeout_ms: int, of_stream_s: float | None) -> float | None:
-    """Time for a message that has just been read; 0 ms is no timeout of its own."""
-    if not timeout_ms:
-        return of_stream_s
-    limit_s = timeout_ms / 1000
-    return limit_s if of_stream_s is None else min(limit_s, of_stream_s)

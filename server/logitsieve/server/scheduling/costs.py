@@ -44,17 +44,14 @@ class Costs:
         point = self._points.get((head, _key(knobs)))
         us = self._dense_us if point is None else point.us_at(rows)
         if normalizer or log_z:
-            us += self._log_z_us(normalizer or self._default, us, rows)
+            pass_us = partial(self._pass_us, rows)
+            prices = Prices(us, self._us_per_logit, self._vocab_size, pass_us)
+            us += NORMALIZERS[normalizer or self._default].cost(prices)
         return us
 
     def us_beside(self, logits: int, draws: int) -> float:
         """Microseconds for so many more logits and draws, all rows of a request together."""
         return logits * self._us_per_logit + draws * self._us_per_draw
-
-    def _log_z_us(self, normalizer: str, head_us: float, rows: int) -> float:
-        pass_us = partial(self._pass_us, rows)
-        prices = Prices(head_us, self._us_per_logit, self._vocab_size, pass_us)
-        return NORMALIZERS[normalizer].cost(prices)
 
     def _pass_us(self, rows: int, head: str) -> float:
         """A pass over all V as `head` makes it costs what the head's dearest point does."""
