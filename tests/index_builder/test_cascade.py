@@ -77,6 +77,39 @@ def test_what_only_a_proof_of_all_rows_meets_has_no_threshold() -> None:
     assert least_escalation(np.zeros((9, 1), bool), np.ones(9), {"p1": 0.5}) is None
 
 
+def test_no_threshold_for_more_rows_than_may_be_escalated() -> None:
+    hits, cosines = random_hits()
+    escalate = least_escalation(hits, cosines, {"p5": 0.98})
+    below = int((cosines < (escalate or 0)).sum())
+    assert below > 1
+    assert least_escalation(hits, cosines, {"p5": 0.98}, most=below) == escalate
+    assert least_escalation(hits, cosines, {"p5": 0.98}, most=below - 1) is None
+    assert least_escalation(hits, cosines, {"p5": 0.8}, most=0) == -1.0
+
+
+@pytest.mark.parametrize("probes", [1, 2])
+def test_the_most_rows_that_cost_less_than_a_limit(probes: int) -> None:
+    random = np.random.default_rng(1)
+    sizes, order = random.integers(5, 60, 200), random.permutation(200)
+    costs = ScreenCosts(25.0, [CostLine(3.0, 0.5), CostLine(5.0, 0.7)])
+    us = [costs.us(probes, sizes, np.isin(np.arange(200), order[:count])) for count in range(201)]
+    for limit in (0.0, 15.0, 20.0, 24.0, 1e3):
+        cheaper = [count for count, cost in enumerate(us) if cost < limit]
+        assert costs.most_escalated(probes, sizes, order, limit) == max(cheaper, default=-1)
+    assert costs.most_escalated(probes, sizes, order, np.inf) == 200
+
+
+def test_a_plan_is_the_cheapest_of_all_that_meet_the_target() -> None:
+    """No plan that is passed over for its cost is cheaper."""
+    partition, goal = make_partition(), make_target(REACHABLE, fallback=20.0)
+    plan = goal.plan(partition)
+    most = partition.knapsack.everything
+    for probes in (1, 2, 3):
+        for budget in [most * 0.8**step for step in range(12)]:
+            each = goal._plan(partition, probes, budget, np.inf)
+            assert each is None or each.cost >= plan.cost
+
+
 def test_equal_cosines_go_together() -> None:
     hits, cosines = random_hits()
     coarse = np.round(cosines, 1)

@@ -9,10 +9,11 @@ import pytest
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.index_builder.cascade import UNREACHED
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_screen import checked_target, depths, search_screen
+from logitsieve.index_builder.fit_screen import Search, checked_target, depths
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.partition import Partition
 from logitsieve.index_builder.screen_training import FittedScreen
+from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import escalated_hits, lowest, make_inputs, scanned
 
 CONFIG = BuildConfig(clusters_tried=(4, 12), rounds=1, steps=20, batch_rows=128)
@@ -32,15 +33,7 @@ def search(
     best_effort: bool = False,
     fallback: float = FALLBACK,
 ) -> FittedScreen:
-    return search_screen(
-        inputs,
-        CONFIG,
-        lambda *step: None,
-        target=target,
-        timer=scanned,
-        fallback_us=fallback,
-        best_effort=best_effort,
-    )
+    return Search(inputs, CONFIG, target, scanned, fallback).run(best_effort, no_progress)
 
 
 @pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
@@ -102,15 +95,7 @@ def test_partitions_that_were_timed_are_not_kept(inputs: FitInputs) -> None:
         found.append(alive() - before)
         return scanned(arrays, knobs)
 
-    search_screen(
-        inputs,
-        CONFIG,
-        lambda *step: None,
-        target=REACHABLE,
-        timer=timer,
-        fallback_us=FALLBACK,
-        best_effort=False,
-    )
+    Search(inputs, CONFIG, REACHABLE, timer, FALLBACK).run(False, no_progress)
     assert set(found[:12]) <= {1, 2}  # 2 while the next is made
 
 

@@ -10,7 +10,7 @@ from logitsieve.heads import HEADS
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.partition import route
-from logitsieve.index_builder.screen_training import FixedBudget, plain_centroids, train_fixed
+from logitsieve.index_builder.screen_training import fixed_plan, plain_centroids, train_fixed
 from tests.index_builder.clustered import make_exact, make_inputs
 
 CONFIG = BuildConfig(clusters=10, budget=12.0, rounds=3, steps=40, batch_rows=128, seed=5)
@@ -88,7 +88,7 @@ def test_without_a_budget_every_label_seen_is_kept(inputs: FitInputs) -> None:
     screen = train_fixed(inputs, config, ignore)
     keep = screen.partition.knapsack.select(screen.partition.knapsack.everything)
     assert keep.all()
-    assert FixedBudget(None).plan(screen.plain).budget is None
+    assert fixed_plan(screen.plain, None).budget is None
 
 
 def test_scaled_centroids_route_as_unit_ones(inputs: FitInputs) -> None:

@@ -1,15 +1,15 @@
 """The operating point of a cascade: lists, clusters to probe, and rows that the fallback answers.
 
-A row whose cosine to its best centroid is low is one that its lists miss, so the rows of the lowest
-cosines are escalated until the others reach the precision asked for. Not in the paper;
-docs/building.md says how much it brings.
+The lists are likely to miss the labels of a row whose cosine to its best centroid is low, so the
+rows of the lowest cosines are escalated until the others reach the target precision. Not in the
+paper; docs/building.md measures what it brings.
 
 Shape letters: H held-out contexts, K labels a context, P observed (cluster, label) pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ SHRINK = 0.8  # of the budgets tried with escalation, each beside the one before
 LEAST = 0.06  # of all labels: the least budget tried with escalation
 UNREACHED = 1e9  # badness of a partition that misses the target with every label kept
 FEW = 0.125  # of all labels: the short lists by which the time of a screen is learnt
+ROUNDED = 1e-9  # of a cost: far more than rounding a sum changes it
 
 Timer = Callable[[Mapping[str, np.ndarray], Mapping[str, float]], float]
 """Microseconds a row of a screen over these arrays at these knobs, measured."""
@@ -52,9 +53,22 @@ class ScreenCosts:
         share = float(escalated_H.mean())
         return line.routing + line.candidate * scanned + share * self.fallback
 
+    def most_escalated(
+        self, probes: int, sizes_H: np.ndarray, order_H: np.ndarray, limit: float
+    ) -> int:
+        """The most rows, the first of `order_H`, that cost less than `limit` if escalated; or -1.
+
+        Sums are rounded in another order than in `us`: what is about as dear as `limit` counts.
+        """
+        line, rows = self.lines[probes - 1], len(order_H)
+        scanned = sizes_H.sum() - np.cumsum([0, *sizes_H[order_H]])
+        us = line.routing + (line.candidate * scanned + self.fallback * np.arange(rows + 1)) / rows
+        cheaper = np.flatnonzero(us < limit * (1 + ROUNDED))
+        return int(cheaper[-1]) if len(cheaper) else -1
+
 
 def measure(partition: Partition, timer: Timer, fallback: float) -> ScreenCosts:
-    """Times screens of few labels and of all, with each number of probes, for lines between."""
+    """Time screens of few labels and of all with each number of probes, for the lines between."""
     most = partition.knapsack.everything
     few_P, all_P = (partition.knapsack.select(share * most) for share in (FEW, 1.0))
     lines = []
@@ -79,15 +93,7 @@ class PrecisionGoal:
         Where not even all labels and all but one row escalated meet it: no limit, and no row
         escalated but those that a guard demands.
         """
-        best = min(self._plans(partition), key=lambda plan: plan.cost, default=None)
-        if best is not None:
-            return best
-        keep_P = partition.knapsack.select(partition.knapsack.everything)
-        cost = UNREACHED + self.shortfall(partition, keep_P)
-        escalated = float((partition.heldout_cosines < partition.guarded).mean())
-        return CascadePlan(None, cost, escalate=partition.guarded, escalated=escalated)
-
-    def _plans(self, partition: Partition) -> Iterator[CascadePlan]:
+        best: CascadePlan | None = None
         most = partition.knapsack.everything
         # Clusters that training left empty are gone: there may be fewer than were timed.
         for probes in range(1, min(len(self.costs.lines), partition.clusters) + 1):
@@ -95,16 +101,33 @@ class PrecisionGoal:
             if (least := self._least_budget(partition, probes)) is not None:
                 budgets = [least, *(budget for budget in budgets if budget < least)]
             for budget in budgets:
-                keep_P = partition.knapsack.select(budget)
-                hits_HK = partition.heldout_hits(keep_P, probes)
-                escalate = least_escalation(hits_HK, partition.heldout_cosines, self.precision)
-                if escalate is None:
-                    continue
-                escalate = max(escalate, partition.guarded)
-                escalated_H = partition.heldout_cosines < escalate
-                sizes_H = partition.heldout_sizes(keep_P, probes)
-                us = self.costs.us(probes, sizes_H, escalated_H)
-                yield CascadePlan(budget, us, probes, escalate, float(escalated_H.mean()))
+                plan = self._plan(partition, probes, budget, best.cost if best else np.inf)
+                if plan is not None and (best is None or plan.cost < best.cost):
+                    best = plan
+        if best is not None:
+            return best
+        cost = UNREACHED + self.shortfall(partition, partition.knapsack.select(most))
+        escalated = float((partition.heldout_cosines < partition.guarded).mean())
+        return CascadePlan(None, cost, escalate=partition.guarded, escalated=escalated)
+
+    def _plan(
+        self, partition: Partition, probes: int, budget: float, limit: float
+    ) -> CascadePlan | None:
+        """The plan of this budget that meets the target; None if there is none below `limit`."""
+        keep_P = partition.knapsack.select(budget)
+        sizes_H, cosines_H = partition.heldout_sizes(keep_P, probes), partition.heldout_cosines
+        order_H = np.argsort(cosines_H, kind="stable")
+        most = self.costs.most_escalated(probes, sizes_H, order_H, limit)
+        if most < np.searchsorted(cosines_H[order_H], partition.guarded):
+            return None
+        hits_HK = partition.heldout_hits(keep_P, probes)
+        escalate = least_escalation(hits_HK, cosines_H, self.precision, most)
+        if escalate is None:
+            return None
+        escalate = max(escalate, partition.guarded)
+        escalated_H = cosines_H < escalate
+        us = self.costs.us(probes, sizes_H, escalated_H)
+        return CascadePlan(budget, us, probes, escalate, float(escalated_H.mean()))
 
     def _least_budget(self, partition: Partition, probes: int) -> float | None:
         """The least budget that meets the target with no row escalated, if there is one."""
@@ -120,34 +143,34 @@ class PrecisionGoal:
         return high
 
     def shortfall(self, partition: Partition, keep_P: Bool, probes: int = 1) -> float:
-        """How far the worst of the lower bounds is below its target; 0 or less if none is."""
+        """The most by which a lower bound misses its target; 0 or less if none does."""
         bounds = self.bounds(partition, keep_P, probes)
         return max(self.precision[name] - bounds[name] for name in self.precision)
 
     def bounds(self, partition: Partition, keep_P: Bool, probes: int = 1) -> dict[str, float]:
-        """The lower 95 % bounds of the precisions asked for, no row being escalated."""
-        hits_HK = partition.heldout_hits(keep_P, probes)
-        return {name: lower_bound(share_H) for name, share_H in _shares(hits_HK, self.precision)}
+        """The lower 95 % bounds of the target's precisions, no row being escalated."""
+        shares = _shares(partition.heldout_hits(keep_P, probes), self.precision)
+        return {name: lower_bound(share_H) for name, share_H in shares.items()}
 
 
-def _shares(hits_HK: Bool, precision: Mapping[str, float]) -> Iterator[tuple[str, Float64]]:
+def _shares(hits_HK: Bool, precision: Mapping[str, float]) -> dict[str, Float64]:
     """[H] the share right of each row, for each precision by its name."""
-    for name in precision:
-        yield name, hits_HK[:, : TARGETS[name]].mean(axis=1)
+    return {name: hits_HK[:, : TARGETS[name]].mean(axis=1) for name in precision}
 
 
 def least_escalation(
-    hits_HK: Bool, cosines_H: Float64, precision: Mapping[str, float]
+    hits_HK: Bool, cosines_H: Float64, precision: Mapping[str, float], most: int | None = None
 ) -> float | None:
     """The least cosine threshold at which the lower bounds meet `precision`; -1 if none is needed.
 
-    Rows below it count as right. None where a threshold would have to leave no row to the screen.
+    Rows below it count as right. None where a threshold would have to leave no row to the screen,
+    or to put more than `most` rows below it.
     """
     order_H = np.argsort(cosines_H, kind="stable")
     ranked_H = cosines_H[order_H]
     rank_H = np.empty_like(order_H)
     rank_H[order_H] = np.arange(len(order_H))
-    shares = dict(_shares(hits_HK, precision))
+    shares = _shares(hits_HK, precision)
 
     def met(escalated: int) -> bool:
         return all(
@@ -155,10 +178,11 @@ def least_escalation(
             for name, share_H in shares.items()
         )
 
+    low, high = 0, int(np.searchsorted(ranked_H, ranked_H[-1]))  # fewer than all, also with ties
+    high = high if most is None else min(high, most)
     if met(0):
         return -1.0
-    low, high = 0, int(np.searchsorted(ranked_H, ranked_H[-1]))  # fewer than all, also with ties
-    if high == 0 or not met(high):
+    if high <= 0 or not met(high):
         return None
     while high - low > 1:
         middle = (low + high) // 2

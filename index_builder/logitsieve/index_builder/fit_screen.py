@@ -1,7 +1,7 @@
 """The screen of an index: trained with a given budget, or searched for to meet a target precision.
 
-The search takes the least measured time. For one partition the greedy order fixes the lists at
-every budget, and their contents say which rows to escalate, so the best operating point needs no
+The search takes the least measured time. The greedy order of a partition fixes its lists at every
+budget, and their contents decide which rows to escalate, so the best operating point needs no
 further fit: see cascade.py.
 
 Shape letters: D hidden size, C clusters.
@@ -10,8 +10,7 @@ Shape letters: D hidden size, C clusters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
@@ -65,18 +64,13 @@ def fit_screen(inputs: FitInputs, config: BuildConfig, progress: Progress) -> Fi
     def timer(arrays: Arrays, knobs: Mapping[str, float]) -> float:
         return us(screen(FitResult(arrays, {}, knobs)))
 
-    train = train_fixed
-    if inputs.target is not None:
+    if inputs.target is None:
+        result = train_fixed(inputs, config, progress).result()
+    else:
         config = replace(config, guard=PROMISED if config.guard is None else config.guard)
         proving = [head for head in heads_of(inputs.softmax, inputs.fitted).values() if head.proves]
-        train = partial(
-            search_screen,
-            target=inputs.target,
-            timer=timer,
-            fallback_us=us(proving[-1]),
-            best_effort=inputs.best_effort,
-        )
-    result = train(inputs, config, progress).result()
+        search = Search(inputs, config, inputs.target, timer, us(proving[-1]))
+        result = search.run(inputs.best_effort, progress).result()
     if "certified" not in inputs.fitted:
         return result
     plain, bounded = (us(screen(result).with_knobs(prescreen=on)) for on in (0, 1))
@@ -114,78 +108,69 @@ def depths(target: Mapping[str, float], config: BuildConfig, vocab_size: int) ->
     return tuple(sorted({min(int(least * factor), vocab_size) for factor in DEEPER}))
 
 
-def search_screen(
-    inputs: FitInputs,
-    config: BuildConfig,
-    progress: Progress,
-    *,
-    target: Mapping[str, float],
-    timer: Timer,
-    fallback_us: float,
-    best_effort: bool,
-) -> FittedScreen:
-    """The fastest screen found that meets `target`, over clusters, labels, budget and knobs.
+@dataclass(frozen=True, eq=False)
+class Search:
+    """The fastest screen that meets `target`, over clusters, labels, budget and knobs."""
 
-    Plain partitions are judged for all clusters and depths. The fastest are trained and timed,
-    and the slower ones too while none has reached the target. `fallback_us`, microseconds a row, is
-    what a row costs that the screen leaves to its fallback, whose answers are right.
-    TargetNotReached with the nearest point where only that answering all rows would meet the
-    target, unless `best_effort`, which returns the nearest.
-    """
-    reached: list[FittedScreen] = []
-    nearest: tuple[FittedScreen, PrecisionGoal] | None = None
-    starts = _fastest_starts(inputs, target, config, timer, fallback_us, progress)
-    for number, begin in enumerate(starts, start=1):
-        goal = PrecisionGoal(target, begin.costs)
-        plain = start(inputs, begin.centroids, begin.depth, config)
-        screen = train_screen(inputs, plain, goal, config, no_progress)
-        if screen.plan.cost < UNREACHED:
-            reached.append(screen)
-        if nearest is None or screen.plan.cost < nearest[0].plan.cost:
-            nearest = screen, goal
-        progress("train", number, max(number, min(TRAINED, len(starts))))
-        if reached and number >= TRAINED:
-            break
-    if reached:
-        return _fastest(reached, timer)
-    assert nearest is not None
-    screen, goal = nearest
-    if best_effort:
-        return screen
-    keep_P = screen.partition.knapsack.select(spend(screen.partition, screen.plan.budget))
-    raise TargetNotReached(target, {**goal.bounds(screen.partition, keep_P), **screen.summary})
+    inputs: FitInputs
+    config: BuildConfig
+    target: Mapping[str, float]
+    timer: Timer
+    fallback_us: float  # of a row that the screen leaves to its fallback, whose answers are right
 
+    def run(self, best_effort: bool, progress: Progress) -> FittedScreen:
+        """Judge plain partitions for all clusters and depths; train and time the fastest.
 
-def _fastest_starts(
-    inputs: FitInputs,
-    target: Mapping[str, float],
-    config: BuildConfig,
-    timer: Timer,
-    fallback_us: float,
-    progress: Progress,
-) -> list[Start]:
-    """Plain k-means at all numbers of clusters and depths, the fastest first.
+        The slower ones are trained too while none has reached the target. TargetNotReached with the
+        nearest screen where only the fallback answering all rows would meet the target, unless
+        `best_effort`, which returns the nearest.
+        """
+        reached: list[FittedScreen] = []
+        nearest: tuple[FittedScreen, PrecisionGoal] | None = None
+        starts = self._fastest_starts(progress)
+        for number, begin in enumerate(starts, start=1):
+            goal = PrecisionGoal(self.target, begin.costs)
+            plain = start(self.inputs, begin.centroids, begin.depth, self.config)
+            screen = train_screen(self.inputs, plain, goal.plan, self.config, no_progress)
+            if screen.plan.cost < UNREACHED:
+                reached.append(screen)
+            if nearest is None or screen.plan.cost < nearest[0].plan.cost:
+                nearest = screen, goal
+            progress("train", number, max(number, min(TRAINED, len(starts))))
+            if reached and number >= TRAINED:
+                break
+        if reached:
+            return self._fastest(reached)
+        assert nearest is not None
+        screen, goal = nearest
+        if best_effort:
+            return screen
+        keep_P = screen.partition.knapsack.select(spend(screen.partition, screen.plan.budget))
+        bounds = goal.bounds(screen.partition, keep_P)
+        raise TargetNotReached(self.target, {**bounds, **screen.summary})
 
-    One that misses the target comes last: training may make up for it.
-    The partitions are not kept, for there are many and few are trained.
-    """
-    ranked: list[tuple[float, int, Start]] = []
-    for number, clusters in enumerate(config.clusters_tried, start=1):
-        centroids_CD = plain_centroids(inputs, config, clusters)
-        costs: ScreenCosts | None = None
-        for depth in reversed(depths(target, config, inputs.vocab_size)):
-            partition = start(inputs, centroids_CD, depth, config)
-            costs = costs or measure(partition, timer, fallback_us)
-            cost = PrecisionGoal(target, costs).plan(partition).cost
-            ranked.append((cost, len(ranked), Start(centroids_CD, depth, costs)))
-        progress("search", number, len(config.clusters_tried))
-    return [begin for _, _, begin in sorted(ranked, key=lambda entry: entry[:2])]
+    def _fastest_starts(self, progress: Progress) -> list[Start]:
+        """Plain k-means at all numbers of clusters and depths, the fastest first.
 
+        One that misses the target comes last: training may make up for it.
+        The partitions are not kept, for there are many and few are trained.
+        """
+        ranked: list[tuple[float, int, Start]] = []
+        for number, clusters in enumerate(self.config.clusters_tried, start=1):
+            centroids_CD = plain_centroids(self.inputs, self.config, clusters)
+            costs: ScreenCosts | None = None
+            for depth in reversed(depths(self.target, self.config, self.inputs.vocab_size)):
+                partition = start(self.inputs, centroids_CD, depth, self.config)
+                costs = costs or measure(partition, self.timer, self.fallback_us)
+                cost = PrecisionGoal(self.target, costs).plan(partition).cost
+                ranked.append((cost, len(ranked), Start(centroids_CD, depth, costs)))
+            progress("search", number, len(self.config.clusters_tried))
+        return [begin for _, _, begin in sorted(ranked, key=lambda entry: entry[:2])]
 
-def _fastest(screens: list[FittedScreen], timer: Timer) -> FittedScreen:
-    """Timed in turn, so that a busy moment of the machine meets all of them."""
-    least = [float("inf")] * len(screens)
-    for _ in range(TIMINGS):
-        for number, screen in enumerate(screens):
-            least[number] = min(least[number], timer(screen.arrays, screen.knobs))
-    return screens[least.index(min(least))]
+    def _fastest(self, screens: list[FittedScreen]) -> FittedScreen:
+        """The fastest, timed in turn, so that a busy moment of the machine meets all of them."""
+        least = [float("inf")] * len(screens)
+        for _ in range(TIMINGS):
+            for number, screen in enumerate(screens):
+                least[number] = min(least[number], self.timer(screen.arrays, screen.knobs))
+        return screens[least.index(min(least))]

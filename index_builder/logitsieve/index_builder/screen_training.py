@@ -8,9 +8,9 @@ Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,26 +33,11 @@ class CascadePlan(NamedTuple):
     escalated: float = 0.0  # share of the rows left to the fallback
 
 
-class ScreenGoal(Protocol):
-    """Chooses the budget of a partition and ranks partitions."""
-
-    def plan(self, partition: Partition) -> CascadePlan:
-        """The budget to use with `partition`."""
-        ...
-
-
-@dataclass(frozen=True)
-class FixedBudget:
-    """The budget the user gave; partitions are ranked by their held-out loss (eq. 6)."""
-
-    budget: float | None
-
-    def plan(self, partition: Partition) -> CascadePlan:
-        """This budget."""
-        keep_P = partition.knapsack.select(spend(partition, self.budget))
-        escalated = float((partition.heldout_cosines < partition.guarded).mean())
-        loss = partition.heldout_loss(keep_P)
-        return CascadePlan(self.budget, loss, escalate=partition.guarded, escalated=escalated)
+def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
+    """The user's budget; partitions are ranked by their held-out loss (eq. 6)."""
+    loss = partition.heldout_loss(partition.knapsack.select(spend(partition, budget)))
+    escalated = float((partition.heldout_cosines < partition.guarded).mean())
+    return CascadePlan(budget, loss, escalate=partition.guarded, escalated=escalated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +52,13 @@ class FittedScreen:
 
     def result(self) -> FitResult:
         """Arrays, summary and knobs; plain k-means of the same clusters and budget is compared."""
-        return FitResult(
-            self.arrays,
-            self.summary,
-            self.knobs,
-            self.history,
-            compared={"plain k-means": self._arrays(self.plain)},
-        )
+        compared = {"plain k-means": self.plain.arrays(self._keep(self.plain))}
+        return FitResult(self.arrays, self.summary, self.knobs, self.history, compared)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """The `screen` part of the index."""
-        return self._arrays(self.partition)
+        return self.partition.arrays(self._keep(self.partition))
 
     @property
     def summary(self) -> dict[str, float]:
@@ -98,9 +78,6 @@ class FittedScreen:
         """The operating point of the plan."""
         return {"probes": self.plan.probes, "escalate": self.plan.escalate}
 
-    def _arrays(self, partition: Partition) -> dict[str, np.ndarray]:
-        return partition.arrays(self._keep(partition))
-
     def _keep(self, partition: Partition) -> np.ndarray:
         return partition.knapsack.select(spend(partition, self.plan.budget))
 
@@ -119,7 +96,9 @@ def train_fixed(inputs: FitInputs, config: BuildConfig, progress: Progress) -> F
     """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
     centroids_CD = plain_centroids(inputs, config, config.clusters)
     plain = start(inputs, centroids_CD, config.labels, config)
-    return train_screen(inputs, plain, FixedBudget(config.budget), config, progress)
+    return train_screen(
+        inputs, plain, lambda each: fixed_plan(each, config.budget), config, progress
+    )
 
 
 def plain_centroids(inputs: FitInputs, config: BuildConfig, clusters: int) -> Float32:
@@ -132,15 +111,19 @@ def plain_centroids(inputs: FitInputs, config: BuildConfig, clusters: int) -> Fl
 
 
 def train_screen(
-    inputs: FitInputs, plain: Partition, goal: ScreenGoal, config: BuildConfig, progress: Progress
+    inputs: FitInputs,
+    plain: Partition,
+    plan_of: Callable[[Partition], CascadePlan],
+    config: BuildConfig,
+    progress: Progress,
 ) -> FittedScreen:
-    """Lines 5-8 from a plain partition; the round that is best on the held-out contexts is kept.
+    """Lines 5-8 from a plain partition; the round whose plan costs least is kept.
 
     The lists come first: while all are empty, every cluster has the same loss and v no gradient.
     """
     hidden_SD = torch.from_numpy(inputs.sample)
     labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))
-    latest, plan = plain, goal.plan(plain)
+    latest, plan = plain, plan_of(plain)
     best, best_plan, best_round = latest, plan, 0
     history = [{"round": 0.0, "badness": plan.cost}]
     for number in range(1, config.rounds + 1):
@@ -156,7 +139,7 @@ def train_screen(
         )
         trained = np.ascontiguousarray(trained_CD.numpy(), np.float32)
         latest = start(inputs, trained, plain.depth, config)
-        plan = goal.plan(latest)
+        plan = plan_of(latest)
         history.append({"round": number, "loss": loss, "badness": plan.cost})
         if plan.cost < best_plan.cost:
             best, best_plan, best_round = latest, plan, number
