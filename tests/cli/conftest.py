@@ -24,7 +24,7 @@ SMALL = (
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run() -> Run:
     """Run a command line; the result has exit_code, stdout and stderr."""
 
@@ -36,12 +36,11 @@ def run() -> Run:
     return invoke
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
+def write_demo(folder: Path) -> Path:
     """An index of 300 words and 24 dimensions, not calibrated."""
     softmax = make_softmax()
     return write_index(
-        tmp_path / "models" / "demo" / "1",
+        folder / "demo" / "1",
         softmax=softmax,
         parts={"screen": screen_arrays(softmax)},
         heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1.0})},
@@ -51,15 +50,23 @@ def index(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return write_demo(tmp_path / "models")
+
+
+@pytest.fixture
 def contexts(tmp_path: Path) -> Path:
     """200 contexts of 24 dimensions."""
     np.save(tmp_path / "H.npy", make_hidden(200))
     return tmp_path / "H.npy"
 
 
-@pytest.fixture
-def tuned(run: Run, index: Path, contexts: Path) -> Path:
-    out = index.parent / "2"
+@pytest.fixture(scope="session")
+def tuned(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tuned version of that index, only to be read."""
+    index = write_demo(tmp_path_factory.mktemp("models"))
+    out, contexts = index.parent / "2", index.parent / "H.npy"
+    np.save(contexts, make_hidden(200))
     result = run("tune", index, "--contexts", contexts, "--out", out)
     assert result.exit_code == 0
     assert "settings measured" in result.stdout
@@ -69,16 +76,7 @@ def tuned(run: Run, index: Path, contexts: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    softmax = make_softmax()
-    write_index(
-        folder / "demo" / "1",
-        softmax=softmax,
-        parts={"screen": screen_arrays(softmax)},
-        heads={"exact": HeadEntry(), "screen": HeadEntry("screen", {"probes": 1.0})},
-        default_head="screen",
-    )
-    return folder
+    return write_demo(tmp_path_factory.mktemp("models")).parents[1]
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,8 @@ from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from logitsieve.index.contents import read_contents
-from logitsieve.index_builder import BuildConfig, build, pipeline
-from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fitting import FitInputs, FitResult
+from logitsieve.index_builder import BuildConfig, build
 from logitsieve.utils.floats import narrowed, widened
-from logitsieve.utils.options import Progress, no_progress
 from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax
 
@@ -176,29 +173,6 @@ def test_a_target_is_met(softmax: Softmax, tmp_path: Path) -> None:
     assert screen["coverage"] == pytest.approx(
         1 - index.manifest.heads["screen"].config["escalated"]
     )
-
-
-def test_with_a_target_every_other_head_is_fitted_too(
-    softmax: Softmax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fit_other(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
-        return FitResult({}, {"clusters": config.clusters}, {})
-
-    monkeypatch.setitem(pipeline.FITS, "other", fit_other)
-    train, heldout = Contexts([make_contexts(1500)]).split()
-    inputs = pipeline.BuildInputs(
-        softmax=softmax,
-        train=train,
-        heldout=heldout,
-        vocabulary=None,
-        heads=("exact", "screen", "other"),
-        target={"p1": 0.5},
-        best_effort=True,
-        config=CONFIG,
-    )
-    fitted = pipeline._fit(inputs, tmp_path, no_progress)
-    assert list(fitted) == ["screen", "other"]
-    assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 
 def test_misses_of_a_head_without_a_target_are_warned_of(

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, TopK
-from logitsieve.heads import Softmax
+from logitsieve.heads import Head, Softmax
 from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder import fitting
 from logitsieve.index_builder.centroids import spherical_kmeans
@@ -68,7 +69,7 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
             return exact.topk(hidden, k)
 
     contexts = Contexts([make_contexts(5000)])
-    exact_labels(Watching(), contexts, 90, 20, file, "label", lambda *step: None)
+    exact_labels(cast(Head, Watching()), contexts, 90, 20, file, "label", lambda *step: None)
     assert held[0]
 
 

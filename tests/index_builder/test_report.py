@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
-from logitsieve.evaluation.precision import hits
-from logitsieve.heads import Softmax
-from logitsieve.index import HeadEntry, Index, open_index, write_index
-from logitsieve.index.contents import read_contents
+from logitsieve.index import Index
 from logitsieve.index_builder.report import write_report
-from logitsieve.index_builder.report_cascade import trace
 
 VOCABULARY, DIM = 20, 2
 VOID = {"meta", "path", "use", "line", "rect"}
@@ -81,35 +77,6 @@ def calibration(**changes: Any) -> dict[str, Any]:
         "compared": [point("plain k-means", 1, 5.0, 0.98)],
         **changes,
     }
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """An index whose rows lie on a circle; list 0 holds the right half, list 1 the left."""
-    angles = np.linspace(0, 2 * np.pi, VOCABULARY, endpoint=False) + 0.05
-    weight = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    halves = [np.flatnonzero(weight[:, 0] >= -0.4), np.flatnonzero(weight[:, 0] <= 0.4)]
-
-    def write(*, screen: bool = True, escalate: float = -1.0, **options: Any) -> Index:
-        arrays = {
-            "centroids": np.array([[1, 0], [-1, 0]], np.float32),
-            "offsets": np.cumsum([0, *map(len, halves)]).astype(np.int32),
-            "ids": np.concatenate(halves).astype(np.int32),
-        }
-        heads = {"exact": HeadEntry()} | (
-            {"screen": HeadEntry("screen", {"escalate": escalate})} if screen else {}
-        )
-        path = write_index(
-            tmp_path / "models" / "circle" / "3",
-            softmax=Softmax(weight, np.zeros(VOCABULARY, np.float32)),
-            parts={"screen": arrays} if screen else {},
-            heads=heads,
-            default_head="exact",
-            **options,
-        )
-        return open_index(path, verify="sizes")
-
-    return write
 
 
 def contexts(rows: int = 400) -> np.ndarray:
@@ -231,25 +198,6 @@ def test_a_head_named_like_a_formula_is_plain_text(make: Make, tmp_path: Path) -
 def test_wrong_contexts_name_their_field(make: Make, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"^contexts: got D = 3, allowed: D = 2"):
         write_report(make(), tmp_path / "report.html", np.ones((4, 3), np.float32))
-
-
-def test_the_cascade_is_that_of_the_head_at_each_threshold(make: Make, tmp_path: Path) -> None:
-    index, hidden = make(), contexts()
-    curve = trace(index, hidden, read_contents(index.path).parts["screen"])
-    assert curve.coverage[-1] == 1
-    assert curve.stored == 1
-    cosines = np.abs(hidden[:, 0]) / np.linalg.norm(hidden, axis=1)
-    truth = index.head("exact").topk(hidden, 5)
-    for place in (9, 50, 98):
-        escalate = np.quantile(cosines, 1 - curve.coverage[place])
-        head = index.head("screen", escalate=float(escalate))
-        for k in (1, 5):
-            top = head.topk(hidden, k)
-            right = hits(top, truth, k) / k
-            assert curve.precision[k][place] == pytest.approx(right.mean(), abs=1 / len(hidden))
-            own = right[~top.exact].mean()
-            assert curve.own[k][place] == pytest.approx(own, abs=1 / (~top.exact).sum())
-        assert curve.scanned[place] == pytest.approx(top.scanned.mean(), abs=VOCABULARY / 400)
 
 
 def test_what_the_cascade_is_at_the_stored_knobs(make: Make, tmp_path: Path) -> None:

@@ -87,12 +87,6 @@ def _bytes(index: Index) -> dict[str, int]:
     return {entry.file: entry.size for entry in index.manifest.files()}
 
 
-def _escalated(index: Index) -> float:
-    """Share of held-out contexts that the screen left to its fallback when it was fitted."""
-    entry = index.manifest.heads.get("screen")
-    return 0.0 if entry is None else float(entry.config.get("escalated", 0.0))
-
-
 def show(index: Index) -> None:
     """Print the operating points, the sizes of the files, and the path of the index."""
     from logitsieve.cli.points import print_points
@@ -104,7 +98,8 @@ def show(index: Index) -> None:
         for name, count in _bytes(index).items()
     ]
     print_table("On disk", ["file", "size", "of W"], rows)
-    escalated = _escalated(index)
+    screen = index.manifest.heads.get("screen")
+    escalated = 0.0 if screen is None else screen.config.get("escalated", 0.0)
     if escalated > MUCH:
         print(
             f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."

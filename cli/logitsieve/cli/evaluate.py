@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -14,9 +15,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.cli.console import bars, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder, Knobs, numbers
-from logitsieve.evaluation import Evaluation, evaluate, us_per_row
-from logitsieve.heads._base.head import Head
-from logitsieve.index import Index, open_index
+from logitsieve.evaluation import evaluate, us_per_row
+from logitsieve.index import open_index
 from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.utils.options import Progress
 
@@ -53,41 +53,23 @@ def command(
     """
     with bars("evaluate") as progress, TemporaryDirectory() as scratch:
         opened = open_index(index, threads=threads, progress=progress)
-        chosen = opened.head(head, **numbers("knob", knob or []))
-        ks = _checked(k, opened)
-        found = open_contexts(contexts, opened.dim, Path(scratch))
-        heads = list({each.name: each for each in (chosen, opened.head("exact"))}.values())
-        results = [
-            _measure(each, opened.head("exact"), found, ks, batch, max_rows, progress)
-            for each in heads
-        ]
+        chosen, exact = opened.head(head, **numbers("knob", knob or [])), opened.head("exact")
+        ks = sorted(set(k)) if k else [each for each in KS if each <= opened.vocab_size]
+        if ks[-1] > opened.vocab_size:
+            raise InvalidRequest("k", ks[-1], f"1..{opened.vocab_size}")
+        judging = open_contexts(contexts, opened.dim, Path(scratch))
+        rows = min(judging.rows, max_rows)
+        timed = judging.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))
+        results = []
+        for each in {each.name: each for each in (chosen, exact)}.values():
+            judged = evaluate(each, exact, _spread(judging, rows, each.name, progress), ks)
+            us = us_per_row(each, timed, max(ks), batch)
+            facts = {"head": each.name, "knobs": dict(each.knobs), "us_per_row": us}
+            results.append({**facts, **asdict(judged)})
     if as_json:
         print_json({"index": str(index), "digest": opened.digest, "batch": batch, "heads": results})
     else:
         _show(results, f"{opened.name} {opened.version}, {batch} row(s) a call")
-
-
-def _checked(k: list[int] | None, index: Index) -> list[int]:
-    ks = sorted(set(k)) if k else [each for each in KS if each <= index.vocab_size]
-    if ks[-1] > index.vocab_size:
-        raise InvalidRequest("k", ks[-1], f"1..{index.vocab_size}")
-    return ks
-
-
-def _measure(
-    head: Head,
-    exact: Head,
-    contexts: Contexts,
-    ks: list[int],
-    batch: int,
-    max_rows: int,
-    progress: Progress,
-) -> dict[str, Any]:
-    rows = min(contexts.rows, max_rows)
-    found = evaluate(head, exact, _spread(contexts, rows, head.name, progress), ks)
-    timed = contexts.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))
-    speed = us_per_row(head, timed, max(ks), batch)
-    return {"head": head.name, "knobs": dict(head.knobs), "us_per_row": speed, **_as_json(found)}
 
 
 def _spread(contexts: Contexts, rows: int, stage: str, progress: Progress) -> Iterator[Float32]:
@@ -96,17 +78,6 @@ def _spread(contexts: Contexts, rows: int, stage: str, progress: Progress) -> It
     for start in range(0, rows, BLOCK_ROWS):
         yield contexts.take(chosen[start : start + BLOCK_ROWS])
         progress(stage, min(start + BLOCK_ROWS, rows), rows)
-
-
-def _as_json(found: Evaluation) -> dict[str, Any]:
-    return {
-        "rows": found.rows,
-        "mass_kept": found.mass_kept,
-        "precision": {k: vars(precision) for k, precision in found.precision.items()},
-        "scanned": dict(found.scanned),
-        "coverage": dict(found.coverage),
-        "covered": dict(found.covered),
-    }
 
 
 def _show(results: list[dict[str, Any]], title: str) -> None:

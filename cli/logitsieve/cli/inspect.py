@@ -48,20 +48,20 @@ def command(
         # The index's own target does not look at k.
         ks = (BEYOND,) if precision is None else (*KS, BEYOND)
         if k is not None:
-            asked = k_class(checked_k(k, opened.vocab_size))
-            ks = ks if precision is None else (asked,)
-        found = choices(auto, precision, ks)
+            chosen = k_class(checked_k(k, opened.vocab_size))
+            ks = ks if precision is None else (chosen,)
+        taken = choices(auto, precision, ks)
         facts["auto"] = {
             "target": {f"p{k}": p for k, p in auto.target.items()},
             "min_precision": precision,
-            "choices": found,
+            "choices": taken,
         }
         if as_json:
             print_json(facts)
             return
         _show(facts)
         print_points(opened)
-        print_choices(f"AUTO, {goal(auto, precision)}", found)
+        print_choices(f"AUTO, {goal(auto, precision)}", taken)
 
 
 def _facts(index: Index) -> dict[str, Any]:
@@ -81,11 +81,7 @@ def _facts(index: Index) -> dict[str, Any]:
         "config": dict(manifest.config),
         "seeds": dict(manifest.seeds),
         "heads": {
-            name: {
-                "part": manifest.heads[name].part,
-                "config": dict(manifest.heads[name].config),
-                "knobs": _knobs(index, name),
-            }
+            name: {**vars(manifest.heads[name]), "knobs": _knobs(index, name)}
             for name in index.heads
         },
         "files": {

@@ -80,12 +80,12 @@ def choices(
 ) -> list[Choice]:
     """AUTO's point for each class of k and each batch size; `us_per_row` is None if unmeasured."""
     measured = {_key(point.head, point.knobs): point for point in auto.points}
-    found = []
+    taken = []
     for k in ks:
         for batch in batches or auto.batches:
             point = auto.engine((batch, k), precision, "")
             timed = measured.get(_key(point.head, point.knobs))
-            found.append(
+            taken.append(
                 {
                     "k": "any" if precision is None else K_LABELS[k],
                     "rows": batch,
@@ -96,14 +96,14 @@ def choices(
                     "proven": point.proves,
                 }
             )
-    return found
+    return taken
 
 
-def print_choices(title: str, found: list[Choice]) -> None:
+def print_choices(title: str, taken: list[Choice]) -> None:
     """A line for each k, a column for each batch size."""
-    batches = list(dict.fromkeys(choice["rows"] for choice in found))
+    batches = list(dict.fromkeys(choice["rows"] for choice in taken))
     lines: dict[str, list[str]] = {}
-    for choice in found:
+    for choice in taken:
         lines.setdefault(choice["k"], []).append(_words(choice))
     rows = [[k, *cells] for k, cells in lines.items()]
     print_table(title, ["k", *(f"B={batch}" for batch in batches)], rows)

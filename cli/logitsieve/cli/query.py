@@ -115,11 +115,7 @@ def command(
         else:
             target["normalizer"] = normalizer or "exact"
             reply = client.topk(rows, k, **target)
-    words = None if vocabulary is None else _words_up_to(vocabulary, int(reply.ids.max()))
-    if as_json:
-        print_json(_as_json(reply, words))
-    else:
-        _show(reply, words)
+    _show(reply, None if vocabulary is None else _words_up_to(vocabulary, reply.ids.max()), as_json)
 
 
 def _read_hidden(path: Path) -> np.ndarray:
@@ -150,20 +146,7 @@ def _show_models(models: list[ModelInfo], as_json: bool) -> None:
     print_table("models", columns, [list(row.values()) for row in rows])
 
 
-def _as_json(reply: TopKReply | SampleReply, words: list[str] | None) -> dict[str, Any]:
-    answer, of_a_row = reply.answer, "top" if isinstance(reply, TopKReply) else "draws"
-    rows = [
-        {"exact": bool(exact), "scanned": int(scanned), of_a_row: found}
-        for exact, scanned, found in zip(
-            answer.exact, answer.scanned, _found(reply, words), strict=True
-        )
-    ]
-    names = ("model", "version", "digest", "head", "normalizer")
-    shared = {name: getattr(answer, name) for name in names}
-    return {**shared, "knobs": dict(answer.knobs), "rows": rows}
-
-
-def _found(reply: TopKReply | SampleReply, words: list[str] | None) -> list[list[dict[str, Any]]]:
+def _answers(reply: TopKReply | SampleReply, words: list[str] | None) -> list[list[dict[str, Any]]]:
     """The numbers (and word) of each id, row by row."""
     columns: dict[str, np.ndarray] = {"id": reply.ids}
     if isinstance(reply, TopKReply):
@@ -171,24 +154,33 @@ def _found(reply: TopKReply | SampleReply, words: list[str] | None) -> list[list
     else:
         columns |= {"log_prob": reply.log_probs}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    found = [
+    answers = [
         [dict(zip(columns, one, strict=True)) for one in zip(*row, strict=True)] for row in rows
     ]
     if words is not None:
-        for one in chain(*found):
+        for one in chain(*answers):
             one["word"] = words[one["id"]]
-    return found
+    return answers
 
 
-def _show(reply: TopKReply | SampleReply, words: list[str] | None) -> None:
-    answer, place = reply.answer, "rank" if isinstance(reply, TopKReply) else "draw"
-    columns = ["row", place, "word", "id", "logit", "log prob", "proven", "scanned"]
+def _show(reply: TopKReply | SampleReply, words: list[str] | None, as_json: bool) -> None:
+    answer, best = reply.answer, isinstance(reply, TopKReply)
+    shown = list(
+        zip(answer.exact.tolist(), answer.scanned.tolist(), _answers(reply, words), strict=True)
+    )
+    if as_json:
+        names = ("model", "version", "digest", "head", "normalizer")
+        facts = {name: getattr(answer, name) for name in names} | {"knobs": dict(answer.knobs)}
+        columns = ["exact", "scanned", "top" if best else "draws"]
+        print_json({**facts, "rows": [dict(zip(columns, row, strict=True)) for row in shown]})
+        return
+    columns = ["row", "rank" if best else "draw"]
+    columns += ["word", "id", "logit", "log prob", "proven", "scanned"]
     rows: list[list[object]] = []
-    for row, found in enumerate(_found(reply, words)):
-        proven, scanned = "yes" if answer.exact[row] else "no", int(answer.scanned[row])
-        for rank, one in enumerate(found, start=1):
+    for row, (exact, scanned, answers) in enumerate(shown):
+        for rank, one in enumerate(answers, start=1):
             named = [one.get(name) for name in ("word", "id", "logit", "log_prob")]
-            rows.append([row, rank, *named, proven, scanned])
+            rows.append([row, rank, *named, "yes" if exact else "no", scanned])
     knobs = " ".join(f"{name}={value:g}" for name, value in answer.knobs.items())
     title = f"{answer.model}@{answer.version} {answer.head} {knobs}".rstrip()
     print_table(f"{title}, log Z: {answer.normalizer}", columns, rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -13,17 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.console import (
-    TrainDisplay,
-    perplexity_shown,
-    print_json,
-    print_table,
-    train_display,
-)
+from logitsieve.cli.console import perplexity_shown, print_json, print_table, train_display
 from logitsieve.cli.options import AsJson, is_typed, with_options
 from logitsieve.cli.train_to_index import ToServing
 from logitsieve.training import LOSSES
-from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
+from logitsieve.training.trainer import Settings, TrainConfig, begin, prepare, train
 from logitsieve.training.trainer.losses import default_of, options_of, shown_type
 
 
@@ -99,31 +92,28 @@ def command(
         begin(out, Settings(text=text, valid=valid, config=config))
     with train_display(resume) as shown:
         prepare(out, progress=shown.progress)
-        outcome = _train(out, after, shown)
+        with _stopping() as stop:
+            outcome = train(
+                out,
+                progress=shown.progress,
+                show=shown.step,
+                stop=stop,
+                to_be_served=capture is not None,
+            )
         if not outcome.finished:
             at = f"step {outcome.steps:,} of {outcome.total:,}"
             shown.say(f"Stopped and saved at {at}. Go on with the same command and --resume.")
             raise typer.Exit(1)
-        rows, index = after.run(shown.progress)
+        contexts, index = after.run(shown.progress)
     if as_json:
         facts = {"out": str(out), "steps": outcome.steps, "perplexity": outcome.perplexity}
-        print_json({**facts, "contexts": rows, "index": None if index is None else str(index.path)})
+        built = None if index is None else str(index.path)
+        print_json({**facts, "contexts": contexts, "index": built})
         return
     assert outcome.perplexity is not None  # or it would not be finished
     perplexity = perplexity_shown(outcome.perplexity)
     print(f"{out}: {outcome.steps:,} steps, perplexity {perplexity} on held-out text")
-    after.show(rows, index)
-
-
-def _train(out: Path, after: ToServing, shown: TrainDisplay) -> Outcome:
-    with _stopping() as stop:
-        return train(
-            out,
-            progress=shown.progress,
-            show=shown.step,
-            stop=stop,
-            to_be_served=after.capture is not None,
-        )
+    after.show(contexts, index)
 
 
 @contextmanager
@@ -150,12 +140,10 @@ def _refuse_changes(
 ) -> None:
     """InvalidRequest if an option beside --resume differs from that of the run."""
     typed: dict[str, Any] = {
-        field.name: getattr(config, field.name)
-        for field in fields(config)
-        if is_typed(field.name, ctx)
+        name: value for name, value in vars(config).items() if is_typed(name, ctx)
     }
-    given = {"text": text, "valid": valid}
-    typed |= {name: str(path.resolve()) for name, path in given.items() if path is not None}
+    paths = {"text": text, "valid": valid}
+    typed |= {name: str(path.resolve()) for name, path in paths.items() if path is not None}
     begun = run.to_json()
     for name, value in typed.items():
         was = tuple(begun[name]) if isinstance(begun[name], list) else begun[name]

@@ -39,7 +39,7 @@ class ToServing:
         target_precision: Sequence[str] | None,
         build_config: Path | None,
     ) -> Self:
-        """The options, checked: what is wrong is refused before hours of training, not after."""
+        """The options, checked before hours of training rather than after."""
         if capture is not None:
             require("builder", "torch", "faiss", "matplotlib")
         if build is not None:
@@ -57,9 +57,13 @@ class ToServing:
             from logitsieve.index_builder.fit_screen import checked_target
 
             checked_target(target, max(TARGETS.values()))
-        return cls(
-            out=out, capture=capture, build=build, target=target, options=_options(build_config)
-        )
+        options = {}
+        if build_config is not None:
+            from logitsieve.index_builder import BuildConfig
+
+            options = read_options(build_config, BuildConfig, "build_config")
+            BuildConfig(**options)
+        return cls(out=out, capture=capture, build=build, target=target, options=options)
 
     def run(self, progress: Progress) -> tuple[int | None, Index | None]:
         """The number of contexts kept, and the index."""
@@ -100,16 +104,6 @@ class ToServing:
             progress=progress,
             heldout=self.out / HELD_OUT,
         )
-
-
-def _options(file: Path | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    from logitsieve.index_builder import BuildConfig
-
-    options = read_options(file, BuildConfig, "build_config")
-    BuildConfig(**options)
-    return options
 
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:

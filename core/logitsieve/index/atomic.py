@@ -26,13 +26,22 @@ def new_folder(out: Path) -> Iterator[Path]:
 
     Missing parents are made. InvalidRequest if `out` exists by then.
     """
-    _make_durably(out.parent)
+    missing = [path for path in out.parents if not path.exists()]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        fsync_folder(folder.parent)
     remove_stale(out.parent)
     path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
     path.mkdir()
     try:
         yield path
-        _name(path, out)
+        try:
+            path.rename(out)
+        except OSError as error:
+            if not os.path.lexists(out):
+                raise
+            raise InvalidRequest("out", f"{out}, which exists by now", "a new version") from error
+        fsync_folder(out.parent)
     finally:
         shutil.rmtree(path, ignore_errors=True)  # gone already where it was given its name
 
@@ -59,31 +68,14 @@ def link_or_copy(source: Path, file: Path) -> str | None:
         with source.open("rb") as stream:
             return write_file(file, iter(lambda: stream.read(PIECE), b""))[1]
     with file.open("rb") as stream:
-        os.fsync(stream.fileno())  # whoever put it there may not have
+        os.fsync(stream.fileno())  # its writer may not have
     return None
 
 
-def _make_durably(folder: Path) -> None:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        fsync_folder(path.parent)
-
-
 def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
-    """What one that died left behind under such names; a younger one may still be at work."""
+    """Remove temporary folders a day old, left by writers that died; younger ones may be in use."""
     oldest = time.time() - STALE_AFTER_S
     for path in folder.glob(f"{prefix}*"):
-        with suppress(FileNotFoundError):  # another swept it, or its own removed or named it
+        with suppress(FileNotFoundError):  # another process removed it, or its writer named it
             if path.lstat().st_mtime < oldest:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _name(folder: Path, out: Path) -> None:
-    try:
-        folder.rename(out)
-    except OSError as error:
-        if not os.path.lexists(out):
-            raise
-        raise InvalidRequest("out", f"{out}, which exists by now", "a new version") from error
-    fsync_folder(out.parent)

@@ -1,6 +1,6 @@
 """The shape of calibration.json as the builder writes it (docs/building.md).
 
-No digest covers the file, so readers ask here once and rely on the answer.
+No digest covers the file, so readers check it here once and rely on the result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32
 
-Check = Callable[[str, object], None]  # (where it stands, what stands there): ValueError
+Check = Callable[[str, object], None]  # (place in the file, value): ValueError
 
 LIMIT = 1e15  # no measurement comes near; NaN is not below it either
 MAX_TEXT = 200  # characters of a name
@@ -25,7 +25,7 @@ _K = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 def check_calibration(calibration: Mapping[str, Any]) -> None:
-    """ValueError names the first place that is not as the builder writes it."""
+    """Check every field; ValueError names the first place that is not as the builder writes it."""
     _CALIBRATION("calibration", calibration)
     if "contexts" in calibration:  # indexes of earlier builders have none
         _contexts("calibration.contexts", calibration["contexts"])
@@ -35,14 +35,14 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
 
 
 def pack_contexts(hidden: Float32) -> dict[str, Any]:
-    """Contexts [N, D] as calibration.json holds them, at most what it has room for."""
+    """Contexts [N, D] as calibration.json holds them: as many as it has room for."""
     rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden[0].nbytes))
     kept = np.ascontiguousarray(hidden[:rows], "<f4")
     return {"rows": len(kept), "dim": kept.shape[1], "float32": b64encode(kept.tobytes()).decode()}
 
 
 def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
-    """float32 [N, D]: the contexts of a checked calibration; None where it has none.
+    """The contexts of a checked calibration, float32 [N, D]; None where it has none.
 
     ValueError if they are not of size `dim`.
     """
@@ -56,7 +56,7 @@ def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
 
 
 def _object(**checks: Check) -> Check:
-    """These keys; further ones are left alone."""
+    """An object that has these keys; further ones are not checked."""
 
     def check(where: str, value: object) -> None:
         if not isinstance(value, dict):
@@ -70,8 +70,6 @@ def _object(**checks: Check) -> Check:
 
 
 def _by_k(of: Check) -> Check:
-    """An object by numbers of answers."""
-
     def check(where: str, value: object) -> None:
         _each(of)(where, value)
         assert isinstance(value, dict)
@@ -82,8 +80,6 @@ def _by_k(of: Check) -> Check:
 
 
 def _each(of: Check) -> Check:
-    """An object of any keys."""
-
     def check(where: str, value: object) -> None:
         if not isinstance(value, dict):
             raise _wrong(where, value, "an object")
@@ -104,34 +100,20 @@ def _list(of: Check) -> Check:
     return check
 
 
-def _text(where: str, value: object) -> None:
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise _wrong(where, value, f"text of at most {MAX_TEXT} characters")
+def _plain(needed: str, kinds: tuple[type, ...], fits: Callable[[Any], bool]) -> Check:
+    def check(where: str, value: object) -> None:
+        if type(value) not in kinds or not fits(value):
+            raise _wrong(where, value, needed)
+
+    return check
 
 
-def _flag(where: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise _wrong(where, value, "true or false")
-
-
-def _number(where: str, value: object) -> None:
-    if type(value) not in (int, float) or not abs(value) < LIMIT:  # type: ignore[arg-type]
-        raise _wrong(where, value, "a number")
-
-
-def _positive(where: str, value: object) -> None:
-    if type(value) not in (int, float) or not 0 < value < LIMIT:  # type: ignore[operator]
-        raise _wrong(where, value, "a number > 0")
-
-
-def _share(where: str, value: object) -> None:
-    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]
-        raise _wrong(where, value, "a number from 0 to 1")
-
-
-def _count(where: str, value: object) -> None:
-    if type(value) is not int or not 0 < value < LIMIT:
-        raise _wrong(where, value, "an integer >= 1")
+_text = _plain(f"text of at most {MAX_TEXT} characters", (str,), lambda text: len(text) <= MAX_TEXT)
+_flag = _plain("true or false", (bool,), lambda _: True)
+_number = _plain("a number", (int, float), lambda number: abs(number) < LIMIT)
+_positive = _plain("a number > 0", (int, float), lambda number: 0 < number < LIMIT)
+_share = _plain("a number from 0 to 1", (int, float), lambda number: 0 <= number <= 1)
+_count = _plain("an integer >= 1", (int,), lambda number: 0 < number < LIMIT)
 
 
 def _wrong(where: str, value: object, needed: str) -> ValueError:

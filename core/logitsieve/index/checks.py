@@ -1,7 +1,7 @@
-"""What the arrays of each part must be, by part name: `PartSpec` as checks of a file.
+"""Checks of the arrays of each part of an index by its `PartSpec`.
 
-Two checks a part: `check_structure` (names, dtypes, shapes, and every number that a kernel uses as
-an address) runs at each open; `check_values` reads every number and runs at verifying.
+Each part has two: `check_structure` (names, dtypes, shapes, and every number that a kernel uses as
+an address) runs at each open; `check_values` reads every number and runs when an index is verified.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def require_structure(file: Path, part: str, arrays: Arrays, vocab_size: int, di
 
 
 def require_values(file: Path, part: str, arrays: Arrays, report: Report) -> None:
-    """IndexUnreadable names the first number that may not stand where it does."""
+    """IndexUnreadable names the first number out of its range."""
     try:
         check_values(PARTS[part], arrays, report)
     except ValueError as error:
@@ -45,7 +45,7 @@ def require_values(file: Path, part: str, arrays: Arrays, report: Report) -> Non
 
 
 def private(part: str, arrays: Arrays) -> Arrays:
-    """`arrays`, addresses copied: once checked they stay, whoever writes to the file."""
+    """`arrays`, addresses copied: once checked they stay, even if the file is written to."""
     addresses = [name for name, tensor in PARTS[part].tensors.items() if tensor.addresses]
     copies = {name: arrays[name].copy() for name in addresses if name in arrays}
     for copy in copies.values():

@@ -33,7 +33,7 @@ class Contents:
 
     They are mapped, but for the small ones that kernels use as addresses: those are copies.
     `mapped` holds the files that were mapped, by file name. `softmax` takes memory of its own
-    once its `weight` is asked for, if the matrix is stored in a half type.
+    once its `weight` is read, if the matrix is stored in a half type.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Contents:
     calibration: Mapping[str, Any] | None
 
     def file(self, entry: FileEntry) -> Path:
-        """Where a file of the manifest lies."""
+        """The path of a file of the manifest."""
         return self.path / entry.file
 
 
@@ -64,7 +64,9 @@ def read_contents(path: Path | str) -> Contents:
     file = folder / MANIFEST_FILE
     manifest = Manifest.from_json(read_small(file, MAX_MANIFEST), file)
     for entry in manifest.files():
-        _check_size(folder / entry.file, entry.size)
+        if (size := regular(folder / entry.file).st_size) != entry.size:
+            reason = f"{size} bytes, the manifest says {entry.size}"
+            raise IndexUnreadable(folder / entry.file, reason)
     known = {name: entry.file for name, entry in manifest.parts.items() if name in PARTS}
     mapped = {file: map_tensors(folder / file) for file in known.values()}
     parts = {
@@ -74,12 +76,6 @@ def read_contents(path: Path | str) -> Contents:
     softmax = Softmax(parts["softmax"]["weight"], parts["softmax"]["bias"])
     calibration = _read_calibration(folder / CALIBRATION_FILE)
     return Contents(folder, manifest, softmax, parts, mapped, calibration)
-
-
-def _check_size(file: Path, size: int) -> None:
-    found = regular(file).st_size
-    if found != size:
-        raise IndexUnreadable(file, f"{found} bytes, the manifest says {size}")
 
 
 def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -> Arrays:
@@ -108,19 +104,16 @@ def _read_calibration(file: Path) -> Mapping[str, Any] | None:
     return calibration
 
 
-def check_digest(file: Path, entry: FileEntry, found: str) -> None:
-    """IndexUnreadable unless the sha256 `found` is that of the manifest."""
-    if found != entry.sha256:
+def check_digest(file: Path, entry: FileEntry, sha256: str) -> None:
+    """IndexUnreadable unless `sha256`, that of the file, is the manifest's."""
+    if sha256 != entry.sha256:
         raise IndexUnreadable(
-            file, f"damaged: its sha256 is {found}, the manifest says {entry.sha256}"
+            file, f"damaged: its sha256 is {sha256}, the manifest says {entry.sha256}"
         )
 
 
 def read_vocabulary(path: Path, manifest: Manifest) -> tuple[str, ...] | None:
-    """The words by id, one a line; None where the index at `path` has none.
-
-    The bytes that are read are those that the digest is compared with.
-    """
+    """The words by id, one a line; None where the index at `path` has none."""
     entry = manifest.vocabulary
     if entry is None:
         return None

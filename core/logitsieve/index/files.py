@@ -21,7 +21,7 @@ def unreadable(path: Path, error: object) -> IndexUnreadable:
 
 @contextmanager
 def as_unreadable(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about `path` into IndexUnreadable."""
+    """Turn an OSError about `path` into IndexUnreadable."""
     try:
         yield
     except FileNotFoundError as error:
@@ -31,7 +31,7 @@ def as_unreadable(path: Path) -> Iterator[None]:
 
 
 def regular(path: Path) -> os.stat_result:
-    """What `stat` says about a regular file; anything else (a pipe would block) is refused."""
+    """The status of a regular file; anything else (a pipe would block) is refused."""
     with as_unreadable(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):

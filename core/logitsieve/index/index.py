@@ -1,6 +1,6 @@
 """An open index: its heads over mapped arrays, ready to answer.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, M asked ids a row.
+Shape letters: B batch rows, D hidden size, V vocabulary, M ids a row.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Index:
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...] | None:
-        """The words by id, read when first asked for; None where the index has none."""
+        """The words by id, read at the first use; None where the index has none."""
         return read_vocabulary(self.path, self.manifest)
 
     @cached_property
     def measured(self) -> Mapping[str, Any] | None:
-        """`calibration`, of which every field is as docs/building.md says; None without one.
+        """`calibration`, checked against docs/building.md at the first use; None without one.
 
-        No digest covers it: IndexUnreadable, when first asked for, names what is not so.
+        No digest covers it: IndexUnreadable names the first field at fault.
         """
         if self.calibration is not None:
             try:
@@ -85,15 +85,15 @@ class Index:
         """
         head = self._heads.get(name or self.default_head)
         if head is None:
-            known = ", ".join(self._heads) or "none, it is closed"
+            allowed = ", ".join(self._heads) or "none, it is closed"
             where = "" if self.device == "cpu" else f" (on {self.device})"
-            raise InvalidRequest("head", repr(name or self.default_head), known + where)
+            raise InvalidRequest("head", repr(name or self.default_head), allowed + where)
         return head.with_knobs(**knobs) if knobs else head
 
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
-        """Exact logits W[ids] . h + b, [B, M], of the ids [B, M] asked for each row of `hidden`.
+        """Exact logits W[ids] . h + b, [B, M], of the ids [B, M] for each row of `hidden`.
 
-        Where the index is on a GPU, tensors there are answered in one: -inf for ids that are not
+        An index on a GPU answers tensors on that GPU with a tensor there: -inf for ids that are not
         in the vocabulary. InvalidRequest names `hidden` or `ids`.
         """
         if self.backend is not None:
@@ -130,7 +130,7 @@ class Index:
                 progress("warm", done, len(self._heads))
 
     def close(self) -> None:
-        """Let go of the mapping; heads still in use keep theirs until they are dropped."""
+        """Release the mapping; heads still in use keep theirs until they are dropped."""
         self._heads.clear()
         self._softmax = None
 

@@ -15,7 +15,7 @@ from logitsieve.index.files import unreadable
 from logitsieve.utils.floats import CODES
 
 FORMAT_VERSION = 1
-READABLE = (1,)  # this format and the one before it, of which there is none
+READABLE = (1,)  # this format and the one before it, once it has one
 MANIFEST_FILE = "manifest.json"
 VOCABULARY_FILE = "vocabulary.txt"
 CALIBRATION_FILE = "calibration.json"
@@ -27,12 +27,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_name(text: object) -> bool:
-    """Whether `text` may name a model, a head or a part."""
+    """True if `text` may name a model, a head or a part."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def is_version(text: str) -> bool:
-    """Whether `text` is a positive integer, written the one way there is."""
+    """True if `text` is a positive integer in its only spelling."""
     return _VERSION.fullmatch(text) is not None
 
 
@@ -88,7 +88,7 @@ class Manifest:
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def file_bytes(self) -> bytes:
-        """What manifest.json holds: the canonical JSON with the digest among its fields."""
+        """The bytes of manifest.json: the canonical JSON with the digest among its fields."""
         return canonical({**self._fields(), "digest": self.digest}) + b"\n"
 
     def files(self) -> list[FileEntry]:
@@ -106,16 +106,12 @@ class Manifest:
             "parts": {name: vars(entry) for name, entry in self.parts.items()},
             "vocabulary": None if self.vocabulary is None else vars(self.vocabulary),
             "heads": {
-                name: {
-                    "part": head.part,
-                    "knobs": {knob: float(value) for knob, value in head.knobs.items()},
-                    "config": dict(head.config),
-                }
+                name: {**vars(head), "knobs": {knob: float(v) for knob, v in head.knobs.items()}}
                 for name, head in self.heads.items()
             },
             "default_head": self.default_head,
-            "config": dict(self.config),
-            "seeds": dict(self.seeds),
+            "config": self.config,
+            "seeds": self.seeds,
         }
 
     @classmethod

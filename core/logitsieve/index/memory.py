@@ -1,6 +1,6 @@
-"""What each part of an index takes in memory, as a formula of its sizes.
+"""The memory of each part of an index, as a formula of its sizes.
 
-A matrix in a half type is there twice: mapped as stored, and widened in each process's own memory.
+A matrix in a half type counts twice: mapped as stored, and widened in each process's own memory.
 V and D are the softmax's sizes; heads/_base/spec.py gives the other letters their meaning.
 """
 
@@ -31,7 +31,7 @@ class PartMemory:
 
     @property
     def bytes(self) -> int:
-        """All arrays together."""
+        """The bytes of all arrays together."""
         return sum(tensor.bytes for tensor in self.tensors.values())
 
 

@@ -13,12 +13,7 @@ from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import unreadable
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
-from logitsieve.index.verify import (
-    VerifiedMemory,
-    fingerprint,
-    verify_contents,
-    verify_foreign,
-)
+from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents, verify_foreign
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.utils.options import Progress
 
@@ -36,8 +31,8 @@ def open_index(
 
     `verify="full"` hashes every file and reads every number once, then remembers the result beside
     the compiled kernels in `kernel_cache` by inode, size and times; "sizes" trusts the numbers, and
-    hashes only what faiss will read. `device` "cuda" or "cuda:1": W and what heads need are copied
-    to that GPU, where the heads answer that run on one.
+    hashes only the parts that faiss will read. `device` "cuda" or "cuda:1": W and the arrays of the
+    heads that run on a GPU are copied to that one, where these heads answer.
     IndexUnreadable names the file and the reason, InvalidRequest the argument; DeviceExhausted and
     DeviceLost are the GPU's.
     """
@@ -75,8 +70,8 @@ def _verify_once(contents: Contents, memory: VerifiedMemory, progress: Progress 
 def _check_heads(contents: Contents, registry: Registry) -> None:
     manifest, file = contents.manifest, contents.path / MANIFEST_FILE
     if manifest.default_head not in registry:
-        known = ", ".join(registry)
-        raise IndexUnreadable(file, f"default_head {manifest.default_head!r} is not among {known}")
+        heads = ", ".join(registry)
+        raise IndexUnreadable(file, f"default_head {manifest.default_head!r} is not among {heads}")
     try:
         check_heads(manifest.heads, registry)
     except ValueError as error:

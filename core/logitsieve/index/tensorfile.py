@@ -1,6 +1,6 @@
 """Safetensors files whose tensors start at multiples of 64 bytes, written in pieces, read mapped.
 
-https://huggingface.co/docs/safetensors (the format); docs/index-format.md says what we add to it.
+https://huggingface.co/docs/safetensors is the format; docs/index-format.md, our additions to it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
 class TensorFile:
     """A mapped file: read-only arrays that share its pages, and the strings of its header.
 
-    `codes` are the tensors' types as the header has them, `content` is all of the file, `status`
-    what the system said about it when it was mapped.
+    `codes` are the tensors' types as the header has them, `content` is the whole file, `status` its
+    status when it was mapped.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -62,7 +62,7 @@ class Span:
     def array(self, mapped: mmap.mmap, begin: int) -> np.ndarray:
         """The tensor, sharing the pages of `mapped`, whose data begins at byte `begin`."""
         count, dtype = math.prod(self.shape), DTYPES[self.code]
-        if count == 0:  # of which numpy maps nothing
+        if count == 0:  # numpy maps no empty array
             return np.empty(self.shape, dtype)
         return np.frombuffer(mapped, dtype, count, begin + self.start).reshape(self.shape)
 

@@ -1,14 +1,13 @@
 """The full check: every byte against its digest, every number against its range.
 
 Hashing a gigabyte takes most of a second, so two threads share the work, and a result can be
-remembered by what the file system says about each file.
+remembered by the status of each file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +45,7 @@ def verify_contents(contents: Contents, progress: Progress | None = None) -> Non
 
 
 def verify_foreign(contents: Contents) -> None:
-    """IndexUnreadable unless parts that a library will read and trust are as written."""
+    """IndexUnreadable unless the parts that a library will read unchecked are as written."""
     for name in contents.parts:
         if PARTS[name].foreign:
             _check_file(contents, contents.manifest.parts[name], lambda _: None)
@@ -64,12 +63,10 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         return lambda report: require_values(file, part, contents.parts[part], report)
 
     def hash_softmax(report: Report) -> None:
-        found = softmax_sha256(softmax.stored, softmax.bias, report)
-        if found != manifest.softmax_sha256:
-            file = contents.file(manifest.parts["softmax"])
-            raise IndexUnreadable(
-                file, f"holds the matrix {found}, the manifest says {manifest.softmax_sha256}"
-            )
+        sha256 = softmax_sha256(softmax.stored, softmax.bias, report)
+        if sha256 != manifest.softmax_sha256:
+            reason = f"holds the matrix {sha256}, the manifest says {manifest.softmax_sha256}"
+            raise IndexUnreadable(contents.file(manifest.parts["softmax"]), reason)
 
     def check_vocabulary(report: Report) -> None:
         words = read_vocabulary(contents.path, manifest)
@@ -95,7 +92,7 @@ def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:
 
 
 def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
-    """What is mapped, whatever bears its name by now; only unknown parts are read by name."""
+    """The mapped bytes, even if another file has the name by now; unmapped parts are read."""
     if mapped is not None:
         view = memoryview(mapped.content)
         yield from (view[start : start + PIECE] for start in range(0, len(view), PIECE))
@@ -121,27 +118,22 @@ def _counter(progress: Progress | None, total: int) -> Report:
 
 
 def fingerprint(contents: Contents) -> str:
-    """Changes when a file is replaced, cut or written to, and when there is more to check."""
-    statuses = [_identity(_status(contents, entry)) for entry in contents.manifest.files()]
+    """A hash that changes when a file is replaced, cut or written to, or more is to be checked."""
+    statuses = []
+    for entry in contents.manifest.files():
+        mapped = contents.mapped.get(entry.file)
+        status = regular(contents.file(entry)) if mapped is None else mapped.status
+        # The time of the last change of status too: a program can set the other one back.
+        times = [status.st_mtime_ns, status.st_ctime_ns]
+        statuses.append([status.st_dev, status.st_ino, status.st_size, *times])
     state = [str(contents.path), contents.manifest.digest, sorted(PARTS), statuses]
     return hashlib.sha256(canonical(state)).hexdigest()
-
-
-def _status(contents: Contents, entry: FileEntry) -> os.stat_result:
-    mapped = contents.mapped.get(entry.file)
-    return regular(contents.file(entry)) if mapped is None else mapped.status
-
-
-def _identity(status: os.stat_result) -> list[int]:
-    """The time of the last change of status too: a program can set the other one back."""
-    times = [status.st_mtime_ns, status.st_ctime_ns]
-    return [status.st_dev, status.st_ino, status.st_size, *times]
 
 
 class VerifiedMemory:
     """Fingerprints of indexes that passed, in `folder`/verified.json; loss means verifying again.
 
-    Whoever may write the folder decides what is trusted: it belongs to the user, like the kernels
+    Write access to the folder decides what is trusted: it belongs to the user, like the kernels
     compiled beside it.
     """
 
@@ -152,11 +144,11 @@ class VerifiedMemory:
         return mark in self._read()
 
     def add(self, mark: str) -> None:
-        """Remember; where nothing can be written, nothing is."""
+        """Remember an index that passed, where the folder can be written to."""
         marks = [*self._read(), mark][-REMEMBERED:]
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            # A folder, so that nothing is left of what there was no room for.
+            # A folder of its own, so that a full disk leaves nothing behind.
             with tempfile.TemporaryDirectory(dir=self._file.parent, prefix=".verified-") as beside:
                 new = Path(beside) / self._file.name
                 new.write_bytes(canonical(marks))

@@ -1,7 +1,7 @@
-"""Writing an index: all of it, or nothing; never a change to one that has its name.
+"""Writing an index: all of it or nothing, and never a change to an existing one.
 
 Files are made durable in a folder beside `out`, the manifest last; one rename names them all. A
-version that only measures another one anew shares its files.
+version with new measurements of another one shares its files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Softmax
+from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.atomic import link_or_copy, new_folder, write_file
 from logitsieve.index.checks import (
     PARTS,
@@ -43,8 +44,6 @@ from logitsieve.utils.floats import code_of
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
-Arrays = Mapping[str, np.ndarray]
-
 
 def write_index(
     out: Path | str,
@@ -62,12 +61,11 @@ def write_index(
 ) -> Path:
     """Write the index directory `out` (<name>/<version>) and return it.
 
-    `parts` maps part names to named arrays, without `softmax`, whose matrix [V, D], in the type it
-    is stored in, and bias [V] are written from where they lie. Missing parents are made; an
-    existing `out` is an error. `checkpoint` is called with each step's name once the step is done.
-    `finite` names parts whose numbers the caller has checked, which are not read once more for it.
-    Equal arguments give equal files, `calibration` (what depends on the machine) aside.
-    InvalidRequest names the argument.
+    `parts` maps part names to named arrays, without `softmax`, whose matrix [V, D], in its stored
+    type, and bias [V] are written without a copy. Missing parents are made; an existing `out` is an
+    error. `checkpoint` is called with each step's name once the step is done. `finite` names parts
+    whose numbers the caller has checked, which are not checked again. Equal arguments give equal
+    files, but for `calibration`, which depends on the machine. InvalidRequest names the argument.
     """
     out = new_path(out)
     arrays = _checked_parts(softmax, parts, finite)
@@ -112,9 +110,9 @@ def link_index(
     with new_folder(out) as folder:
         checkpoint("folder")
         for entry in manifest.files():
-            found = link_or_copy(source / entry.file, folder / entry.file)
-            if found is not None and found != entry.sha256:
-                raise IndexUnreadable(source / entry.file, f"sha256 {found}, not {entry.sha256}")
+            sha256 = link_or_copy(source / entry.file, folder / entry.file)
+            if sha256 not in (None, entry.sha256):
+                raise IndexUnreadable(source / entry.file, f"sha256 {sha256}, not {entry.sha256}")
             checkpoint(f"file {entry.file}")
         write_file(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
         checkpoint("calibration")
@@ -157,8 +155,8 @@ def _entry(file: Path, content: Iterable[bytes | memoryview]) -> FileEntry:
 
 
 def new_path(out: Path | str) -> Path:
-    """`out` as <name>/<version>, not there yet; InvalidRequest otherwise."""
-    path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps the name it has here
+    """`out` as an absolute <name>/<version> that does not exist; InvalidRequest otherwise."""
+    path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps its name
     if not is_version(path.name) or not is_name(path.parent.name):
         allowed = "<name>/<version>, the name [a-z0-9][a-z0-9._-]{0,63}, the version 1, 2, ..."
         raise InvalidRequest("out", out, allowed)
@@ -217,19 +215,15 @@ def _plain(field: str, value: Mapping[str, Any]) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(
-            field, str(error), "finite numbers, strings, lists, objects"
-        ) from error
+        allowed = "finite numbers, strings, lists, objects"
+        raise InvalidRequest(field, str(error), allowed) from error
     return plain
 
 
 def _plain_head(name: str, head: HeadEntry) -> HeadEntry:
-    knobs = {knob: float(value) for knob, value in head.knobs.items()}
-    return HeadEntry(
-        head.part,
-        _plain(f"heads[{name!r}].knobs", knobs),
-        _plain(f"heads[{name!r}].config", head.config),
-    )
+    field, knobs = f"heads[{name!r}]", {knob: float(v) for knob, v in head.knobs.items()}
+    config = _plain(f"{field}.config", head.config)
+    return HeadEntry(head.part, _plain(f"{field}.knobs", knobs), config)
 
 
 def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
@@ -238,7 +232,6 @@ def _check_manifest(fields: Mapping[str, Any], parts: Iterable[str]) -> None:
     try:
         Manifest.from_json(Manifest(parts=stand_ins, **fields).file_bytes())
         check_heads(fields["heads"], HEADS)
-    except IndexUnreadable as error:
-        raise InvalidRequest("heads", error.reason, "docs/index-format.md") from error
-    except ValueError as error:
-        raise InvalidRequest("heads", str(error), "docs/index-format.md") from error
+    except (IndexUnreadable, ValueError) as error:
+        reason = error.reason if isinstance(error, IndexUnreadable) else str(error)
+        raise InvalidRequest("heads", reason, "docs/index-format.md") from error

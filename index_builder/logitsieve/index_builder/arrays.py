@@ -38,9 +38,9 @@ PIECE = 1 << 20  # numbers rounded at once
 
 
 def load_array(source: Path | str, field: str = "array") -> np.ndarray:
-    """The array that `source` names: mapped where the file allows it, else read into memory.
+    """The array `W.npy`, `W.npz:W` or `W.safetensors:W`, mapped where the file allows it.
 
-    `source` is `W.npy`, `W.npz:W` or `W.safetensors:W`. InvalidRequest names `field`.
+    InvalidRequest names `field`.
     """
     path, name = _split(source)
     if path.suffix == ".npz":
@@ -50,7 +50,7 @@ def load_array(source: Path | str, field: str = "array") -> np.ndarray:
 
 
 def map_arrays(source: Path | str, field: str, scratch: Path) -> list[np.ndarray]:
-    """The mapped arrays that `source` names, in order: one a shard for a folder, else one.
+    """The mapped arrays of `source` in order: one per shard of a folder, else a single one.
 
     Members of an `.npz` are unpacked into `scratch`. InvalidRequest names `field`.
     """
@@ -63,9 +63,9 @@ def map_arrays(source: Path | str, field: str, scratch: Path) -> list[np.ndarray
 
 
 def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
-    """Have the disk hold rows start .. stop - 1 of the mapped `array`: OSError if it cannot.
+    """Reserve rows start .. stop - 1 of the mapped `array` on disk: OSError if it is full.
 
-    Without this, a full disk is met by a write to the mapping, and that is a SIGBUS.
+    Without this, writing to the mapping would meet the full disk as a SIGBUS.
     """
     row = array.strides[0]
     with name_in_errors(file), file.open("r+b") as stream:
@@ -73,7 +73,7 @@ def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
 
 
 def save(file: Path, array: np.ndarray) -> None:
-    """As np.save, of which an OSError says neither what is wrong nor with which file."""
+    """Save an array as np.save does, with an OSError that names the file and the reason."""
     array = np.ascontiguousarray(array)
     with name_in_errors(file), file.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(array)
@@ -85,8 +85,8 @@ def _split(source: Path | str) -> tuple[Path, str]:
     """`FILE.npz:NAME` -> (FILE.npz, NAME); other forms have no name."""
     text = str(source)
     for suffix in (".npz", ".safetensors"):
-        path, found, name = text.partition(f"{suffix}:")
-        if found:
+        path, separator, name = text.partition(f"{suffix}:")
+        if separator:
             return Path(path + suffix), name
     return Path(text), ""
 
@@ -125,12 +125,11 @@ def _map_safetensors(path: Path, name: str, field: str) -> np.ndarray:
 def _shards(folder: Path, field: str) -> list[Path]:
     """`00000.npy`, `00001.npy`, ... by number; other files are not contexts."""
     numbered: dict[int, Path] = {}
-    for path in sorted(folder.glob("*.npy")):
-        if path.stem.isdecimal():
-            other = numbered.setdefault(int(path.stem), path)
-            if other != path:
-                got = f"{folder}: {other.name} and {path.name}"
-                raise InvalidRequest(field, got, "one file of each number")
+    for path in sorted(path for path in folder.glob("*.npy") if path.stem.isdecimal()):
+        other = numbered.setdefault(int(path.stem), path)
+        if other != path:
+            got = f"{folder}: {other.name} and {path.name}"
+            raise InvalidRequest(field, got, "one file of each number")
     if not numbered:
         raise InvalidRequest(field, f"{folder}: no numbered .npy file", FORMS)
     if missing := set(range(max(numbered) + 1)) - set(numbered):
@@ -150,7 +149,7 @@ def _unpack(path: Path, name: str, field: str, scratch: Path) -> Path:
 
 @contextmanager
 def _member_of(path: Path, name: str, field: str) -> Iterator[IO[bytes]]:
-    """The member `name` of an `.npz`, open to be read; what goes wrong then names `field`."""
+    """The member `name` of an `.npz`, open for reading; an InvalidRequest names `field`."""
     try:
         with zipfile.ZipFile(path) as archive:
             files = [file for file in archive.namelist() if file.endswith(".npy")]
@@ -177,10 +176,10 @@ def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
 
 
 def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
-    """[V, D] of `dtype`, a name of STORED, or of the half type it has, else float32.
+    """[V, D] of `dtype`, a name of STORED, or "given": its own half type, else float32.
 
-    A file, named as above, or anything that contexts may be; bfloat16 becomes its bits,
-    uint16. InvalidRequest for another form, for NaN, and for what is infinite in that type.
+    A file, named as above, or anything that contexts may be; bfloat16 becomes its bits, uint16.
+    InvalidRequest for another form, for NaN, and for numbers that are infinite in that type.
     """
     array = load_array(weight, "weight") if isinstance(weight, (str, Path)) else weight
     if np.ndim(array) != 2:

@@ -41,14 +41,14 @@ def build(
 ) -> Index:
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
-    `out` is <name>/<version> and must not exist. `bias` None is zeros. Arrays, or files as
-    arrays.py names them; a `weight` of a half type keeps it, unless `config.dtype` asks for
-    another, and everything is fitted to the values that are stored. The last tenth of `contexts` is
-    held out unless `heldout` is given. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses
-    clusters, labels, budget, probes and the rows left to the fallback for the least measured time;
+    `out` is <name>/<version> and must not exist. `bias` None is zeros. Inputs are arrays, or files
+    as arrays.py names them. A `weight` of a half type keeps it unless `config.dtype` says
+    otherwise; every head is fitted to the stored values. The last tenth of `contexts` is held out
+    unless `heldout` is given. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
+    labels, budget, probes and the rows left to the fallback for the least measured time;
     TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
     total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
-    nothing. InvalidRequest names the argument at fault. Where it raises, nothing is written.
+    nothing. InvalidRequest names the argument at fault. If it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
@@ -69,7 +69,7 @@ def build(
         raise InvalidRequest(
             "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
         )
-    beside = _existing(out.parent)
+    beside = next(folder for folder in out.parents if folder.is_dir())  # a failed build makes none
     remove_stale(beside, SCRATCH)
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as folder:
         scratch = Path(folder)
@@ -107,10 +107,3 @@ def _warn_of_misses(index: Index) -> None:
                 100 * p1,
             )
             return
-
-
-def _existing(folder: Path) -> Path:
-    """The nearest existing folder: a build that fails leaves no new one."""
-    while not folder.is_dir():
-        folder = folder.parent
-    return folder

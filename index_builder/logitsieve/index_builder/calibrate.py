@@ -1,6 +1,6 @@
-"""What an index's heads measure on this machine: calibration.json.
+"""Measurements of an index's heads on this machine: calibration.json.
 
-docs/building.md lists the fields. None of it decides an answer, so it is outside the digest.
+docs/building.md lists the fields. None of them decides an answer, so the digest leaves them out.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ class Bench:
 
     def entries(self, name: str, head: Head, times: Times) -> list[Entry]:
         """The head's point under `name`, once for each batch size: precision, candidates, time."""
-        found = self._judge.evaluate(head)
-        timed = max(k for k in found.scanned if k <= TIMED_K)
+        judged = self._judge.evaluate(head)
+        timed = max(k for k in judged.scanned if k <= TIMED_K)
         point = {
             "head": {"name": name, "knobs": dict(head.knobs)},
-            "precision_at": {str(k): precision.mean for k, precision in found.precision.items()},
-            "precision": {str(k): asdict(precision) for k, precision in found.precision.items()},
-            "uneven": any(precision.uneven for precision in found.precision.values()),
-            "candidates": found.scanned[timed],
-            "coverage": found.coverage[timed],
-            "covered_precision_at": {str(k): mean for k, mean in found.covered.items()},
-            "mass_kept": found.mass_kept,
+            "precision_at": {str(k): precision.mean for k, precision in judged.precision.items()},
+            "precision": {str(k): asdict(precision) for k, precision in judged.precision.items()},
+            "uneven": any(precision.uneven for precision in judged.precision.values()),
+            "candidates": judged.scanned[timed],
+            "coverage": judged.coverage[timed],
+            "covered_precision_at": {str(k): mean for k, mean in judged.covered.items()},
+            "mass_kept": judged.mass_kept,
             "proven": head.proves,
         }
         return [{**point, "rows": batch, "us_per_row": us} for batch, us in times.items()]
 
     def calibration(self, points: list[Entry], compared: list[Entry]) -> dict[str, Any]:
-        """What calibration.json holds, besides what only the builder knows."""
+        """The fields of calibration.json, but for the builder's own."""
         return {
             "machine": machine(),
             "heldout_rows": self._heldout.rows,
@@ -95,19 +95,19 @@ def calibrate(
     `compared` are measured in the same way under names of their own; the index does not hold them.
     """
     bench = Bench(heads["exact"], heldout, vocab_size)
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     for done, (name, head) in enumerate([*heads.items(), *compared.items()], start=1):
-        found[name] = bench.entries(name, head, bench.times(head))
+        entries[name] = bench.entries(name, head, bench.times(head))
         progress("calibrate", done, len(heads) + len(compared))
     return bench.calibration(
-        [entry for name in heads for entry in found[name]],
-        [entry for name in compared for entry in found[name]],
+        [entry for name in heads for entry in entries[name]],
+        [entry for name in compared for entry in entries[name]],
     )
 
 
 def machine() -> dict[str, str]:
-    """What the timings depend on."""
-    found = {
+    """The processor, the threads, the date and the versions of the libraries."""
+    facts = {
         "cpu": cpu_name(),
         "threads": "1",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -115,7 +115,7 @@ def machine() -> dict[str, str]:
     }
     for library in LIBRARIES:
         try:
-            found[library] = version(library)
+            facts[library] = version(library)
         except PackageNotFoundError:
             continue  # a checkout that is not installed has no version
-    return found
+    return facts

@@ -1,7 +1,7 @@
-"""Run a PyTorch model over data and keep what enters its output layer: contexts for `build`.
+"""Run a PyTorch model over data and keep the inputs of its output layer: contexts for `build`.
 
-What is kept is spread over the whole run, in its order: one contiguous stretch of text would fit
-the screen to a part of what it will meet.
+They are spread over the whole run, in its order: one contiguous stretch of text would fit the
+screen to a part of the contexts that it will meet.
 
 Shape letters: B rows of a batch, D hidden size, V vocabulary.
 """
@@ -34,7 +34,7 @@ CHUNK = 8192  # rows of W multiplied at once
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureConfig:
-    """What `capture` keeps, and how; InvalidRequest for a value out of range."""
+    """Number and storage of the contexts; InvalidRequest for a value out of range."""
 
     max_rows: int = option(200_000, "Contexts kept, spread over all that the model sees.", 1, 10**9)
     shard_rows: int = option(65_536, "Contexts in one file.", 1, 10**9)
@@ -65,10 +65,10 @@ def capture(
     Each batch is the model's argument, a tuple of its arguments, or a mapping of its keyword
     arguments; give no padding, it would be kept. `output_layer` is the nn.Linear that makes the
     logits, or its name; by default the last one called whose outputs are as many as the logits.
-    `progress` gets (stage, rows seen, 0), as in `build`. Returns what `capture.json` holds; a
-    `window` that `batches` has as an attribute, tokens that the model reads at a stretch, is part
-    of that. InvalidRequest if `out` exists, or if the model's output is not W h + b; then nothing
-    is written.
+    `progress` gets (stage, rows seen, 0), as in `build`. Returns the contents of `capture.json`,
+    also the attribute `window` of `batches`, tokens that the model reads at a stretch, if it has
+    one. InvalidRequest if `out` exists, or if the model's output is not W h + b; then nothing is
+    written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out = Path(out)
@@ -172,7 +172,7 @@ def _call(model: nn.Module, batch: Any) -> Any:
 
 
 def _logits(output: Any) -> Tensor:
-    """The logits in what a model returned: itself, `.logits`, or the first of its items."""
+    """The logits of a model's output: the output itself, its `.logits`, or its first item."""
     output = getattr(output, "logits", output)
     if isinstance(output, Mapping):
         output = output.get("logits")
@@ -217,7 +217,7 @@ def _list(layers: Mapping[str, nn.Linear]) -> str:
 
 
 def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-    """W and b; Hugging Face's translation models add one more bias to the logits."""
+    """W and b, with the further bias that Hugging Face's translation models add to the logits."""
     weight = layer.weight.detach()
     bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
     more = getattr(model, "final_logits_bias", None)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,9 +40,9 @@ def open_folder(
 ) -> tuple[nn.Module, Windows]:
     """The model in float32, and batches that read `text` (UTF-8, or that gzipped) once through.
 
-    The model reads windows of `window` tokens, or of as many as it has positions for (with a
-    warning), each begun with the token that its tokenizer begins text with. MissingExtra without
-    transformers; InvalidRequest names the argument at fault.
+    The model reads windows of `window` tokens, at most its positions (with a warning), each begun
+    with the token that its tokenizer begins text with. MissingExtra without transformers;
+    InvalidRequest names the argument at fault.
     """
     require("huggingface", "transformers")
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -94,36 +94,27 @@ class Windows:
     at_once: int
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return _batches(self.tokenizer, self.text, self.window, self.at_once)
+        """[B, T] of full windows, then [1, T] of the rest; no padding."""
+        begin = self.tokenizer.bos_token_id
+        first = [one for one in self.tokenizer("")["input_ids"] if one == begin][:1]
+        length = self.window - len(first)
+        ids: list[int] = []
+        for chunk in self._chunks():
+            ids += self.tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
+            while len(ids) >= length * self.at_once:
+                rows = [first + ids[i * length : (i + 1) * length] for i in range(self.at_once)]
+                del ids[: length * self.at_once]
+                yield _batch(rows)
+        for start in range(0, len(ids), length):
+            yield _batch([first + ids[start : start + length]])
 
-
-def _batches(tokenizer: Any, text: Path, window: int, at_once: int) -> Iterator[dict[str, Any]]:
-    """[B, T] of full windows, then [1, T] of the rest; no padding."""
-    first = [one for one in tokenizer("")["input_ids"] if one == tokenizer.bos_token_id][:1]
-    length = window - len(first)
-    ids: list[int] = []
-    for chunk in _chunks(text):
-        ids += tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
-        while len(ids) >= length * at_once:
-            rows = [first + ids[i * length : (i + 1) * length] for i in range(at_once)]
-            del ids[: length * at_once]
-            yield _batch(rows)
-    for start in range(0, len(ids), length):
-        yield _batch([first + ids[start : start + length]])
+    def _chunks(self) -> Iterator[str]:
+        """The text in pieces that end at the end of a line."""
+        reader = gzip.open if self.text.suffix == ".gz" else open
+        with reader(self.text, "rt", encoding="utf-8") as file:
+            while lines := file.readlines(CHARACTERS):
+                yield "".join(lines)
 
 
 def _batch(rows: list[list[int]]) -> dict[str, Any]:
     return {"input_ids": torch.tensor(rows), "use_cache": False}
-
-
-def _chunks(text: Path) -> Iterator[str]:
-    """The text in pieces that end at the end of a line."""
-    with _open(text) as file:
-        while lines := file.readlines(CHARACTERS):
-            yield "".join(lines)
-
-
-def _open(text: Path) -> IO[str]:
-    if text.suffix == ".gz":
-        return gzip.open(text, "rt", encoding="utf-8")
-    return text.open(encoding="utf-8")

@@ -14,7 +14,10 @@ GIVEN: Literal["given"] = "given"  # the type of W: that which it has, if it is 
 
 @dataclass(frozen=True, kw_only=True)
 class ScreenConfig:
-    """How a screen is fitted (papers/001, Algorithm 1); InvalidRequest for a value out of range."""
+    """Options of the fit of a screen (papers/001, Algorithm 1).
+
+    InvalidRequest for a value out of range.
+    """
 
     clusters: int = option(100, "Clusters, C (the paper's r).", 1, 65_535)
     budget: float | None = option(

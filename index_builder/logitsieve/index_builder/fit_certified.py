@@ -1,7 +1,7 @@
-"""The sketch of `certified`: rotated coordinates of every row in bytes, and what they leave out.
+"""The sketch of `certified`: rotated coordinates of every row in bytes, and norms of the rest.
 
-docs/certified.md derives the bound and what is stored for it. Everything is computed in float64
-from the arrays as they are stored, and rounded so that the bound can only grow.
+docs/certified.md derives the bound and the numbers stored for it. They are computed in float64 from
+the stored arrays, and rounded so that the bound can only grow.
 
 Shape letters: V vocabulary, D hidden size, M coordinates, G groups of 16 rows, R rows of a block.
 """
@@ -64,7 +64,7 @@ class Turned(NamedTuple):
 
 
 def fit_certified(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
-    """The sketch that answers fastest, by measuring, of those within their share of memory.
+    """The sketch measured to answer fastest of those within their share of memory.
 
     The smallest is always among them.
     """
@@ -163,7 +163,7 @@ def _often_first(inputs: FitInputs) -> Int32:
 def encode(
     softmax: Softmax, rotation_DD: Float64, widths: Widths, order_V: Int32 | None = None
 ) -> dict[str, np.ndarray]:
-    """The `sketch` part of these widths: what `PartSpec` SKETCH of heads/certified.py lists.
+    """The `sketch` part of these widths, as SKETCH of heads/certified.py lists it.
 
     Coarse codes lie in the order of the ids `order_V`, or of W.
     """
@@ -172,7 +172,7 @@ def encode(
 
 
 def turn(softmax: Softmax, rotation_DD: Float64) -> Turned:
-    """Coordinates of every row for B near `rotation_DD`, and what rounding them left over."""
+    """Coordinates of every row for B near `rotation_DD`, and the most that rounding left over."""
     basis_DD = rotation_DD.astype(np.float32)
     B_DD = basis_DD.astype(np.float64)
     inverse_DD, size = np.linalg.inv(B_DD), np.linalg.norm(B_DD)
@@ -189,7 +189,7 @@ def turn(softmax: Softmax, rotation_DD: Float64) -> Turned:
 
 
 def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
-    """`encode`, of coordinates that are there already."""
+    """The same as `encode`, from coordinates computed before."""
     V, D = softmax.vocab_size, softmax.dim
     M = min(D, widths.fine - EXTRA)
     F = min(M, widths.coarse)

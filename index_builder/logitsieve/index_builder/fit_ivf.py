@@ -17,7 +17,7 @@ from logitsieve.utils.options import Progress
 
 
 def fit_ivf(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
-    """Of `ivf_starts` seeds the one that scans least at the target; nprobe is what it needs.
+    """The one of `ivf_starts` seeds that scans least at the target, and the nprobe it needs.
 
     Starts differ much: one frequent row in a list that is routed to late costs all its contexts.
     """

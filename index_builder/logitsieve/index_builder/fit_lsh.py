@@ -52,7 +52,7 @@ FOUND = 15.0  # to keep, cap and forget an id
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A way to make and look up tables, and what it gave."""
+    """A way to make and look up tables, and its measures."""
 
     ranges: int  # of norms: 0 plain cosine, 1 the MIPS augmentation, more: norm-ranged
     beta: float
@@ -65,12 +65,16 @@ class Setting:
     cost: float  # share of the full softmax's
     reaches: bool  # the recall asked for
 
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """Least for the cheapest of those that reach the recall, else for the nearest to it."""
+        if self.reaches:
+            return False, self.cost, -self.recall
+        return True, -self.recall, self.cost
 
-def _rank(setting: Setting) -> tuple[bool, float, float]:
-    """Least for the cheapest of those that reach the recall, else for the nearest to it."""
-    if setting.reaches:
-        return False, setting.cost, -setting.recall
-    return True, -setting.recall, setting.cost
+    def numbers(self) -> dict[str, float]:
+        """All fields as numbers."""
+        return {name: float(value) for name, value in asdict(self).items()}
 
 
 _Tried = tuple[Reduction, int, int]  # with that many bits and probes
@@ -97,34 +101,42 @@ class _Search:
 
     @cached_property
     def needed(self) -> int:
-        """How many contexts must be right, so that chance alone hardly explains it."""
+        """The contexts that must be right, so that chance alone hardly explains it."""
         count = len(self.labels)
         enough = [n for n in range(count) if wilson(n / count, count) >= self.config.lsh_recall]
         return enough[0] if enough else count
 
     def most_tables(self, bits: int) -> int:
-        """As many as the memory allows, and offsets of 32 bits."""
-        allowed = self.config.lsh_memory * _matrix_memory(self.inputs)
-        fitting = int(allowed / _table_memory(self.inputs, bits))
+        """The most tables that the memory and offsets of 32 bits allow."""
+        fitting = int(self.config.lsh_memory * self.matrix_memory / self.table_memory(bits))
         return min(self.config.lsh_tables, fitting, (2**31 - 1) // self.inputs.vocab_size)
 
+    @property
+    def matrix_memory(self) -> int:
+        """The softmax, in numbers of four bytes."""
+        return self.inputs.vocab_size * (self.inputs.softmax.dim + 1)
+
+    def table_memory(self, bits: int) -> int:
+        """Planes, shifts, offsets and ids of a table, in numbers of four bytes."""
+        return bits * (self.inputs.softmax.dim + 1) + (1 << bits) + self.inputs.vocab_size
+
     def bits_allowed(self) -> list[int]:
-        """Those of which a table fits in the memory, while buckets hold an id on average."""
+        """Bits at which a table fits in the memory, and its buckets hold an id on average."""
         useful = max(LEAST_BITS, self.inputs.vocab_size.bit_length() - 1)
         bits = range(LEAST_BITS, min(useful, LARGEST_BITS) + 1)
         allowed = [n for n in bits if self.most_tables(n)]
         if not allowed:
-            needed = _table_memory(self.inputs, LEAST_BITS) / _matrix_memory(self.inputs)
+            needed = self.table_memory(LEAST_BITS) / self.matrix_memory
             wanted = f"{needed:.3g} or more: one table of {LEAST_BITS} bits"
             raise InvalidRequest("lsh_memory", self.config.lsh_memory, wanted)
         return allowed
 
     def best(self, reduction: Reduction, bits: int, probes: int) -> Setting:
-        """With the best number of tables."""
-        return min(self.settings(reduction, bits, probes), key=_rank)
+        """The setting with the best number of tables."""
+        return min(self.settings(reduction, bits, probes), key=lambda setting: setting.rank)
 
     def settings(self, reduction: Reduction, bits: int, probes: int) -> Iterator[Setting]:
-        """With more and more tables, until the memory ends."""
+        """Settings of more and more tables, up to the most."""
         planes = draw_planes(
             self.most_tables(bits), bits, self.inputs.softmax.dim, self.config.seed
         )
@@ -187,15 +199,6 @@ class _Search:
         return high, recall(high)
 
 
-def _table_memory(inputs: FitInputs, bits: int) -> int:
-    """Planes, shifts, offsets and ids, in numbers of four bytes."""
-    return bits * (inputs.softmax.dim + 1) + (1 << bits) + inputs.vocab_size
-
-
-def _matrix_memory(inputs: FitInputs) -> int:
-    return inputs.vocab_size * (inputs.softmax.dim + 1)
-
-
 def _growing(most: int) -> list[int]:
     """Half as many more, then a third as many, in turns: LEAST_TABLES, 12, 16, 24, ... `most`."""
     steps = [LEAST_TABLES * (2 + n % 2) << n // 2 >> 1 for n in range(2 * LARGEST_BITS)]
@@ -209,8 +212,7 @@ def fit_lsh(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitRe
     reductions = _reductions(search)
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
     history = [search.best(*point) for point in _reported(first, "lsh: reduction", progress)]
-    coarse = min(range(len(first)), key=lambda i: _rank(history[i]))
-    reduction, n, _ = first[coarse]
+    reduction, n, _ = first[min(range(len(first)), key=lambda i: history[i].rank)]
     # Probes make up for finer buckets.
     second = [
         (reduction, more, probes)
@@ -219,12 +221,12 @@ def fit_lsh(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitRe
         if more in bits and probes <= 1 << more and (reduction, more, probes) not in first
     ]
     history += [search.best(*point) for point in _reported(second, "lsh: probes", progress)]
-    best = min(history, key=_rank)
+    best = min(history, key=lambda setting: setting.rank)
     return FitResult(
         arrays=_arrays(search, reduction, best),
-        summary=_numbers(best),
+        summary=best.numbers(),
         knobs={"probes": best.probes, "candidates": best.candidates},
-        history=[_numbers(setting) for setting in history],
+        history=[setting.numbers() for setting in history],
     )
 
 
@@ -260,7 +262,3 @@ def _arrays(search: _Search, reduction: Reduction, best: Setting) -> dict[str, n
     offsets, ids = bucket_tables(codes, best.bits)
     own, shifts = query_planes(planes, best.beta)
     return {"planes": own, "shifts": shifts, "offsets": offsets, "ids": ids}
-
-
-def _numbers(setting: Setting) -> dict[str, float]:
-    return {name: float(value) for name, value in asdict(setting).items()}

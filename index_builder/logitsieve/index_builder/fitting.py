@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Float32, Int64, TopK
+from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.arrays import reserve
@@ -29,14 +29,6 @@ LABEL_ROWS = 1024  # rows answered by the exact head at once
 TARGET = 0.99  # P@1 and P@5 that a stored operating point reaches on held-out contexts
 JUDGED = 2048  # held-out contexts that choose it
 DEPTH = 5
-
-
-class TopKHead(Protocol):
-    """The part of a head that labelling needs."""
-
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best ids of each row."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +87,7 @@ def heads_of(
 
 
 def prepare(
-    exact: TopKHead,
+    exact: Head,
     softmax: Softmax,
     train: Contexts,
     heldout: Contexts,
@@ -130,7 +122,7 @@ def prepare(
 
 
 def exact_labels(
-    exact: TopKHead,
+    exact: Head,
     contexts: Contexts,
     vocab_size: int,
     depth: int,
@@ -148,19 +140,13 @@ def exact_labels(
         try:
             labels[done : done + len(block)] = exact.topk(block, depth).ids
         except InvalidRequest as error:
-            raise _of_contexts(error, contexts, done) from error
+            if (row := re.fullmatch(r"hidden\[(\d+)\]", error.field)) is None:
+                raise
+            field = f"{contexts.field}[{contexts.number(done + int(row[1]))}]"
+            raise InvalidRequest(field, error.got, error.allowed) from error
         done += len(block)
         progress(stage, done, contexts.rows)
     return labels
-
-
-def _of_contexts(error: InvalidRequest, contexts: Contexts, done: int) -> InvalidRequest:
-    """The same error with the row's number in the user's contexts instead of `hidden[row]`."""
-    row = re.fullmatch(r"hidden\[(\d+)\]", error.field)
-    if row is None:
-        return error
-    number = contexts.number(done + int(row[1]))
-    return InvalidRequest(f"{contexts.field}[{number}]", error.got, error.allowed)
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:

@@ -1,4 +1,4 @@
-"""Which labels each cluster keeps under a time budget: greedy knapsack.
+"""A greedy knapsack of the labels that each cluster keeps under a time budget.
 
 papers/001, section 3, "Optimization"; derived in docs/building.md.
 
@@ -41,7 +41,7 @@ class Knapsack:
     def select(self, budget: float) -> Bool:
         """bool [P], the kept pairs: at most `budget` candidates a row on average.
 
-        Takes items in order and goes on past one that does not fit. What did not fit once never
+        Takes items in order and goes on past one that does not fit. An item that did not fit never
         fits later, so each pass drops all such items and takes the longest prefix of the rest.
         """
         keep_P = np.zeros(self._pairs, bool)

@@ -1,4 +1,4 @@
-"""Contexts routed to clusters: the labels seen in each, and what a choice of them would answer.
+"""Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels.
 
 Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels
 a context, P observed (cluster, label) pairs, R best clusters of a context.
@@ -68,20 +68,20 @@ class Partition:
             self.guarded = float(ends_C.min())
             self._reaches_C = (ends_C / self.guarded).astype(np.float32)
             self.heldout_cosines = self.heldout_cosines / self._reaches_C[self._near_HR[:, 0]]
-        self._pairs: list[Int32] = []  # [H, K] of each probe, found when first asked for
+        self._pairs: list[Int32] = []  # [H, K] of each probe, filled as probes are used
 
     @property
     def clusters(self) -> int:
-        """C."""
+        """The number of clusters, C."""
         return len(self.centroids_CD)
 
     def heldout_hits(self, keep_P: Bool, probes: int = 1) -> Bool:
-        """bool [H, K]: whether each exact label of the held-out contexts is in its row's lists."""
+        """bool [H, K]: True for each exact held-out label that is in its row's lists."""
         while len(self._pairs) < probes:
             near_H = self._near_HR[:, len(self._pairs)]
             self._pairs.append(self._find(near_H, self._material.heldout_labels))
-        found = [(pair_HK >= 0) & keep_P[pair_HK] for pair_HK in self._pairs[:probes]]
-        return np.asarray(np.logical_or.reduce(found))
+        hits = [(pair_HK >= 0) & keep_P[pair_HK] for pair_HK in self._pairs[:probes]]
+        return np.asarray(np.logical_or.reduce(hits))
 
     def heldout_sizes(self, keep_P: Bool, probes: int = 1) -> Int64:
         """int64 [H]: ids in the lists of each held-out context; one that is in two counts twice."""
@@ -182,15 +182,15 @@ def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
 def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) -> Float32:
     """float32 [N]: of each context to the centroid of its cluster; 1 for a context of zeros."""
     unit_CD = centroids_CD / np.linalg.norm(centroids_CD, axis=1, keepdims=True)
-    found_N = np.ones(contexts.rows, np.float32)
+    cosines_N = np.ones(contexts.rows, np.float32)
     done = 0
     for block in contexts.blocks():
-        here = slice(done, done + len(block))
+        part = slice(done, done + len(block))
         lengths = np.linalg.norm(block, axis=1)
-        dots = np.einsum("nd,nd->n", block, unit_CD[cluster_N[here]])
-        np.divide(dots, lengths, out=found_N[here], where=lengths > 0)
+        dots = np.einsum("nd,nd->n", block, unit_CD[cluster_N[part]])
+        np.divide(dots, lengths, out=cosines_N[part], where=lengths > 0)
         done += len(block)
-    return found_N
+    return cosines_N
 
 
 def farthest(cosines_N: Float32, cluster_N: np.ndarray, share: float) -> Float64:

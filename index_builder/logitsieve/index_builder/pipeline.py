@@ -63,7 +63,7 @@ class BuildInputs:
 def run(inputs: BuildInputs, out: Path, scratch: Path, progress: Progress) -> Index:
     """Fit every head, measure it, write the index and open it.
 
-    The numbers that are written were checked when they were read: opening takes them as they are.
+    The numbers were checked when they were read, so opening does not check them again.
     """
     config, softmax = inputs.config, inputs.softmax
     with _threads(config.threads):

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about an index: how fast, how right, and what its clusters hold.
+"""One self-contained HTML page about an index: its speed, precision, memory and clusters.
 
 Shape letters: B sampled rows, D hidden size, V vocabulary, C clusters, K labels a row.
 """
@@ -34,7 +34,7 @@ Lists = tuple[Int64, Int64]  # CSR of the screen: offsets [C+1], ids
 
 @dataclass(frozen=True)
 class ScreenSample:
-    """Contexts met by the screen: where they go, and which labels their lists hold."""
+    """Contexts given to the screen, their clusters, and the labels that their lists hold."""
 
     hidden: Float32  # [B, D]
     clusters: Int64  # [B]
@@ -43,9 +43,10 @@ class ScreenSample:
 
 
 def write_report(index: Index, out: Path | str, contexts: Source | None = None) -> None:
-    """Write the page `out`; with `contexts`, how the screen does on them is measured too."""
+    """Write the page `out`; with `contexts`, the screen is measured on them too."""
     screen = read_contents(index.path).parts.get("screen")
-    sections = [_identity(index), *_measured(index), _memory(index)]
+    measured = [] if index.measured is None else _speed(index.measured)
+    sections = [_identity(index), *measured, _memory(index)]
     if screen is not None:
         lists = screen["offsets"].astype(np.int64), screen["ids"].astype(np.int64)
         sample = None if contexts is None else _sample(index, screen["centroids"], lists, contexts)
@@ -76,10 +77,6 @@ def _identity(index: Index) -> str:
         ("sha256 of the vocabulary", vocabulary),
     ]
     return _table([], rows)
-
-
-def _measured(index: Index) -> list[str]:
-    return [] if index.measured is None else list(_speed(index.measured))
 
 
 def _speed(calibration: Mapping[str, Any]) -> Iterator[str]:
@@ -216,7 +213,8 @@ def _words(index: Index, lists: Lists, sample: ScreenSample | None) -> Iterator[
     offsets, ids = lists
     lists_V = np.bincount(ids, minlength=index.vocab_size)
     rows = []
-    for cluster in _most_met(len(offsets) - 1, sample)[:SHOWN_CLUSTERS]:
+    met_C = np.bincount([] if sample is None else sample.clusters, minlength=len(offsets) - 1)
+    for cluster in np.argsort(-met_C, kind="stable")[:SHOWN_CLUSTERS]:
         listed = ids[offsets[cluster] : offsets[cluster + 1]]
         best = listed[np.argsort(-_distinction(listed, cluster, lists_V, sample), kind="stable")]
         shown = " · ".join(words[number] for number in best[:SHOWN_WORDS])
@@ -224,12 +222,6 @@ def _words(index: Index, lists: Lists, sample: ScreenSample | None) -> Iterator[
     yield "<h2>Words of some clusters</h2>"
     yield "<p>The most distinctive words first: likely in the cluster, and in few other lists.</p>"
     yield _table(["cluster", "candidates", "words"], rows)
-
-
-def _most_met(clusters: int, sample: ScreenSample | None) -> Int64:
-    if sample is None:
-        return np.arange(clusters)
-    return np.argsort(-np.bincount(sample.clusters, minlength=clusters), kind="stable")
 
 
 def _distinction(

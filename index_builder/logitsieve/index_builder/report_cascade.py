@@ -21,7 +21,7 @@ POINTS = 100  # of a curve
 
 
 class Curve(NamedTuple):
-    """What the screen is at each coverage, as the rows of the highest cosines are its own."""
+    """The screen at each coverage, if it answers the rows of the highest cosines itself."""
 
     coverage: Float64  # [n] rising to 1
     precision: dict[int, Float64]  # k -> [n] of all rows
@@ -31,7 +31,7 @@ class Curve(NamedTuple):
 
 
 def cascade(index: Index, hidden_BD: Float32, screen: Arrays) -> Iterator[str]:
-    """The section about coverage; nothing where no row tells anything."""
+    """The section about coverage."""
     curve = trace(index, hidden_BD, screen)
     escalate = index.head("screen").knobs["escalate"]
     k = max(curve.precision)

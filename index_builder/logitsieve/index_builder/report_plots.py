@@ -120,7 +120,7 @@ def cascade(
 
 
 def histogram(values: Sequence[float], xlabel: str, ylabel: str) -> str:
-    """How often values of each size occur."""
+    """The number of values of each size."""
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         axes = _axes(3.1, 2.4)
         axes.hist(values, bins=min(30, len(set(values))), color=COLOURS[0])

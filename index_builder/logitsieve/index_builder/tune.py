@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneConfig:
-    """How long and on how much a sweep measures; InvalidRequest for a value out of range."""
+    """The rows and the minutes of a sweep; InvalidRequest for a value out of range."""
 
     rows: int = option(
         10_000,
@@ -45,7 +45,7 @@ class TuneConfig:
 
 
 class Swept(NamedTuple):
-    """Entries of the stored settings, of further ones that may be worth keeping, what is left."""
+    """Entries of the stored settings and of further ones, and numbers of settings."""
 
     stored: list[list[Entry]]
     swept: list[list[Entry]]
@@ -64,10 +64,10 @@ def tune(
 
     `contexts` must not be those that the index was fitted on. The grid of each head is the product
     of its knobs' `tried` values. Only calibration.json differs: the other files are shared, the
-    digest stays. Its points are those that no other dominates and those stored in the index; those
-    of heads that this version does not know are lost. One thread; `progress` as
-    in `build`. InvalidRequest names the argument at fault, IndexUnreadable the file.
-    Where it raises, nothing is written.
+    digest stays. Its points are those that no other dominates and those stored in the index; points
+    of heads that this version does not know are lost. One thread; `progress` as in `build`.
+    InvalidRequest names the argument at fault, IndexUnreadable the file. If it raises, nothing is
+    written.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index
@@ -80,9 +80,9 @@ def tune(
         judging = open_contexts(contexts, opened.dim, Path(scratch))
         heldout = judging.spread(config.rows, BLOCKS)
         bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
-        found = _sweep(opened, bench, config.minutes, progress)
-        calibration = bench.calibration(_worth_keeping(found), [])
-    calibration["settings"] = {"measured": found.measured, "left_out": found.left_out}
+        swept = _sweep(opened, bench, config.minutes, progress)
+        calibration = bench.calibration(_worth_keeping(swept), [])
+    calibration["settings"] = {"measured": swept.measured, "left_out": swept.left_out}
     if "fit" in (opened.calibration or {}):
         calibration["fit"] = (opened.calibration or {})["fit"]
     link_index(opened.path, out, calibration=calibration)
@@ -101,7 +101,7 @@ def _sweep(index: Index, bench: Bench, minutes: float, progress: Progress) -> Sw
         if measured >= len(stored) and monotonic() - started >= 60 * minutes:
             break
         times = bench.times(head)
-        if measured < len(stored) or not any(_beats(known, times) for known in proven):
+        if measured < len(stored) or not any(_beats(other, times) for other in proven):
             kept.append(bench.entries(head.name, head, times))
         if head.proves:
             proven.append(times)
@@ -143,14 +143,14 @@ def _grid(head: Head) -> Iterator[Head]:
             yield other
 
 
-def _worth_keeping(found: Swept) -> list[Entry]:
+def _worth_keeping(swept: Swept) -> list[Entry]:
     """The entries of the stored settings, and of those that nothing dominates."""
-    settings = [*found.stored, *found.swept]
+    settings = [*swept.stored, *swept.swept]
     points = read_points(chain.from_iterable(settings))
     best = undominated(points)
     return [
         entry
         for number, (entries, point) in enumerate(zip(settings, points, strict=True))
-        if number < len(found.stored) or point in best
+        if number < len(swept.stored) or point in best
         for entry in entries
     ]
