@@ -33,7 +33,6 @@ PIPED_WIDTH = 160  # columns for a pipe or a file, where nothing says how wide i
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as one JSON document."""
     typer.echo(json.dumps(value, indent=2))
 
 
@@ -127,7 +126,6 @@ class TrainDisplay:
         self._update("train", status.steps, status.total, f"{speed}  {loss}")
 
     def say(self, line: str) -> None:
-        """Print a line that stays."""
         self._display.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def _update(self, stage: str, done: int, total: int, note: str) -> None:
@@ -143,7 +141,6 @@ def perplexity_shown(perplexity: float) -> str:
 
 @contextmanager
 def train_display(resumed: bool) -> Iterator[TrainDisplay]:
-    """A display of a training while the block runs."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -71,7 +71,8 @@ def with_options(
 
         @wraps(command)
         def wrapped(**values: Any) -> None:
-            chosen = {field.name: _frozen(values.pop(field.name)) for field in fields(config)}
+            given = {field.name: values.pop(field.name) for field in fields(config)}
+            chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
             context, file = values.pop("context", None), values.pop("config", None)
             if file is not None:
                 options = read_options(file, config)
@@ -111,7 +112,6 @@ def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[st
 
 
 def is_typed(option: str, context: typer.Context) -> bool:
-    """True if the option was given on the command line."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -138,20 +138,13 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     option = typer.Option(
         help=field.metadata["help"], min=low, max=None if high == math.inf else high
     )
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if field.default is MISSING else _thawed(field.default),
+        default=inspect.Parameter.empty if default is MISSING else default,
         annotation=Annotated[hint, option],
     )
-
-
-def _thawed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:

@@ -100,7 +100,6 @@ def choices(
 
 
 def print_choices(title: str, taken: list[Choice]) -> None:
-    """A line for each k, a column for each batch size."""
     batches = list(dict.fromkeys(choice["rows"] for choice in taken))
     lines: dict[str, list[str]] = {}
     for choice in taken:
@@ -137,7 +136,6 @@ def print_changes(before: Index, after: Index) -> None:
 
 
 def goal(auto: Auto, precision: float | None) -> str:
-    """AUTO's goal in words."""
     if precision is not None:
         return "asked for a proof" if precision == 1 else f"asked for P@k >= {precision:g}"
     if not auto.target:

@@ -1,6 +1,6 @@
 """Context vectors to fit and to judge on, more of them than memory holds.
 
-Shape letters: N contexts, D hidden size, S rows asked for.
+Shape letters: N contexts, D hidden size, S rows taken.
 """
 
 from __future__ import annotations
@@ -51,8 +51,15 @@ class Contexts:
             for start in range(0, len(shard), size):
                 yield self._read(shard[start : start + size], first + start)
 
+    def parts(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Float32]]:
+        """The same blocks, each with the numbers of its rows."""
+        done = 0
+        for block in self.blocks(size):
+            yield slice(done, done + len(block)), block
+            done += len(block)
+
     def take(self, rows_S: Int64) -> Float32:
-        """float32 [S, D]: the rows asked for, in that order."""
+        """float32 [S, D]: the rows of these numbers, in that order."""
         taken = np.empty((len(rows_S), self.dim), np.float32)
         shard_of_S = np.searchsorted(self._ends, rows_S, side="right")
         for number in np.unique(shard_of_S):

@@ -17,7 +17,7 @@ from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitting import FitInputs, FitResult
+from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 from logitsieve.utils.options import Progress
@@ -47,8 +47,6 @@ class Widths(NamedTuple):
 
 
 class _Codes(NamedTuple):
-    """The codes of some coordinates of R rows."""
-
     codes: np.ndarray  # uint8 [R, m], 128 more than the whole numbers they stand for
     scales: Float32  # [R]
     error: float  # kappa: the largest coding error over its scale
@@ -69,7 +67,8 @@ def fit_certified(inputs: FitInputs, config: BuildConfig, progress: Progress) ->
     The smallest is always among them.
     """
     softmax = inputs.softmax
-    turned, order_V = turn(softmax, rotation(softmax, inputs.sample)), _often_first(inputs)
+    turned = turn(softmax, rotation(softmax, inputs.sample))
+    order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
     hidden = inputs.heldout.sample(TIMED_ROWS)
     measured: dict[Widths, float] = {}
 
@@ -127,7 +126,7 @@ def rotation(softmax: Softmax, hidden: Float32) -> Float64:
 
 
 def _moments(matrix: Float32) -> Float64:
-    """Second moments [D, D] over their trace, and a little of the identity: none is without."""
+    """Second moments [D, D] over their trace, plus a little of the identity."""
     dim = matrix.shape[1]
     sum_DD = np.zeros((dim, dim))
     scale = max(float(np.abs(matrix).max()), float(np.finfo(np.float32).tiny))
@@ -149,15 +148,6 @@ def _power(matrix_DD: Float64, power: float) -> Float64:
 def _blocks(matrix: Float32) -> Iterator[Float64]:
     for start in range(0, len(matrix), BLOCK_ROWS):
         yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
-
-
-def _often_first(inputs: FitInputs) -> Int32:
-    """[V] ids, those first that are most often among the labels of the contexts."""
-    counts_V = np.zeros(inputs.vocab_size, np.int64)
-    for start in range(0, len(inputs.labels), BLOCK_ROWS):
-        labels = inputs.labels[start : start + BLOCK_ROWS, :TIMED_K].ravel()
-        counts_V += np.bincount(labels, minlength=inputs.vocab_size)
-    return np.argsort(-counts_V, kind="stable").astype(np.int32)
 
 
 def encode(

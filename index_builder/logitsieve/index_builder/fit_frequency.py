@@ -9,23 +9,18 @@ import numpy as np
 
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import (
-    DEPTH,
     FitInputs,
     FitResult,
     heldout_sample,
+    label_counts,
     least_reaching,
 )
 from logitsieve.utils.options import Progress
 
-BLOCK_ROWS = 1 << 16
-
 
 def fit_frequency(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
-    """All ids, the most frequent first, equal ones by the lower id; n is what suffices."""
-    counts_V = np.zeros(inputs.vocab_size, np.int64)
-    for start in range(0, len(inputs.labels), BLOCK_ROWS):
-        labels = inputs.labels[start : start + BLOCK_ROWS, :DEPTH].reshape(-1)
-        counts_V += np.bincount(labels, minlength=inputs.vocab_size)
+    """All ids, the most frequent first, then by id; n is the least that suffices."""
+    counts_V = label_counts(inputs)
     ids_V = np.argsort(-counts_V, kind="stable").astype(np.int32)
     place_V = np.empty(inputs.vocab_size, np.int64)
     place_V[ids_V] = np.arange(1, inputs.vocab_size + 1)

@@ -26,6 +26,7 @@ from logitsieve.utils.options import Progress
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers
 LABEL_ROWS = 1024  # rows answered by the exact head at once
+COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 that a stored operating point reaches on held-out contexts
 JUDGED = 2048  # held-out contexts that choose it
 DEPTH = 5
@@ -135,17 +136,15 @@ def exact_labels(
     with name_in_errors(file):
         labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
     reserve(file, labels, 0, contexts.rows)
-    done = 0
-    for block in contexts.blocks(LABEL_ROWS):
+    for part, block in contexts.parts(LABEL_ROWS):
         try:
-            labels[done : done + len(block)] = exact.topk(block, depth).ids
+            labels[part] = exact.topk(block, depth).ids
         except InvalidRequest as error:
             if (row := re.fullmatch(r"hidden\[(\d+)\]", error.field)) is None:
                 raise
-            field = f"{contexts.field}[{contexts.number(done + int(row[1]))}]"
+            field = f"{contexts.field}[{contexts.number(part.start + int(row[1]))}]"
             raise InvalidRequest(field, error.got, error.allowed) from error
-        done += len(block)
-        progress(stage, done, contexts.rows)
+        progress(stage, part.stop, contexts.rows)
     return labels
 
 
@@ -159,6 +158,15 @@ def sample_rows(rows: int, most: int, seed: int) -> Int64:
         return np.arange(rows, dtype=np.int64)
     jitter = np.random.default_rng(seed).random(most)
     return np.minimum((np.arange(most) + jitter) * (rows / most), rows - 1).astype(np.int64)
+
+
+def label_counts(inputs: FitInputs) -> Int64:
+    """int64 [V]: the contexts that have each id among their DEPTH best."""
+    counts_V = np.zeros(inputs.vocab_size, np.int64)
+    for start in range(0, len(inputs.labels), COUNTED_ROWS):
+        labels = inputs.labels[start : start + COUNTED_ROWS, :DEPTH].ravel()
+        counts_V += np.bincount(labels, minlength=inputs.vocab_size)
+    return counts_V
 
 
 def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:

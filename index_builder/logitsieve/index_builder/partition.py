@@ -152,11 +152,8 @@ def route(contexts: Contexts, centroids_CD: Float32) -> np.ndarray:
     """uint16 [N]: the cluster of each context, argmax_t v_t . h (eq. 2)."""
     centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
     cluster_N = np.empty(contexts.rows, np.uint16)
-    done = 0
-    for block in contexts.blocks():
-        scores = torch.from_numpy(block) @ centroids_DC
-        cluster_N[done : done + len(block)] = scores.argmax(dim=1).numpy()
-        done += len(block)
+    for part, block in contexts.parts():
+        cluster_N[part] = (torch.from_numpy(block) @ centroids_DC).argmax(dim=1).numpy()
     return cluster_N
 
 
@@ -183,13 +180,10 @@ def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) ->
     """float32 [N]: of each context to the centroid of its cluster; 1 for a context of zeros."""
     unit_CD = centroids_CD / np.linalg.norm(centroids_CD, axis=1, keepdims=True)
     cosines_N = np.ones(contexts.rows, np.float32)
-    done = 0
-    for block in contexts.blocks():
-        part = slice(done, done + len(block))
+    for part, block in contexts.parts():
         lengths = np.linalg.norm(block, axis=1)
         dots = np.einsum("nd,nd->n", block, unit_CD[cluster_N[part]])
         np.divide(dots, lengths, out=cosines_N[part], where=lengths > 0)
-        done += len(block)
     return cosines_N
 
 
