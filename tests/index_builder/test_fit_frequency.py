@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.index_builder import fit_frequency as module
+from logitsieve.index_builder import fitting
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
@@ -38,7 +38,7 @@ def test_n_is_the_least_that_suffices() -> None:
 def test_labels_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     _, inputs = make_inputs()
     whole = fit_frequency(inputs, BuildConfig(), no_progress)
-    assert len(inputs.labels) < module.BLOCK_ROWS
-    monkeypatch.setattr(module, "BLOCK_ROWS", 100)
+    assert len(inputs.labels) < fitting.COUNTED_ROWS
+    monkeypatch.setattr(fitting, "COUNTED_ROWS", 100)
     again = fit_frequency(inputs, BuildConfig(), no_progress)
     np.testing.assert_array_equal(whole.arrays["ids"], again.arrays["ids"])
