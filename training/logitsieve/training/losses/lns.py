@@ -78,7 +78,16 @@ class LNSSoftmax(SampledSoftmax):
         self.n_uniform = sqrt_classes(n_classes) if n_uniform is None else n_uniform
         check_at_least("cap", self.cap, 1)
         check_at_least("n_uniform", self.n_uniform, 1, n_classes)
-        family = make_hashing(in_features, n_classes, hashing, hashes, tables, window, seed)
+        family: Hashing
+        if hashing == "simhash":
+            bits = default_bits(n_classes) if hashes is None else hashes
+            tables = default_tables(bits) if tables is None else tables
+            family = SimHash(in_features, tables=tables, bits=bits, seed=seed)
+        elif hashing == "dwta":
+            tables, hashes = 400 if tables is None else tables, 6 if hashes is None else hashes
+            family = DWTA(in_features, tables=tables, hashes=hashes, window=window, seed=seed)
+        else:
+            raise InvalidRequest("hashing", hashing, "simhash, dwta")
         self.tables = HashTables(n_classes, family, keep=corrected)
         self.structure = self.tables
         self.sampler = UniformSampler(n_classes)
@@ -143,26 +152,6 @@ def default_tables(bits: int) -> int:
     At V = 200,000 a step with 20 tables of 13 bits takes half of the time of one with 50 of 9.
     """
     return min(max(TABLES - 10 * (bits - BITS), LEAST_TABLES), TABLES)
-
-
-def make_hashing(
-    dim: int,
-    n_classes: int,
-    hashing: Literal["simhash", "dwta"],
-    hashes: int | None,
-    tables: int | None,
-    window: int,
-    seed: int,
-) -> Hashing:
-    """The hash functions; by default the paper's K and L, or fewer and finer tables for large V."""
-    if hashing == "simhash":
-        bits = default_bits(n_classes) if hashes is None else hashes
-        tables = default_tables(bits) if tables is None else tables
-        return SimHash(dim, tables=tables, bits=bits, seed=seed)
-    if hashing == "dwta":
-        tables, hashes = 400 if tables is None else tables, 6 if hashes is None else hashes
-        return DWTA(dim, tables=tables, hashes=hashes, window=window, seed=seed)
-    raise InvalidRequest("hashing", hashing, "simhash, dwta")
 
 
 def _picked(targets_BM: Int64, random: StepRng) -> Int64:
