@@ -13,7 +13,7 @@ PATIENCE_S = 4.0
 
 
 def answers(url: str) -> bool:
-    """Whether GET answers 200 in time."""
+    """True if GET answers 200 within PATIENCE_S."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE_S)
     try:

@@ -1,4 +1,4 @@
-"""What a device other than the CPU brings to an index."""
+"""The part of an index that depends on its device."""
 
 from __future__ import annotations
 
