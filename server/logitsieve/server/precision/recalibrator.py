@@ -88,9 +88,6 @@ class Recalibrator:
             return
         message = "%s: calibrated on %s, measuring %d points again on %s"
         log.warning(message, label, calibrated_on, points, device)
-        if served.measure_again(self._pause):
+        if served.measure_again(lambda spent: self._stopping.wait(spent * self._rest)):
             took = monotonic() - started
             log.warning("%s: %d points measured on %s in %.1f s", label, points, device, took)
-
-    def _pause(self, seconds: float) -> bool:
-        return self._stopping.wait(seconds * self._rest)

@@ -210,7 +210,11 @@ def compute(slices: Sequence[BatchSlice]) -> list[Outcome]:
     try:
         return list(_together(slices))
     except Exception:  # each request gets the message of its own mistake
-        return [_cut_of(_alone(part), part) for part in slices]
+        outcomes = [(part, _alone(part)) for part in slices]
+        return [
+            cut(outcome, part.start, part.stop) if isinstance(outcome, TopKReply) else outcome
+            for part, outcome in outcomes
+        ]
 
 
 def joined(parts: Sequence[TopKReply]) -> TopKReply:
@@ -246,10 +250,6 @@ def _together(slices: Sequence[BatchSlice]) -> list[TopKReply]:
     reply = first.point.topk(rows[0] if len(rows) == 1 else np.concatenate(rows), first.request.k)
     ends = np.cumsum([len(one) for one in rows]).tolist()
     return [cut(reply, end - len(one), end) for one, end in zip(rows, ends, strict=True)]
-
-
-def _cut_of(outcome: Outcome, part: BatchSlice) -> Outcome:
-    return cut(outcome, part.start, part.stop) if isinstance(outcome, TopKReply) else outcome
 
 
 def _by_row(answer: Answer, value_of: Callable[[str], np.ndarray]) -> Answer:

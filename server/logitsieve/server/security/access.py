@@ -45,7 +45,8 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         handler: grpc.RpcMethodHandler | None = await continuation(details)
         if details.method.startswith(OPEN):
             return handler
-        header = _header(details.invocation_metadata)
+        metadata = details.invocation_metadata or ()
+        header = next((str(value) for key, value in metadata if key == HEADER), "")
 
         def check() -> None:
             self._tokens.check(header, self._scope)
@@ -120,7 +121,3 @@ async def _cancel(task: asyncio.Future[None]) -> None:
     await asyncio.wait((task,))
     if not task.cancelled():
         task.exception()  # retrieved, so that asyncio does not warn
-
-
-def _header(metadata: Any) -> str:
-    return next((str(value) for key, value in metadata or () if key == HEADER), "")
