@@ -106,21 +106,23 @@ class Parameters:
             for name, value in parameters.items()
         }
 
-    def has(self, name: str) -> bool:
-        return name in self._left
+    def take(self, name: str, kind: Any, allowed: str) -> Any:
+        if name not in self._left:
+            return None
+        value = self._left.pop(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InvalidRequest(f"parameters.{name[:100]}", type(value).__name__, allowed)
+        return value
 
     def text(self, name: str) -> str:
-        return self._take(name, str, "a string") or ""
-
-    def flag(self, name: str) -> bool:
-        return self._take(name, bool, "a bool") or False
+        return self.take(name, str, "a string") or ""
 
     def number(self, name: str, default: float) -> float:
-        value = self._take(name, (int, float), "a number")
+        value = self.take(name, (int, float), "a number")
         return default if value is None else float(value)
 
     def whole(self, name: str, default: int = 0, most: int = MOST) -> int:
-        value = self._take(name, int, "an integer")
+        value = self.take(name, int, "an integer")
         return default if value is None else _within(f"parameters.{name}", value, most)
 
     def knobs(self) -> dict[str, float]:
@@ -132,14 +134,6 @@ class Parameters:
             allowed = ", ".join(OF_ANY + OF_SAMPLE * (kind == SAMPLE.method))
             got = f"{name[:100]!r} for {kind}"
             raise InvalidRequest(f"parameters.{name[:100]}", got, allowed)
-
-    def _take(self, name: str, kind: Any, allowed: str) -> Any:
-        if name not in self._left:
-            return None
-        value = self._left.pop(name)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InvalidRequest(f"parameters.{name[:100]}", type(value).__name__, allowed)
-        return value
 
 
 def to_infer_call(message: Any, model: str) -> InferCall:
@@ -205,20 +199,20 @@ def _rows(inputs: dict[str, InferTensor], config: ServeConfig) -> Rows:
 
 def _target(parameters: Parameters, model: str) -> pb.Target:
     head, knobs = parameters.text("head"), parameters.knobs()
-    precise, precision = parameters.has("min_precision"), parameters.number("min_precision", 0.0)
-    exact = parameters.flag("exact")
+    precision = parameters.take("min_precision", (int, float), "a number")
+    exact = parameters.take("exact", bool, "a bool") or False
     normalizer = parameters.text("normalizer")
     if normalizer and normalizer not in NORMALIZER_CODES:
         allowed = ", ".join(NORMALIZER_CODES)
         raise InvalidRequest("parameters.normalizer", repr(normalizer[:100]), allowed)
-    if bool(head or knobs) + precise + exact > 1:
+    if bool(head or knobs) + (precision is not None) + exact > 1:
         allowed = "one of head with knobs, min_precision, exact"
         raise InvalidRequest("parameters", "several", allowed)
     code: Any = NORMALIZER_CODES[normalizer] if normalizer else 0
     target = pb.Target(model=model, normalizer=code)
     if head or knobs:
         target.head.CopyFrom(pb.Head(name=head, knobs=knobs))
-    elif precise:
+    elif precision is not None:
         target.min_precision = precision
     elif exact:
         target.exact = True
