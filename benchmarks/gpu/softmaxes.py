@@ -17,7 +17,8 @@ from torch.nn.functional import normalize
 
 from benchmarks.race.synthetic import generate
 from logitsieve.api.results import Float32
-from logitsieve.gpu.heads import GpuHead, gpu_heads
+from logitsieve.gpu.heads import gpu_heads
+from logitsieve.gpu.heads.base import GpuHead
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation

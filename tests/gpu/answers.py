@@ -7,33 +7,33 @@ from torch import Tensor
 
 from logitsieve.api.results import TopK
 from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import Fallback, LaunchPlan, PlanOutput
+from logitsieve.gpu.plans import After, Fallback, LaunchPlan, PlanOutput
 from logitsieve.gpu.plans.exact import ExactPlan
 
 
 def exact_behind(matrix: Matrix) -> Fallback:
     """The exact plan for rows that are passed on."""
 
-    def plan(hidden: Tensor, k: int, found: PlanOutput, status: Tensor) -> LaunchPlan:
-        return ExactPlan(matrix, hidden, k, (found, status))
+    def plan(hidden: Tensor, k: int, after: After | None) -> LaunchPlan:
+        return ExactPlan(matrix, hidden, k, after)
 
     return plan
 
 
-def nothing_behind(hidden: Tensor, k: int, found: PlanOutput, status: Tensor) -> LaunchPlan:
+def nothing_behind(hidden: Tensor, k: int, after: After | None) -> LaunchPlan:
     """For plans that must not need a fallback."""
     raise AssertionError("a fallback was asked for")
 
 
-def assert_answers(found: PlanOutput, top: TopK, rows: np.ndarray | slice = slice(None)) -> None:
+def assert_answers(output: PlanOutput, top: TopK, rows: np.ndarray | slice = slice(None)) -> None:
     """These rows of a plan's answers are the head's, bit for bit."""
-    for mine, theirs in zip(found, top, strict=True):
+    for mine, theirs in zip(output, top, strict=True):
         np.testing.assert_array_equal(mine.cpu().numpy()[rows], theirs)
 
 
-def assert_refused(found: PlanOutput, row: int) -> None:
+def assert_refused(output: PlanOutput, row: int) -> None:
     """The row has no ids."""
-    assert (found.ids[row] == -1).all()
-    assert found.logits[row].isnan().all()
-    assert not found.exact[row]
-    assert not found.scanned[row]
+    assert (output.ids[row] == -1).all()
+    assert output.logits[row].isnan().all()
+    assert not output.exact[row]
+    assert not output.scanned[row]

@@ -7,7 +7,7 @@ import torch
 
 from logitsieve.gpu.matrix import Matrix
 from logitsieve.gpu.plans.screen import ALONE, LONGEST, RoutedPlan, frequency_on, screen_on
-from logitsieve.gpu.plans.svd import preview_on, svd_plan
+from logitsieve.gpu.plans.svd import SvdPlan, preview_on
 from tests.gpu.answers import exact_behind
 
 HOST = torch.device("cpu")
@@ -45,5 +45,4 @@ def run_svd(matrix: Matrix, hidden: torch.Tensor) -> None:
         "preview": np.ones((groups, 32, 16), np.float32),
     }
     preview = preview_on(HOST, part, matrix.rows, 24)
-    for candidates in (5, 100):
-        svd_plan(matrix, preview, hidden, 10, exact_behind(matrix), candidates=candidates).run()
+    SvdPlan(matrix, preview, hidden, 10, 100).run()

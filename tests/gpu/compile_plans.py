@@ -19,8 +19,8 @@ from logitsieve.gpu.matrix import DeviceSketch, Matrix
 from logitsieve.gpu.plans import empty_output
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
+from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, ListDraws, draw_inputs
 from logitsieve.gpu.plans.exact import ExactPlan, LogitsPlan
-from logitsieve.gpu.plans.log_z import DeviceEdits, DrawPlan, ListDraws, LogZPlan
 from tests.gpu.compile_lists import run_lists, run_many_lists, run_svd
 
 TYPES = (torch.float32, torch.float16, torch.int16)
@@ -78,19 +78,15 @@ def run_plans(dtype: torch.dtype, rows: int) -> None:
 def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     """Named logits, log Z and draws, with edits and without."""
     rows, softmax = len(hidden), matrix(dtype)
-    noise = torch.zeros(rows, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
-    scale = torch.ones(1, dtype=torch.float64)
+    inputs = draw_inputs(hidden)
     ids, values = torch.zeros(2, dtype=torch.int32), torch.zeros(2, dtype=torch.float64)
     edits = DeviceEdits(torch.zeros(rows + 1, dtype=torch.int64), ids, values)
-    LogitsPlan(softmax, hidden).run()
     LogitsPlan(softmax, hidden, torch.zeros((rows, 3), dtype=torch.int32)).run()
-    LogZPlan(softmax, hidden, scale).run()
     listed, filters = torch.zeros((rows, 40), dtype=torch.int32), torch.ones(3, dtype=torch.float64)
-    ListDraws(listed, listed.double(), 3, *noise, filters).run()
+    ListDraws(listed, listed.double(), 3, *inputs[1:], filters).run()
     for instead in (None, edits):
-        DrawPlan(softmax, hidden, 3, *noise, scale, instead).run()
-        sketch = sketch_of(softmax)
-        CertifiedDrawPlan(softmax, sketch, hidden, 3, *noise, scale, instead).run()
+        DrawPlan(softmax, hidden, 3, inputs, instead).run()
+        CertifiedDrawPlan(softmax, sketch_of(softmax), hidden, 3, inputs, instead).run()
 
 
 def run_certified(softmax: Matrix, hidden: torch.Tensor) -> None:

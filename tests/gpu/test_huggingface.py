@@ -45,12 +45,11 @@ def test_generate_chooses_what_it_chose(
 ) -> None:
     def generate() -> list[list[int]]:
         torch.manual_seed(5)
-        found: list[list[int]] = model.generate(**prompts(), max_new_tokens=3, **options).tolist()
-        return found
+        tokens: list[list[int]] = model.generate(**prompts(), max_new_tokens=3, **options).tolist()
+        return tokens
 
     plain = generate()
     with attach(model, decoder, k=6) as attachment:
         assert generate() == plain
-        asked = attachment.head.asked
-    assert asked is not None
+        assert attachment.head.last is not None
     assert decoder.takes_tensors

@@ -41,8 +41,8 @@ def test_a_kernel_is_launched_by_a_plan(kernel: str) -> None:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_plan_is_tested_and_used_by_a_head(plan: str) -> None:
-    tested, used = (ROOT / "tests/gpu/plans").glob("*.py"), GPU.glob("**/*.py")
-    assert plan in words(tested), f"tests/gpu/plans: {plan}"
+    tested, used = (ROOT / "tests/gpu").glob("*/test_*.py"), GPU.glob("**/*.py")
+    assert plan in words(tested), f"a test in tests/gpu/plans: {plan}"
     names = [word for file in used for word in re.findall(r"\w+", file.read_text("utf-8"))]
     assert names.count(plan) > 1, f"core/logitsieve/gpu/heads: {plan}"
 

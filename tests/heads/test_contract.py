@@ -213,9 +213,9 @@ def test_nothing_is_proven_over_a_matrix_that_is_not_finite(kind: Kind, place: s
 
 @every_kind("threads", [(1,), (3,)], [(1,)])
 def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
-    head, hidden = kind.make(SOFTMAX, threads=threads), kind.rows(70, 4)
+    head, hidden = kind.make(SOFTMAX, threads=threads), kind.rows(70, 3)
     alone = [head.topk(row, 5) for row in hidden]
-    for size in (3, 4) if kind.on_gpu else (2, 3, 4, 5, 33, 70):
+    for size in (3,) if kind.on_gpu else (2, 3, 4, 5, 33, 70):
         batches = [head.topk(hidden[i : i + size], 5) for i in range(0, len(hidden), size)]
         for field in ("ids", "logits", "exact", "scanned"):
             together = np.concatenate([getattr(top, field) for top in batches])
@@ -225,12 +225,12 @@ def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
 
 @every_kind("callers,calls", [(8, 40)], [(2, 4)])
 def test_threads_may_share_a_head(kind: Kind, callers: int, calls: int) -> None:
-    head, hidden = kind.make(SOFTMAX, threads=2), kind.rows(70, 2)
+    head, hidden = kind.make(SOFTMAX, threads=2), kind.rows(70, 1)
     batches = [hidden, -hidden]
     expected = [head.topk(batch, 7) for batch in batches]
     with ThreadPoolExecutor(callers) as pool:
-        found = pool.map(lambda call: head.topk(batches[call % 2], 7), range(calls))
-        for call, top in enumerate(found):
+        answers = pool.map(lambda call: head.topk(batches[call % 2], 7), range(calls))
+        for call, top in enumerate(answers):
             np.testing.assert_array_equal(top.ids, expected[call % 2].ids)
             np.testing.assert_array_equal(top.logits, expected[call % 2].logits)
 

@@ -8,7 +8,7 @@ Shape letters: B rows (hypotheses), G groups, N tokens a hypothesis, K pairs a g
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,23 +17,14 @@ from logitsieve.api.requests import Beams
 from logitsieve.decoding.logit_edits import LARGEST
 
 
-class TokenPairs(NamedTuple):
-    """Every hypothesis with each of its tokens."""
-
-    tokens: Tensor  # [B, N] int32
-    scores: Tensor  # [B, N] float64
-    ranks: Tensor  # [B, N] float64, -inf where there is no pair
-    finished: Tensor  # [B, N]
-
-
 def next_beams(beams: Beams, ids: Tensor, log_probs: Tensor) -> tuple[Any, ...]:
     """parents, tokens, scores, ranks and finished [G, K]: equal ranks by parent, then by place.
 
     ids and log_probs [B, N] are the tokens of each hypothesis; the vectors of `beams` are tensors.
     """
-    pairs = _pairs(beams, ids, log_probs)
     count = beams.beams_in * ids.shape[1]  # pairs of a group
-    tokens, scores, ranks, finished = (each.reshape(-1, count) for each in pairs)
+    pairs = (each.reshape(-1, count) for each in _pairs(beams, ids, log_probs))
+    tokens, scores, ranks, finished = pairs
     short = max(0, beams.beams_out - ranks.shape[1])
     order = torch.sort(ranks, dim=1, descending=True, stable=True).indices[:, : beams.beams_out]
     best = ranks.gather(1, order)
@@ -52,8 +43,12 @@ def next_beams(beams: Beams, ids: Tensor, log_probs: Tensor) -> tuple[Any, ...]:
     )
 
 
-def _pairs(beams: Any, ids: Tensor, log_probs: Tensor) -> TokenPairs:
-    """A finished hypothesis has one token, its end, at no cost."""
+def _pairs(beams: Any, ids: Tensor, log_probs: Tensor) -> tuple[Tensor, ...]:
+    """Every hypothesis with each of its tokens: tokens int32, scores, ranks and finished [B, N].
+
+    Scores and ranks are float64; a rank is -inf where there is no pair. A finished hypothesis has
+    one token, its end, at no cost.
+    """
     finished, lengths = beams.finished[:, None], beams.lengths[:, None]
     first = torch.arange(ids.shape[1], device=ids.device) == 0
     ended, tokens = finished & first, ids
@@ -64,7 +59,7 @@ def _pairs(beams: Any, ids: Tensor, log_probs: Tensor) -> TokenPairs:
     missing = (finished & ~first) | ~torch.isfinite(ranks)
     for end in beams.eos_ids:
         ended = ended | (tokens == end)
-    return TokenPairs(tokens, scores, ranks.masked_fill(missing, -torch.inf), ended)
+    return tokens, scores, ranks.masked_fill(missing, -torch.inf), ended
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -40,15 +40,13 @@ def device_named(name: str) -> torch.device:
     number = name.removeprefix("cuda").removeprefix(":") or "0"
     if not name.startswith("cuda") or not number.isdecimal() or int(number) >= gpus:
         devices = ", ".join(["cpu", *(f"cuda:{gpu}" for gpu in range(gpus))])
-        raise InvalidRequest("device", repr(name), devices if gpus else f"cpu ({no_gpu_because()})")
+        if not gpus:
+            reason = "finds no NVIDIA driver, or no GPU: does nvidia-smi?"
+            if torch.version.cuda is None:
+                reason = "is a build without CUDA: install one with it"
+            devices = f"cpu (PyTorch {torch.__version__} {reason})"
+        raise InvalidRequest("device", repr(name), devices)
     return torch.device("cuda", int(number))
-
-
-def no_gpu_because() -> str:
-    """Why PyTorch finds no GPU."""
-    if torch.version.cuda is None:
-        return f"PyTorch {torch.__version__} is a build without CUDA: install one with it"
-    return f"PyTorch {torch.__version__} finds no NVIDIA driver, or no GPU: does nvidia-smi?"
 
 
 @contextmanager
@@ -84,10 +82,8 @@ def own_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def name_of(device: torch.device) -> str:
-    """The GPU as its driver calls it."""
-    if device.type != "cuda":
-        return "Triton's interpreter"
-    return torch.cuda.get_device_name(device)
+    on_gpu = device.type == "cuda"
+    return torch.cuda.get_device_name(device) if on_gpu else "Triton's interpreter"
 
 
 def memory_of(device: torch.device) -> Memory | None:

@@ -26,7 +26,8 @@ from logitsieve.decoding.engine import NO_LOG_Z, Engine
 from logitsieve.decoding.normalizers import CANDIDATES, CERTIFIED, EXACT, STEPPING, LogZ
 from logitsieve.gpu.beam import next_beams
 from logitsieve.gpu.device import name_of, to_device, to_host
-from logitsieve.gpu.heads import GpuHead, gpu_heads
+from logitsieve.gpu.heads import gpu_heads
+from logitsieve.gpu.heads.base import GpuHead
 from logitsieve.gpu.staging import device_beams, device_sampling, device_targets, host_beams
 from logitsieve.heads._base.head import ready_hidden
 from logitsieve.index import Index
@@ -49,14 +50,11 @@ class GpuEngine(Engine):
 
     @staticmethod
     def sampling(hidden: Any, samples: int, options: Any) -> Sampling:
-        """The checked request of `sample`."""
-        if isinstance(hidden, Tensor):
-            return device_sampling(hidden, samples, options)
-        return Engine.sampling(hidden, samples, options)
+        make = device_sampling if isinstance(hidden, Tensor) else Engine.sampling
+        return make(hidden, samples, options)
 
     @staticmethod
     def beams(hidden: Any, scores: Any, beams_in: int, beams_out: int, options: Any) -> Beams:
-        """The checked request of `beam_step`."""
         make = device_beams if isinstance(hidden, Tensor) else Engine.beams
         return make(hidden, scores, beams_in, beams_out, options)
 
@@ -66,7 +64,6 @@ class GpuEngine(Engine):
         return targets if isinstance(hidden, Tensor) else Engine.targets(hidden, targets)
 
     def topk(self, hidden: Any, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """The k best tokens of each row."""
         if not isinstance(hidden, Tensor):
             return super().topk(hidden, k, constraints)
         if constraints is not None:
@@ -101,7 +98,6 @@ class GpuEngine(Engine):
     def sample(
         self, hidden: Any, sampling: Sampling, constraints: Constraints | None
     ) -> SampleReply:
-        """Draws for each row."""
         if not isinstance(hidden, Tensor):
             return super().sample(hidden, sampling, constraints)
         started, vocab_size = perf_counter_ns(), self._index.vocab_size
@@ -115,13 +111,12 @@ class GpuEngine(Engine):
         if not isinstance(seeds, Tensor):
             seeds = to_device(seeds.view(np.int64), hidden.device)
         draw = self._draw_from_list if top_k else self._draw_from_all
-        ids, log_probs, *found = draw(hidden, sampling, seeds)
-        return SampleReply(ids, log_probs, self.answer(started, *found))
+        ids, log_probs, *answer = draw(hidden, sampling, seeds)
+        return SampleReply(ids, log_probs, self.answer(started, *answer))
 
     def beam_step(
         self, hidden: Any, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
-        """The best continuations of the hypotheses at the rows of `hidden`."""
         if not isinstance(hidden, Tensor):
             return super().beam_step(hidden, beams, constraints)
         if constraints is not None or self._stepping.name != STEPPING:
@@ -136,13 +131,13 @@ class GpuEngine(Engine):
         log_probs = self._logits(hidden, top.ids) - value.double()[:, None]
         finished: Any = beams.finished
         proven = ((top.exact & ~torch.isnan(value)) | finished).view(-1, beams.beams_in).all(1)
-        provenance: Any = (
+        provenance = Provenance(
             proven.repeat_interleave(beams.beams_in),
             top.scanned.masked_fill(finished, 0),
             top.exact & (not self.proves) & ~finished,
         )
-        log_z: Any = value.masked_fill(finished, torch.nan)
-        answer = self.answer(started, Provenance(*provenance), STEPPING, LogZ(log_z))
+        log_z = LogZ(value.masked_fill(finished, torch.nan))
+        answer = self.answer(started, provenance, STEPPING, log_z)
         reply: Any = *next_beams(beams, top.ids, log_probs), answer
         return BeamStepReply(*reply)
 
@@ -166,18 +161,14 @@ class GpuEngine(Engine):
         filtered = sampling.top_p < 1.0 or sampling.min_p > 0.0
         return not filtered and self.head in FOUND_ON_GPU and self._finds(self.normalizer)
 
-    def _logits(self, hidden: Tensor, ids: Tensor) -> Tensor:
+    def _logits(self, hidden: Tensor, ids: Tensor) -> Any:
         """[B, M] float64 of ids [B, M], NaN where a row cannot be answered."""
-        logits: Tensor = _head(self._index, "exact").logits64(hidden, ids)
-        return logits
+        return _head(self._index, "exact").logits64(hidden, ids)
 
     def _log_z(self, normalizer: str, hidden: Tensor, scale: float) -> Any:
         """A number by `exact`, the interval that the sketch proves by `certified`."""
-        head = _head(self._index, normalizer)
-        if normalizer == EXACT.name:
-            return LogZ(head.log_z(hidden, scale))
-        seeds = torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device)
-        return _rounded(head.draw(hidden, 0, seeds, 0, scale, None)[1])[0]
+        _, sums, _ = _head(self._index, normalizer).draw(hidden, 0, None, 0, scale, None)
+        return _rounded(sums)[0]
 
     def _draw_from_list(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
         """ids and log-probabilities [B, N], and what `answer` takes."""
@@ -214,10 +205,8 @@ class GpuBackend:
 
     def logits(self, exact: Any, hidden: Any, ids_BM: Any) -> Tensor | None:
         """float32 [B, M]; -inf for ids outside the vocabulary."""
-        if isinstance(hidden, Tensor) and isinstance(ids_BM, Tensor):
-            logits: Tensor = exact.logits64(hidden, ids_BM).float()
-            return logits
-        return None
+        tensors = isinstance(hidden, Tensor) and isinstance(ids_BM, Tensor)
+        return exact.logits64(hidden, ids_BM).float() if tensors else None
 
 
 def _head(index: Index, name: str) -> Any:

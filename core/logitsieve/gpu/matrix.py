@@ -69,7 +69,9 @@ class DeviceSketch(NamedTuple):
     codes: Tensor  # [V, T] int8: M whole numbers, then zeros
     scales: Tensor  # [V] float32
     rests: Tensor  # [V] float32
-    terms: Tensor  # [7] float64, in the order of `_terms`
+    # kappa, Q, left, the largest s and n; ||B||_F, and the share of it that rounding takes: that
+    # times ||h|| is what coordinates may be off by, summed as rotate_kernel does and in float32.
+    terms: Tensor  # [7] float64
 
     @property
     def width(self) -> int:
@@ -86,22 +88,11 @@ def sketch_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> DeviceS
     codes = to_device(fine, device).bitwise_xor_(0x80).view(torch.int8)
     codes[:, -EXTRA:] = 0
     scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T
-    terms = torch.tensor(_terms(basis, arrays["limits"], scales, rests), dtype=torch.float64)
-    host: Any = basis, codes, scales, rests, terms.to(device)
-    sketch: DeviceSketch = to_device(DeviceSketch(*host), device)
-    return sketch
-
-
-def _terms(
-    basis: np.ndarray, limits: np.ndarray, scales: np.ndarray, rests: np.ndarray
-) -> list[float]:
-    """kappa, Q, left, the largest s and n; ||B||_F, and the share of it that rounding takes.
-
-    That share times ||h|| is what coordinates may be off by, summed as rotate.py sums them and
-    rounded to float32.
-    """
-    _, _, kappa, length, left = limits.tolist()
+    _, _, kappa, length, left = arrays["limits"].tolist()
     many, one = STEP * CUT_OFF + DROPPED[torch.float32], -(-len(basis) // LANES) * 2.0**-24
     frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
-    most = float(scales.max()), float(rests.max())
-    return [kappa, length, left, *most, frobenius, 1.01 * (max(many, one) + 2.0**-24)]
+    rounding = 1.01 * (max(many, one) + 2.0**-24)
+    terms = [kappa, length, left, scales.max(), rests.max(), frobenius, rounding]
+    host: Any = basis, codes, scales, rests, np.array(terms, np.float64)
+    sketch: DeviceSketch = to_device(DeviceSketch(*host), device)
+    return sketch

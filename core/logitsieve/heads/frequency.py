@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads._base.clustered_head import ClusteredHead
 from logitsieve.heads._base.head import Knob, Softmax
+from logitsieve.heads._base.kernel_head import ClusteredHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 
 
@@ -30,8 +30,6 @@ class FrequencyHead(ClusteredHead):
         "n": Knob(
             help="most frequent rows to look at: precision for time",
             default=1024,
-            low=1,
-            high=2**31 - 1,
             tried=(64, 128, 256, 512, 1024, 2048, 4096, 8192),
         )
     }

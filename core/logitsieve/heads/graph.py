@@ -22,7 +22,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.selecting_head import SelectingHead
+from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.utils.environment import require
 
@@ -40,8 +40,6 @@ class GraphHead(SelectingHead):
         "ef": Knob(
             help="rows kept in view by the walk, and evaluated: precision for time",
             default=64,
-            low=1,
-            high=2**31 - 1,
             tried=(8, 16, 32, 64, 128, 256, 512),
         )
     }

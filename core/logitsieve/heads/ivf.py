@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from logitsieve.heads._base.clustered_head import ClusteredHead
 from logitsieve.heads._base.head import Knob
+from logitsieve.heads._base.kernel_head import ClusteredHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different, no_empty_lists
 
 
@@ -43,7 +43,6 @@ class IvfHead(ClusteredHead):
         "nprobe": Knob(
             help="best clusters to scan: precision for time",
             default=16,
-            low=1,
             high=65_535,
             tried=(1, 2, 4, 8, 16, 32, 64, 128),
         )

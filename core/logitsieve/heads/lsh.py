@@ -18,7 +18,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.selecting_head import SelectingHead
+from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.lsh import lsh_select
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
@@ -69,14 +69,12 @@ class LshHead(SelectingHead):
         "tables": Knob(
             help="tables looked up, at most all there are: precision for time",
             default=LARGEST_TABLES,
-            low=1,
             high=LARGEST_TABLES,
             tried=(16, 32, 64, 128, 256),
         ),
         "probes": Knob(
             help="nearest buckets of each table, at most all: precision for time",
             default=1,
-            low=1,
             high=1 << LARGEST_BITS,
             tried=(1, 2, 4, 8),
         ),
@@ -84,7 +82,6 @@ class LshHead(SelectingHead):
             help="ids kept, those found by most tables, never fewer than k; 0 keeps all",
             default=0,
             low=0,
-            high=2**31 - 1,
             tried=(0, 300, 1000, 3000),
         ),
     }

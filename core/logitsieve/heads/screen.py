@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from logitsieve.api.results import Int64
-from logitsieve.heads._base.clustered_head import ClusteredHead
 from logitsieve.heads._base.head import Knob, Softmax, require_part
+from logitsieve.heads._base.kernel_head import ClusteredHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, lists_part
 from logitsieve.heads.certified import SKETCH
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
@@ -39,7 +39,6 @@ class ScreenHead(ClusteredHead):
         "probes": Knob(
             help="best clusters to unite: precision for time",
             default=1,
-            low=1,
             high=64,
             tried=(1, 2, 4),
         ),

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.selecting_head import SelectingHead
+from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
 
@@ -36,15 +36,12 @@ class SvdHead(SelectingHead):
         "width": Knob(
             help="rotated dimensions of the preview: precision for time",
             default=32,
-            low=1,
             high=65_535,
             tried=(8, 16, 32, 64, 128, 256),
         ),
         "candidates": Knob(
             help="best rows of the preview that are evaluated: precision for time",
             default=128,
-            low=1,
-            high=2**31 - 1,
             tried=(32, 64, 128, 256, 512),
         ),
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from logitsieve.gpu.device import device_named
-from logitsieve.gpu.heads import GpuHead, gpu_heads
+from logitsieve.gpu.heads import gpu_heads
+from logitsieve.gpu.heads.base import GpuHead
 from logitsieve.heads import HEADS, Softmax
 from tests.synthetic import ARRAYS
 

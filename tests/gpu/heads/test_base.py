@@ -14,8 +14,9 @@ import torch
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.device import device_named
-from logitsieve.gpu.heads import GPU_HEADS, GpuHead
-from logitsieve.gpu.heads.base import LARGEST_BUCKET, Launch
+from logitsieve.gpu.heads import GPU_HEADS
+from logitsieve.gpu.heads.base import LARGEST_BUCKET, GpuHead, Launch
+from logitsieve.gpu.plans import empty_output
 from logitsieve.index import HeadEntry, open_index, write_index
 from tests.gpu.heads.opened import make_gpu_head, make_gpu_heads
 from tests.synthetic import ARRAYS, make_head, make_hidden, make_softmax
@@ -40,10 +41,10 @@ def test_arrays_are_answered_as_on_the_host(name: str, rows: int, k: int) -> Non
 
 
 def test_batches_are_answered_in_chunks() -> None:
-    head, hidden, ids = on_gpu("exact"), make_hidden(3, 20), np.empty((3, 1), np.int32)
-    outputs = ids, np.empty((3, 1), np.float32), np.empty(3, np.bool_), np.empty(3, np.int32)
-    head._find_arrays(Launch(("topk", 1), partial(head.plan, k=1), most=2), hidden, outputs)
-    np.testing.assert_array_equal(ids, make_head("exact", SOFTMAX).topk(hidden, 1).ids)
+    head, hidden = on_gpu("exact"), make_hidden(3, 20)
+    output = empty_output(3, 1, torch.device("cpu"))
+    head._find(Launch(("topk", 1), partial(head.plan, k=1), most=2), hidden, output)
+    np.testing.assert_array_equal(output.ids, make_head("exact", SOFTMAX).topk(hidden, 1).ids)
 
 
 @pytest.mark.exhaustive

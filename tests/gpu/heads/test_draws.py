@@ -64,18 +64,18 @@ def test_arrays(heads: dict[str, GpuDrawHead], name: str, samples: int, edited: 
 def test_more_draws_than_a_plan_holds_come_from_several(
     heads: dict[str, GpuDrawHead], name: str, edited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draws, "SLOTS_AT_ONCE", 4)  # so that 7 are 3 + 3 + 1, for a row at once
+    monkeypatch.setattr(draws, "SLOTS_AT_ONCE", 3)  # so that 3 are 2 + 1, for a row at once
     hidden, edits = make_hidden(3, 12), EDITS if edited else None
-    ids, log_z, scanned = heads[name].draw(hidden, 7, SEEDS, STEP, SCALE, edits)
-    expected = HOST.draw(hidden, 7, SEEDS, STEP, SCALE, edits)
+    ids, log_z, scanned = heads[name].draw(hidden, 3, SEEDS, STEP, SCALE, edits)
+    expected = HOST.draw(hidden, 3, SEEDS, STEP, SCALE, edits)
     np.testing.assert_array_equal(ids, expected[0])
     assert_log_z(log_z, expected[1])
     assert (scanned <= 300).all()
     there = torch.from_numpy(hidden).to(device_named("cuda"))
     if not edited:
         seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
-        found = heads[name].draw(there, 7, seeds, STEP, SCALE, None)
-        np.testing.assert_array_equal(found[0].cpu().numpy(), expected[0])
+        drawn = heads[name].draw(there, 3, seeds, STEP, SCALE, None)
+        np.testing.assert_array_equal(drawn[0].cpu().numpy(), expected[0])
 
 
 @pytest.mark.parametrize("samples", [0, 1, 15, 16, 4094, 4095, 5000, 1 << 20])

@@ -9,7 +9,8 @@ from logitsieve.api.results import TopK
 from logitsieve.gpu.kernels.status import ANSWERED, PASSED_ON
 from logitsieve.gpu.matrix import DeviceSketch, Matrix, sketch_on
 from logitsieve.gpu.plans import empty_output
-from logitsieve.gpu.plans.certified import CertifiedPlan, fits, room_of
+from logitsieve.gpu.plans.certified import CertifiedPlan, room_of
+from logitsieve.gpu.plans.exact import fits
 from logitsieve.heads import ExactHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
 from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
@@ -30,9 +31,9 @@ def sketched(
 
 
 def assert_top(plan: CertifiedPlan, top: TopK) -> None:
-    np.testing.assert_array_equal(plan.found.ids.cpu().numpy(), top.ids)
-    np.testing.assert_array_equal(plan.found.logits.cpu().numpy(), top.logits)
-    assert plan.found.exact.all()
+    np.testing.assert_array_equal(plan.output.ids.cpu().numpy(), top.ids)
+    np.testing.assert_array_equal(plan.output.logits.cpu().numpy(), top.logits)
+    assert plan.output.exact.all()
 
 
 def assert_same(
@@ -91,13 +92,13 @@ def test_groups_of_more_than_sixteen() -> None:
     plan.group, plan.groups = 32, 47  # as they are where V is above 2^18
     plan.run()
     assert_top(plan, ExactHead(stored).topk(hidden, 5))
-    assert plan.found.scanned.max() < 200
+    assert plan.output.scanned.max() < 200
 
 
 def test_few_rows_are_computed_where_the_spectrum_decays() -> None:
     softmax, hidden = decaying(4000, 96)
     plan = assert_same(softmax, hidden[:4], 5)
-    assert plan.found.scanned.sum() / 4 < 200
+    assert plan.output.scanned.sum() / 4 < 200
 
 
 def test_every_row_that_reaches_the_threshold_is_computed_once() -> None:
@@ -108,7 +109,7 @@ def test_every_row_that_reaches_the_threshold_is_computed_once() -> None:
     assert_top(plan, ExactHead(stored).topk(hidden, 2))
     assert (plan.done < plan.sizes).any()  # not all among the first
     _, uppers, margins = bounds_of(plan, 16)
-    for row, count in enumerate(plan.found.scanned.tolist()):
+    for row, count in enumerate(plan.output.scanned.tolist()):
         first = np.sort(plan.values[row, : plan.done[row]].cpu().numpy())
         below = first[-2] - margins[row, 0] - float(plan.ends[0, row])
         assert 0 <= below < 1e-5 * first[-2]
@@ -123,7 +124,7 @@ def test_where_too_many_rows_are_in_doubt_all_are_scanned() -> None:
     plan = CertifiedPlan(matrix, sketch, tensor(hidden), 1)
     plan.run()
     assert_top(plan, ExactHead(stored).topk(hidden, 1))
-    scanned = plan.found.scanned.tolist()
+    scanned = plan.output.scanned.tolist()
     assert scanned[0] == scanned[2] == 1100
     assert scanned[1] < room_of(1100)
 
@@ -138,7 +139,7 @@ def test_a_row_of_zeros_ties_everything() -> None:
     softmax, hidden = make_softmax(600, 12), make_hidden(2, 12)
     hidden[1] = 0
     plan = assert_same(Softmax(softmax.weight, np.zeros(600, np.float32)), hidden, 5)
-    assert plan.found.ids[1].tolist() == [0, 1, 2, 3, 4]
+    assert plan.output.ids[1].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("value", sweep(np.nan, 3e38, more=[np.inf, -np.inf]))
@@ -149,11 +150,11 @@ def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     plan = CertifiedPlan(matrix, sketch, tensor(hidden), 4)
     plan.run()
     top = ExactHead(stored).topk(hidden[[0, 2]], 4)
-    np.testing.assert_array_equal(plan.found.ids.cpu().numpy()[[0, 2]], top.ids)
-    assert plan.found.ids[1].tolist() == [-1] * 4
-    assert plan.found.logits[1].isnan().all()
-    assert plan.found.exact.tolist() == [1, 0, 1]
-    assert plan.found.scanned[1] == 0
+    np.testing.assert_array_equal(plan.output.ids.cpu().numpy()[[0, 2]], top.ids)
+    assert plan.output.ids[1].tolist() == [-1] * 4
+    assert plan.output.logits[1].isnan().all()
+    assert plan.output.exact.tolist() == [1, 0, 1]
+    assert plan.output.scanned[1] == 0
 
 
 def test_a_plan_answers_one_batch_after_another() -> None:

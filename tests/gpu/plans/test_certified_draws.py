@@ -6,21 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.kernels.encode_query import MARGIN
-from logitsieve.gpu.kernels.gumbel import NOISE_ERROR
 from logitsieve.gpu.kernels.status import PASSED_ON
 from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.log_z import DeviceEdits
+from logitsieve.gpu.plans.draws import DeviceEdits
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths
+from tests.gpu.kernels.test_bounds import with_codes
 from tests.gpu.plans.test_certified import sketched
-from tests.gpu.plans.test_certified_bounds import with_codes
-from tests.gpu.plans.test_draws import Edited, csr, seeds_of, twins_within_twice_the_slack
-from tests.gpu.plans.test_draws import plan_of as exact_plan
+from tests.gpu.plans.test_draws import (
+    Edited,
+    csr,
+    inputs_of,
+    seeds_of,
+    twins_within_twice_the_slack,
+)
 from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.heads.test_certified import BIASES, MATRICES, attacks, certified, decaying
-from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax
 
 STEP = 7
@@ -41,11 +43,9 @@ def plan_of(
     else:
         stored, matrix = on_gpu(softmax, dtype)
         sketch = sketch_on(matrix.weight.device, head._arrays)
-    noise = tensor(seeds_of(len(hidden)).view(np.int64)), tensor(np.array([STEP, 0]))
     edits = DeviceEdits(*map(tensor, csr(edited))) if edited else None
-    scales = tensor(np.array([scale]))
-    plan = CertifiedDrawPlan(matrix, sketch, tensor(hidden), draws, *noise, scales, edits)
-    return plan, stored
+    inputs = inputs_of(len(hidden), STEP, scale)
+    return CertifiedDrawPlan(matrix, sketch, tensor(hidden), draws, inputs, edits), stored
 
 
 def assert_same(
@@ -116,7 +116,7 @@ def test_what_is_written_between_runs() -> None:
     plan, stored = plan_of(softmax, first, 4, 1.0)
     plan.run()
     plan.hidden.copy_(tensor(second))
-    plan.scale.fill_(2.0)
+    plan.inputs.scale.fill_(2.0)
     plan.run()
     assert_drawn(plan, stored, second, 4, 2.0)
 
@@ -208,7 +208,7 @@ def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     assert plan.ids[1].tolist() == [-1] * 4
     assert plan.log_z[1].isnan().all()
     assert plan.scanned.tolist()[1] == 0
-    for mine, theirs in zip(plan.found, plain.found, strict=True):
+    for mine, theirs in zip(plan.output, plain.output, strict=True):
         assert mine[::2].tolist() == theirs[::2].tolist()
 
 
@@ -241,27 +241,3 @@ def test_one_id_with_nearly_all_the_weight_leaves_log_z_no_room() -> None:
     plan = assert_same(softmax, hidden, 1, 1.0)
     _, low, high = plan.log_z.cpu().numpy().T
     assert (high - low < 1e-9).all()
-
-
-@pytest.mark.parametrize("scale", sweep(1.0, more=[1e-4, 1e5]))
-def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
-    """Maxima that are below the logits by MARGIN and what noise may be off; a loser's above all."""
-    softmax, hidden, draws = twins_within_twice_the_slack(), make_hidden(4, 17), 2
-    plan, stored = plan_of(softmax, hidden, draws, scale)
-    plan.coded.run()
-    plan._bound()
-    exact = exact_plan(softmax, hidden, draws, 1 / scale, step=STEP)[0]
-    exact._scan()
-    margin = plan.coded.factors[:, int(MARGIN), None] * min(1.0, scale)
-    off = torch.cat([margin, *[margin + NOISE_ERROR.value * min(1.0, 1 / scale)] * draws], dim=1)
-    plan.maxima.copy_(exact.maxima - off[:, :, None])
-    misleading = exact.maxima.topk(2).indices[:, :, 1:]
-    plan.maxima.scatter_(2, misleading, plan.maxima.amax(2, keepdim=True) + 10)
-    plan._find()
-    plan._choose()
-    assert passed_on(plan) == [False] * 4
-    ids, _, _ = ExactHead(stored).draw(hidden, draws, seeds_of(4), STEP, scale, None)
-    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
-    best = logits64(stored.weight, stored.bias, hidden).argmax(axis=1)
-    for row, size in enumerate(plan.sizes[:, 0].tolist()):
-        assert best[row] in plan.named[row, 0, :size].tolist()

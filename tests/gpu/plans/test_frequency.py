@@ -24,7 +24,7 @@ def assert_same(
         stored, arrays, fallback=ExactHead(stored), threads=1, knobs={"n": n}
     )
     good = np.isfinite(hidden).all(axis=1)
-    assert_answers(plan.found, head.topk(hidden[good], k), good)
+    assert_answers(plan.output, head.topk(hidden[good], k), good)
     return plan
 
 
@@ -49,4 +49,4 @@ def test_rows_of_zeros_and_rows_that_cannot_be_answered() -> None:
     softmax, hidden = make_softmax(), make_hidden(6)
     hidden[1], hidden[2, 3] = 0, np.nan
     plan = assert_same(Softmax(softmax.weight, np.zeros(300, np.float32)), hidden, 4, 50)
-    assert_refused(plan.found, 2)
+    assert_refused(plan.output, 2)

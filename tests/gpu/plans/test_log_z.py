@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from logitsieve.gpu.plans import exact
-from logitsieve.gpu.plans.log_z import DeviceEdits, LogZPlan
+from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, draw_inputs
 from logitsieve.heads import ExactHead, Softmax
 from tests.gpu.softmaxes import on_gpu, sweep, tensor
 from tests.kernels.sampling.test_log_z import Make, biased, cancelling, flat, gaussian, peaked, tiny
@@ -17,12 +17,17 @@ from tests.synthetic import make_hidden, make_softmax
 UNIT = 1.2e-7  # twice what rounding to float32 may be off by, of the value
 
 
-def plan_of(softmax: Softmax, hidden: np.ndarray, scale: float = 1.0) -> LogZPlan:
+def plan_of(
+    softmax: Softmax, hidden: np.ndarray, scale: float = 1.0, edits: DeviceEdits | None = None
+) -> DrawPlan:
+    """A plan without draws."""
     _, matrix = on_gpu(softmax)
-    return LogZPlan(matrix, tensor(hidden), tensor(np.array([scale])))
+    inputs = draw_inputs(tensor(hidden))
+    inputs.scale.fill_(scale)
+    return DrawPlan(matrix, tensor(hidden), 0, inputs, edits)
 
 
-def allowed(plan: LogZPlan, logits: np.ndarray, scale: float) -> np.ndarray:
+def allowed(plan: DrawPlan, logits: np.ndarray, scale: float) -> np.ndarray:
     """[B] what log_z.py says that log Z may be off by."""
     limits = plan.matrix.limits.cpu().numpy()
     norms = np.linalg.norm(plan.hidden.cpu().numpy().astype(float), axis=1)
@@ -69,7 +74,7 @@ def test_it_is_that_of_float64(make: Make, V: int, D: int, scale: float) -> None
 def test_types_and_rows(dtype: str, rows: int) -> None:
     softmax, hidden = make_softmax(1100, 13), make_hidden(rows, 13)
     stored, matrix = on_gpu(softmax, dtype)
-    plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)))
+    plan = DrawPlan(matrix, tensor(hidden), 0, draw_inputs(tensor(hidden)))
     plan.run()
     log_z = ExactHead(stored).log_z(hidden, 1.0)
     np.testing.assert_allclose(plan.log_z.cpu().numpy(), log_z, rtol=4e-7)
@@ -84,7 +89,7 @@ def test_maxima_may_be_off_by_all_that_is_allowed(sign: float) -> None:
     limits, norms = plan.matrix.limits.cpu().numpy(), np.linalg.norm(hidden.astype(float), axis=1)
     slack = torch.from_numpy((norms * limits[2] + limits[3]).astype(np.float32))
     plan.maxima += sign * slack.to(plan.maxima.device)[:, None, None]
-    plan._finish()
+    plan._sum()
     logits = logits64(softmax.weight, softmax.bias, hidden)
     off = np.abs(plan.log_z.cpu().numpy() - np.logaddexp.reduce(logits, axis=1))
     assert (off <= allowed(plan, logits, 1.0)).all()
@@ -98,8 +103,7 @@ def test_edits_are_weighed_instead() -> None:
     ids = np.concatenate([banned, np.arange(5, 1000, dtype=np.int32)])
     values = np.concatenate([np.full(50, -np.inf), np.full(995, -1.25)])
     edits = DeviceEdits(tensor(np.array([0, 50, 50, 1045])), tensor(ids), tensor(values))
-    _, matrix = on_gpu(softmax)
-    plan = LogZPlan(matrix, tensor(hidden), tensor(np.ones(1)), edits)
+    plan = plan_of(softmax, hidden, 1.0, edits)
     plan.run()
     logits[0, banned], logits[2, 5:1000] = -np.inf, -1.25
     expected = [log_sum_exp(row) for row in logits]

@@ -36,7 +36,7 @@ def assert_same(
     plan = RoutedPlan(matrix, screen, tensor(hidden), k, behind, probes=probes, escalate=escalate)
     plan.run()
     head = head_of(stored, arrays, probes=probes, escalate=escalate)
-    assert_answers(plan.found, head.topk(hidden, k))
+    assert_answers(plan.output, head.topk(hidden, k))
     return plan
 
 
@@ -80,7 +80,7 @@ def test_centroids_one_bit_apart_are_told_apart(rows: int) -> None:
     taken = set()
     for probes in (1, 2):
         plan = assert_same(SOFTMAX, arrays, make_hidden(rows), 3, probes=probes)
-        taken |= set(plan.found.scanned.tolist())
+        taken |= set(plan.output.scanned.tolist())
     assert len(taken) > 2
 
 
@@ -110,16 +110,16 @@ def test_a_row_along_its_centroid_is_escalated_by_the_last_bit() -> None:
     hidden = np.repeat(ARRAYS["centroids"], 3, axis=0)[:17]
     hidden *= np.linspace(0.3, 7, 17, dtype=np.float32)[:, None]
     plan = assert_same(SOFTMAX, ARRAYS, hidden, 4, escalate=1.0)
-    assert 0 < plan.found.exact.sum() < 17
+    assert 0 < plan.output.exact.sum() < 17
 
 
 def test_clusters_have_thresholds_of_their_own() -> None:
     reaches = np.array([0.2, 4, 1, 0.5, 2, 3], np.float32)
     arrays, hidden = {**ARRAYS, "reaches": reaches}, make_hidden(9)
     plan = assert_same(SOFTMAX, arrays, hidden, 4, probes=2, escalate=0.2)
-    assert 0 < plan.found.exact.sum() < 9
+    assert 0 < plan.output.exact.sum() < 9
     common = assert_same(SOFTMAX, ARRAYS, hidden, 4, probes=2, escalate=0.2)
-    assert common.found.exact.tolist() != plan.found.exact.tolist()
+    assert common.output.exact.tolist() != plan.output.exact.tolist()
 
 
 @pytest.mark.parametrize("rows", [3, 5])
@@ -139,7 +139,7 @@ def test_ids_of_several_lists_count_once(rows: int, k: int) -> None:
     three = lists([1, 5, 9, 200, 3, 7], [7, 3, 8, 5, 9, 1], [9, 8, 4, 1, 3, 5])
     arrays = {"centroids": ARRAYS["centroids"][:3], **three}
     plan = assert_same(SOFTMAX, arrays, make_hidden(rows), k, probes=3)
-    assert (plan.found.exact == (k > 8)).all()
+    assert (plan.output.exact == (k > 8)).all()
 
 
 @pytest.mark.parametrize("rows", sweep(1, 5, more=[2]))
@@ -172,9 +172,9 @@ def test_rows_that_cannot_be_answered_have_no_ids(value: float, escalate: float)
     )
     plan.run()
     top = head_of(SOFTMAX, ARRAYS, probes=2, escalate=escalate).topk(hidden[good], 5)
-    assert_answers(plan.found, top, good)
-    assert_refused(plan.found, 1)
-    assert_refused(plan.found, 4)
+    assert_answers(plan.output, top, good)
+    assert_refused(plan.output, 1)
+    assert_refused(plan.output, 4)
 
 
 def test_nothing_of_one_batch_is_left_in_the_next() -> None:
@@ -185,7 +185,7 @@ def test_nothing_of_one_batch_is_left_in_the_next() -> None:
     other = make_hidden(5, seed=9)
     plan.hidden.copy_(tensor(other))
     plan.run()
-    assert_answers(plan.found, head_of(SOFTMAX, ARRAYS, **knobs).topk(other, 5))
+    assert_answers(plan.output, head_of(SOFTMAX, ARRAYS, **knobs).topk(other, 5))
 
 
 def test_no_fallback_is_made_where_every_list_is_long_enough() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.gpu.plans import FallbackPlan
 from logitsieve.gpu.plans.screen import LONGEST
-from logitsieve.gpu.plans.svd import SvdPlan, chunk_of, fits, preview_on, svd_plan
+from logitsieve.gpu.plans.svd import SvdPlan, chunk_of, fits, preview_on
 from logitsieve.heads import ExactHead, Softmax, SvdHead
 from logitsieve.index_builder.fit_svd import preview_arrays
-from tests.gpu.answers import assert_answers, assert_refused, exact_behind
+from tests.gpu.answers import assert_answers, assert_refused
 from tests.gpu.softmaxes import on_gpu, tensor
 from tests.synthetic import make_hidden, make_softmax
 
@@ -26,17 +25,17 @@ def assert_clear(head: SvdHead, hidden: np.ndarray, candidates: int) -> None:
 def assert_same(
     softmax: Softmax, hidden: np.ndarray, k: int, candidates: int, width: int = 8,
     dtype: str = "float32",
-) -> SvdPlan | FallbackPlan:  # fmt: skip
+) -> SvdPlan:  # fmt: skip
     stored, matrix = on_gpu(softmax, dtype)
     arrays = preview_arrays(stored, stored.dim)
     preview = preview_on(matrix.weight.device, arrays, matrix.rows, width)
-    plan = svd_plan(matrix, preview, tensor(hidden), k, exact_behind(matrix), candidates=candidates)
+    plan = SvdPlan(matrix, preview, tensor(hidden), k, candidates)
     plan.run()
     knobs = {"width": width, "candidates": candidates}
     head = SvdHead.from_arrays(stored, arrays, fallback=ExactHead(stored), threads=1, knobs=knobs)
     good = np.isfinite(hidden).all(axis=1)
     assert_clear(head, hidden[good], candidates)
-    assert_answers(plan.found, head.topk(hidden[good], k), good)
+    assert_answers(plan.output, head.topk(hidden[good], k), good)
     return plan
 
 
@@ -60,14 +59,6 @@ def test_answers_are_the_heads(
     assert_same(softmax, hidden, k, candidates, width, dtype)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_fewer_candidates_than_asked_for_go_to_the_fallback(rows: int) -> None:
-    plan = assert_same(make_softmax(), make_hidden(rows), 9, 8)
-    assert plan.found.exact.all()
-    plan.run()  # what is passed on is so once more
-    assert plan.found.exact.all()
-
-
 def test_equal_rows_are_candidates_by_the_lower_id() -> None:
     weight = np.repeat(make_softmax(100).weight, 3, axis=0)
     assert_same(Softmax(weight, np.zeros(300, np.float32)), make_hidden(1), 5, 8)
@@ -78,14 +69,14 @@ def test_rows_of_zeros_tie_everything(rows: int) -> None:
     softmax, hidden = make_softmax(), make_hidden(rows)
     hidden[0] = 0
     plan = assert_same(Softmax(softmax.weight, np.zeros(300, np.float32)), hidden, 4, 30)
-    assert plan.found.ids[0].tolist() == [0, 1, 2, 3]
+    assert plan.output.ids[0].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     hidden = make_hidden(5)
     hidden[3, 7] = value
-    assert_refused(assert_same(make_softmax(), hidden, 4, 30).found, 3)
+    assert_refused(assert_same(make_softmax(), hidden, 4, 30).output, 3)
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.results import Float32
-from logitsieve.gpu.device import device_named
 from logitsieve.gpu.heads.base import GpuHead
 from logitsieve.gpu.heads.draws import GpuCertified, GpuExact
 from logitsieve.gpu.plans import LaunchPlan
-from logitsieve.gpu.plans.screen import DeviceScreen, RoutedPlan, frequency_on, screen_on
-from logitsieve.gpu.plans.svd import Preview, preview_on, svd_plan
+from logitsieve.gpu.plans.screen import RoutedPlan, frequency_on, screen_on
+from logitsieve.gpu.plans.svd import SvdPlan, preview_on
 from logitsieve.gpu.plans.svd import fits as svd_fits
 from logitsieve.gpu.runner import GpuArrays
 from logitsieve.heads import make_heads
@@ -34,32 +33,20 @@ class GpuScreen(GpuHead):
     """Looks at the candidate lists of the best clusters of each row."""
 
     def plan(self, hidden: Tensor, k: int) -> LaunchPlan:
-        """The lists' rows, and the fallback's."""
+        gpu, probes, escalate = self._gpu, int(self.knobs["probes"]), self.knobs["escalate"]
+        screen = gpu.kept("screen", lambda: screen_on(gpu.device, self._arrays))
         return RoutedPlan(
-            self._gpu.matrix, self._screen(), hidden, k, self._gpu.fallback,
-            probes=int(self.knobs["probes"]), escalate=self.knobs["escalate"],
-        )  # fmt: skip
-
-    def _screen(self) -> DeviceScreen:
-        return self._gpu.kept("screen", lambda: screen_on(self._gpu.device, self._arrays))
+            gpu.matrix, screen, hidden, k, gpu.fallback, probes=probes, escalate=escalate
+        )
 
 
 class GpuFrequency(GpuHead):
-    """Looks at the first `n` ids of the part."""
+    """Looks at the first `n` ids of the part: one list for all rows."""
 
     def plan(self, hidden: Tensor, k: int) -> LaunchPlan:
-        """One list for all."""
-        return RoutedPlan(
-            self._gpu.matrix,
-            self._screen(int(self.knobs["n"])),
-            hidden,
-            k,
-            self._gpu.fallback,
-        )
-
-    def _screen(self, n: int) -> DeviceScreen:
-        device, ids = self._gpu.device, self._arrays["ids"]
-        return self._gpu.kept(f"frequency {n}", lambda: frequency_on(device, ids, n, self._dim))
+        gpu, n, ids = self._gpu, int(self.knobs["n"]), self._arrays["ids"]
+        screen = gpu.kept(f"frequency {n}", lambda: frequency_on(gpu.device, ids, n, self._dim))
+        return RoutedPlan(gpu.matrix, screen, hidden, k, gpu.fallback)
 
 
 class GpuSvd(GpuHead):
@@ -70,21 +57,18 @@ class GpuSvd(GpuHead):
         return super().fits(k) and svd_fits(self._vocab_size, int(self.knobs["candidates"]))
 
     def plan(self, hidden: Tensor, k: int) -> LaunchPlan:
-        """The preview of all rows, then the best of it."""
-        gpu, candidates = self._gpu, int(self.knobs["candidates"])
-        preview = self._preview(int(self.knobs["width"]))
-        return svd_plan(gpu.matrix, preview, hidden, k, gpu.fallback, candidates=candidates)
+        gpu, width = self._gpu, int(self.knobs["width"])
+        if k > (candidates := int(self.knobs["candidates"])):
+            return gpu.fallback(hidden, k)
+        preview = gpu.kept(
+            f"preview {width}",
+            lambda: preview_on(gpu.device, self._arrays, self._vocab_size, width),
+        )
+        return SvdPlan(gpu.matrix, preview, hidden, k, candidates)
 
     def scores(self, hidden: Float32) -> Float32:
         """The preview of all logits, [B, V], as the head on the host has it."""
         return cast(SvdHead, self.cpu_head).scores(hidden)
-
-    def _preview(self, width: int) -> Preview:
-        gpu, arrays = self._gpu, self._arrays
-        return gpu.kept(
-            f"preview {width}",
-            lambda: preview_on(gpu.device, arrays, self._vocab_size, width),
-        )
 
 
 GPU_HEADS: Mapping[str, type[GpuHead]] = {
@@ -119,6 +103,3 @@ def gpu_heads(
         for name, kind in registry.items()
         if name in GPU_HEADS and (name == "exact" or name in knobs)
     }
-
-
-__all__ = ["GPU_HEADS", "GpuArrays", "GpuHead", "device_named", "gpu_heads"]

@@ -14,14 +14,13 @@ from functools import cached_property, partial
 from threading import local
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from triton import next_power_of_2
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, TopK
-from logitsieve.gpu.device import device_context
+from logitsieve.api.results import ArrayLike, Candidates, TopK
+from logitsieve.gpu.device import device_context, to_host
 from logitsieve.gpu.plans import LaunchPlan, PlanOutput, empty_output
 from logitsieve.gpu.plans.exact import fits
 from logitsieve.gpu.runner import GpuArrays, PlanRunner
@@ -34,19 +33,13 @@ RUNNERS_KEPT = 32  # of a head in a thread: buckets times ks
 WARM_K = (1, 5, 10)
 
 
-def nothing(plan: Any, part: slice) -> None: ...
-
-
 class Launch(NamedTuple):
     """A kind of plan, and what it reads besides hidden."""
 
     name: tuple[object, ...]  # of plans that are alike but for their size
     plan: Callable[[Tensor], LaunchPlan]
-    fill: Callable[[Any, slice], None] = nothing  # writes what else the plan reads for those rows
+    fill: Callable[[slice, Any], None] = lambda part, plan: None  # writes its inputs for such rows
     most: int = LARGEST_BUCKET  # rows at once
-
-    def filling(self, part: slice) -> Callable[[Any], None]:
-        return lambda plan: self.fill(plan, part)
 
 
 def chunks(rows: int, most: int) -> Iterator[slice]:
@@ -55,9 +48,9 @@ def chunks(rows: int, most: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + most))
 
 
-def refuse_unanswered(bad: Bool) -> None:
+def refuse_unanswered(bad: Tensor) -> None:
     """InvalidRequest for the first row of hidden that `bad` [B] marks."""
-    if bad.any():
+    if (bad := bad.int().cpu()).any():
         refuse_row(int(bad.argmax()))
 
 
@@ -107,20 +100,17 @@ class GpuHead(ABC):
         such a row. More answers than a GPU's kernels find (64, or so many that the vocabulary has
         no 16 ids for each two) come from the host.
         """
-        if (there := self.device_rows(hidden)) is not None:
-            return self._tensors(there, k, check)
-        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        if (tensor := self.device_rows(hidden)) is not None:
+            output = self._topk(tensor, checked_k(k, self._vocab_size))
+            if check:
+                refuse_unanswered(output.ids[:, 0] < 0)
+            return TopK(*output)  # type: ignore[arg-type]
+        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
         if not self.fits(k):
             return self.cpu_head.topk(hidden, k)
-        found = (
-            np.empty((rows, k), np.int32),
-            np.empty((rows, k), np.float32),
-            np.empty(rows, np.bool_),
-            np.empty(rows, np.int32),
-        )
-        self._find_arrays(Launch(("topk", k), partial(self.plan, k=k)), hidden, found)
-        refuse_unanswered(found[0][:, 0] < 0)
-        return TopK(*found)
+        output = self._topk(hidden, k)
+        refuse_unanswered(output.ids[:, 0] < 0)
+        return TopK(*(to_host(each).copy() for each in output))  # arrays that own their data
 
     def device_rows(self, hidden: ArrayLike) -> Tensor | None:
         """[B, D] of a tensor on the GPU, and None for anything else.
@@ -141,29 +131,28 @@ class GpuHead(ABC):
         with device_context(self.device), self._gpu.launch_lock:
             yield
 
-    def _tensors(self, hidden: Tensor, k: int, check: bool) -> TopK:
-        k, rows = checked_k(k, self._vocab_size), len(hidden)
+    def _topk(self, hidden: Any, k: int) -> PlanOutput:
+        """Answers beside a tensor on the GPU, or on the host; `exact` in bools."""
+        device = hidden.device if isinstance(hidden, Tensor) else torch.device("cpu")
         if self.fits(k):
-            found = empty_output(rows, k, hidden.device)
-            self._find_tensors(Launch(("topk", k), partial(self.plan, k=k)), hidden, found)
+            output = empty_output(len(hidden), k, device)
+            self._find(Launch(("topk", k), partial(self.plan, k=k)), hidden, output)
         else:
-            found = self._from_host(hidden, k)
-        if check:
-            refuse_unanswered((found.ids[:, 0] < 0).cpu().numpy())
-        return TopK(found.ids, found.logits, found.exact.bool(), found.scanned)  # type: ignore[arg-type]
+            output = self._from_host(hidden, k)
+        return output._replace(exact=output.exact.bool())
 
     def _from_host(self, hidden: Tensor, k: int) -> PlanOutput:
         """The host's answers; rows that it would refuse are as the GPU has them."""
         rows = hidden.float().cpu()
         good = torch.isfinite(rows).all(1) & (rows.double().norm(dim=1) < 1e30)
-        found = empty_output(len(rows), k, torch.device("cpu"))
-        found.ids.fill_(-1), found.logits.fill_(torch.nan)
-        found.exact.zero_(), found.scanned.zero_()
+        output = empty_output(len(rows), k, torch.device("cpu"))
+        for buffer, unanswered in zip(output, (-1, torch.nan, 0, 0), strict=True):
+            buffer.fill_(unanswered)
         if good.any():
             top = self.cpu_head.topk(rows[good].numpy(), k)
-            for mine, theirs in zip(found, top, strict=True):
-                mine[good] = torch.from_numpy(theirs).to(mine.dtype)
-        return PlanOutput(*(each.to(hidden.device) for each in found))
+            for buffer, answer in zip(output, top, strict=True):
+                buffer[good] = torch.from_numpy(answer).to(buffer.dtype)
+        return PlanOutput(*(each.to(hidden.device) for each in output))
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Every row of W that the head on the host would look at, with exact logits, in arrays."""
@@ -182,20 +171,12 @@ class GpuHead(ABC):
                 if self.fits(k):
                     self._runner(Launch(("topk", k), partial(self.plan, k=k)), rows)
 
-    def _find_arrays(self, launch: Launch, hidden: Float32, found: Sequence[np.ndarray]) -> None:
-        """Run `launch` for the rows of hidden [B, D], a bucket at a time."""
+    def _find(self, launch: Launch, hidden: Any, outputs: Sequence[Tensor]) -> None:
+        """Run `launch` for the rows of hidden [B, D], an array or a tensor, a bucket at a time."""
         for part in chunks(len(hidden), launch.most):
             runner = self._runner(launch, part.stop - part.start)
-            answers = runner.answer_host(hidden[part], launch.filling(part))
-            for mine, theirs in zip(found, answers, strict=True):
-                mine[part] = theirs
-
-    def _find_tensors(self, launch: Launch, hidden: Tensor, found: Sequence[Tensor]) -> None:
-        """The same on the GPU; nothing is waited for."""
-        for part in chunks(len(hidden), launch.most):
-            runner = self._runner(launch, part.stop - part.start)
-            own = [each[part] for each in found]
-            runner.answer(hidden[part], own, launch.filling(part))
+            rooms = [output[part] for output in outputs]
+            runner.answer(hidden[part], rooms, partial(launch.fill, part))
 
     def _runner(self, launch: Launch, rows: int) -> PlanRunner:
         """This thread's runner for that many rows."""

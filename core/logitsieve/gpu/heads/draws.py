@@ -8,7 +8,7 @@ Shape letters: B rows of hidden, D hidden size, K answers, M ids of a row, N dra
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -17,18 +17,22 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Bounds, Float32, Float64, Int32, Int64, UInt64
+from logitsieve.api.results import ArrayLike, Bounds, Float64, Int32, Int64, UInt64
 from logitsieve.gpu.device import to_device
 from logitsieve.gpu.heads.base import LARGEST_BUCKET, GpuHead, Launch, chunks, refuse_unanswered
 from logitsieve.gpu.plans import LaunchPlan
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
+from logitsieve.gpu.plans.draws import (
+    DeviceEdits,
+    DrawPlan,
+    ListDraws,
+    draw_inputs,
+)
 from logitsieve.gpu.plans.exact import ExactPlan, LogitsPlan
-from logitsieve.gpu.plans.log_z import DeviceEdits, DrawPlan, ListDraws, LogZPlan
 from logitsieve.heads.certified import CertifiedHead
 
 HostEdits: TypeAlias = tuple[Int64, Int32, Float64]
-Noise: TypeAlias = tuple[Tensor, Tensor]  # seeds [B] and step [2] of plans/draws.py
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
 
 SLOTS_AT_ONCE = 1 << 12  # a slot takes 64 KiB where there are 2^14 groups of ids
@@ -53,99 +57,75 @@ class GpuDrawHead(GpuHead):
 
     @abstractmethod
     def draw_plan(
-        self, hidden: Tensor, samples: int, noise: Noise, scale: Tensor, edits: DeviceEdits | None
+        self, hidden: Tensor, samples: int, edits: DeviceEdits | None = None
     ) -> AnyDrawPlan:
         """The plan that draws `samples` ids for each row of hidden [B, D]."""
 
     def draw(
-        self,
-        hidden: Any,
-        samples: int,
-        seeds: Any,
-        step: int,
-        scale: float,
-        edits: HostEdits | None,
-    ) -> tuple[Any, Any, Any]:
+        self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
+        edits: HostEdits | None, *, fine: bool = False,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Draws from softmax(scale x logits), as the head on the host has them.
 
         ids [B, N], log Z and scanned [B]. Tensors on the GPU (seeds int64) are answered in tensors
-        there, if nothing is edited.
+        there, without edits. No seeds are needed where `samples` is 0. A GPU reads fine codes
+        alone, `fine` or not.
         """
-        if isinstance(hidden, Tensor) and edits is None:
+        tensors = isinstance(hidden, Tensor)
+        if tensors:
             hidden = self._ready(hidden)
-        parts = [
-            self._draw(
-                hidden, some, partial(_write, scale=scale, seeds=seeds, step=(step, first)), edits
+        parts = []
+        for first, count in portions(samples):
+            fill = partial(_write, scale=scale, seeds=seeds, step=(step, first))
+            plan, most = partial(self.draw_plan, samples=count), rows_at_once(count)
+            parts.append(
+                self._draw(Launch(("draw", count), plan, fill, most), hidden, count, edits)
             )
-            for first, some in portions(samples)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        ids, log_z, scanned = zip(*parts, strict=True)
-        joined = torch.cat if isinstance(ids[0], Tensor) else np.concatenate
-        return joined(ids, 1), log_z[0], sum(scanned).clip(max=self._vocab_size)
+        ids, log_z, scanned = parts[0]
+        if len(parts) > 1:
+            ids, scanned = torch.cat([part[0] for part in parts], 1), sum(part[2] for part in parts)
+            scanned = scanned.clip(max=self._vocab_size)
+        if tensors:
+            return ids, log_z, scanned
+        refuse_unanswered(log_z.reshape(len(hidden), -1)[:, 0].isnan())
+        return ids.numpy(), log_z.numpy(), scanned.numpy()
 
     def _draw(
-        self,
-        hidden: Any,
-        samples: int,
-        fill: Callable[[Any, slice], None],
-        edits: HostEdits | None,
+        self, launch: Launch, hidden: Any, samples: int, edits: HostEdits | None
     ) -> tuple[Any, Any, Any]:
-        plan, most = partial(self._plan, samples=samples), rows_at_once(samples)
-        launch = Launch(("draw", samples), plan, fill, most)
-        rows = len(hidden)
-        if isinstance(hidden, Tensor) and edits is None:
-            room = partial(torch.empty, device=hidden.device)
-            tensors = (
-                room((rows, samples), dtype=torch.int32),
-                room((rows, *self.log_z_of_row), dtype=torch.float64),
-                room(rows, dtype=torch.int32),
-            )
-            self._find_tensors(launch, hidden, tensors)
-            return tensors
-        found: tuple[np.ndarray, ...] = (
-            np.empty((rows, samples), np.int32),
-            np.empty((rows, *self.log_z_of_row)),
-            np.empty(rows, np.int32),
-        )
+        """ids [B, N] int32, log Z float64 and scanned [B] int32, on the device of hidden."""
+        rows, device = len(hidden), getattr(hidden, "device", "cpu")
+        ids = torch.empty((rows, samples), dtype=torch.int32, device=device)
+        log_z = ids.new_empty((rows, *self.log_z_of_row), dtype=torch.float64)
+        outputs = ids, log_z, ids.new_empty(rows)
         if edits is None:
-            self._find_arrays(launch, hidden, found)
-        else:
-            for part in chunks(rows, most):
-                own = self._edited(launch, hidden[part], part, samples, cut(edits, part))
-                for mine, theirs in zip(found, own, strict=True):
-                    mine[part] = theirs
-        refuse_unanswered(np.isnan(found[1].reshape(rows, -1)[:, 0]))
-        return found[0], found[1], found[2]
-
-    def _edited(
-        self, launch: Launch, hidden: Float32, part: slice, samples: int, edits: HostEdits
-    ) -> tuple[np.ndarray, ...]:
-        """Draws with edits, whose number varies: launched without a graph."""
-        device, edited = self._gpu.device, DeviceEdits(*cast(Any, edits))
-        with self.launching():
-            plan = self._plan(to_device(hidden, device), samples, to_device(edited, device))
-            launch.fill(plan, part)
-            plan.run()
-            return tuple(each.cpu().numpy() for each in plan.found)
-
-    def _plan(self, hidden: Tensor, samples: int, edits: DeviceEdits | None = None) -> AnyDrawPlan:
-        seeds = torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device)
-        scale = torch.ones(1, dtype=torch.float64, device=hidden.device)
-        return self.draw_plan(hidden, samples, (seeds, seeds.new_zeros(2)), scale, edits)
+            self._find(launch, hidden, outputs)
+            return outputs
+        for part in chunks(rows, launch.most):  # their number varies: launched without a graph
+            edited: Any = cut(edits, part)
+            with self.launching():
+                there = to_device(DeviceEdits(*edited), self.device)
+                plan = self.draw_plan(to_device(hidden[part], self.device), samples, there)
+                launch.fill(part, plan)
+                plan.run()
+                for output, answer in zip(outputs, plan.output, strict=True):
+                    output[part] = answer
+        return outputs
 
 
 def _write(
-    plan: AnyDrawPlan, part: slice, scale: float, step: tuple[int, int], seeds: UInt64 | Tensor
-) -> None:
-    """Write what a plan reads besides hidden; uint64 travel as the int64 of the same bits."""
-    own = seeds[part]
-    bits = own if isinstance(own, Tensor) else torch.from_numpy(np.array(own.view(np.int64)))
-    plan.scale.fill_(scale)
-    plan.seeds[: len(bits)].copy_(bits)
-    for place, number in zip(plan.step, step, strict=True):
-        place.fill_(int(np.uint64(number).astype(np.int64)))
+    part: slice, plan: AnyDrawPlan, *, scale: float, step: tuple[int, int],
+    seeds: UInt64 | Tensor | None,
+) -> None:  # fmt: skip
+    """Write a plan's inputs; uint64 travel as the int64 of the same bits."""
+    plan.inputs.scale.fill_(scale)
+    if plan.samples and seeds is not None:
+        bits = seeds[part]
+        if isinstance(bits, np.ndarray):
+            bits = torch.from_numpy(np.array(bits.view(np.int64)))
+        plan.inputs.seeds[: len(bits)].copy_(bits)
+        for place, number in zip(plan.inputs.step, step, strict=True):
+            place.fill_(int(np.uint64(number).astype(np.int64)))
 
 
 def cut(edits: HostEdits, part: slice) -> HostEdits:
@@ -166,16 +146,8 @@ class GpuExact(GpuDrawHead):
 
         A tensor on the GPU is answered in one there, NaN for a row that `topk` would refuse.
         """
-        launch = Launch(("log Z",), self._log_z_plan, partial(_scale, scale=scale))
-        if isinstance(hidden, Tensor):
-            hidden = self._ready(hidden)
-            values = torch.empty(len(hidden), device=hidden.device)
-            self._find_tensors(launch, hidden, [values])
-            return values
-        log_z = np.empty(len(hidden), np.float32)
-        self._find_arrays(launch, hidden, [log_z])
-        refuse_unanswered(np.isnan(log_z))
-        return log_z
+        _, log_z, _ = self.draw(hidden, 0, None, 0, scale, None)
+        return log_z.float() if isinstance(log_z, Tensor) else log_z.astype(np.float32)
 
     def logits64(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the GPU.
@@ -217,21 +189,17 @@ class GpuExact(GpuDrawHead):
         self.draw_listed(ids, logits, 1, ids[0].long(), 0, (1.0, 1.0, 0.0))
 
     def draw_plan(
-        self, hidden: Tensor, samples: int, noise: Noise, scale: Tensor, edits: DeviceEdits | None
+        self, hidden: Tensor, samples: int, edits: DeviceEdits | None = None
     ) -> AnyDrawPlan:
-        return DrawPlan(self._gpu.matrix, hidden, samples, *noise, scale, edits)
-
-    def _log_z_plan(self, hidden: Tensor) -> LogZPlan:
-        scale = torch.ones(1, dtype=torch.float64, device=hidden.device)
-        return LogZPlan(self._gpu.matrix, hidden, scale)
-
-
-def _scale(plan: LogZPlan, part: slice, scale: float) -> None:
-    plan.scale.fill_(scale)
+        return DrawPlan(self._gpu.matrix, hidden, samples, draw_inputs(hidden), edits)
 
 
 class GpuCertified(GpuDrawHead):
-    """Bounds every row of W, and computes those whose bound leaves a doubt."""
+    """Bounds every row of W, and computes those whose bound leaves a doubt.
+
+    The ids drawn are those of head `exact`; log Z is an estimate and what it is proven to lie
+    between.
+    """
 
     log_z_of_row: ClassVar[tuple[int, ...]] = (3,)
 
@@ -242,26 +210,8 @@ class GpuCertified(GpuDrawHead):
         """The bounds of the head on the host."""
         return cast(CertifiedHead, self.cpu_head).bounds(hidden, k)
 
-    def draw(
-        self,
-        hidden: Any,
-        samples: int,
-        seeds: Any,
-        step: int,
-        scale: float,
-        edits: HostEdits | None,
-        *,
-        fine: bool = False,
-    ) -> tuple[Any, Any, Any]:
-        """The ids that head `exact` draws, log Z [B, 3] and scanned [B]; else as its base has it.
-
-        log Z is an estimate and what it is proven to lie between: that of the fine codes, which
-        are all that a GPU reads, `fine` or not.
-        """
-        return super().draw(hidden, samples, seeds, step, scale, edits)
-
     def draw_plan(
-        self, hidden: Tensor, samples: int, noise: Noise, scale: Tensor, edits: DeviceEdits | None
+        self, hidden: Tensor, samples: int, edits: DeviceEdits | None = None
     ) -> AnyDrawPlan:
-        gpu = self._gpu
-        return CertifiedDrawPlan(gpu.matrix, gpu.sketch, hidden, samples, *noise, scale, edits)
+        gpu, inputs = self._gpu, draw_inputs(hidden)
+        return CertifiedDrawPlan(gpu.matrix, gpu.sketch, hidden, samples, inputs, edits)

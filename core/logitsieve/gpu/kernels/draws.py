@@ -93,7 +93,7 @@ def argmax_draw_kernel(
 ):  # fmt: skip
     """drawn [B, N] int32, -1 for rows REFUSED; programs are (rows, draws).
 
-    Rows that were PASSED_ON are left out, or, AGAIN, all others.
+    Rows that were PASSED_ON are left out, or, with FALLBACK, all others.
     """
     row, draw = tl.program_id(0).to(tl.int64), tl.program_id(1)
     flat, state = row * slots + draw + 1, tl.load(status + row)

@@ -24,7 +24,7 @@ def rotate_kernel(
 ):  # fmt: skip
     """rotated [B, D] float32; programs are (tiles of BLOCK_C coordinates, BLOCK_B rows).
 
-    STEP is sketch.STEP at many rows and sketch.LANES at one. AGAIN: as a fallback.
+    STEP is matrix.STEP at many rows and matrix.LANES at one. FALLBACK: where rows were PASSED_ON.
     """
     places = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     rows = tl.program_id(1) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -82,7 +82,7 @@ def encode_query_kernel(
     """planes [B, 2, T] int8, factors [B, FACTORS] and status [B].
 
     A row is REFUSED if it is not finite or too large, and PASSED_ON where float32 could not hold
-    what a bound is summed from. AGAIN: as a fallback, for rows that were PASSED_ON.
+    what a bound is summed from. FALLBACK: for rows that were PASSED_ON.
     """
     row, passed = tl.program_id(0).to(tl.int64), True
     if FALLBACK:

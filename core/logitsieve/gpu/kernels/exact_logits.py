@@ -1,4 +1,4 @@
-"""Exact logits in float64 of named ids, of the ids of listed groups, or of all of V.
+"""Exact logits in float64 of named ids, or of the ids of listed groups.
 
 Edits replace logits, with -inf for what is banned. They are CSR: row r owns
 ids[offsets[r]:offsets[r+1]], distinct and rising, and their logits in float64
@@ -105,20 +105,14 @@ def largest_logit(
 
 
 @triton.jit
-def named_logits_kernel(
-    weight, bias, hidden, limits, ids, logits, V, D, M,
-    BLOCK: tl.constexpr, ALL: tl.constexpr,
-):  # fmt: skip
+def named_logits_kernel(weight, bias, hidden, limits, ids, logits, V, D, M, BLOCK: tl.constexpr):
     """logits [B, M] of ids [B, M], -inf where an id is negative; programs are (rows, blocks of M).
 
-    ALL: of the ids 0 .. M-1, `ids` not being read. NaN for rows that are not finite or so large
-    that a logit might overflow.
+    NaN for rows that are not finite or so large that a logit might overflow.
     """
     row, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < M
-    named = place
-    if not ALL:
-        named = tl.load(ids + row * M + place, mask=inside, other=-1)
+    named = tl.load(ids + row * M + place, mask=inside, other=-1)
     known = inside & (named >= 0) & (named < V)
     found = dot64(weight, named, known, hidden + row * D, D)
     found += tl.load(bias + named, mask=known, other=0.0).to(tl.float64)

@@ -84,7 +84,7 @@ def scan_gumbel_kernel(
     """maxima [B, N + 1, G]; sums [B, G] of e^{scale (x - the group's largest)}.
 
     Programs are (tiles of BLOCK_V ids, BLOCK_B rows). seeds [B], step [1] int64, scale [1] float64.
-    AGAIN: as a fallback. Blocks without a row that was PASSED_ON are left out.
+    FALLBACK: blocks without a row that was PASSED_ON are left out.
     """
     tile, block, wanted = tl.program_id(0), tl.program_id(1), True
     ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -153,7 +153,7 @@ def apply_edits_kernel(
 ):  # fmt: skip
     """maxima [B, N + 1, G] and sums [B, G]; the programs of a row share its edits.
 
-    AGAIN: as a fallback, for rows that were PASSED_ON.
+    FALLBACK: for rows that were PASSED_ON.
     """
     row = tl.program_id(0).to(tl.int64)
     start, end, lane = tl.load(offsets + row), tl.load(offsets + row + 1), tl.arange(0, GROUP)

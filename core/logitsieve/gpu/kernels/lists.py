@@ -108,7 +108,7 @@ def _route_at(own, turn, route, i):
 
 @triton.jit
 def _dots64_4x1(weight, ids, inside, hidden, row_a, row_b, row_c, row_e, D):
-    """Four times dot64 of rows.py, for four rows of hidden that share every load of W."""
+    """Four times dot64 of dots.py, for four rows of hidden that share every load of W."""
     lane = tl.arange(0, LANES)
     a = tl.zeros([ids.shape[0], LANES], tl.float64)
     b, c, e = a, a, a

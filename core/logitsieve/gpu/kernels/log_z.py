@@ -38,7 +38,7 @@ def log_z_kernel(
     C: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
     FALLBACK: tl.constexpr,
 ):  # fmt: skip
-    """log_z [B], NaN for rows REFUSED; BLOCK groups at a time. AGAIN: for rows PASSED_ON alone."""
+    """log_z [B], NaN for rows REFUSED; BLOCK groups at a time. FALLBACK: for rows PASSED_ON."""
     row, wanted = tl.program_id(0).to(tl.int64), True
     if FALLBACK:
         wanted = tl.load(status + row) == PASSED_ON
@@ -141,7 +141,7 @@ def _store_interval(log_z, value, low, high):
 def fallback_interval_kernel(hidden, limits, scale, again, status, log_z, scanned, V, D):
     """log_z [B, 3] and scanned [B] of rows that were PASSED_ON, and have log Z in `again` [B].
 
-    That is computed (log_z.py) from float32 logits within `slack`, and from sums of them as above.
+    That is computed from float32 logits within `slack`, and from sums of them as above.
     """
     row = tl.program_id(0).to(tl.int64)
     if tl.load(status + row) == PASSED_ON:

@@ -28,7 +28,7 @@ def scan_kernel(
 ):  # fmt: skip
     """maxima [B, G] of hidden [B, D]; programs are (tiles of BLOCK_V ids, BLOCK_B rows).
 
-    AGAIN: as a fallback. Blocks without a row that was PASSED_ON are left out.
+    FALLBACK: blocks without a row that was PASSED_ON are left out.
     """
     tile, block = tl.program_id(0), tl.program_id(1)
     ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -120,7 +120,7 @@ def select_topk_groups_kernel(
     """listed [B, C] and counts [B] of maxima [B, G]; status [B] REFUSED, DENSE or WANTED.
 
     `limits`: max ||w||, max |b| and the slack of a row of norm 1, beside that of a row of norm 0.
-    GROUPS is a power of two, G or more. AGAIN: as a fallback, for rows that were PASSED_ON.
+    GROUPS is a power of two, G or more. FALLBACK: for rows that were PASSED_ON.
     """
     row, passed = tl.program_id(0).to(tl.int64), True
     if FALLBACK:

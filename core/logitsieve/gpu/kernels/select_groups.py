@@ -43,7 +43,7 @@ def select_groups_kernel(
     """listed [B, N + 1, C], counts and overfull [B, N + 1], cuts and status [B]; programs are them.
 
     `overfull` slots have too many to list, and are left to draws.py. cuts [B]: what the maxima of
-    slot 0's groups reach. AGAIN: as a fallback, for rows that were PASSED_ON, and stay so.
+    slot 0's groups reach. FALLBACK: for rows that were PASSED_ON, and stay so.
     """
     row, slot, passed = tl.program_id(0).to(tl.int64), tl.program_id(1), True
     flat = row * tl.num_programs(1) + slot

@@ -9,13 +9,11 @@ Shape letters: B rows of hidden, D hidden size, K answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 from triton import next_power_of_2
-
-from logitsieve.gpu.kernels.status import PASSED_ON
 
 
 class PlanOutput(NamedTuple):
@@ -33,7 +31,7 @@ class LaunchPlan(Protocol):
     hidden: Tensor  # [B, D] float32
 
     @property
-    def found(self) -> tuple[Tensor, ...]:
+    def output(self) -> tuple[Tensor, ...]:
         """The answers of each row: a PlanOutput from plans for the k best."""
         ...
 
@@ -42,31 +40,25 @@ class LaunchPlan(Protocol):
         ...
 
 
+# A fallback answers the rows whose status [B] is PASSED_ON, into the output of the plan before it.
+After: TypeAlias = tuple[PlanOutput, Tensor]  # that output and status
+Fallback: TypeAlias = Callable[[Tensor, int, After | None], LaunchPlan]  # of (hidden, k, after)
+
+
+def int32s(like: Tensor, *shape: int) -> Tensor:
+    """An empty buffer on the device of `like`."""
+    return like.new_empty(shape, dtype=torch.int32)
+
+
+def float64s(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape, dtype=torch.float64)
+
+
 def empty_output(rows: int, k: int, device: torch.device) -> PlanOutput:
     """Room for the answers of a batch."""
-    return PlanOutput(
-        torch.empty((rows, k), dtype=torch.int32, device=device),
-        torch.empty((rows, k), dtype=torch.float32, device=device),
-        torch.empty(rows, dtype=torch.int8, device=device),
-        torch.empty(rows, dtype=torch.int32, device=device),
-    )
-
-
-# A plan for the rows of hidden [B, D] whose status [B] is PASSED_ON, of (hidden, k, found, status).
-Fallback = Callable[[Tensor, int, PlanOutput, Tensor], LaunchPlan]
-
-
-class FallbackPlan:
-    """Passes all rows on."""
-
-    def __init__(self, hidden: Tensor, k: int, fallback: Fallback) -> None:
-        self.hidden, self.found = hidden, empty_output(len(hidden), k, hidden.device)
-        self._status = torch.empty(len(hidden), dtype=torch.int32, device=hidden.device)
-        self._fallback = fallback(hidden, k, self.found, self._status)
-
-    def run(self) -> None:
-        self._status.fill_(PASSED_ON.value)
-        self._fallback.run()
+    ids = torch.empty((rows, k), dtype=torch.int32, device=device)
+    exact = ids.new_empty(rows, dtype=torch.int8)
+    return PlanOutput(ids, ids.new_empty((rows, k), dtype=torch.float32), exact, int32s(ids, rows))
 
 
 def row_block(rows: int) -> int:

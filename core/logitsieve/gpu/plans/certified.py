@@ -17,8 +17,13 @@ from logitsieve.gpu.kernels.encode_query import FACTORS, encode_query_kernel, ro
 from logitsieve.gpu.kernels.exact_logits import appended_logits_kernel
 from logitsieve.gpu.kernels.topk import rank_kernel
 from logitsieve.gpu.matrix import LANES, STEP, DeviceSketch, Matrix
-from logitsieve.gpu.plans import PlanOutput, empty_output, row_block
-from logitsieve.gpu.plans.exact import ExactPlan, fits, group_of
+from logitsieve.gpu.plans import After, empty_output, float64s, int32s, row_block
+from logitsieve.gpu.plans.exact import ExactPlan, group_of
+
+SEEDS = 2  # groups whose rows give the threshold, for each answer: kernels/sketch/thresholds.py
+LEAST_ROOM, MOST_ROOM = 256, 4096  # ids of a row's list, so that one program can rank it
+BOUNDED, SETTLED = 64, 16  # rows that a program bounds again, or computes, at once
+PROGRAMS = 2048  # that these two steps are divided among
 
 
 class EncodedQueries:
@@ -30,16 +35,14 @@ class EncodedQueries:
     def __init__(
         self, matrix: Matrix, sketch: DeviceSketch, hidden: Tensor, status: Tensor | None = None
     ) -> None:
-        rows, device = len(hidden), hidden.device
+        rows, self.again = len(hidden), status is not None
         self.matrix, self.sketch, self.hidden = matrix, sketch, hidden
         self.block_b = row_block(rows)
-        self.rotated = torch.empty((rows, matrix.dim), device=device)
-        self.planes = torch.empty((rows, 2, sketch.width), dtype=torch.int8, device=device)
+        self.rotated = hidden.new_empty(rows, matrix.dim)
+        self.planes = hidden.new_empty((rows, 2, sketch.width), dtype=torch.int8)
         # Zeros, as rows that are not described are bounded beside those that are.
-        self.factors = torch.zeros((rows, int(FACTORS)), dtype=torch.float64, device=device)
-        self.again = status is not None
-        own = torch.empty(rows, dtype=torch.int32, device=device)
-        self.status = own if status is None else status
+        self.factors = hidden.new_zeros((rows, int(FACTORS)), dtype=torch.float64)
+        self.status = int32s(hidden, rows) if status is None else status
 
     def run(self) -> None:
         rows, dim, sketch = len(self.hidden), self.matrix.dim, self.sketch
@@ -56,17 +59,8 @@ class EncodedQueries:
 
     def bounded(self) -> tuple[Tensor, ...]:
         """The arguments of every kernel that bounds logits."""
-        sketch = self.sketch
-        own = self.planes, self.factors
-        return sketch.codes, sketch.scales, sketch.rests, self.matrix.bias, *own
-
-
-__all__ = ["CertifiedPlan", "fits"]
-
-SEEDS = 2  # groups whose rows give the threshold, for each answer: kernels/sketch/thresholds.py
-LEAST_ROOM, MOST_ROOM = 256, 4096  # ids of a row's list, so that one program can rank it
-BOUNDED, SETTLED = 64, 16  # rows that a program bounds again, or computes, at once
-PROGRAMS = 2048  # that these two steps are divided among
+        _, codes, scales, rests, _ = self.sketch
+        return codes, scales, rests, self.matrix.bias, self.planes, self.factors
 
 
 def room_of(vocab_size: int) -> int:
@@ -75,40 +69,25 @@ def room_of(vocab_size: int) -> int:
 
 
 class CertifiedPlan:
-    """Answers `hidden` into `found`. As a fallback it answers the rows that were PASSED_ON."""
+    """Answers `hidden` into `output`. As a fallback it answers the rows that were PASSED_ON."""
 
     def __init__(
-        self,
-        matrix: Matrix,
-        sketch: DeviceSketch,
-        hidden: Tensor,
-        k: int,
-        after: tuple[PlanOutput, Tensor] | None = None,
-    ) -> None:
-        rows, device = len(hidden), hidden.device
+        self, matrix: Matrix, sketch: DeviceSketch, hidden: Tensor, k: int,
+        after: After | None = None,
+    ) -> None:  # fmt: skip
+        rows = len(hidden)
         self.matrix, self.sketch, self.hidden, self.k = matrix, sketch, hidden, k
         self.group = group_of(matrix.rows)
         self.groups, self.room = cdiv(matrix.rows, self.group), room_of(matrix.rows)
-        status = after[1] if after else None
-        self.found = after[0] if after else empty_output(rows, k, device)
+        self.output, status = after or (empty_output(rows, k, hidden.device), None)
         self.coded = EncodedQueries(matrix, sketch, hidden, status)
         self.status = self.coded.status
-        self.maxima = torch.empty((rows, self.groups), device=device)
-        self.ends = torch.empty((2, rows), device=device)
-        self.counts, self.listed = self._integers(rows), self._integers(rows, self.room)
-        self.sizes, self.done, self.ids = (
-            self._integers(rows),
-            self._integers(rows),
-            self._integers(rows, self.room),
-        )
-        self.values = torch.empty((rows, self.room), dtype=torch.float64, device=device)
-        self.best = torch.empty(
-            (rows, max(8, next_power_of_2(k))), dtype=torch.float64, device=device
-        )
-        self.fallback = ExactPlan(matrix, hidden, k, after=(self.found, self.status))
-
-    def _integers(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int32, device=self.hidden.device)
+        self.maxima, self.ends = hidden.new_empty(rows, self.groups), hidden.new_empty(2, rows)
+        self.counts, self.sizes, self.done = (int32s(hidden, rows) for _ in range(3))
+        self.listed, self.ids = (int32s(hidden, rows, self.room) for _ in range(2))
+        self.values = float64s(hidden, rows, self.room)
+        self.best = float64s(hidden, rows, max(8, next_power_of_2(k)))
+        self.fallback = ExactPlan(matrix, hidden, k, (self.output, self.status))
 
     def run(self) -> None:
         self.coded.run()
@@ -158,7 +137,7 @@ class CertifiedPlan:
 
     def _rank(self) -> None:
         rank_kernel[(len(self.hidden),)](
-            self.values, self.ids, self.sizes, self.status, self.best, *self.found,
+            self.values, self.ids, self.sizes, self.status, self.best, *self.output,
             self.k, 1, self.matrix.rows,
             L=self.room, KEPT=self.best.shape[1], PROVEN=True, COUNTED=True, num_warps=8,
         )  # fmt: skip

@@ -8,7 +8,6 @@ a row.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from triton import cdiv, next_power_of_2
 
@@ -16,13 +15,15 @@ from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel, named_logi
 from logitsieve.gpu.kernels.scan import scan_kernel, select_topk_groups_kernel
 from logitsieve.gpu.kernels.topk import dense_topk_kernel, rank_kernel
 from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import PlanOutput, empty_output, row_block
+from logitsieve.gpu.plans import After, empty_output, float64s, int32s, row_block
 
 GROUPS = 1 << 14  # that one program can look through
 SMALLEST = 16  # ids of a group, unless there would be more groups than that
 MOST = 64  # answers that are found this way; more of them come from all logits, sorted
 SLOTS = 4  # groups listed for each answer, the answers rounded up to a power of two
 SHARES = 64  # programs that a row of status DENSE is divided among
+BLOCK = 16  # ids of a program of LogitsPlan
+VALUES = 1 << 13  # of the matrix that one program of FloatLogits loads at once
 
 
 def group_of(vocab_size: int) -> int:
@@ -34,31 +35,29 @@ def fits(vocab_size: int, k: int) -> bool:
     return k <= MOST and 2 * k * group_of(vocab_size) <= vocab_size
 
 
-def tile_of(rows: int, weight: Tensor) -> tuple[int, int]:
+def tile_of(rows: int, weight: Tensor, group: int) -> tuple[int, int]:
     """Ids and dimensions of W that a program holds at once, within the 99 KiB of every GPU."""
-    return (64, 128) if rows == 1 else (128, 128 // weight.itemsize)
+    ids, dims = (64, 128) if rows == 1 else (128, 128 // weight.itemsize)
+    return max(ids, group), dims
 
 
 class ExactPlan:
-    """Answers `hidden` into `found`. As a fallback it answers the rows that were PASSED_ON."""
+    """Answers `hidden` into `output`. As a fallback it answers the rows that were PASSED_ON."""
 
-    def __init__(
-        self, matrix: Matrix, hidden: Tensor, k: int, after: tuple[PlanOutput, Tensor] | None = None
-    ) -> None:
-        rows, device = len(hidden), hidden.device
+    def __init__(self, matrix: Matrix, hidden: Tensor, k: int, after: After | None = None) -> None:
+        rows = len(hidden)
         self.matrix, self.hidden, self.k, self.again = matrix, hidden, k, after is not None
         self.group, self.kept = group_of(matrix.rows), max(8, next_power_of_2(k))
         self.groups = cdiv(matrix.rows, self.group)
         self.slots = SLOTS * self.kept
         length = self.slots * self.group
-        status = torch.empty(rows, dtype=torch.int32, device=device)
-        self.found, self.status = after or (empty_output(rows, k, device), status)
-        self.maxima = torch.empty((rows, self.groups), device=device)
-        self.listed = torch.empty((rows, self.slots), dtype=torch.int32, device=device)
-        self.counts = torch.empty(rows, dtype=torch.int32, device=device)
-        self.values = torch.empty((rows, length), dtype=torch.float64, device=device)
-        self.ids = torch.empty((rows, length), dtype=torch.int32, device=device)
-        self.best = torch.empty((rows, self.kept), dtype=torch.float64, device=device)
+        self.output, self.status = after or (
+            empty_output(rows, k, hidden.device), int32s(hidden, rows),
+        )  # fmt: skip
+        self.maxima = hidden.new_empty(rows, self.groups)
+        self.listed, self.counts = int32s(hidden, rows, self.slots), int32s(hidden, rows)
+        self.values, self.ids = float64s(hidden, rows, length), int32s(hidden, rows, length)
+        self.best = float64s(hidden, rows, self.kept)
 
     def run(self) -> None:
         self._scan()
@@ -66,14 +65,12 @@ class ExactPlan:
 
     def _scan(self) -> None:
         (weight, bias, _), rows = self.matrix, len(self.hidden)
-        block_b = row_block(rows)
-        block_v, block_d = tile_of(rows, weight)
-        grid = (cdiv(self.matrix.rows, max(block_v, self.group)), cdiv(rows, block_b))
-        scan_kernel[grid](
+        block_b, (block_v, block_d) = row_block(rows), tile_of(rows, weight, self.group)
+        scan_kernel[(cdiv(self.matrix.rows, block_v), cdiv(rows, block_b))](
             weight, bias, self.hidden, self.status, self.maxima,
             rows, self.matrix.rows, self.matrix.dim, self.groups,
             GROUP=self.group, FALLBACK=self.again,
-            BLOCK_V=max(block_v, self.group), BLOCK_B=block_b, BLOCK_D=block_d,
+            BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d,
         )  # fmt: skip
 
     def _finish(self) -> None:
@@ -96,46 +93,38 @@ class ExactPlan:
             cdiv(vocab_size, SHARES), KEPT=kept, BLOCK=64,
         )  # fmt: skip
         rank_kernel[(rows,)](
-            self.values, self.ids, self.counts, self.status, self.best, *self.found,
+            self.values, self.ids, self.counts, self.status, self.best, *self.output,
             self.k, self.group, vocab_size,
             L=length, KEPT=self.kept, PROVEN=True, num_warps=8,
         )  # fmt: skip
 
 
-BLOCK = 16  # ids of a program
-
-
 class LogitsPlan:
-    """Fills `logits` [B, M] float64 of `ids` [B, M] int32, or [B, V] of all ids.
+    """Fills `logits` [B, M] float64 of `ids` [B, M] int32 for the rows of `hidden` [B, D].
 
-    They are those of `hidden` [B, D] at the time of `run`: -inf where an id is negative, NaN in
-    rows that are not finite or too large. Rows that want all ids come in chunks that fit in memory.
+    -inf where an id is negative, NaN in rows that are not finite or too large.
     """
 
-    def __init__(self, matrix: Matrix, hidden: Tensor, ids: Tensor | None = None) -> None:
+    def __init__(self, matrix: Matrix, hidden: Tensor, ids: Tensor) -> None:
         self.matrix, self.hidden, self.ids = matrix, hidden, ids
-        shape = (len(hidden), matrix.rows) if ids is None else ids.shape
-        self.logits = torch.empty(shape, dtype=torch.float64, device=hidden.device)
+        self.logits = float64s(hidden, *ids.shape)
 
     def run(self) -> None:
         weight, bias, limits = self.matrix
         rows, count = self.logits.shape
         # Rows are the first axis: blocks of W that they share are read at about the same time.
         named_logits_kernel[(rows, cdiv(count, BLOCK))](
-            weight, bias, self.hidden, limits, bias if self.ids is None else self.ids, self.logits,
-            self.matrix.rows, self.matrix.dim, count, BLOCK=BLOCK, ALL=self.ids is None,
+            weight, bias, self.hidden, limits, self.ids, self.logits,
+            self.matrix.rows, self.matrix.dim, count, BLOCK=BLOCK,
         )  # fmt: skip
 
 
-VALUES = 1 << 13  # of the matrix that one program loads at once
-
-
 class FloatLogits:
-    """`found` [B, V] of `hidden` [B, D]: `weight` [V, D] times it, and `bias` [V]."""
+    """`logits` [B, V] of `hidden` [B, D]: `weight` [V, D] times it, and `bias` [V]."""
 
     def __init__(self, weight: Tensor, bias: Tensor, hidden: Tensor) -> None:
         self._weight, self._bias, self._hidden = weight, bias, hidden
-        self.found = torch.empty((len(hidden), len(weight)), device=hidden.device)
+        self.logits = hidden.new_empty(len(hidden), len(weight))
 
     def run(self) -> None:
         (vocab_size, dim), rows = self._weight.shape, len(self._hidden)
@@ -143,8 +132,8 @@ class FloatLogits:
         block_d = min(128 if rows == 1 else 32, max(16, next_power_of_2(dim)))
         block_v = min(VALUES // block_d, max(16, next_power_of_2(vocab_size))) if rows == 1 else 128
         scan_kernel[(cdiv(vocab_size, block_v), cdiv(rows, block_b))](
-            # Groups of one: the largest of each is itself. Without AGAIN no status is read.
-            self._weight, self._bias, self._hidden, self.found, self.found,
+            # Groups of one: the largest of each is itself. Without FALLBACK no status is read.
+            self._weight, self._bias, self._hidden, self.logits, self.logits,
             rows, vocab_size, dim, vocab_size,
             GROUP=1, FALLBACK=False, BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d,
         )  # fmt: skip

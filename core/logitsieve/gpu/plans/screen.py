@@ -26,13 +26,14 @@ from logitsieve.gpu.kernels.lists import (
 )
 from logitsieve.gpu.kernels.topk import chunks_kernel, rank_kernel
 from logitsieve.gpu.matrix import Matrix, matrix_on
-from logitsieve.gpu.plans import Fallback, PlanOutput, empty_output
+from logitsieve.gpu.plans import Fallback, PlanOutput, empty_output, float64s, int32s
 from logitsieve.gpu.plans.exact import FloatLogits
 
 LONGEST = 1 << 13  # values that one program looks through
 TILE = 8  # ids whose logits a warp computes together
 FEW = 4  # rows that share loads; fewer do not
 ROUTES = 64  # looked through for those of one cluster, at most
+ALONE = 1 << 16  # values of all centroids that one program reads for a row
 
 
 class DeviceLists(NamedTuple):
@@ -62,19 +63,9 @@ def lists_on(device: torch.device, offsets: Int32, ids: Int32) -> DeviceLists:
     lists = np.repeat(np.arange(len(lengths)), counts)
     place = np.arange(len(lists)) - np.repeat(np.cumsum(counts) - counts, counts)
     tiles = np.stack([lists, offsets[lists] + TILE * place], axis=1).astype(np.int32)
-    longest = int(lengths.max())
-    arrays: Any = offsets, ordered, longest, tiles
-    lists_there: DeviceLists = to_device(DeviceLists(*arrays), device)
-    return lists_there
-
-
-def empty_routed(rows: int, probes: int, device: torch.device) -> Routed:
-    return Routed(
-        torch.empty((rows, probes), dtype=torch.int32, device=device),
-        torch.empty((rows, probes), dtype=torch.int32, device=device),
-        torch.empty(rows, dtype=torch.int32, device=device),
-        torch.empty(rows, dtype=torch.int32, device=device),
-    )
+    arrays: Any = offsets, ordered, int(lengths.max()), tiles
+    copied: DeviceLists = to_device(DeviceLists(*arrays), device)
+    return copied
 
 
 class ChunkBest:
@@ -89,9 +80,8 @@ class ChunkBest:
         rows, length = values.shape
         self._from, self._routed, self._k, self._slots = (values, ids), routed, k, slots
         self._chunk, self.chunks = chunk, next_power_of_2(cdiv(length, chunk))
-        shape = (rows, self.chunks * slots)
-        self.best = torch.empty(shape, dtype=values.dtype, device=values.device)
-        self.names = torch.empty(shape, dtype=torch.int32, device=values.device)
+        self.best = values.new_empty(rows, self.chunks * slots)
+        self.names = int32s(values, rows, self.chunks * slots)
 
     def run(self) -> None:
         values, ids = self._from
@@ -105,22 +95,20 @@ class ChunkBest:
 
 
 class ListedBest:
-    """Answers rows WANTED, and those REFUSED, into `found`.
+    """Answers rows WANTED, and those REFUSED, into `output`.
 
     No row has more than `most` candidates, and those WANTED have k different ones.
     """
 
     def __init__(
         self, matrix: Matrix, hidden: Tensor, k: int, lists: DeviceLists, routed: Routed, most: int,
-        found: PlanOutput,
+        output: PlanOutput,
     ) -> None:  # fmt: skip
-        rows, device = len(hidden), hidden.device
+        rows, length, kept = len(hidden), max(16, next_power_of_2(most)), max(8, next_power_of_2(k))
         self._matrix, self._hidden, self._k = matrix, hidden, k
-        self._lists, self._routed, self._found = lists, routed, found
-        length, kept = max(16, next_power_of_2(most)), max(8, next_power_of_2(k))
-        self._values = torch.empty((rows, length), dtype=torch.float64, device=device)
-        self._ids = torch.empty((rows, length), dtype=torch.int32, device=device)
-        self._sorted = torch.empty((rows, kept), dtype=torch.float64, device=device)
+        self._lists, self._routed, self._output = lists, routed, output
+        self._values, self._ids = float64s(hidden, rows, length), int32s(hidden, rows, length)
+        self._sorted = float64s(hidden, rows, kept)
         self._levels: list[ChunkBest] = []
         self._ranked = self._values, self._ids
         while self._ranked[0].shape[1] > LONGEST:
@@ -129,47 +117,36 @@ class ListedBest:
             self._ranked = level.best, level.names
 
     def run(self) -> None:
-        if len(self._hidden) < FEW or self._lists.tiles is None:
-            self._compute()
-        else:
-            self._compute_shared(self._lists.tiles)
+        self._compute()
         for level in self._levels:
             level.run()
         values, ids = self._ranked
         # A row's count is that of all its candidates: no fewer than are left of them.
         rank_kernel[(len(self._hidden),)](
-            values, ids, self._routed.counts, self._routed.status, self._sorted, *self._found,
+            values, ids, self._routed.counts, self._routed.status, self._sorted, *self._output,
             self._k, 1, 0,
             L=values.shape[1], KEPT=self._sorted.shape[1], PROVEN=False, num_warps=8,
         )  # fmt: skip
 
     def _compute(self) -> None:
-        probes = self._routed.routes.shape[1]
-        grid = (self._routed.routes.numel(), cdiv(self._lists.longest, TILE))
-        route_logits_kernel[grid](
-            self._matrix.weight, self._matrix.bias, self._hidden,
-            self._lists.offsets, self._lists.ids, *self._routed[:2], self._routed.status,
-            self._values, self._ids, self._matrix.dim, self._values.shape[1],
-            self._lists.longest.bit_length(), P=probes, TILE=TILE, num_warps=1,
+        (rows, probes), lists, dim = self._routed.routes.shape, self._lists, self._matrix.dim
+        arrays = (
+            *self._matrix[:2], self._hidden, lists.offsets, lists.ids, *self._routed[:2],
+            self._routed.status, self._values, self._ids,
         )  # fmt: skip
-
-    def _compute_shared(self, tiles: Tensor) -> None:
-        rows, probes = self._routed.routes.shape
-        # So many that four of them are to one list, were all lists alike.
-        block = min(
-            ROUTES,
-            next_power_of_2(rows * probes),
-            next_power_of_2(FEW * (len(self._lists.offsets) - 1)),
-        )
-        shared_route_logits_kernel[(len(tiles), cdiv(rows * probes, block))](
-            self._matrix.weight, self._matrix.bias, self._hidden,
-            self._lists.offsets, self._lists.ids, *self._routed[:2], self._routed.status,
-            self._values, self._ids, tiles, rows, self._matrix.dim, self._values.shape[1],
-            self._lists.longest.bit_length(), P=probes, TILE=TILE, ROUTES=block, num_warps=1,
-        )  # fmt: skip
-
-
-ALONE = 1 << 16  # values of all centroids that one program reads for a row
+        length, steps = self._values.shape[1], lists.longest.bit_length()
+        if rows < FEW or lists.tiles is None:
+            route_logits_kernel[(rows * probes, cdiv(lists.longest, TILE))](
+                *arrays, dim, length, steps, P=probes, TILE=TILE, num_warps=1
+            )
+        else:
+            # So many that four of them are to one list, were all lists alike.
+            alike = next_power_of_2(FEW * (len(lists.offsets) - 1))
+            block = min(ROUTES, next_power_of_2(rows * probes), alike)
+            shared_route_logits_kernel[(len(lists.tiles), cdiv(rows * probes, block))](
+                *arrays, lists.tiles, rows, dim, length, steps,
+                P=probes, TILE=TILE, ROUTES=block, num_warps=1,
+            )  # fmt: skip
 
 
 class DeviceScreen(NamedTuple):
@@ -184,9 +161,7 @@ class DeviceScreen(NamedTuple):
 def screen_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> DeviceScreen:
     """Copy the arrays of a screen's part there: centroids, offsets, ids, and reaches if any."""
     centroids, offsets = arrays["centroids"], arrays["offsets"]
-    norms = np.linalg.norm(
-        centroids.astype(np.float64), axis=1
-    )  # as kernels/screen/route.py has them
+    norms = np.linalg.norm(centroids.astype(np.float64), axis=1)  # as kernels/screen/route.py does
     norms *= arrays.get("reaches", np.float32(1))
     return DeviceScreen(
         matrix_on(device, centroids, np.zeros(len(centroids), np.float32)),
@@ -197,7 +172,7 @@ def screen_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> DeviceS
 
 
 class RoutedPlan:
-    """Answers `hidden` into `found`; rows that its lists cannot answer go to the fallback.
+    """Answers `hidden` into `output`; rows that its lists cannot answer go to the fallback.
 
     Answers are those of ScreenHead on the host, whose `prescreen` changes none of them and is not
     heeded here: `scanned` counts whole lists.
@@ -207,20 +182,19 @@ class RoutedPlan:
         self, matrix: Matrix, screen: DeviceScreen, hidden: Tensor, k: int, fallback: Fallback, *,
         probes: int = 1, escalate: float = -1.0,
     ) -> None:  # fmt: skip
-        rows, device, clusters = len(hidden), hidden.device, screen.centroids.rows
+        rows, clusters = len(hidden), screen.centroids.rows
         probes = min(probes, clusters)
         self.matrix, self.screen, self.hidden, self.k = matrix, screen, hidden, k
-        self.found, self.routed = empty_output(rows, k, device), empty_routed(rows, probes, device)
-        self.escalates = escalate > -1
-        self.least = torch.tensor([escalate], dtype=torch.float64, device=device)
+        self.output, self.escalates = empty_output(rows, k, hidden.device), escalate > -1
+        routes, starts = (int32s(hidden, rows, probes) for _ in range(2))
+        self.routed = Routed(routes, starts, int32s(hidden, rows), int32s(hidden, rows))
+        self.least = float64s(hidden, 1).fill_(escalate)
         self.scores = FloatLogits(screen.centroids.weight, screen.centroids.bias, hidden)
-        self.near = torch.empty((rows, clusters), dtype=torch.int32, device=device)
-        self.dots = torch.empty((rows, clusters), dtype=torch.float64, device=device)
+        self.near, self.dots = int32s(hidden, rows, clusters), float64s(hidden, rows, clusters)
         most = int(np.sort(screen.lengths)[-probes:].sum())
-        self.listed = ListedBest(matrix, hidden, k, screen.lists, self.routed, most, self.found)
-        passes_on = self.escalates or k > screen.lengths.min()
-        status = self.routed.status
-        self.fallback = fallback(hidden, k, self.found, status) if passes_on else None
+        self.listed = ListedBest(matrix, hidden, k, screen.lists, self.routed, most, self.output)
+        passes_on, status = self.escalates or k > screen.lengths.min(), self.routed.status
+        self.fallback = fallback(hidden, k, (self.output, status)) if passes_on else None
 
     def run(self) -> None:
         scored = self.screen.centroids.weight.numel() > ALONE
@@ -237,7 +211,7 @@ class RoutedPlan:
         route_kernel[(len(self.hidden),)](
             centroids, zeros, slacks, self.screen.norms, self.least, lists.offsets, lists.ids,
             self.hidden, self.matrix.limits,
-            self.scores.found, self.near, self.dots, *self.routed,
+            self.scores.logits, self.near, self.dots, *self.routed,
             clusters, self.matrix.dim, self.k, lists.longest.bit_length(),
             P=probes, CLUSTERS=max(16, next_power_of_2(clusters)),
             SCORED=scored, ESCALATE=self.escalates,
@@ -245,7 +219,7 @@ class RoutedPlan:
 
 
 def frequency_on(device: torch.device, ids: Int32, n: int, dim: int) -> DeviceScreen:
-    """The first `n` of `ids` [V] as a ScreenPlan takes them."""
+    """The first `n` of `ids` [V] as the one list of a screen."""
     arrays = {
         "centroids": np.zeros((1, dim), np.float32),
         "offsets": np.array([0, n], np.int32),

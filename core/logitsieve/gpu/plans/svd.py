@@ -21,7 +21,7 @@ from triton import next_power_of_2
 from logitsieve.gpu.device import to_device
 from logitsieve.gpu.kernels.status import check_finite_kernel
 from logitsieve.gpu.matrix import Matrix
-from logitsieve.gpu.plans import Fallback, FallbackPlan, empty_output
+from logitsieve.gpu.plans import empty_output, int32s
 from logitsieve.gpu.plans.exact import FloatLogits
 from logitsieve.gpu.plans.screen import LONGEST, ChunkBest, DeviceLists, ListedBest, Routed
 
@@ -54,37 +54,28 @@ def fits(vocab_size: int, candidates: int) -> bool:
     return chunk_of(vocab_size, candidates) <= 2 * LONGEST
 
 
-def svd_plan(
-    matrix: Matrix, preview: Preview, hidden: Tensor, k: int, fallback: Fallback, *,
-    candidates: int,
-) -> SvdPlan | FallbackPlan:  # fmt: skip
-    """A plan that looks at so many `candidates`, or passes all rows on where k is more."""
-    if k > candidates:
-        return FallbackPlan(hidden, k, fallback)
-    return SvdPlan(matrix, preview, hidden, k, candidates)
-
-
 class SvdPlan:
-    """Answers `hidden` into `found`, k <= candidates. The previews [B, V] are kept in memory."""
+    """Answers `hidden` into `output`, k <= candidates. The previews [B, V] are kept in memory."""
 
     def __init__(
         self, matrix: Matrix, preview: Preview, hidden: Tensor, k: int, candidates: int
     ) -> None:
-        rows, device = len(hidden), hidden.device
+        rows = len(hidden)
         self.matrix, self.hidden = matrix, hidden
-        self.found = empty_output(rows, k, device)
-        self.status = torch.empty(rows, dtype=torch.int32, device=device)
-        self.rotated = FloatLogits(
-            preview.basis, torch.zeros(len(preview.basis), device=device), hidden
-        )
-        self.scores = FloatLogits(preview.rows, matrix.bias, self.rotated.found)
+        self.output = empty_output(rows, k, hidden.device)
+        self.status = int32s(hidden, rows)
+        no_bias = hidden.new_zeros(len(preview.basis))
+        self.rotated = FloatLogits(preview.basis, no_bias, hidden)
+        self.scores = FloatLogits(preview.rows, matrix.bias, self.rotated.logits)
         self.levels = self._chosen(candidates)
         chosen = self.levels[-1].names
-        offsets = torch.arange(rows + 1, dtype=torch.int32, device=device) * candidates
-        lists = DeviceLists(offsets, chosen, candidates, None)
-        owners = torch.arange(rows, dtype=torch.int32, device=device)[:, None]
+        places = torch.arange(rows + 1, dtype=torch.int32, device=hidden.device)
+        lists, owners = (
+            DeviceLists(places * candidates, chosen, candidates, None),
+            places[:-1, None],
+        )
         routed = Routed(owners, torch.zeros_like(owners), self._all(candidates), self.status)
-        self.listed = ListedBest(matrix, hidden, k, lists, routed, candidates, self.found)
+        self.listed = ListedBest(matrix, hidden, k, lists, routed, candidates, self.output)
 
     def _all(self, count: int) -> Tensor:
         return torch.full_like(self.status, count)
@@ -93,11 +84,10 @@ class SvdPlan:
         """Levels of which each leaves fewer values, the last one `candidates` for each row."""
         everything = Routed(self.status, self.status, self._all(self.matrix.rows), self.status)
         chunk = chunk_of(self.matrix.rows, candidates)
-        level = ChunkBest(self.scores.found, None, everything, candidates, candidates, chunk)
-        levels = [level]
-        while level.chunks > 1:
-            level = ChunkBest(level.best, level.names, everything, candidates, candidates, chunk)
-            levels.append(level)
+        room = everything, candidates, candidates, chunk
+        levels = [ChunkBest(self.scores.logits, None, *room)]
+        while levels[-1].chunks > 1:
+            levels.append(ChunkBest(levels[-1].best, levels[-1].names, *room))
         return levels
 
     def run(self) -> None:

@@ -93,8 +93,8 @@ class Knob:
 
     help: str
     default: float
-    low: float
-    high: float
+    low: float = 1
+    high: float = 2**31 - 1
     whole: bool = True  # whole numbers only
     tried: tuple[float, ...] = ()  # by `tune` and the benchmarks
 

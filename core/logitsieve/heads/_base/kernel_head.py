@@ -1,4 +1,7 @@
-"""The base of every head: one kernel answers rows of hidden from one descriptor.
+"""The bases of heads: one kernel answers rows of hidden from one descriptor.
+
+A head that does not bound or compute all rows of W selects them (SelectingHead), or routes to
+lists of them (ClusteredHead).
 
 Shape letters: B batch rows, K answers.
 """
@@ -27,6 +30,9 @@ from logitsieve.heads._base.head import (
 )
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.screen.route import screen_descriptor
+from logitsieve.kernels.screen.screen import screen_candidates, screen_topk
+from logitsieve.kernels.topk.exact import listed_topk
 
 _empty, _make = np.empty, tuple.__new__
 
@@ -158,6 +164,82 @@ class KernelHead(ABC):
         zeros = np.zeros((1, self._dim), np.float32)
         self.topk(zeros, 1)
         self.candidates(zeros, 1)
+
+
+class SelectingHead(KernelHead):
+    """Selects some rows of W for each query, whose exact logits then decide."""
+
+    @abstractmethod
+    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+        """CSR (offsets [B+1], distinct ids) of the rows to look at; fewer than k a row is allowed.
+
+        Rows of hidden that are not finite may get any ids. Called by several threads at once.
+        """
+
+    def _kernel(
+        self, address: int, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32,
+        start: int, stop: int,
+    ) -> int:  # fmt: skip
+        offsets, listed = self.select(hidden[start:stop], ids.shape[1])
+        return int(listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start))
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """The selected rows; `upper` is +inf: nothing is proven."""
+        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        offsets, ids = self.select(hidden, k)
+        listed = unproven(offsets, ids, self._softmax.logits(hidden, offsets, ids))
+        return self._fill_short(listed, hidden, k)
+
+
+class ClusteredHead(KernelHead):
+    """Looks at the lists of each row's best clusters, as many as its knob `probed` says.
+
+    Time O(C D + S D) a row with C clusters and S rows scanned; memory C D floats and the lists.
+    """
+
+    probed: ClassVar[str]
+    disjoint: ClassVar[bool] = False  # whether the part says that no id is in two lists
+
+    def _prepare(self) -> None:
+        self._kernel = screen_topk.entry()
+
+    @classmethod
+    def clamp_knobs(
+        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
+    ) -> dict[str, float]:
+        """No more clusters than there are."""
+        return {**knobs, cls.probed: min(knobs[cls.probed], len(arrays["centroids"]))}
+
+    def _apply_knobs(self) -> None:
+        self._describe_lists(self._arrays, int(self.knobs[self.probed]))
+
+    def _describe_lists(self, arrays: Arrays, probes: int) -> None:
+        descriptor, self._described = screen_descriptor(
+            self._softmax.descriptor,
+            arrays["centroids"],
+            arrays["offsets"],
+            arrays["ids"],
+            probes,
+            biases=arrays.get("biases"),
+            disjoint=self.disjoint,
+            escalate=self.knobs.get("escalate", -1.0),
+            reaches=arrays.get("reaches"),
+            sketch=self._sketch(),
+        )
+        self._describe(descriptor)
+
+    def _sketch(self) -> Int64 | None:
+        """Descriptor of the sketch that lists are scanned through; None: all logits are exact."""
+        return None
+
+    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+        """The rows of W that `topk` would look at; `upper` is +inf: nothing is proven."""
+        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        status, offsets, ids, logits = screen_candidates(self._address, hidden, k)
+        if status < 0:
+            refuse_row(-1 - status)
+        listed = unproven(offsets, ids, logits)
+        return self._fill_short(listed, hidden, k) if status else listed
 
 
 def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:

@@ -47,10 +47,6 @@ class TensorSpec:
         return self.holds in ("ids", "offsets")
 
 
-def _nothing(arrays: Arrays) -> None:
-    return
-
-
 @dataclass(frozen=True)
 class PartSpec:
     """A head's arrays. `structure` and `values` raise ValueError for what the letters cannot say.
@@ -61,8 +57,8 @@ class PartSpec:
 
     name: str
     tensors: Mapping[str, TensorSpec]
-    structure: Callable[[Arrays], None] = _nothing
-    values: Callable[[Arrays], None] = _nothing
+    structure: Callable[[Arrays], None] = lambda arrays: None
+    values: Callable[[Arrays], None] = lambda arrays: None
     foreign: bool = False
 
     def held(self, arrays: Arrays) -> dict[str, TensorSpec]:
@@ -89,12 +85,16 @@ def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -
     for name, tensor in held.items():
         _bind(name, tensor, arrays[name], sizes)
     for name, tensor in held.items():
+        array, below = arrays[name], sizes.get(tensor.below, 0)
         if tensor.holds == "offsets":
-            _check_offsets(name, arrays[name], sizes[tensor.below])
+            if array[0] != 0 or array[-1] != below or (array[1:] < array[:-1]).any():
+                raise ValueError(f"{name} do not rise from 0 to {below}")
         elif tensor.holds == "ids":
-            _check_ids(name, arrays[name], sizes[tensor.below])
-        elif tensor.holds == "factors":
-            _check_factors(name, arrays[name])
+            low, high = int(array.min()), int(array.max())
+            if low < 0 or high >= below:
+                raise ValueError(f"{name} reach {low} .. {high}, allowed: 0 .. {below - 1}")
+        elif tensor.holds == "factors" and not (np.isfinite(array) & (array > 0)).all():
+            raise ValueError(f"{name} are not all finite and above 0")
     part.structure(arrays)
     return sizes
 
@@ -120,22 +120,6 @@ def _size(size: str | int, sizes: Sizes) -> int | str:
         return -(-sizes[letter] // int(parts)) if letter in sizes else size
     letter, _, more = size.partition("+")
     return sizes[letter] + int(more or 0) if letter in sizes else size
-
-
-def _check_offsets(name: str, offsets: np.ndarray, last: int) -> None:
-    if offsets[0] != 0 or offsets[-1] != last or (offsets[1:] < offsets[:-1]).any():
-        raise ValueError(f"{name} do not rise from 0 to {last}")
-
-
-def _check_ids(name: str, ids: np.ndarray, below: int) -> None:
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= below:
-        raise ValueError(f"{name} reach {low} .. {high}, allowed: 0 .. {below - 1}")
-
-
-def _check_factors(name: str, factors: np.ndarray) -> None:
-    if not (np.isfinite(factors) & (factors > 0)).all():
-        raise ValueError(f"{name} are not all finite and above 0")
 
 
 def check_values(part: PartSpec, arrays: Arrays, report: Callable[[int], None]) -> None:

@@ -17,14 +17,15 @@ def test_logits_of_named_ids_and_of_all(dtype: str, rows: int, vocab_size: int, 
     stored, matrix = on_gpu(make_softmax(vocab_size, dim), dtype)
     hidden = make_hidden(rows, dim)
     expected = logits64(stored.weight, stored.bias, hidden)
-    plan = LogitsPlan(matrix, tensor(hidden))
+    every = np.tile(np.arange(vocab_size, dtype=np.int32), (rows, 1))
+    plan = LogitsPlan(matrix, tensor(hidden), tensor(every))
     plan.run()
     np.testing.assert_array_equal(plan.logits.cpu().numpy(), expected)
     ids = np.random.default_rng(0).integers(-1, vocab_size, (rows, 21)).astype(np.int32)
     named = LogitsPlan(matrix, tensor(hidden), tensor(ids))
     named.run()
-    found = np.where(ids < 0, -np.inf, np.take_along_axis(expected, np.maximum(ids, 0), axis=1))
-    np.testing.assert_array_equal(named.logits.cpu().numpy(), found)
+    chosen = np.where(ids < 0, -np.inf, np.take_along_axis(expected, np.maximum(ids, 0), axis=1))
+    np.testing.assert_array_equal(named.logits.cpu().numpy(), chosen)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
@@ -32,7 +33,8 @@ def test_rows_that_cannot_be_answered_have_none(value: float) -> None:
     softmax, hidden = make_softmax(50, 9), make_hidden(3, 9)
     hidden[1, 3] = value
     _, matrix = on_gpu(softmax)
-    plan = LogitsPlan(matrix, tensor(hidden))
+    every = np.tile(np.arange(50, dtype=np.int32), (3, 1))
+    plan = LogitsPlan(matrix, tensor(hidden), tensor(every))
     plan.run()
     expected = logits64(softmax.weight, softmax.bias, hidden[::2])
     np.testing.assert_array_equal(plan.logits.cpu().numpy()[::2], expected)

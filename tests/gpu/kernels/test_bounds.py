@@ -39,8 +39,8 @@ def answered(head: CertifiedHead, hidden: np.ndarray, k: int) -> CertifiedPlan:
     """A plan that has run, and found what the float64 judge finds."""
     plan = planned(head, hidden, k)
     plan.run()
-    np.testing.assert_array_equal(plan.found.ids.cpu().numpy(), best(true_logits(head, hidden), k))
-    assert plan.found.exact.all()
+    np.testing.assert_array_equal(plan.output.ids.cpu().numpy(), best(true_logits(head, hidden), k))
+    assert plan.output.exact.all()
     return plan
 
 
@@ -89,8 +89,8 @@ def test_codes_as_large_as_can_be() -> None:
     assert_bounded(head, np.concatenate([hidden, make_hidden(4, 504)]))
     plan = answered(head, hidden, 3)
     assert (plan.sketch.codes[:, :504].abs() == 127).all()
-    assert (plan.found.ids[:, 0].cpu().numpy() == np.arange(4)).all()
-    assert plan.found.scanned.max() < 97
+    assert (plan.output.ids[:, 0].cpu().numpy() == np.arange(4)).all()
+    assert plan.output.scanned.max() < 97
 
 
 @pytest.mark.parametrize("spread", sweep(1.5, more=[0.0]))
@@ -123,6 +123,6 @@ def test_what_float32_could_not_hold_is_passed_on() -> None:
     hidden[3] = 1.0
     assert_bounded(head, hidden.astype(np.float32))
     plan = answered(head, hidden.astype(np.float32), 4)
-    assert plan.found.scanned[:3].tolist() == [200] * 3
+    assert plan.output.scanned[:3].tolist() == [200] * 3
     plan.coded.run()
     assert plan.status.tolist() == [int(PASSED_ON)] * 3 + [int(WANTED)]

@@ -1,0 +1,188 @@
+"""Draws from the whole softmax with log Z of all logits, and draws from lists.
+
+One pass over W in float32, then float64 for the ids that weigh much or may be drawn: the same ids
+as head `exact` draws on the host.
+
+Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of ids, N draws, K ids of a
+list.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from triton import cdiv, next_power_of_2
+
+from logitsieve.gpu.kernels.draws import (
+    argmax_draw_kernel,
+    dense_draws_kernel,
+    dense_sums_kernel,
+    list_draws_kernel,
+)
+from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel
+from logitsieve.gpu.kernels.gumbel import apply_edits_kernel, scan_gumbel_kernel
+from logitsieve.gpu.kernels.log_z import log_z_kernel
+from logitsieve.gpu.kernels.select_groups import select_groups_kernel
+from logitsieve.gpu.matrix import Matrix
+from logitsieve.gpu.plans import float64s, int32s, row_block
+from logitsieve.gpu.plans.exact import group_of, tile_of
+
+LISTED = 64  # groups that a slot can list
+SHARES = 64  # programs that a row with an overfull slot is divided among
+PROGRAMS = 8  # that share the list of a slot, or a row's edits
+BLOCK = 64  # ids at a time of all of V in float64
+DRAWS = 16  # from a list, of a program
+
+
+class DeviceEdits(NamedTuple):
+    """Logits instead of W's, on the device; row r owns ids[offsets[r]:offsets[r+1]]."""
+
+    offsets: Tensor  # [B+1] int64
+    ids: Tensor  # int32, distinct and rising within a row
+    values: Tensor  # float64, -inf for what is banned
+
+
+class DrawInputs(NamedTuple):
+    """Inputs of a plan besides hidden, which may be written anew between runs like hidden."""
+
+    scale: Tensor  # [1] float64, by which logits are multiplied: 1 / temperature
+    seeds: Tensor  # [B] uint64 held as int64
+    step: Tensor  # [2] likewise: the step of the request, and the number of the first draw
+
+
+def draw_inputs(hidden: Tensor) -> DrawInputs:
+    """Inputs for log Z, or to be written: a scale of 1, seeds and step of 0."""
+    seeds = hidden.new_zeros(len(hidden), dtype=torch.int64)
+    return DrawInputs(seeds.new_ones(1, dtype=torch.float64), seeds, seeds.new_zeros(2))
+
+
+class DrawPlan:
+    """Fills `ids` [B, N] int32, -1 where a row cannot be answered, and `log_z` [B] float64, NaN.
+
+    N may be 0. With `edits`, whose ids and values may be written anew between runs too, draws and
+    log Z are of what they make of the logits. As a fallback, `after` being ids and status, it
+    answers rows that were PASSED_ON.
+    """
+
+    def __init__(
+        self, matrix: Matrix, hidden: Tensor, samples: int, inputs: DrawInputs,
+        edits: DeviceEdits | None = None, after: tuple[Tensor, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        rows, slots = len(hidden), samples + 1
+        self.matrix, self.hidden, self.inputs, self.edits = matrix, hidden, inputs, edits
+        self.samples, self.slots, self.again = samples, slots, after is not None
+        self.group = group_of(matrix.rows)
+        self.groups = cdiv(matrix.rows, self.group)
+        self.ids, self.status = after or (int32s(hidden, rows, samples), int32s(hidden, rows))
+        self.maxima = hidden.new_empty(rows, slots, self.groups)
+        self.sums, self.cuts = hidden.new_empty(rows, self.groups), hidden.new_empty(rows)
+        self.listed = int32s(hidden, rows, slots, LISTED)
+        self.counts, self.overfull = (int32s(hidden, rows, slots) for _ in range(2))
+        self.values = float64s(hidden, rows, slots, LISTED * self.group)
+        self.tops, self.totals = (float64s(hidden, rows, SHARES) for _ in range(2))
+        self.best = float64s(hidden, rows, SHARES, next_power_of_2(slots))
+        self.owners = int32s(hidden, *self.best.shape)
+        self.log_z = float64s(hidden, rows)
+        self.scanned = int32s(hidden, rows).fill_(matrix.rows)
+        self.output = self.ids, self.log_z, self.scanned
+
+    def run(self) -> None:
+        self._scan()
+        self._sum()
+        if self.samples:
+            self._choose()
+
+    def _scan(self) -> None:
+        (weight, bias, _), rows = self.matrix, len(self.hidden)
+        vocab_size, dim = self.matrix.rows, self.matrix.dim
+        block_b, (block_v, block_d) = row_block(rows), tile_of(rows, weight, self.group)
+        scan_gumbel_kernel[(cdiv(vocab_size, block_v), cdiv(rows, block_b))](
+            weight, bias, self.hidden, *self.inputs, self.maxima, self.sums, self.status,
+            rows, vocab_size, dim, self.groups, self.samples,
+            GROUP=self.group, FALLBACK=self.again,
+            BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d, num_warps=8 if block_b > 16 else 4,
+        )  # fmt: skip
+        if self.edits is not None:
+            apply_edits_kernel[(rows, PROGRAMS)](
+                weight, bias, self.hidden, *self.edits, *self.inputs, self.maxima, self.sums,
+                self.status, vocab_size, dim, self.groups, self.samples,
+                GROUP=self.group, FALLBACK=self.again,
+            )  # fmt: skip
+
+    def _sum(self) -> None:
+        rows = len(self.hidden)
+        select_groups_kernel[(rows, self.slots)](
+            self.maxima, self.sums, self.hidden, self.matrix.limits, self.inputs.scale,
+            self.listed, self.counts, self.overfull, self.cuts, self.status,
+            self.matrix.dim, self.groups,
+            C=LISTED, GROUPS=next_power_of_2(self.groups), FALLBACK=self.again, num_warps=16,
+        )  # fmt: skip
+        listed_logits_kernel[(rows * self.slots, PROGRAMS)](
+            *self.edited(), self.listed, self.counts, self.values, self.listed,
+            self.matrix.rows, self.matrix.dim, self.slots,
+            C=LISTED, GROUP=self.group, EDITS=self.edits is not None,
+        )  # fmt: skip
+        dense_sums_kernel[(rows, SHARES)](
+            *self.edited(), self.inputs.scale, self.overfull, self.tops, self.totals,
+            self.matrix.rows, self.matrix.dim, self.slots, self.share(),
+            BLOCK=BLOCK, EDITS=self.edits is not None,
+        )  # fmt: skip
+        log_z_kernel[(rows,)](
+            self.inputs.scale, self.maxima, self.sums, self.cuts, self.values, self.counts,
+            self.overfull, self.tops, self.totals, self.status, self.log_z, self.groups, self.slots,
+            C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES, FALLBACK=self.again,
+        )  # fmt: skip
+
+    def _choose(self) -> None:
+        summed = self.values, self.counts, self.overfull, self.tops, self.best, self.owners
+        rows, slots = len(self.hidden), self.best.shape[2]
+        # A product that is not rounded before noise is added would not be the host's.
+        dense_draws_kernel[(rows, SHARES)](
+            *self.edited(), *self.inputs, *summed,
+            self.matrix.rows, self.matrix.dim, self.slots, self.share(),
+            C=LISTED, GROUP=self.group, SLOTS=slots, SHARES=SHARES,
+            BLOCK=BLOCK, EDITS=self.edits is not None, enable_fp_fusion=False,
+        )  # fmt: skip
+        argmax_draw_kernel[(rows, self.samples)](
+            *self.inputs, self.listed, *summed, self.status, self.ids, self.slots,
+            C=LISTED, GROUP=self.group, SLOTS=slots, SHARES=SHARES,
+            FALLBACK=self.again, enable_fp_fusion=False,
+        )  # fmt: skip
+
+    def edited(self) -> tuple[Tensor, ...]:
+        """The arguments of exact logits; without edits, placeholders that no kernel reads."""
+        none = DeviceEdits(self.inputs.seeds, self.listed, self.values)
+        return (*self.matrix[:2], self.hidden, *(self.edits or none))
+
+    def share(self) -> int:
+        """Ids of a program for an overfull slot."""
+        return int(max(BLOCK, cdiv(self.matrix.rows, SHARES)))
+
+
+class ListDraws:
+    """Fills `drawn` [B, N] int32, `log_probs` [B, N] and `log_z` [B] float32.
+
+    Drawn from ids [B, K] int32 with logits [B, K] float64, best first. A row that cannot be
+    answered has logits of NaN: its first id is drawn, with NaN. seeds [B] and step [1] are uint64
+    held as int64, filters [3] float64: 1 / temperature, top-p, min-p.
+    """
+
+    def __init__(
+        self, ids: Tensor, logits: Tensor, samples: int,
+        seeds: Tensor, step: Tensor, filters: Tensor,
+    ) -> None:  # fmt: skip
+        self.ids, self.logits, self.seeds, self.step = ids, logits, seeds, step
+        self.filters, self.drawn = filters, int32s(ids, len(ids), samples)
+        self.log_probs = torch.empty((len(ids), samples), device=ids.device)
+        self.log_z = torch.empty(len(ids), device=ids.device)
+
+    def run(self) -> None:
+        rows, samples = self.drawn.shape
+        # A product that is not rounded before the best is taken from it would not be the host's.
+        list_draws_kernel[(rows, cdiv(samples, DRAWS))](
+            self.ids, self.logits, self.seeds, self.step, self.filters,
+            self.drawn, self.log_probs, self.log_z, self.ids.shape[1], samples,
+            BLOCK=DRAWS, num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip

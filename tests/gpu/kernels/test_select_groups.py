@@ -1,0 +1,62 @@
+"""Groups are selected as if all that precedes were as wrong as it may be: winners stay listed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from logitsieve.gpu.kernels.encode_query import MARGIN
+from logitsieve.gpu.kernels.gumbel import NOISE_ERROR
+from logitsieve.heads import ExactHead
+from tests.gpu.plans.test_certified_draws import STEP, passed_on
+from tests.gpu.plans.test_certified_draws import plan_of as certified_plan
+from tests.gpu.plans.test_draws import plan_of, seeds_of, twins_within_twice_the_slack
+from tests.gpu.softmaxes import sweep
+from tests.oracle import logits64
+from tests.synthetic import make_hidden
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1.0])
+def test_maxima_may_be_off_by_all_that_is_allowed(temperature: float) -> None:
+    """A GPU's products are worse than the interpreter's: winners lowered, all others raised."""
+    softmax, hidden = twins_within_twice_the_slack(), make_hidden(8, 17)
+    plan, stored = plan_of(softmax, hidden, 2, temperature)
+    ids, _, _ = ExactHead(stored).draw(hidden, 2, seeds_of(8), 7, 1 / temperature, None)
+    plan._scan()
+    limits, norms = plan.matrix.limits.cpu().numpy(), np.linalg.norm(hidden.astype(float), axis=1)
+    slack = (norms * limits[2] + limits[3])[:, None]
+    noisy = slack * min(1.0, 1 / temperature) + NOISE_ERROR.value * min(1.0, temperature)
+    errors = np.concatenate([slack, noisy, noisy], axis=1)[:, :, None]
+    off = np.repeat(errors, plan.groups, axis=2)
+    plain = np.argmax(plan.maxima[:, :1].cpu().numpy(), axis=-1)
+    winners = np.concatenate([plain, ids // plan.group], axis=1)
+    np.put_along_axis(off, winners[:, :, None], -errors, axis=2)
+    plan.maxima += torch.from_numpy(off.astype(np.float32)).to(plan.maxima.device)
+    plan._sum()
+    plan._choose()
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+
+
+@pytest.mark.parametrize("scale", sweep(1.0, more=[1e-4, 1e5]))
+def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
+    """Maxima that are below the logits by MARGIN and what noise may be off; a loser's above all."""
+    softmax, hidden, draws = twins_within_twice_the_slack(), make_hidden(4, 17), 2
+    plan, stored = certified_plan(softmax, hidden, draws, scale)
+    plan.coded.run()
+    plan._bound()
+    exact = plan_of(softmax, hidden, draws, 1 / scale, step=STEP)[0]
+    exact._scan()
+    margin = plan.coded.factors[:, int(MARGIN), None] * min(1.0, scale)
+    off = torch.cat([margin, *[margin + NOISE_ERROR.value * min(1.0, 1 / scale)] * draws], dim=1)
+    plan.maxima.copy_(exact.maxima - off[:, :, None])
+    misleading = exact.maxima.topk(2).indices[:, :, 1:]
+    plan.maxima.scatter_(2, misleading, plan.maxima.amax(2, keepdim=True) + 10)
+    plan._select()
+    plan._choose()
+    assert passed_on(plan) == [False] * 4
+    ids, _, _ = ExactHead(stored).draw(hidden, draws, seeds_of(4), STEP, scale, None)
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+    best = logits64(stored.weight, stored.bias, hidden).argmax(axis=1)
+    for row, size in enumerate(plan.sizes[:, 0].tolist()):
+        assert best[row] in plan.chosen[row, 0, :size].tolist()

@@ -1,0 +1,45 @@
+"""The sieve drops rows by the sketch, and none that is among the best."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.pointers import int64_pointer
+from logitsieve.kernels.sketch.certified import certified_topk
+from logitsieve.kernels.sketch.sieve import FIRST, first_groups
+from logitsieve.kernels.sketch.sketch import sketch_descriptor
+from tests.heads.test_certified import decaying
+from tests.oracle import best, logits64
+from tests.synthetic import certified_arrays, make_softmax
+
+
+@kernel("(int64, int64)")
+def groups_of(address, limit):
+    return first_groups(int64_pointer(address), limit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "groups"), [(1, FIRST), (100, 50), (281, 141), (282, 0), (4500, 0)]
+)
+def test_the_groups_that_give_the_threshold(limit: int, groups: int) -> None:
+    """Or none: all is computed where so many answers are wanted that they would hold half of V."""
+    softmax = make_softmax(4500, 8)
+    descriptor = sketch_descriptor(softmax.descriptor, certified_arrays(softmax))
+    assert groups_of(descriptor.ctypes.data, limit) == groups
+
+
+def test_the_best_are_found_and_few_rows_are_computed() -> None:
+    softmax, hidden = decaying(4000, 96)
+    arrays = certified_arrays(softmax)
+    descriptor = sketch_descriptor(softmax.descriptor, arrays)
+    rows = len(hidden)
+    ids, logits = np.empty((rows, 5), np.int32), np.empty((rows, 5), np.float32)
+    scanned = np.empty(rows, np.int32)
+    status = certified_topk(
+        descriptor.ctypes.data, np.ascontiguousarray(hidden), ids, logits, scanned, 0, rows
+    )
+    assert status == 0
+    np.testing.assert_array_equal(ids, best(logits64(softmax.weight, softmax.bias, hidden), 5))
+    assert scanned.mean() < 1000
