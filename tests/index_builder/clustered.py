@@ -11,7 +11,7 @@ from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.partition import Partition
-from logitsieve.index_builder.screen_training import CascadePlan, spend
+from logitsieve.index_builder.screen_training import CascadePlan
 from tests.synthetic import make_softmax
 
 
@@ -61,7 +61,7 @@ def scanned(arrays: Mapping[str, np.ndarray], knobs: Mapping[str, float]) -> flo
 
 def escalated_hits(partition: Partition, plan: CascadePlan) -> np.ndarray:
     """bool [H, K]: what is found of the exact labels at a plan, all where rows are escalated."""
-    keep = partition.knapsack.select(spend(partition, plan.budget))
+    keep = partition.knapsack.select(plan.budget)
     below = partition.heldout_cosines < plan.escalate
     return partition.heldout_hits(keep, plan.probes) | below[:, None]
 

@@ -66,6 +66,7 @@ def test_a_large_budget_keeps_all_that_pays(drawn: Items, waste: float) -> None:
     np.testing.assert_array_equal(knapsack.select(1000), values(drawn, waste) > 0)
     assert knapsack.everything == pytest.approx(average(drawn, values(drawn, waste) > 0))
     np.testing.assert_array_equal(knapsack.select(knapsack.everything), knapsack.select(1000))
+    np.testing.assert_array_equal(knapsack.select(None), knapsack.select(1000))
 
 
 @given(items(most=9), st.floats(0.1, 10))

@@ -136,9 +136,12 @@ def _fill(
     written = {}
     for name, part in sorted(arrays.items()):
         codes = {"weight": fields["dtype"]} if name == "softmax" else {}
-        written[name] = _entry(folder / f"{name}.safetensors", pieces(part, metadata, codes))
+        file = folder / f"{name}.safetensors"
+        written[name] = FileEntry(file.name, *write_file(file, pieces(part, metadata, codes)))
         checkpoint(f"part {name}")
-    listed = None if words is None else _entry(folder / VOCABULARY_FILE, [words])
+    listed = None
+    if words is not None:
+        listed = FileEntry(VOCABULARY_FILE, *write_file(folder / VOCABULARY_FILE, [words]))
     checkpoint("vocabulary")
     if measured is not None:
         write_file(folder / CALIBRATION_FILE, [canonical(measured) + b"\n"])
@@ -147,11 +150,6 @@ def _fill(
     write_file(folder / MANIFEST_FILE, [manifest.file_bytes()])
     fsync_folder(folder)
     checkpoint("manifest")
-
-
-def _entry(file: Path, content: Iterable[bytes | memoryview]) -> FileEntry:
-    size, sha256 = write_file(file, content)
-    return FileEntry(file.name, size, sha256)
 
 
 def new_path(out: Path | str) -> Path:

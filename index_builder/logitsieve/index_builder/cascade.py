@@ -106,14 +106,14 @@ class PrecisionGoal:
                     best = plan
         if best is not None:
             return best
-        cost = UNREACHED + self.shortfall(partition, partition.knapsack.select(most))
+        cost = UNREACHED + self.shortfall(partition, partition.knapsack.select(None))
         escalated = float((partition.heldout_cosines < partition.guarded).mean())
         return CascadePlan(None, cost, escalate=partition.guarded, escalated=escalated)
 
     def _plan(
         self, partition: Partition, probes: int, budget: float, limit: float
     ) -> CascadePlan | None:
-        """The plan of this budget that meets the target; None if there is none below `limit`."""
+        """The plan of this budget that meets the target; None if it cannot cost below `limit`."""
         keep_P = partition.knapsack.select(budget)
         sizes_H, cosines_H = partition.heldout_sizes(keep_P, probes), partition.heldout_cosines
         order_H = np.argsort(cosines_H, kind="stable")
@@ -130,9 +130,9 @@ class PrecisionGoal:
         return CascadePlan(budget, us, probes, escalate, float(escalated_H.mean()))
 
     def _least_budget(self, partition: Partition, probes: int) -> float | None:
-        """The least budget that meets the target with no row escalated, if there is one."""
+        """The least budget that meets the target with no row escalated; None if none does."""
         low, high = 0.0, partition.knapsack.everything
-        if self.shortfall(partition, partition.knapsack.select(high), probes) > 0:
+        if self.shortfall(partition, partition.knapsack.select(None), probes) > 0:
             return None
         while high - low > PRECISE:
             middle = (low + high) / 2

@@ -53,14 +53,11 @@ class ScreenConfig:
 
     def __post_init__(self) -> None:
         for item in (item for item in fields(self) if "low" in item.metadata):
-            value = getattr(self, item.name)
-            if str(item.type).startswith("tuple"):
-                if not isinstance(value, tuple) or not value:
-                    raise InvalidRequest(item.name, value, "a tuple of one integer or more")
-                for number in value:
-                    check_range(item.name, number, "int", item.metadata)
-            else:
-                check_range(item.name, value, item.type, item.metadata)
+            value, several = getattr(self, item.name), str(item.type).startswith("tuple")
+            if several and not (isinstance(value, tuple) and value):
+                raise InvalidRequest(item.name, value, "a tuple of one integer or more")
+            for number in value if several else [value]:
+                check_range(item.name, number, "int" if several else item.type, item.metadata)
 
 
 @dataclass(frozen=True, kw_only=True)

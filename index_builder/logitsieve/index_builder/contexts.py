@@ -147,9 +147,8 @@ def open_contexts(source: Source, dim: int, scratch: Path, field: str = "context
 
 
 def _check(shard: np.ndarray, dim: int, field: str) -> None:
-    if shard.dtype.kind != "f" and shard.dtype != np.uint16 and shard.dtype.name != "bfloat16":
-        raise InvalidRequest(field, f"dtype {shard.dtype}", FORMS)
-    if shard.dtype.itemsize > 8:
+    floats = shard.dtype.kind == "f" or shard.dtype == np.uint16 or shard.dtype.name == "bfloat16"
+    if not floats or shard.dtype.itemsize > 8:
         raise InvalidRequest(field, f"dtype {shard.dtype}", FORMS)
     if shard.ndim != 2:
         raise InvalidRequest(field, f"shape {list(shard.shape)}", "[N, D]")

@@ -83,9 +83,9 @@ def _least_ef(
         offsets, ids = head.with_knobs(ef=ef).select(hidden_HD, 1)
         owners = np.repeat(np.arange(len(hidden_HD)), np.diff(offsets))
         met = owners * softmax.vocab_size + ids
-        asked_HK = np.arange(len(hidden_HD))[:, None] * softmax.vocab_size + labels_HK
-        found_HK = np.isin(asked_HK, met)
-        share = min(found_HK[:, 0].mean(), found_HK.mean())
+        wanted_HK = np.arange(len(hidden_HD))[:, None] * softmax.vocab_size + labels_HK
+        hits_HK = np.isin(wanted_HK, met)
+        share = min(hits_HK[:, 0].mean(), hits_HK.mean())
         if share >= TARGET or ef >= softmax.vocab_size:
             break
     return min(ef, softmax.vocab_size), float(share)

@@ -24,19 +24,18 @@ def fit_ivf(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitRe
     softmax = inputs.softmax
     clusters = config.ivf_clusters or max(1, round(4 * softmax.vocab_size**0.5))
     hidden_HD, labels_HK = heldout_sample(inputs)
-    history, best, least = [], None, np.inf
+    history: list[dict[str, float]] = []
+    fits: list[FitResult] = []
     for number in range(config.ivf_starts):
         arrays = cluster_arrays(softmax, clusters, config.kmeans_iterations, config.seed + number)
         needed_HK, read_H = cluster_ranks(arrays, hidden_HD, labels_HK)
         nprobe = least_reaching(needed_HK)
         rows = float(read_H[:, nprobe - 1].mean())
         history.append({"start": number, "nprobe": nprobe, "rows": rows})
-        if rows < least:
-            best, least = (arrays, nprobe), rows
+        summary = {"clusters": len(arrays["biases"])}
+        fits.append(FitResult(arrays, summary, {"nprobe": nprobe}, history))
         progress("fit ivf", number + 1, config.ivf_starts)
-    assert best is not None, "there is at least one start"
-    arrays, nprobe = best
-    return FitResult(arrays, {"clusters": len(arrays["biases"])}, {"nprobe": nprobe}, history)
+    return min(zip(history, fits, strict=True), key=lambda start: start[0]["rows"])[1]
 
 
 def cluster_ranks(

@@ -63,7 +63,7 @@ class Setting:
     recall: float  # of the exact best word, on held-out contexts
     scanned: float  # share of the vocabulary
     cost: float  # share of the full softmax's
-    reaches: bool  # the recall asked for
+    reaches: bool  # the recall of the configuration
 
     @property
     def rank(self) -> tuple[bool, float, float]:

@@ -33,14 +33,13 @@ from logitsieve.index_builder.fitting import FitInputs, FitResult, heads_of
 from logitsieve.index_builder.screen_training import (
     FittedScreen,
     plain_centroids,
-    spend,
     start,
     train_fixed,
     train_screen,
 )
 from logitsieve.utils.options import Progress, no_progress
 
-DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than are asked for generalise better
+DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than the target counts generalise better
 TRAINED = 4  # partitions trained at least, the fastest of the plain ones
 TIMINGS = 5  # times each finalist is timed, in turn; the least counts, for load only ever adds
 PROMISED = 0.01  # guard of a screen that promises a precision
@@ -145,7 +144,7 @@ class Search:
         screen, goal = nearest
         if best_effort:
             return screen
-        keep_P = screen.partition.knapsack.select(spend(screen.partition, screen.plan.budget))
+        keep_P = screen.partition.knapsack.select(screen.plan.budget)
         bounds = goal.bounds(screen.partition, keep_P)
         raise TargetNotReached(self.target, {**bounds, **screen.summary})
 
@@ -153,7 +152,7 @@ class Search:
         """Plain k-means at all numbers of clusters and depths, the fastest first.
 
         One that misses the target comes last: training may make up for it.
-        The partitions are not kept, for there are many and few are trained.
+        The partitions are not kept: most of them are never trained.
         """
         ranked: list[tuple[float, int, Start]] = []
         for number, clusters in enumerate(self.config.clusters_tried, start=1):

@@ -18,7 +18,7 @@ from logitsieve.utils.options import Progress
 
 LANES = 16  # rows whose columns lie together
 BLOCK_ROWS = 8192
-WIDEST = 256  # the rank stored where none is asked for, at most
+WIDEST = 256  # the largest rank stored by default
 GATHERED = 2  # reading a row from its place in W costs about so many of the preview's
 
 

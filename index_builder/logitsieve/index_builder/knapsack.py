@@ -38,14 +38,15 @@ class Knapsack:
         """Candidates a row on average when every pair that pays is kept."""
         return float(self._weights.sum()) / self._total_rows
 
-    def select(self, budget: float) -> Bool:
-        """bool [P], the kept pairs: at most `budget` candidates a row on average.
+    def select(self, budget: float | None) -> Bool:
+        """bool [P], the kept pairs: at most `budget` candidates a row on average; None: all paying.
 
         Takes items in order and goes on past one that does not fit. An item that did not fit never
         fits later, so each pass drops all such items and takes the longest prefix of the rest.
         """
         keep_P = np.zeros(self._pairs, bool)
-        capacity = int(min(budget, self.everything + 1) * self._total_rows * (1 + ROUNDING))
+        budget = self.everything if budget is None else min(budget, self.everything + 1)
+        capacity = int(budget * self._total_rows * (1 + ROUNDING))
         items, weights = self._items, self._weights
         while True:
             fits = weights <= capacity

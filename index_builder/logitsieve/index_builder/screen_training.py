@@ -35,7 +35,7 @@ class CascadePlan(NamedTuple):
 
 def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
     """The user's budget; partitions are ranked by their held-out loss (eq. 6)."""
-    loss = partition.heldout_loss(partition.knapsack.select(spend(partition, budget)))
+    loss = partition.heldout_loss(partition.knapsack.select(budget))
     escalated = float((partition.heldout_cosines < partition.guarded).mean())
     return CascadePlan(budget, loss, escalate=partition.guarded, escalated=escalated)
 
@@ -52,22 +52,24 @@ class FittedScreen:
 
     def result(self) -> FitResult:
         """Arrays, summary and knobs; plain k-means of the same clusters and budget is compared."""
-        compared = {"plain k-means": self.plain.arrays(self._keep(self.plain))}
+        compared = {
+            "plain k-means": self.plain.arrays(self.plain.knapsack.select(self.plan.budget))
+        }
         return FitResult(self.arrays, self.summary, self.knobs, self.history, compared)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """The `screen` part of the index."""
-        return self.partition.arrays(self._keep(self.partition))
+        return self.partition.arrays(self.partition.knapsack.select(self.plan.budget))
 
     @property
     def summary(self) -> dict[str, float]:
         """The sizes that were chosen, for the manifest."""
-        keep_P = self._keep(self.partition)
+        partition = self.partition
         return {
-            "clusters": self.partition.clusters,
-            "labels": self.partition.depth,
-            "candidates": self.partition.candidates(keep_P),
+            "clusters": partition.clusters,
+            "labels": partition.depth,
+            "candidates": partition.candidates(partition.knapsack.select(self.plan.budget)),
             "best_round": self.best_round,
             **self.knobs,
             "escalated": self.plan.escalated,
@@ -77,14 +79,6 @@ class FittedScreen:
     def knobs(self) -> dict[str, float]:
         """The operating point of the plan."""
         return {"probes": self.plan.probes, "escalate": self.plan.escalate}
-
-    def _keep(self, partition: Partition) -> np.ndarray:
-        return partition.knapsack.select(spend(partition, self.plan.budget))
-
-
-def spend(partition: Partition, budget: float | None) -> float:
-    """The budget, or where there is none the cost of keeping everything."""
-    return partition.knapsack.everything if budget is None else budget
 
 
 def start(inputs: FitInputs, centroids_CD: Float32, depth: int, config: BuildConfig) -> Partition:
@@ -127,7 +121,7 @@ def train_screen(
     best, best_plan, best_round = latest, plan, 0
     history = [{"round": 0.0, "badness": plan.cost}]
     for number in range(1, config.rounds + 1):
-        keep_P = latest.knapsack.select(spend(latest, plan.budget))
+        keep_P = latest.knapsack.select(plan.budget)
         trained_CD, loss = train_centroids(
             torch.from_numpy(latest.centroids_CD),
             hidden_SD,

@@ -101,7 +101,8 @@ def _sweep(index: Index, bench: Bench, minutes: float, progress: Progress) -> Sw
         if measured >= len(stored) and monotonic() - started >= 60 * minutes:
             break
         times = bench.times(head)
-        if measured < len(stored) or not any(_beats(other, times) for other in proven):
+        beaten = any(all(us <= times[batch] for batch, us in each.items()) for each in proven)
+        if measured < len(stored) or not beaten:
             kept.append(bench.entries(head.name, head, times))
         if head.proves:
             proven.append(times)
@@ -109,10 +110,6 @@ def _sweep(index: Index, bench: Bench, minutes: float, progress: Progress) -> Sw
         progress("tune", measured, len(stored) + len(further))
     left_out = len(stored) + len(further) - measured
     return Swept(kept[: len(stored)], kept[len(stored) :], measured, left_out)
-
-
-def _beats(one: Times, other: Times) -> bool:
-    return all(one[batch] <= us for batch, us in other.items())
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:
