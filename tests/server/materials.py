@@ -1,4 +1,4 @@
-"""What servers are given in tests: gates before computations, damaged files, certificates.
+"""Material for servers in tests: gates before computations, damaged files, certificates.
 
 And a model that is precise on one domain and not on another.
 """
@@ -104,7 +104,7 @@ def gated(config: ServeConfig, gate: Gate) -> Repository:
 
 
 class Door:
-    """Opens indexes; while it is shut, whoever wants one waits. Counts who came."""
+    """Opens indexes; while it is shut, callers wait. Counts its calls."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)
@@ -143,12 +143,12 @@ def damage(file: Path) -> None:
 
 
 def mapped(path: Path) -> bool:
-    """Whether this process has a file of a folder mapped."""
+    """Return True if this process has mapped a file of the folder."""
     return f"{path}/" in Path("/proc/self/maps").read_text()
 
 
 def ids_by_digest(models: Path, hidden: np.ndarray, k: int) -> dict[str, bytes]:
-    """What each version of "demo" answers, computed apart from the server."""
+    """The ids that each version of "demo" answers, computed apart from the server."""
     indexes = [open_index(path) for path in sorted((models / "demo").iterdir()) if path.is_dir()]
     found = {index.digest: index.head().topk(hidden, k).ids.tobytes() for index in indexes}
     assert len(set(found.values())) == len(indexes)
@@ -245,13 +245,13 @@ class Pair:
 
 
 def authority(name: str = "authority") -> Pair:
-    """One that signs itself."""
+    """A certificate that signs itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     return Pair(_certificate(name, key, name, key, authority=True), key)
 
 
 def signed_by(issuer: Pair, name: str = "server") -> Pair:
-    """Of a server at 127.0.0.1, or of a client."""
+    """A certificate of a server at 127.0.0.1, or of a client."""
     key = ec.generate_private_key(ec.SECP256R1())
     [common] = issuer.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return Pair(_certificate(name, key, str(common.value), issuer.key, authority=False), key)

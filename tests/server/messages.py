@@ -126,7 +126,7 @@ class RawStream:
         self._outbox.put(None)
 
     def rest(self) -> list[pb.DecodeResponse]:
-        """What comes until the server ends the stream well."""
+        """The messages that come until the server ends the stream with OK."""
         return [pb.DecodeResponse.FromString(message) for message in self.call]
 
     def ask(self, message: pb.DecodeRequest | bytes) -> pb.DecodeResponse:

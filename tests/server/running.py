@@ -49,7 +49,7 @@ def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any)
 
 
 def write_whole(models: Path, name: str) -> Path:
-    """One with every head that a normalizer needs."""
+    """A model with every head that a normalizer needs."""
     softmax = make_softmax()
     return write_index(
         models / name / "1",
@@ -90,7 +90,7 @@ def entries(
 
 
 def calibration(*points: list[dict[str, Any]], cpu: str = "", **more: Any) -> dict[str, Any]:
-    """What a builder would have measured, on this processor unless another is named."""
+    """The measurements of a builder, on this processor unless another is named."""
     return {
         "machine": {"cpu": cpu or cpu_name()},
         "heldout_rows": 100,
@@ -199,7 +199,6 @@ class Administered:
     admin: AdminClient
 
     def version_of(self, model: str) -> str:
-        """Of what answers."""
         return self.run.client.topk(np.zeros((1, 24), np.float32), 1, model=model).answer.version
 
     def state_of(self, model: str) -> tuple[str, str]:
@@ -283,7 +282,7 @@ def started(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Iterator[Started]:
-    """One that answers; `files` are the descriptors that it may have, where not 0."""
+    """A server that answers; `files` are the descriptors that it may have, where not 0."""
     given = {"port": 0, "metrics_port": 0, "admin": False, "models": models, "kernel_cache": cache}
     written = json.dumps(given | options, default=str)
     command = [sys.executable, "-c", SERVER, written, str(files)]
