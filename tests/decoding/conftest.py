@@ -13,21 +13,23 @@ from tests.server import running
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, bool], LocalDecoder]:
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path
+) -> Callable[[int, bool], LocalDecoder]:
     """(V, tied) -> a decoder over `softmax_of`, with exact, certified and screen."""
     folder: Path = tmp_path_factory.mktemp("whole")
 
     @cache
     def opened(size: int, tied: bool) -> LocalDecoder:
         path = write_whole(folder, size, tied)
-        return LocalDecoder(open_index(path, kernel_cache=folder / "kernels"))
+        return LocalDecoder(open_index(path, kernel_cache=kernel_cache))
 
     return opened
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+def decoder(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> LocalDecoder:
     """A decoder over the index of `running.write_whole`, which has every head."""
     folder = tmp_path_factory.mktemp("models")
     path = running.write_whole(folder, "demo")
-    return LocalDecoder(open_index(path, kernel_cache=folder / "kernels"))
+    return LocalDecoder(open_index(path, kernel_cache=kernel_cache))

@@ -16,15 +16,12 @@ from tests.server.running import MEASURED, calibration, entries, write_model
 from tests.synthetic import make_hidden
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-def opened(folder: Path, cache: Path, measured: Any = MEASURED, **target: float) -> LocalDecoder:
+def opened(
+    folder: Path, kernel_cache: Path, measured: Any = MEASURED, **target: float
+) -> LocalDecoder:
     config = {"target_precision": target} if target else {}
     path = write_model(folder, calibration=measured, config=config)
-    return LocalDecoder(open_index(path, kernel_cache=cache))
+    return LocalDecoder(open_index(path, kernel_cache=kernel_cache))
 
 
 def used(answer: Answer) -> tuple[str, dict[str, float]]:
@@ -33,16 +30,16 @@ def used(answer: Answer) -> tuple[str, dict[str, float]]:
 
 
 def test_without_a_target_the_default_head_answers_at_its_stored_knobs(
-    tmp_path: Path, cache: Path
+    tmp_path: Path, kernel_cache: Path
 ) -> None:
-    decoder = opened(tmp_path, cache)
+    decoder = opened(tmp_path, kernel_cache)
     for options in ({}, {"head": "AUTO"}, {"exact": False}):
         answer = decoder.topk(make_hidden(64), 5, **options).answer
         assert used(answer) == ("screen", {"probes": 1})
 
 
-def test_the_indexs_own_target_chooses(tmp_path: Path, cache: Path) -> None:
-    decoder = opened(tmp_path, cache, p1=0.95)
+def test_the_indexs_own_target_chooses(tmp_path: Path, kernel_cache: Path) -> None:
+    decoder = opened(tmp_path, kernel_cache, p1=0.95)
     assert used(decoder.topk(make_hidden(1), 1).answer) == ("screen", {"probes": 3})
     assert used(decoder.topk(make_hidden(64), 1, head="AUTO").answer) == ("exact", {})
     assert used(decoder.topk(make_hidden(1), 1, min_precision=0.9).answer)[1] == {"probes": 1}
@@ -59,9 +56,9 @@ def test_the_indexs_own_target_chooses(tmp_path: Path, cache: Path) -> None:
     ],
 )
 def test_an_asked_precision_chooses(
-    tmp_path: Path, cache: Path, options: dict[str, Any], k: int, head: str
+    tmp_path: Path, kernel_cache: Path, options: dict[str, Any], k: int, head: str
 ) -> None:
-    decoder, hidden = opened(tmp_path, cache), make_hidden(1)
+    decoder, hidden = opened(tmp_path, kernel_cache), make_hidden(1)
     for form in (hidden, hidden[0], hidden.tolist(), hidden.astype(np.float64)):
         reply = decoder.topk(form, k, **options)
         assert reply.answer.head == head
@@ -70,8 +67,8 @@ def test_an_asked_precision_chooses(
             assert reply.answer.exact.all()
 
 
-def test_requests_of_one_kind_share_a_point(tmp_path: Path, cache: Path) -> None:
-    auto = opened(tmp_path, cache).auto
+def test_requests_of_one_kind_share_a_point(tmp_path: Path, kernel_cache: Path) -> None:
+    auto = opened(tmp_path, kernel_cache).auto
     kinds = {auto.kind(rows, k, 0.9) for rows in (1, 2) for k in (2, 5)}
     assert len(kinds) == 1
     kind = kinds.pop()
@@ -79,8 +76,10 @@ def test_requests_of_one_kind_share_a_point(tmp_path: Path, cache: Path) -> None
     assert auto.kind(1, 1, None) == auto.kind(1, 300, None)
 
 
-def test_an_index_that_was_not_calibrated_is_exact_when_asked(tmp_path: Path, cache: Path) -> None:
-    decoder = opened(tmp_path, cache, None, p1=0.95)
+def test_an_index_that_was_not_calibrated_is_exact_when_asked(
+    tmp_path: Path, kernel_cache: Path
+) -> None:
+    decoder = opened(tmp_path, kernel_cache, None, p1=0.95)
     assert decoder.points == ()
     assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
     for options in ({"min_precision": 0.1}, {"exact": True}):
@@ -88,19 +87,19 @@ def test_an_index_that_was_not_calibrated_is_exact_when_asked(tmp_path: Path, ca
         assert answer.head == "exact"
 
 
-def test_a_file_does_not_make_a_head_prove_its_answers(tmp_path: Path, cache: Path) -> None:
+def test_a_file_does_not_make_a_head_prove_its_answers(tmp_path: Path, kernel_cache: Path) -> None:
     points = calibration(
         entries("exact", (9, 9, 9), 1.0),
         [{**entry, "proven": True} for entry in entries("screen", (1, 1, 1), 1.0, probes=1)],
     )
-    decoder = opened(tmp_path, cache, points)
+    decoder = opened(tmp_path, kernel_cache, points)
     assert decoder.topk(make_hidden(1), 1, exact=True).answer.head == "exact"
     assert [point.proven for point in decoder.points] == [True, False]
 
 
-def test_points_of_heads_that_are_not_here_are_left_out(tmp_path: Path, cache: Path) -> None:
+def test_points_of_heads_that_are_not_here_are_left_out(tmp_path: Path, kernel_cache: Path) -> None:
     other = entries("telepathy", (0.1, 0.1, 0.1), 1.0, speed=9)
-    decoder = opened(tmp_path, cache, calibration(entries("exact", (9, 9, 9), 1.0), other))
+    decoder = opened(tmp_path, kernel_cache, calibration(entries("exact", (9, 9, 9), 1.0), other))
     assert [point.head for point in decoder.points] == ["exact"]
 
 
@@ -112,9 +111,9 @@ def test_points_of_heads_that_are_not_here_are_left_out(tmp_path: Path, cache: P
         {"points": 3},
     ],
 )
-def test_a_spoiled_calibration_is_refused(tmp_path: Path, cache: Path, points: Any) -> None:
+def test_a_spoiled_calibration_is_refused(tmp_path: Path, kernel_cache: Path, points: Any) -> None:
     with pytest.raises(IndexUnreadable) as refused:
-        opened(tmp_path, cache, points)
+        opened(tmp_path, kernel_cache, points)
     assert refused.value.file.name == "calibration.json"
 
 
@@ -128,15 +127,15 @@ def test_a_spoiled_calibration_is_refused(tmp_path: Path, cache: Path, points: A
         ({"exact": True, "head": "screen"}, "head"),
     ],
 )
-def test_contradictions(tmp_path: Path, cache: Path, options: Any, field: str) -> None:
+def test_contradictions(tmp_path: Path, kernel_cache: Path, options: Any, field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        opened(tmp_path, cache).topk(make_hidden(1), 1, **options)
+        opened(tmp_path, kernel_cache).topk(make_hidden(1), 1, **options)
     assert refused.value.field == field
 
 
-def test_times_are_measured_again_and_precision_stays(tmp_path: Path, cache: Path) -> None:
+def test_times_are_measured_again_and_precision_stays(tmp_path: Path, kernel_cache: Path) -> None:
     contexts = pack_contexts(make_hidden(9))
-    decoder = opened(tmp_path, cache, {**MEASURED, "contexts": contexts}, p1=0.95)
+    decoder = opened(tmp_path, kernel_cache, {**MEASURED, "contexts": contexts}, p1=0.95)
     before, spent = decoder.points, list[float]()
 
     def pause(seconds: float) -> bool:
@@ -154,17 +153,19 @@ def test_times_are_measured_again_and_precision_stays(tmp_path: Path, cache: Pat
     assert decoder.topk(make_hidden(1), 1).answer.head in ("screen", "exact")
 
 
-def test_nothing_to_measure_on(tmp_path: Path, cache: Path) -> None:
-    decoder = opened(tmp_path, cache)
+def test_nothing_to_measure_on(tmp_path: Path, kernel_cache: Path) -> None:
+    decoder = opened(tmp_path, kernel_cache)
     before = decoder.points
     assert not decoder.measure_again()
     assert decoder.points is before
 
 
-def test_where_an_index_was_measured(tmp_path: Path, cache: Path) -> None:
-    assert measured_elsewhere(opened(tmp_path / "a", cache).index) == ""
-    assert measured_elsewhere(opened(tmp_path / "b", cache, None).index) == ""
-    other = opened(tmp_path / "c", cache, calibration(entries("exact", (1, 1, 1), 1), cpu="Z80"))
+def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None:
+    assert measured_elsewhere(opened(tmp_path / "a", kernel_cache).index) == ""
+    assert measured_elsewhere(opened(tmp_path / "b", kernel_cache, None).index) == ""
+    other = opened(
+        tmp_path / "c", kernel_cache, calibration(entries("exact", (1, 1, 1), 1), cpu="Z80")
+    )
     assert measured_elsewhere(other.index) == "Z80" != cpu_name()
 
 

@@ -101,9 +101,9 @@ def test_a_few_allowed_ids_need_no_head() -> None:
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+def decoder(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> LocalDecoder:
     folder: Path = tmp_path_factory.mktemp("models")
-    return LocalDecoder(open_index(write_model(folder), kernel_cache=folder / "kernels"))
+    return LocalDecoder(open_index(write_model(folder), kernel_cache=kernel_cache))
 
 
 def test_a_decoder_takes_constraints(decoder: LocalDecoder) -> None:

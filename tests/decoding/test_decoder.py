@@ -20,9 +20,9 @@ from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+def decoder(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> LocalDecoder:
     folder = tmp_path_factory.mktemp("models")
-    index = open_index(write_model(folder, "demo", 2), kernel_cache=folder / "kernels")
+    index = open_index(write_model(folder, "demo", 2), kernel_cache=kernel_cache)
     decoder = LocalDecoder(index)
     decoder.warm()
     return decoder

@@ -41,9 +41,9 @@ CONSTRAINTS: dict[str, Constraints | None] = {
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+def decoder(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> LocalDecoder:
     folder = tmp_path_factory.mktemp("models")
-    return LocalDecoder(open_index(write_whole(folder, "demo"), kernel_cache=folder / "kernels"))
+    return LocalDecoder(open_index(write_whole(folder, "demo"), kernel_cache=kernel_cache))
 
 
 def logits_of(constraints: Constraints | None, hidden: np.ndarray = HIDDEN) -> np.ndarray:
