@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 from logitsieve.training.trainer.files import replace_bytes
 
 TRAINED, VALIDATED, TENSORBOARD = "log.csv", "valid.csv", "tensorboard"
@@ -34,6 +32,8 @@ class Logs:
         for name, last in ((TRAINED, step), (VALIDATED, validated)):
             _cut(folder / name, COLUMNS[name], last)
         shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
+        from torch.utils.tensorboard import SummaryWriter  # an import of seconds
+
         self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=0)
         rows = [(name, row) for name in COLUMNS for row in read_log(folder / name)]
         begun = time.time() - max((row["seconds"] for _, row in rows), default=0)
