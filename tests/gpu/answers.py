@@ -1,4 +1,4 @@
-"""What a plan answered, compared with a head on the host."""
+"""A plan's answers compared with those of a head on the host."""
 
 from __future__ import annotations
 

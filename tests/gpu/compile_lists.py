@@ -38,7 +38,7 @@ def run_many_lists(matrix: Matrix, hidden: torch.Tensor) -> None:
 
 
 def run_svd(matrix: Matrix, hidden: torch.Tensor) -> None:
-    """As many scores as one program looks through, or more."""
+    """Scores that one program looks through, or several."""
     groups = -(-matrix.rows // 16)
     part = {
         "basis": np.ones((32, matrix.dim), np.float32),

@@ -27,7 +27,7 @@ TYPES = (torch.float32, torch.float16, torch.int16)
 
 
 class CompileOnlyDriver:
-    """As much of a driver as compiling needs."""
+    """A driver, so far as compiling needs one."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -46,7 +46,7 @@ class CompileOnlyDriver:
 
 
 def compile_only(compiled: list[str]) -> Any:
-    """What a launch becomes: `compiled` gets the names of kernels."""
+    """A launch that compiles and does no more; `compiled` gets the names of kernels."""
     run = JITFunction.run
 
     @functools.wraps(run)

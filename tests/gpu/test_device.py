@@ -1,4 +1,4 @@
-"""What goes wrong on a GPU has a name of ours, whoever says it."""
+"""Errors of a GPU by our names, and its memory."""
 
 from __future__ import annotations
 

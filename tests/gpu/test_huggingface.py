@@ -45,7 +45,7 @@ def test_generate_chooses_what_it_chose(
 ) -> None:
     def generate() -> list[list[int]]:
         torch.manual_seed(5)
-        tokens: list[list[int]] = model.generate(**prompts(), max_new_tokens=3, **options).tolist()
+        tokens: list[list[int]] = model.generate(**prompts(), max_new_tokens=2, **options).tolist()
         return tokens
 
     plain = generate()

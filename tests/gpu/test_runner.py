@@ -1,4 +1,4 @@
-"""A plan's runner: what goes wrong while it is made and when it runs, and batches of few rows."""
+"""A plan's runner: errors while it is made and when it runs, and batches of few rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every head in the registry must do, whatever its method, on the host and on a GPU.
+"""Promises of every head in the registry, whatever its method, on the host and on a GPU.
 
 A GPU's kernels run under Triton's interpreter, for which a row takes its time: so they are asked
 for few.

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and what happens where nothing can be."""
+"""The folder of compiled kernels, and compiling where none can be written."""
 
 from __future__ import annotations
 

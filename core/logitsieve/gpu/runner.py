@@ -99,7 +99,8 @@ class PlanRunner:
         self._events = (_timed_event(), _timed_event()) if gpu.graphs else None
         with device_context(self._device), self._own_stream():
             # A row that nothing is written to is refused at once.
-            hidden = torch.full((rows, gpu.matrix.dim), torch.nan, device=self._device)
+            shape = rows, gpu.matrix.dim
+            hidden = torch.full(shape, torch.nan, dtype=torch.float32, device=self._device)
             self._plan = plan(hidden)
             self._pinned = self._beside(hidden)  # the GPU copies from there by itself
             self._pinned_output = [self._beside(each) for each in self._plan.output]

@@ -61,13 +61,12 @@ class GraphHead(SelectingHead):
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """Up to ef rows for each."""
         with one_thread():
-            _, found = self._graph.search(
-                queries(hidden), int(self.knobs["ef"]), params=self._search
-            )
-        there = found >= 0
-        offsets = np.zeros(len(found) + 1, np.int64)
-        np.cumsum(there.sum(axis=1), out=offsets[1:])
-        return offsets, found[there].astype(np.int32)
+            ef = int(self.knobs["ef"])
+            _, ids = self._graph.search(queries(hidden), ef, params=self._search)
+        met = ids >= 0
+        offsets = np.zeros(len(ids) + 1, np.int64)
+        np.cumsum(met.sum(axis=1), out=offsets[1:])
+        return offsets, ids[met].astype(np.int32)
 
 
 def width(dim: int) -> int:

@@ -10,12 +10,12 @@ from tests.synthetic import ARRAYS
 
 
 def make_gpu_heads(softmax: Softmax, knobs: dict[str, dict[str, float]]) -> dict[str, GpuHead]:
-    """Those that `knobs` names."""
+    """Heads on one GPU, by the names in `knobs`."""
     kinds = {name: HEADS[name].part for name in knobs}
     parts = {part.name: ARRAYS[name](softmax) for name, part in kinds.items() if part}
     return gpu_heads(HEADS, softmax, parts, knobs, 1, device_named("cuda"))
 
 
 def make_gpu_head(name: str, softmax: Softmax, threads: int = 1, **knobs: float) -> GpuHead:
-    """As `make_head`; `threads` are the host's affair."""
+    """Make one head; `threads` are those of the host."""
     return make_gpu_heads(softmax, {"exact": {}, name: knobs})[name]

@@ -1,4 +1,4 @@
-"""What the sketch makes of a row of hidden: codes near its coordinates, and rows it cannot code."""
+"""Rows of hidden as the sketch codes them: near their coordinates, or refused."""
 
 from __future__ import annotations
 

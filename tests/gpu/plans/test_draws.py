@@ -180,7 +180,7 @@ def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
 
 
 def twins_within_twice_the_slack() -> Softmax:
-    """Of 400 ids 200 are near others, in other groups, with logits nearly as large."""
+    """400 ids of which 200 are near others, in other groups, with logits nearly as large."""
     softmax = make_softmax(200, 17, scale=3.0)
     off = 1 + 1.5e-5 * np.random.default_rng(2).standard_normal((200, 1))
     weight = np.concatenate([softmax.weight, softmax.weight * off]).astype(np.float32)

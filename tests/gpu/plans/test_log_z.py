@@ -82,7 +82,7 @@ def test_types_and_rows(dtype: str, rows: int) -> None:
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_maxima_may_be_off_by_all_that_is_allowed(sign: float) -> None:
-    """What is listed does not come from float32: only the share of the rest is off."""
+    """Listed ids do not come from float32: only the share of the others is off."""
     softmax, hidden = make_softmax(2100, 40, scale=0.3), make_hidden(3, 40)
     plan = plan_of(softmax, hidden)
     plan._scan()

@@ -75,7 +75,7 @@ def test_few_logits_are_computed_for_one_draw() -> None:
 
 
 def test_a_floor_below_what_is_outside_only_bends_the_distribution() -> None:
-    """What a head missed may be missed again, but ids stay in range and the call returns."""
+    """An id that a head missed may be missed again, but ids stay in range and the call returns."""
     logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
     named = best(-logits, 5).tolist()
     values = [row[ids] for row, ids in zip(logits, named, strict=True)]

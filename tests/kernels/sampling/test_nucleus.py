@@ -1,4 +1,4 @@
-"""Where lists are cut, and draws from what remains."""
+"""Lists cut by top-p and min-p, and draws from what remains."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_group_is_doubtful_where_another_log_z_within_would_change_it(
 
 
 def _undecided(group: Group, low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether some pair of two parents can go either way, of those the merge has to compare."""
+    """True where a pair of two parents that the merge has to compare can go either way."""
     extremes = np.where(np.isfinite(low), low, -1e9), np.where(np.isfinite(high), high, 1e9)
     found = set()
     for choice in np.ndindex(*(2,) * len(low)):

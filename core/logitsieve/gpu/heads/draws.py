@@ -104,8 +104,8 @@ class GpuDrawHead(GpuHead):
         for part in chunks(rows, launch.most):  # their number varies: launched without a graph
             edited: Any = cut(edits, part)
             with self.launching():
-                there = to_device(DeviceEdits(*edited), self.device)
-                plan = self.draw_plan(to_device(hidden[part], self.device), samples, there)
+                copied = to_device(DeviceEdits(*edited), self.device)
+                plan = self.draw_plan(to_device(hidden[part], self.device), samples, copied)
                 launch.fill(part, plan)
                 plan.run()
                 for output, answer in zip(outputs, plan.output, strict=True):
