@@ -12,11 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.console import perplexity_shown, print_json, print_table, train_display
+from logitsieve.cli.console import (
+    TrainDisplay,
+    perplexity_shown,
+    print_json,
+    print_table,
+    train_display,
+)
 from logitsieve.cli.options import AsJson, is_typed, with_options
 from logitsieve.cli.train_to_index import ToServing
 from logitsieve.training import LOSSES
-from logitsieve.training.trainer import Settings, TrainConfig, begin, prepare, train
+from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
 from logitsieve.training.trainer.losses import default_of, options_of, shown_type
 
 
@@ -92,18 +98,7 @@ def command(
         begin(out, Settings(text=text, valid=valid, config=config))
     with train_display(resume) as shown:
         prepare(out, progress=shown.progress)
-        with _stopping() as stop:
-            outcome = train(
-                out,
-                progress=shown.progress,
-                show=shown.step,
-                stop=stop,
-                to_be_served=capture is not None,
-            )
-        if not outcome.finished:
-            at = f"step {outcome.steps:,} of {outcome.total:,}"
-            shown.say(f"Stopped and saved at {at}. Go on with the same command and --resume.")
-            raise typer.Exit(1)
+        outcome = _train(out, shown, to_be_served=capture is not None)
         contexts, index = after.run(shown.progress)
     if as_json:
         facts = {"out": str(out), "steps": outcome.steps, "perplexity": outcome.perplexity}
@@ -114,6 +109,19 @@ def command(
     perplexity = perplexity_shown(outcome.perplexity)
     print(f"{out}: {outcome.steps:,} steps, perplexity {perplexity} on held-out text")
     after.show(contexts, index)
+
+
+def _train(out: Path, shown: TrainDisplay, to_be_served: bool) -> Outcome:
+    """Train to the end; exit code 1 if a signal stops it before."""
+    with _stopping() as stop:
+        outcome = train(
+            out, progress=shown.progress, show=shown.step, stop=stop, to_be_served=to_be_served
+        )
+    if not outcome.finished:
+        at = f"step {outcome.steps:,} of {outcome.total:,}"
+        shown.say(f"Stopped and saved at {at}. Go on with the same command and --resume.")
+        raise typer.Exit(1)
+    return outcome
 
 
 @contextmanager
