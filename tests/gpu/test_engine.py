@@ -55,7 +55,7 @@ def test_scores_and_beams_of_arrays(pair: Pair) -> None:
     np.testing.assert_array_equal(stepped.parents, there.parents)
 
 
-@pytest.mark.parametrize("step", [0, 7, 2**64 - 1])
+@pytest.mark.parametrize("step", sweep(0, 2**64 - 1, more=[7]))
 def test_draws_of_the_exact_head_are_the_hosts(pair: Pair, step: int) -> None:
     seeds = np.array([1, 2, 3, 2**64 - 5], np.uint64)
     gpu, host = (
@@ -146,7 +146,7 @@ def test_draws_from_all(pair: Pair, step: int, dtype: torch.dtype) -> None:
     assert_same(gpu, host)
 
 
-@pytest.mark.parametrize("normalizer", [None, "certified", "exact"])
+@pytest.mark.parametrize("normalizer", sweep(None, "certified", more=["exact"]))
 @pytest.mark.parametrize("head", ["exact", "certified"])
 def test_draws_from_all_with_a_log_z(pair: Pair, head: Any, normalizer: Any) -> None:
     asked: Any = {"head": head, "normalizer": normalizer, "temperature": 1.3}
