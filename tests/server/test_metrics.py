@@ -52,7 +52,7 @@ def test_what_an_answer_adds() -> None:
     call.device_ns = 2_000_000
     metrics.record(call)
     metrics.record(finished(5, code="INTERNAL"))
-    metrics.shed("deadline")
+    metrics.shed["deadline",] += 1
     for name, labels, value in (
         ("requests_total", ("", "OK", "demo", "TopK", "1"), 1),
         ("requests_total", ("", "INTERNAL", "demo", "TopK", "1"), 1),

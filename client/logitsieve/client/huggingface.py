@@ -27,8 +27,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
 
-from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
-from logitsieve.client.huggingface_processor import KnownLogits  # noqa: E402
+from logitsieve.client.huggingface_head import DecoderHead, KnownLogits  # noqa: E402
 
 K = 10
 SERVED = (

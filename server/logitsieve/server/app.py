@@ -58,11 +58,11 @@ class Server:
         self._devices = Devices(config, self.metrics.registry)
         self._work = Executor(
             config,
-            count_batch=self.metrics.batch,
+            count_batch=self.metrics.batch_rows.observe,
             lose_device=self._lose,
             device_ns=gpu_ns if self._devices.gpus else None,
         )
-        self.metrics.watch_queue(lambda: self._work.queue_rows)
+        self.metrics.queue_rows.set_function(lambda: self._work.queue_rows)
         self._recalibrator = Recalibrator()
         precision = PrecisionMetrics(self.metrics.registry, repository.versions)
         self._shadow = Shadow(
@@ -70,9 +70,8 @@ class Server:
         )
         self._decoder = DecoderService(config, repository, self._work, self.metrics, self._shadow)
         self._http = HttpServer(self.metrics.text, lambda: self._ready)
-        self._grpc: grpc.aio.Server | None = None
         self._admin: AdminService | None = None
-        self._admin_grpc: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
 
     async def start(self, progress: Progress = no_progress) -> None:
         """Load and warm every version, then listen and say SERVING.
@@ -96,7 +95,7 @@ class Server:
         for name, number in versions:
             await asyncio.to_thread(self._load, name, number, progress)
         self._listen(ports)
-        for server in self._servers():
+        for server in self._servers:
             await server.start()
         soon = asyncio.get_running_loop().call_soon_threadsafe
         self.repository.changed = partial(soon, self._publish)
@@ -114,7 +113,7 @@ class Server:
         self._ready, self._stopping = False, True
         await self._health.drain()
         self._decoder.drain()
-        await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers()))
+        await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers))
         if self._admin is not None:
             self._admin.close()
         await asyncio.to_thread(self._recalibrator.stop)
@@ -146,9 +145,6 @@ class Server:
         self.metrics.loaded(one.decoder.index for one in served)
         self._ready = self._health.publish(routes) and not self._stopping
 
-    def _servers(self) -> list[grpc.aio.Server]:
-        return [server for server in (self._grpc, self._admin_grpc) if server is not None]
-
     def _listen(self, ports: Ports) -> None:
         config = self.config
         dims = [v.served.decoder.index.dim for v in self.repository.versions() if v.served]
@@ -160,9 +156,10 @@ class Server:
             handlers.append(
                 kserve.KserveService(self.repository, self._decoder, self.metrics).handler()
             )
-        self._grpc = ports.server(READ, handlers, max_bytes)
-        add_HealthServicer_to_server(self._health, self._grpc)
-        self.port = ports.bind(self._grpc, "port", config.host, config.port)
+        server = ports.server(READ, handlers, max_bytes)
+        self._servers.append(server)
+        add_HealthServicer_to_server(self._health, server)
+        self.port = ports.bind(server, "port", config.host, config.port)
         if config.admin:
             self._admin = AdminService(
                 self.repository, self.metrics, self._recalibrator, models.describe
@@ -170,10 +167,9 @@ class Server:
             handlers = [self._admin.handler()]
             if kserve is not None:
                 handlers.append(kserve.KserveAdmin(self._admin, self.metrics).handler())
-            self._admin_grpc = ports.server(ADMIN, handlers, MESSAGE_OVERHEAD)
-            self.admin_port = ports.bind(
-                self._admin_grpc, "admin_port", config.admin_host, config.admin_port
-            )
+            admin = ports.server(ADMIN, handlers, MESSAGE_OVERHEAD)
+            self._servers.append(admin)
+            self.admin_port = ports.bind(admin, "admin_port", config.admin_host, config.admin_port)
 
 
 def create_server(config: ServeConfig, *, repository: Repository | None = None) -> Server:

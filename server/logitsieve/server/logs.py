@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
@@ -106,7 +105,3 @@ def request_id(metadata: Any) -> str:
         if key == REQUEST_ID and isinstance(value, str) and 0 < len(value) <= MAX_ID:
             return value
     return ""
-
-
-def new_request_id() -> str:
-    return uuid.uuid4().hex[:16]

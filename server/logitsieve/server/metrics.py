@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import perf_counter_ns
@@ -58,7 +58,6 @@ class Call:
         self.model, self.version, self.alias = model, version, requested.partition(":")[2]
 
     def finish(self, code: str) -> None:
-        """Stop the clock: the reply is about to leave."""
         self.code = code
         self.elapsed_ns = perf_counter_ns() - self.arrived_ns
 
@@ -98,8 +97,6 @@ class Histograms(defaultdict[tuple[str, ...], list[int]]):
 
 
 class Metrics(Collector):
-    """All series, in a registry of their own."""
-
     def __init__(self) -> None:
         self._finished: list[Call] = []
         routed = "version", "alias"
@@ -114,8 +111,8 @@ class Metrics(Collector):
         self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
         self._certified = Counters("certified_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
-        self._shed = Counters("shed", "Requests refused before computing", "reason")
-        self._reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
+        self.shed = Counters("shed", "Requests refused before computing", "reason")
+        self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._index_info = Gauge(
@@ -125,13 +122,13 @@ class Metrics(Collector):
             registry=self.registry,
         )
 
-        self._batch_rows = Histogram(
+        self.batch_rows = Histogram(
             "logitsieve_batch_rows",
             "Rows of each batch that the pool computed",
             buckets=BATCH_ROWS,
             registry=self.registry,
         )
-        self._queue_rows = Gauge(
+        self.queue_rows = Gauge(
             "logitsieve_queue_rows", "Rows that wait for the pool", registry=self.registry
         )
 
@@ -150,23 +147,10 @@ class Metrics(Collector):
             rest = index.digest, str(index.vocab_size), str(index.dim), index.device
             self._index_info.labels(index.name, str(index.version), *rest).set(1)
 
-    def reloaded(self, model: str, result: str) -> None:
-        """Count a load while others serve: "ok" or "failed"."""
-        self._reloads[model, result] += 1
-
     def record(self, call: Call) -> None:
         self._finished.append(call)
         if len(self._finished) >= KEPT:
             self._count_finished()
-
-    def batch(self, rows: int) -> None:
-        self._batch_rows.observe(rows)
-
-    def watch_queue(self, rows: Callable[[], int]) -> None:
-        self._queue_rows.set_function(rows)
-
-    def shed(self, reason: str) -> None:
-        self._shed[reason,] += 1
 
     def _count_finished(self) -> None:
         finished, self._finished = self._finished, []

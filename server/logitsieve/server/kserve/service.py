@@ -40,7 +40,6 @@ class KserveService:
         self._repository, self._decoder, self._metrics = repository, decoder, metrics
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The methods that are built; the others are UNIMPLEMENTED."""
         behaviours = {
             "ServerLive": self.server_live,
             "ServerReady": self.server_ready,
@@ -97,7 +96,6 @@ class KserveService:
         )
 
     async def repository_index(self, request: Any, context: Context, call: Call) -> Any:
-        """Every version and its state; `ready` leaves out those that do not answer."""
         _refuse_repository(request)
         return kserve.RepositoryIndexResponse(
             models=[
@@ -120,10 +118,7 @@ class KserveService:
 
 
 class KserveAdmin:
-    """Triton's way to load and to unload a model, by our Admin service.
-
-    `model_name` is "name@version".
-    """
+    """Triton's way to load and unload a model, "name@version", by our Admin service."""
 
     def __init__(self, admin: AdminService, metrics: Metrics) -> None:
         self._admin, self._metrics = admin, metrics

@@ -77,7 +77,6 @@ class Routes:
         }
 
     def with_version(self, version: Version) -> Routes:
-        """These routes with this version in the place of the one of its name and number."""
         key = version.name, version.number
         return Routes({**self.by_key, key: version}, self.aliases)
 

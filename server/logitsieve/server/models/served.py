@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import NamedTuple
 
 from logitsieve.api.decoder import KnobValues, PointRequest
@@ -15,11 +15,22 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import CHOICES_KEPT, Kind
 from logitsieve.decoding.decoder import ENGINES_KEPT
 from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.normalizers import NORMALIZERS, Prices, default_normalizer
 from logitsieve.evaluation import OperatingPoint
+from logitsieve.index import Index
 from logitsieve.server.precision.drift_guard import Downgrades, DriftGuard, Move, move_between
 from logitsieve.server.rpc.codec import to_origin
-from logitsieve.server.scheduling.costs import Costs
 from logitsieve.v1 import decoder_pb2 as pb
+
+# A point that was not measured is taken to read all of W, at what one core of a small machine
+# streams.
+BYTES_PER_US = 10_000
+
+# A pass over all V takes at least what it takes to read a byte for each number of W.
+BYTE_OF_FLOAT = 1 / 4
+
+# A draw is taken to need a random number for each id, as a draw of the exact head does.
+US_PER_RANDOM = 0.02
 
 
 class CostedPoint(NamedTuple):
@@ -60,12 +71,7 @@ class UseCount:
                 raise Unavailable(f"model: {self._label} is being unloaded", "model")
             self._uses += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._uses -= 1
             idle = self.ended and not self._uses
@@ -113,7 +119,6 @@ class Served:
 
     @property
     def downgrade_depth(self) -> int:
-        """Largest number of downgrades over all kinds of requests."""
         return max((len(points) - 1 for points in self._table.downgrades.values()), default=0)
 
     def learn(self, verdicts: Iterable[tuple[Engine, Mapping[int, float]]]) -> list[Move]:
@@ -143,6 +148,47 @@ class Served:
     def close(self) -> None:
         self._table.clear()
         self.decoder.close()
+
+
+class Costs:
+    """Microseconds per row, from the index's calibration where it has the point."""
+
+    def __init__(self, points: Sequence[OperatingPoint], index: Index) -> None:
+        self._us_per_logit = index.dim * 4 / BYTES_PER_US
+        self._us_per_draw = index.vocab_size * US_PER_RANDOM
+        self._dense_us = index.vocab_size * self._us_per_logit
+        self._vocab_size = index.vocab_size
+        self._default = default_normalizer(index)
+        self._points = {(point.head, _key(point.knobs)): point for point in points}
+
+    def us_per_row(
+        self, head: str, knobs: Mapping[str, float], normalizer: str, rows: int, log_z: bool
+    ) -> float:
+        """About the most that a row takes, by the batch size nearest to `rows` per call.
+
+        `log_z`: a log Z is needed also where no normalizer is named.
+        """
+        point = self._points.get((head, _key(knobs)))
+        us = self._dense_us if point is None else point.us_at(rows)
+        if normalizer or log_z:
+            pass_us = partial(self._pass_us, rows)
+            prices = Prices(us, self._us_per_logit, self._vocab_size, pass_us)
+            us += NORMALIZERS[normalizer or self._default].cost(prices)
+        return us
+
+    def us_beside(self, logits: int, draws: int) -> float:
+        """Microseconds for so many more logits and draws, all rows of a request together."""
+        return logits * self._us_per_logit + draws * self._us_per_draw
+
+    def _pass_us(self, rows: int, head: str) -> float:
+        """A pass over all V as `head` makes it costs what the head's dearest point does."""
+        alike = [point for point in self._points.values() if point.head == head]
+        us = max((point.us_at(rows) for point in alike), default=self._dense_us)
+        return max(us, BYTE_OF_FLOAT * self._dense_us)
+
+
+def _key(knobs: Mapping[str, float]) -> frozenset[tuple[str, float]]:
+    return frozenset(knobs.items())
 
 
 class _PointTable:

@@ -27,8 +27,6 @@ Downgrades = tuple[OperatingPoint | None, ...]
 
 
 class Move(NamedTuple):
-    """A change of the point at which AUTO answers a kind of request."""
-
     safer: bool  # or back
     source: str  # the points, as people read them
     destination: str

@@ -121,7 +121,6 @@ class Shadow:
         self._gap = self._draw()
 
     def start(self) -> None:
-        """Begin to judge; called on the event loop."""
         if self._on:
             loop = asyncio.get_running_loop()
             self._thread = Thread(

@@ -97,9 +97,9 @@ class AdminService:
                 self._loader, repository.replace, name, number, alias
             )
         except Exception:
-            self._metrics.reloaded(self._label(name), "failed")
+            self._metrics.reloads[self._label(name), "failed"] += 1
             raise
-        self._metrics.reloaded(self._label(name), "ok")
+        self._metrics.reloads[self._label(name), "ok"] += 1
         self._again.start([repository.routes.get(f"{name}@{number}")])
         if replaced is not None:
             self._begin(_retire(replaced))

@@ -48,7 +48,6 @@ class DecoderService:
         return grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", handlers)
 
     def drain(self) -> None:
-        """Take no more messages from streams; each ends when what it has sent is answered."""
         self._streams.drain()
 
     async def _unary(self, method: Method, request: Any, context: Context, call: Call) -> bytes:

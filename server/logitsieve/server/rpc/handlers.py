@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -14,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
-from logitsieve.server.logs import FAILED, REQUEST_ID, event, new_request_id, request_id
+from logitsieve.server.logs import FAILED, REQUEST_ID, event, request_id
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.status import CallStatus, to_status
 
@@ -81,7 +82,7 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
         raise
     except Exception as error:  # the boundary: whatever it is, the client must hear of it
         if reason := SHED.get(type(error)):
-            metrics.shed(reason)
+            metrics.shed[reason,] += 1
         status = to_status(error)
         call.finish(status.code.name)
         metrics.record(call)
@@ -107,7 +108,7 @@ async def abort(status: CallStatus, context: Context, request_id: str = "") -> N
 
 def _log_failure(call: Call, status: CallStatus) -> None:
     # One line, without the message: what clients send may be quoted there.
-    call.request_id = call.request_id or new_request_id()
+    call.request_id = call.request_id or uuid.uuid4().hex[:16]
     error, code = status.error, status.code.name
     about = (call.request_id, error.field, error.incident, call.id)
     named = zip(("request_id", "field", "incident", "id"), about, strict=True)

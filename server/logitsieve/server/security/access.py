@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -56,17 +57,11 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
         except ServiceError as error:
             # A method name is a label only if the method exists.
             rpc = UNKNOWN if handler is None else details.method.rpartition("/")[2]
-            return self._refusal(error, rpc)
+            # As a stream, so that not a byte of the request is read.
+            return grpc.stream_stream_rpc_method_handler(partial(self._end, error, rpc))
         if handler is not None and details.method == LASTING:
             return self._checked(handler.stream_stream, check)
         return handler
-
-    def _refusal(self, error: ServiceError, rpc: str) -> grpc.RpcMethodHandler:
-        async def refuse(messages: object, context: Context) -> None:
-            await self._end(error, rpc, context)
-
-        # As a stream, so that not a byte of the request is read.
-        return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _checked(self, stream: Stream, check: Check) -> grpc.RpcMethodHandler:
         async def checked(messages: object, context: Context) -> None:
@@ -79,12 +74,12 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
             finally:
                 await _cancel(running)
             if checked_context.refused is not None:
-                await self._end(checked_context.refused, LASTING.rpartition("/")[2], context)
+                await self._end(checked_context.refused, "Decode", messages, context)
             await running
 
         return grpc.stream_stream_rpc_method_handler(checked)
 
-    async def _end(self, error: ServiceError, rpc: str, context: Context) -> None:
+    async def _end(self, error: ServiceError, rpc: str, messages: object, context: Context) -> None:
         async def refused() -> NoReturn:
             raise error
 

@@ -178,11 +178,11 @@ def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCerti
         context.load_cert_chain(cert, key, password="")
     except OSError as error:  # an SSLError too
         raise InvalidRequest("tls_cert", f"{cert}, {key} ({error})", PEMS) from error
-    if client_ca is None:
-        return grpc.ssl_server_certificate_configuration([(key.read_bytes(), cert.read_bytes())])
     try:
-        context.load_verify_locations(client_ca)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
     except OSError as error:
         raise InvalidRequest("tls_client_ca", f"{client_ca} ({error})", PEMS) from error
-    pair = (key.read_bytes(), cert.read_bytes())
-    return grpc.ssl_server_certificate_configuration([pair], client_ca.read_bytes())
+    pair = key.read_bytes(), cert.read_bytes()
+    authorities = None if client_ca is None else client_ca.read_bytes()
+    return grpc.ssl_server_certificate_configuration([pair], authorities)
