@@ -148,10 +148,7 @@ class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
     api = grpc.aio
 
     def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
-        """Open a decoder whose calls share one stream; close it, or use it in an `async with`.
-
-        Each of its calls takes at most `timeout_s` seconds, by default as many as this client's.
-        """
+        """Open the stream of `DecoderClient.stream`; close it, or use it in an `async with`."""
         return AsyncDecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     async def models(self) -> list[ModelInfo]:
@@ -162,10 +159,7 @@ class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
         return listing.models
 
     async def model(self, name: str) -> ModelInfo:
-        """Return the version that "name", "name@version" or "name:alias" means.
-
-        Raises ModelNotFound.
-        """
+        """Return the version that `DecoderClient.model` does, or raise ModelNotFound."""
         return model_info(await self._call(self._models.Get, pb.GetModelRequest(model=name)))
 
     async def close(self) -> None:

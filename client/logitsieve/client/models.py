@@ -76,17 +76,16 @@ def model_info(model: pb.Model) -> ModelInfo:
         vocab_size=model.vocabulary,
         limits=Limits(**{each.name: getattr(limits, each.name) for each in fields(Limits)}),
         heads=tuple(model.heads),
-        points=tuple(_point(point) for point in model.points),
-    )
-
-
-def _point(point: pb.OperatingPoint) -> PointInfo:
-    return PointInfo(
-        head=point.head.name,
-        knobs=dict(point.head.knobs),
-        rows=point.rows,
-        us_per_row=point.us_per_row,
-        precision_at=dict(point.precision_at),
-        mass_kept=point.mass_kept,
-        proven=point.proven,
+        points=tuple(
+            PointInfo(
+                head=point.head.name,
+                knobs=dict(point.head.knobs),
+                rows=point.rows,
+                us_per_row=point.us_per_row,
+                precision_at=dict(point.precision_at),
+                mass_kept=point.mass_kept,
+                proven=point.proven,
+            )
+            for point in model.points
+        ),
     )

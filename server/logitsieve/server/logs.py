@@ -29,10 +29,7 @@ def event(
     traceback: bool = False,
     **fields: Any,
 ) -> None:
-    """Log an event by its name, with fields that JSON shows beside the message.
-
-    `traceback`: with that of the exception that is being handled.
-    """
+    """Log an event, with `fields` that JSON shows and, if wanted, the handled error's traceback."""
     log.log(level, "%s", message, exc_info=traceback, extra={"event": name, "fields": fields})
 
 

@@ -104,7 +104,18 @@ class Served:
     @property
     def points(self) -> list[pb.OperatingPoint]:
         """The measured points, one for each batch size, as clients see them."""
-        return [message for point in self.decoder.points for message in to_messages(point)]
+        return [
+            pb.OperatingPoint(
+                head=pb.Head(name=point.head, knobs=point.knobs),
+                rows=rows,
+                us_per_row=us,
+                precision_at=point.mean,
+                mass_kept=point.mass_kept,
+                proven=point.proven,
+            )
+            for point in self.decoder.points
+            for rows, us in point.us_per_row.items()
+        ]
 
     def measure_again(self, pause: Callable[[float], bool]) -> bool:
         """Measure as LocalDecoder does; choices and costs change together, between two requests.
@@ -164,10 +175,7 @@ class Costs:
     def us_per_row(
         self, head: str, knobs: Mapping[str, float], normalizer: str, rows: int, log_z: bool
     ) -> float:
-        """About the most that a row takes, by the batch size nearest to `rows` per call.
-
-        `log_z`: a log Z is needed also where no normalizer is named.
-        """
+        """About the most that a row takes, by the batch size nearest to `rows` per call."""
         point = self._points.get((head, _key(knobs)))
         us = self._dense_us if point is None else point.us_at(rows)
         if normalizer or log_z:
@@ -244,17 +252,3 @@ class _PointTable:
         costs = self._costs
         us = costs.us_per_row(point.head, point.knobs, point.normalizer, rows, log_z)
         return CostedPoint(point, us, costs.us_beside, to_origin(point))
-
-
-def to_messages(point: OperatingPoint) -> list[pb.OperatingPoint]:
-    return [
-        pb.OperatingPoint(
-            head=pb.Head(name=point.head, knobs=point.knobs),
-            rows=rows,
-            us_per_row=us,
-            precision_at=point.mean,
-            mass_kept=point.mass_kept,
-            proven=point.proven,
-        )
-        for rows, us in point.us_per_row.items()
-    ]

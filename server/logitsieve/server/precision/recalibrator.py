@@ -41,10 +41,7 @@ class Recalibrator:
         self._thread: Thread | None = None
 
     def start(self, versions: Sequence[Version]) -> None:
-        """Begin with the versions that were calibrated on another device than they answer on.
-
-        Versions of earlier calls come first.
-        """
+        """Queue the versions that were calibrated on another device than they answer on."""
         due = [
             (version.label, version.served, calibrated_on)
             for version in versions

@@ -139,25 +139,16 @@ class Shadow:
         self, served: Served, costed: CostedPoint, hidden: np.ndarray, reply: TopKReply
     ) -> None:
         """Copy the chosen rows of an answered request, `hidden` [B, D] and its reply."""
-        rows = len(hidden)
-        if self._gap >= rows:
-            self._gap -= rows
-            return
-        row = int(self._gap)
-        while row < rows:
-            self._take(served, costed, hidden, reply, row)
-            row += 1 + int(self._draw())
-        self._gap = row - rows
-
-    def _take(
-        self, served: Served, costed: CostedPoint, hidden: np.ndarray, reply: TopKReply, row: int
-    ) -> None:
-        if self._queue.qsize() >= QUEUE:
-            self._lost(reply.answer.model, "queue_full")
-            return
-        one = slice(row, row + 1)
-        answer = TopK._make(array[one].copy() for array in _top(reply))
-        self._queue.put(AnsweredRow(served, costed, hidden[one].copy(), answer))
+        while self._gap < len(hidden):
+            row = int(self._gap)
+            one = slice(row, row + 1)
+            if self._queue.qsize() >= QUEUE:
+                self._lost(reply.answer.model, "queue_full")
+            else:
+                answer = TopK._make(array[one].copy() for array in _top(reply))
+                self._queue.put(AnsweredRow(served, costed, hidden[one].copy(), answer))
+            self._gap = row + 1 + int(self._draw())
+        self._gap -= len(hidden)
 
     def _draw(self) -> float:
         """Number of rows to skip: geometric, so that each row has the same chance."""

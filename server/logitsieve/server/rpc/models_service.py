@@ -10,19 +10,12 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
-from logitsieve.server.models.routes import State, Version
+from logitsieve.server.models.routes import Version
 from logitsieve.server.rpc.handlers import Context, service
 from logitsieve.v1 import decoder_pb2 as pb
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
-
-STATES: dict[State, pb.State] = {
-    "loading": pb.STATE_LOADING,
-    "available": pb.STATE_AVAILABLE,
-    "unloading": pb.STATE_UNLOADING,
-    "failed": pb.STATE_FAILED,
-}
 
 
 @dataclass(eq=False)
@@ -78,7 +71,7 @@ class ModelsService:
         model = pb.Model(
             name=version.name,
             version=str(version.number),
-            state=STATES[version.state],
+            state=f"STATE_{version.state.upper()}",
             error=version.error,
             aliases=self.repository.routes.aliases_of(version),
         )

@@ -28,10 +28,7 @@ HEALTH = "grpc.health.v1.Health"
 
 
 class Ports:
-    """Makes the gRPC servers of one process, all alike but for the scope of their tokens.
-
-    InvalidRequest names the option whose file is not good.
-    """
+    """Makes one process's gRPC servers; InvalidRequest names the option whose file is not good."""
 
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics

@@ -170,7 +170,12 @@ class Batcher:
     def put(self, waiting: Waiting) -> None:
         """Enter at the end; raises what `admit` does, and Overloaded where too many rows wait."""
         with self._changed:
-            self._enter(waiting)
+            if self._closed:
+                raise Unavailable("the server is stopping")
+            self.admit(None if waiting.deadline is None else waiting.deadline - self._clock())
+            if self._queue and self.rows + waiting.left > self._max_rows:
+                reason = f"{self.rows} rows wait, {self._max_rows} are the most allowed"
+                raise self._overloaded(reason)
             alone = self.in_flight < self._workers
             waiting.ready_at = 0.0 if alone else self._clock() + self._delay_s
             self.in_flight += 1
@@ -229,13 +234,6 @@ class Batcher:
             rest, self._queue = list(self._queue), deque()
             self.rows = 0
             return rest
-
-    def _enter(self, waiting: Waiting) -> None:
-        if self._closed:
-            raise Unavailable("the server is stopping")
-        self.admit(None if waiting.deadline is None else waiting.deadline - self._clock())
-        if self._queue and self.rows + waiting.left > self._max_rows:
-            raise self._overloaded(f"{self.rows} rows wait, {self._max_rows} are the most allowed")
 
     def _overloaded(self, reason: str) -> Overloaded:
         return Overloaded(reason, max(LEAST_RETRY_S, self.wait_s))

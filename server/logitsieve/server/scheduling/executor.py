@@ -170,9 +170,7 @@ class Executor:
             task.done.cancel()
 
     def _finish(self, batch: Batch) -> Finished:
-        """Compute a batch and return the requests that it answers; slices are kept until the last
-        of their request.
-        """
+        """Compute a batch and return the requests that it completes."""
         finished: Finished = [(waiting, DeadlineExceeded(TOO_LATE)) for waiting in batch.late]
         before = self._device_ns() if self._device_ns else 0
         outcomes = compute(batch.slices) if batch.slices else []
