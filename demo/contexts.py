@@ -16,7 +16,7 @@ from demo.excerpt import RUN, split
 from logitsieve.index_builder.capture import CaptureConfig, capture
 from logitsieve.training import trainer
 from logitsieve.training.trainer import LanguageModel, Vocabulary
-from logitsieve.training.trainer.streams import WINDOWS_AT_ONCE
+from logitsieve.training.trainer.corpus import WINDOWS_AT_ONCE
 from logitsieve.utils.options import Progress
 
 HELD_OUT, PROMPTS = "heldout.npy", "prompts.npy"  # files left beside the versions of the index

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from logitsieve.utils.options import no_progress
-from logitsieve.utils.progress import QUIET_S, StageLines, to_progress
+from logitsieve.utils.options import QUIET_S, StageLines, no_progress, to_progress
 
 
 class Clock:

@@ -23,8 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from logitsieve.utils.options import Progress as ProgressCallback
-from logitsieve.utils.options import no_progress
-from logitsieve.utils.progress import StageLines
+from logitsieve.utils.options import StageLines, no_progress
 
 if TYPE_CHECKING:
     from logitsieve.training.trainer import TrainingStatus

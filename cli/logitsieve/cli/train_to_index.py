@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.options import numbers, read_options
 from logitsieve.training.trainer import Corpus, LanguageModel, windows
+from logitsieve.training.trainer.corpus import WINDOW
 from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
-from logitsieve.training.trainer.streams import WINDOW
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 

@@ -18,6 +18,7 @@ from logitsieve.api.results import (
     Bool,
     Float32,
     Int32,
+    Provenance,
     SampleReply,
     ScoreReply,
     TopKReply,
@@ -25,7 +26,7 @@ from logitsieve.api.results import (
 )
 from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.constrained import best_edited, wanted_of
-from logitsieve.decoding.logit_edits import edits_of, open_edits
+from logitsieve.decoding.logit_edits import check_ids, edits_of, open_edits
 from logitsieve.decoding.normalizers import (
     STEPPING,
     LogZ,
@@ -34,7 +35,6 @@ from logitsieve.decoding.normalizers import (
     find_normalizer,
 )
 from logitsieve.decoding.sampler import sample
-from logitsieve.decoding.score import score
 from logitsieve.heads._base.head import Head, checked_k, ready_hidden
 from logitsieve.index import Index
 
@@ -119,24 +119,39 @@ class Engine:
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """Log-probabilities of `targets` [B, T] of each row of `hidden` [B, D]."""
-        started, normalizer = perf_counter_ns(), self._scoring
-        query = Query(self._index, self.answering, hidden)
-        scores = score(query, targets, constraints, normalizer)
-        answer = self.answer(started, scores.provenance, normalizer.name, scores.log_z)
-        return ScoreReply(scores.log_probs, answer)
+        """logit - log Z of `targets` [B, T] for each row of `hidden` [B, D]; -inf where p is 0.
+
+        p is 0 for ids that constraints forbid and, under "candidates", for ids that the head does
+        not look at. "lowrank" has a preview's logit for those. A row's `scanned` are its targets,
+        whatever the normalizer computes.
+        """
+        started, normalizer, rows = perf_counter_ns(), self._scoring, len(hidden)
+        check_ids(targets, self._index.vocab_size, "targets")
+        log_z, logits = normalizer.target_logits(self._query(hidden, constraints), targets)
+        assert log_z.value is not None, "a normalizer finds a value"
+        possible = logits > -np.inf
+        log_probs = np.full(targets.shape, -np.inf, np.float32)
+        with np.errstate(over="ignore"):  # what is less than any float32 is -inf too
+            values = log_z.value.astype(np.float64)[np.nonzero(possible)[0]]
+            log_probs[possible] = logits[possible] - values
+        scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
+        provenance = Provenance(normalizer.proven(log_z, rows), scanned, fallback)
+        return ScoreReply(log_probs, self.answer(started, provenance, normalizer.name, log_z))
 
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
     ) -> SampleReply:
         """Draws for each row of `hidden` [B, D]."""
-        started, index, edits = perf_counter_ns(), self._index, None
-        if constraints is not None:
-            edits = open_edits(index.softmax, constraints, hidden)
-        query = Query(index, self.answering, hidden, edits)
-        draws = sample(query, sampling, self._normalizer)
+        started = perf_counter_ns()
+        draws = sample(self._query(hidden, constraints), sampling, self._normalizer)
         answer = self.answer(started, draws.provenance, draws.normalizer, draws.log_z)
         return SampleReply(draws.ids, draws.log_probs, answer)
+
+    def _query(self, hidden: Float32, constraints: Constraints | None) -> Query:
+        edits = None
+        if constraints is not None:
+            edits = open_edits(self._index.softmax, constraints, hidden)
+        return Query(self._index, self.answering, hidden, edits)
 
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None

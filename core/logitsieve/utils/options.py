@@ -1,11 +1,13 @@
-"""Fields of frozen dataclasses of options, with help and ranges; callbacks of progress."""
+"""Fields of frozen dataclasses of options, with help and ranges; reports of progress."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import field
 from math import inf
-from typing import Any, TypeAlias
+from time import monotonic
+from typing import Any, Literal, TypeAlias
 
 from logitsieve.api.errors import InvalidRequest
 
@@ -33,3 +35,39 @@ def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
         bounds = f"from {low:g} to {high:g}"
         raise InvalidRequest(name, value, f"{'an integer' if integral else 'a number'} {bounds}")
+
+
+QUIET_S = 2.0  # a run that is over by then prints nothing
+
+ProgressOption: TypeAlias = Progress | Literal["auto"] | None
+"""A callback, "auto" for `StageLines`, or None for silence."""
+
+
+class StageLines:
+    """Prints to stderr the name of each stage as it begins, and the seconds since the run began.
+
+    Nothing is printed in the first QUIET_S seconds; lines of that time come with the next ones.
+    """
+
+    def __init__(self, title: str, clock: Callable[[], float] = monotonic) -> None:
+        self._title, self._clock, self._began = title, clock, clock()
+        self._stages: set[str] = set()
+        self._waiting: list[str] = []
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """A `Progress`: `done` of `total` steps of a stage, or of an unknown number (0)."""
+        seconds = self._clock() - self._began
+        if stage not in self._stages:
+            self._stages.add(stage)
+            size = f" ({total:,})" if total else ""
+            self._waiting.append(f"{self._title}: {seconds:5.0f} s  {stage}{size}")
+        if seconds >= QUIET_S:
+            while self._waiting:
+                print(self._waiting.pop(0), file=sys.stderr, flush=True)
+
+
+def to_progress(option: ProgressOption, title: str) -> Progress:
+    """The callback of an option; "auto" prints lines that begin with `title`."""
+    if option == "auto":
+        return StageLines(title)
+    return no_progress if option is None else option

@@ -47,11 +47,7 @@ def put(tensor: T, array: np.ndarray) -> T:
     In place, into the field of its parent: a Tensor made apart would be copied, bytes and all.
     """
     message: Any = tensor
-    if (code := CODES.get(array.dtype)) is None:
-        array = array.astype(array.dtype.newbyteorder("<"))
-        code = CODES[array.dtype]
-    message.dtype, message.data = code, array.tobytes()
-    message.rows, message.cols = array.shape if array.ndim == 2 else (array.size, 1)
+    message.dtype, message.rows, message.cols, message.data = encode(array)
     return tensor
 
 

@@ -15,7 +15,7 @@ from logitsieve.index_builder.arrays import matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
-from logitsieve.utils.progress import ProgressOption, to_progress
+from logitsieve.utils.options import ProgressOption, to_progress
 
 if TYPE_CHECKING:
     from logitsieve.index import Index

@@ -25,8 +25,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.even_sample import SpreadSample
 from logitsieve.utils.environment import name_in_errors
-from logitsieve.utils.options import Progress, check_range, option
-from logitsieve.utils.progress import ProgressOption, to_progress
+from logitsieve.utils.options import Progress, ProgressOption, check_range, option, to_progress
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
 CHUNK = 8192  # rows of W multiplied at once

@@ -16,8 +16,7 @@ from logitsieve.evaluation.confidence import BLOCKS
 from logitsieve.evaluation.operating_points import read_points, undominated
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
-from logitsieve.utils.options import Progress, check_range, option
-from logitsieve.utils.progress import ProgressOption, to_progress
+from logitsieve.utils.options import Progress, ProgressOption, check_range, option, to_progress
 
 if TYPE_CHECKING:
     from logitsieve.heads import Head

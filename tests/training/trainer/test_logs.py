@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from logitsieve.training.trainer.logs import COLUMNS, TRAINED, VALIDATED, Logs, read_log
+from logitsieve.training.trainer.files import COLUMNS, TRAINED, VALIDATED, Logs, read_log
 
 
 def row(name: str, step: int) -> dict[str, float]:

@@ -20,8 +20,7 @@ from logitsieve.training.trainer import (
     begin,
     train,
 )
-from logitsieve.training.trainer.files import load_checkpoint
-from logitsieve.training.trainer.logs import TRAINED, VALIDATED, read_log
+from logitsieve.training.trainer.files import TRAINED, VALIDATED, load_checkpoint, read_log
 from logitsieve.training.trainer.run import perplexity_of
 from tests.training.trainer import killed_training
 from tests.training.trainer.ring import settings

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.training.trainer.streams import WINDOW, TextStreams, epoch_shift, windows
+from logitsieve.training.trainer.corpus import WINDOW, TextStreams, epoch_shift, windows
 
 
 @pytest.mark.parametrize("shift", [0, 3, 49])

@@ -12,7 +12,7 @@ from logitsieve.api.errors import InvalidRequest, TrainingFailed
 from logitsieve.training import LOSSES
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.trainer import Corpus, TrainConfig, Trainer, Vocabulary
-from logitsieve.training.trainer.streams import TextStreams
+from logitsieve.training.trainer.corpus import TextStreams
 from logitsieve.training.trainer.trainer import (
     VALID_STREAMS,
     loss_optimizer,

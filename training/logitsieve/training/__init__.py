@@ -7,10 +7,11 @@ from logitsieve.utils.environment import require
 
 require("training", "torch", "numba")
 
-from logitsieve.training.autograd.clip import clip_grad_norm_
+from logitsieve.training.autograd.classes import clip_grad_norm_
 from logitsieve.training.losses.d_softmax import DSoftmax
 from logitsieve.training.losses.exp import ExpSoftmax
 from logitsieve.training.losses.frequency import (
+    NCE,
     ImportanceSoftmax,
     LogUniformSoftmax,
     UniformSoftmax,
@@ -22,7 +23,6 @@ from logitsieve.training.losses.kmeans import KMeansSoftmax
 from logitsieve.training.losses.lns import LNSSoftmax
 from logitsieve.training.losses.loss import Export, SoftmaxLoss
 from logitsieve.training.losses.lsh import LSHSoftmax
-from logitsieve.training.losses.nce import NCE
 from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.losses.search_softmax import TopKSoftmax
 

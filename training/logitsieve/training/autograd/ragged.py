@@ -75,7 +75,9 @@ class RaggedTerms:
         keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
         ids = keys >> _TERM
         starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1], [True]]))
-        rows = self._rows()
+        count = np.arange(len(self.pairs) - 1)
+        owners = [count.repeat(np.diff(each)) for each in (self.pairs, self.offsets)]
+        rows = np.concatenate(owners)
         moved = self.coefficients * gradient[rows]
         sums = np.add.reduceat((moved * np.sign(self.factors))[keys & (2**32 - 1)], starts[:-1])
         values = np.empty((len(starts) - 1, hidden.shape[1]), hidden.dtype)
@@ -87,12 +89,6 @@ class RaggedTerms:
 
         run_slices(fill, len(values), torch.get_num_threads())
         return torch.from_numpy(ids[starts[:-1]]), values, sums
-
-    def _rows(self) -> Int64:
-        count = np.arange(len(self.pairs) - 1)
-        return np.concatenate(
-            [count.repeat(np.diff(self.pairs)), count.repeat(np.diff(self.offsets))]
-        )
 
 
 def ragged_losses(
@@ -152,11 +148,9 @@ class _KernelLoss(torch.autograd.Function):
                 hidden, weight, gradient_B.double().numpy(), ctx.normalised
             )
             d_weight = place(ids, torch.from_numpy(values), len(weight), ctx.sparse)
-            d_bias = place(
-                ids, torch.from_numpy(sums)[:, None].to(hidden_BD.dtype), len(weight), ctx.sparse
-            )
-        if not ctx.needs_input_grad[2]:
-            d_bias = None
+            if ctx.needs_input_grad[2]:
+                sums_U1 = torch.from_numpy(sums)[:, None].to(hidden_BD.dtype)
+                d_bias = place(ids, sums_U1, len(weight), ctx.sparse)
         return d_hidden, d_weight, d_bias, None
 
 

@@ -193,19 +193,15 @@ class SoftmaxLoss(nn.Module, ABC):
         batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
         prepared, count = self.prepare(batch.hidden), batch.targets.count
         step = max(_CHUNK // self.n_classes, 1)
-        parts = [
-            self._full_losses(prepared[i : i + step], batch.targets.slice(i, min(i + step, count)))
-            for i in range(0, count, step)
-        ]
-        losses = torch.cat([prepared.new_zeros(0), *parts])
+        parts = [prepared.new_zeros(0)]
+        with torch.autocast(hidden.device.type, enabled=False):
+            for i in range(0, count, step):
+                targets = batch.targets.slice(i, min(i + step, count))
+                parts.append(full_losses(self.full_logits(prepared[i : i + step]), targets))
+        losses = torch.cat(parts)
         if self.reduction == "none":
             return batch.spread(losses, hidden.shape[:-1])
         return losses.sum() / (max(count, 1) if self.reduction == "mean" else 1)
-
-    def _full_losses(self, prepared_BD: Tensor, targets: Targets) -> Tensor:
-        with torch.autocast(prepared_BD.device.type, enabled=False):
-            x_BV = self.full_logits(prepared_BD)
-        return full_losses(x_BV, targets)
 
     @property
     def unservable(self) -> str | None:

@@ -130,16 +130,13 @@ class SampledSoftmax(SeededLoss):
         before = self.classes.weight, self.classes.sparse
         super().tie(embedding)
         try:
-            self._check_trackers()
+            self._trackers = [each for each in self._trackers if attached(each[1])]
+            for tracker, _ in self._trackers:
+                tracker.check()
         except InvalidRequest:
             self.classes.weight, self.classes.sparse = before
             raise
         self.rebuild()
-
-    def _check_trackers(self) -> None:
-        self._trackers = [each for each in self._trackers if attached(each[1])]
-        for tracker, _ in self._trackers:
-            tracker.check()
 
     def track(
         self,

@@ -72,13 +72,9 @@ class LeafSoftmax:
         x_B = self._logits(some, zeros_B).to(self.hidden.dtype).view(*some.shape, -1)
         x_B.masked_fill_((some == len(self.weight))[..., None], -torch.inf)
         x_B -= (log_q + torch.tensor(float(len(log_q))).log()).to(x_B)[:, None, None]
-        return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), self._target_logits())
-
-    def _target_logits(self) -> Tensor:
-        # The largest of each row [B].
-        rows = self._read(self.targets.classes)
-        x_P = (self.targets.of(self.hidden) * rows).sum(-1)
-        return self.targets.most(x_P.abs_() if self.logit_form.absolute else x_P)
+        x_P = (self.targets.of(self.hidden) * self._read(self.targets.classes)).sum(-1)
+        largest_B = self.targets.most(x_P.abs_() if self.logit_form.absolute else x_P)
+        return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), largest_B)
 
     def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
         """x - log Z^ [L' n, B] in precision `dtype`; any number where a place has no class."""

@@ -115,7 +115,11 @@ class Tracker:
         state = self.state
         state.steps += 1
         for parameter in self.classes.parameters():
-            self._note(parameter.grad)
+            gradient = parameter.grad
+            if gradient is not None and gradient.is_sparse:
+                state.note(gradient._indices()[0].clone(), len(gradient))
+            elif gradient is not None and self.rebuild_every is None:
+                raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
         weight, bias = self.classes.detached()
         if self.rebuild_every is not None and state.steps % self.rebuild_every == 0:
             self.structure.rebuild(weight, bias)
@@ -124,14 +128,6 @@ class Tracker:
             self.structure.update(state.rows().to(weight.device), weight, bias)
             state.clean()
             state.updates += 1
-
-    def _note(self, gradient: Tensor | None) -> None:
-        if gradient is None:
-            return
-        if gradient.is_sparse:
-            self.state.note(gradient._indices()[0].clone(), len(gradient))
-        elif self.rebuild_every is None:
-            raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
 
 
 def attached(handle: RemovableHandle) -> bool:

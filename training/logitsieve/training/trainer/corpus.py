@@ -1,9 +1,10 @@
-"""Text as int32 ids on disk: encoded once in pieces, then mapped; never in memory as a whole.
+"""Text as int32 ids on disk, encoded once in pieces, then mapped and read in parallel streams.
 
 The text is read once: each word gets a number at its first occurrence, and numbers are exchanged
 for ids when the frequent words are known. The held-out text has no influence on that.
 
-Shape letters: N words of a text, U different words, V vocabulary.
+Shape letters: N words of a text, U different words, V vocabulary, B streams, T time steps, W
+windows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import IO, NamedTuple, Self, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
@@ -188,3 +191,54 @@ def _exchange(numbered: Int32, ids_U: Int32, out: Path, progress: Progress) -> N
 
 def _pieces(numbers: Int32) -> Iterator[Int32]:
     return (numbers[start : start + PIECE] for start in range(0, len(numbers), PIECE))
+
+
+WINDOW = 70  # words read from an empty state when contexts are captured, T
+WINDOWS_AT_ONCE = 16
+
+
+class TextStreams:
+    """The text as a ring from `shift` on, cut into B streams of equal length.
+
+    `len` is the number of batches. Words that fill no whole batch are left out.
+    """
+
+    def __init__(self, ids: Int32, streams: int, steps: int, shift: int = 0) -> None:
+        self._ids, self._steps = ids, steps
+        self._length = max(0, len(ids) - 1) // streams
+        self._starts_B = shift + np.arange(streams)[:, None] * self._length
+
+    def __len__(self) -> int:
+        return self._length // self._steps
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        """Inputs and next words, int64 [B, T] each; row b continues that of the batch before."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self._read(number * self._steps, self._steps)
+
+    def all(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every batch, the last one shorter, so that at most B words are left out."""
+        for start in range(0, self._length, self._steps):
+            yield self._read(start, min(self._steps, self._length - start))
+
+    def _read(self, start: int, steps: int) -> tuple[Tensor, Tensor]:
+        places = (self._starts_B + start + np.arange(steps + 1)) % len(self._ids)
+        ids = torch.from_numpy(self._ids[places].astype(np.int64))
+        return ids[:, :-1], ids[:, 1:]
+
+
+def epoch_shift(words: int, seed: int, epoch: int) -> int:
+    """The start of an epoch's streams; it depends on no earlier epoch."""
+    return int(np.random.default_rng([seed, epoch]).integers(words))
+
+
+def windows(ids: Int32, most: int) -> Iterator[Tensor]:
+    """Batches int64 [W, T] of windows evenly spread over the text, of some `most` words in all."""
+    size = min(WINDOW, len(ids))
+    total = len(ids) // size
+    count = min(total, max(1, most // size))
+    starts = torch.linspace(0, total - 1, count).long().numpy() * size
+    for first in range(0, count, WINDOWS_AT_ONCE):
+        places = starts[first : first + WINDOWS_AT_ONCE, None] + np.arange(size)
+        yield torch.from_numpy(ids[places].astype(np.int64))

@@ -1,9 +1,13 @@
-"""Files of a run, replaced whole, and its checkpoint: tensors, numbers and words alone."""
+"""Files of a run, replaced whole; its checkpoint, of tensors, numbers and words alone; its logs."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO, Any
@@ -49,3 +53,69 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
             "resume", f"{file}, unreadable", "a checkpoint that is whole"
         ) from error
     return state
+
+
+TRAINED, VALIDATED, TENSORBOARD = "log.csv", "valid.csv", "tensorboard"
+COLUMNS = {
+    TRAINED: ("step", "epoch", "words", "seconds", "words_per_second", "loss", "lr", "gradient"),
+    VALIDATED: ("step", "epoch", "words", "seconds", "loss", "perplexity"),
+}
+
+
+class Logs:
+    """Logs of a run that resumes at `step`; `validated` is the step of its last validation.
+
+    Later lines are dropped, and the curves are drawn again from the rest: a process that is killed
+    loses some minutes of them. Losses are in nats; `gradient` is the norm before clipping; seconds
+    are those of training.
+    """
+
+    def __init__(self, folder: Path, step: int, validated: int) -> None:
+        self._folder = folder
+        for name, last in ((TRAINED, step), (VALIDATED, validated)):
+            _cut(folder / name, COLUMNS[name], last)
+        shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
+        from torch.utils.tensorboard import SummaryWriter  # an import of seconds
+
+        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=0)
+        rows = [(name, row) for name in COLUMNS for row in read_log(folder / name)]
+        begun = time.time() - max((row["seconds"] for _, row in rows), default=0)
+        for name, row in rows:
+            self._draw(name, row, begun + row["seconds"])
+
+    def close(self) -> None:
+        self._board.close()
+
+    def write(self, name: str, row: Mapping[str, float]) -> None:
+        """Append a line to `log.csv` or `valid.csv`, and to the curves."""
+        with (self._folder / name).open("a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, COLUMNS[name], lineterminator="\n").writerow(row)
+            file.flush()
+            os.fsync(file.fileno())  # the next checkpoint relies on this line
+        self._draw(name, row, time.time())
+
+    def _draw(self, name: str, row: Mapping[str, float], when: float) -> None:
+        part = "train" if name == TRAINED else "valid"
+        for column, value in row.items():
+            if column != "step":
+                self._board.add_scalar(f"{part}/{column}", value, int(row["step"]), when)
+
+
+def read_log(file: Path) -> list[dict[str, float]]:
+    """The lines of a log, as numbers by column."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        return [
+            {column: float(value) for column, value in row.items()}
+            for row in csv.DictReader(stream)
+        ]
+
+
+def _cut(file: Path, columns: tuple[str, ...], step: int) -> None:
+    """Keep whole lines up to `step`: a killed process may have left half a line."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    kept = io.StringIO()
+    writer = csv.DictWriter(kept, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for row in csv.DictReader(io.StringIO(whole)) if int(row["step"]) <= step)
+    replace_bytes(file, kept.getvalue().encode("utf-8"))

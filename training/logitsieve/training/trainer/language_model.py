@@ -31,13 +31,7 @@ class Recurrent(nn.Module):
     """All of a language model but its softmax."""
 
     def __init__(
-        self,
-        vocabulary_size: int,
-        dim: int = 200,
-        layers: int = 2,
-        dropout: float = 0.0,
-        *,
-        sparse: bool = False,
+        self, vocabulary_size: int, dim: int, layers: int, dropout: float, *, sparse: bool = False
     ) -> None:
         """`sparse`: the embedding gets sparse gradients."""
         super().__init__()
@@ -65,12 +59,11 @@ class LanguageModel(Recurrent):
         vocabulary_size: int,
         dim: int = 200,
         layers: int = 2,
-        dropout: float = 0.0,
         *,
         tied: bool = True,
         normalized: bool = False,
     ) -> None:
-        super().__init__(vocabulary_size, dim, layers, dropout)
+        super().__init__(vocabulary_size, dim, layers, 0.0)
         self.normalized = normalized
         self.output = nn.Linear(dim, vocabulary_size)
         nn.init.zeros_(self.output.bias)

@@ -23,8 +23,14 @@ from typing import NamedTuple
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer.corpus import FOLDER, Corpus, encode
-from logitsieve.training.trainer.files import load_checkpoint, save_checkpoint
-from logitsieve.training.trainer.logs import TRAINED, VALIDATED, Logs, read_log
+from logitsieve.training.trainer.files import (
+    TRAINED,
+    VALIDATED,
+    Logs,
+    load_checkpoint,
+    read_log,
+    save_checkpoint,
+)
 from logitsieve.training.trainer.settings import Settings, alone, write_json
 from logitsieve.training.trainer.trainer import Trainer
 from logitsieve.utils.options import Progress, no_progress

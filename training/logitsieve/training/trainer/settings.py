@@ -15,9 +15,8 @@ import torch
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer.corpus import FOLDER
-from logitsieve.training.trainer.files import CHECKPOINT, replace_bytes
+from logitsieve.training.trainer.files import CHECKPOINT, COLUMNS, TENSORBOARD, replace_bytes
 from logitsieve.training.trainer.language_model import WEIGHTS_FILE
-from logitsieve.training.trainer.logs import COLUMNS, TENSORBOARD
 from logitsieve.training.trainer.losses import read_options
 from logitsieve.training.trainer.vocabulary import VOCABULARY_FILE
 from logitsieve.utils.options import check_range, option

@@ -13,18 +13,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import backward
 from torch.optim import Optimizer
 from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
-from logitsieve.training.autograd.clip import clip_grad_norm_
-from logitsieve.training.trainer.corpus import Corpus
+from logitsieve.training.autograd.classes import clip_grad_norm_
+from logitsieve.training.trainer.corpus import Corpus, TextStreams, epoch_shift
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
 from logitsieve.training.trainer.losses import make_loss
 from logitsieve.training.trainer.settings import TrainConfig, check_device
-from logitsieve.training.trainer.streams import TextStreams, epoch_shift
 from logitsieve.utils.options import Progress, no_progress
 
 VALID_STREAMS, VALID_STEPS = 8, 35
@@ -52,7 +51,11 @@ class Trainer:
         self.model = Recurrent(words, config.dim, config.layers, config.dropout, sparse=sparse)
         self.model.to(config.device)
         if config.tied:
-            self._tie()
+            try:
+                self.loss.tie(self.model.embedding)
+            except InvalidRequest as error:
+                got = f"true for {config.loss} ({error})"
+                raise InvalidRequest("tied", got, "false: --no-tied") from error
         self._make_optimizers(sparse)
         self.per_epoch = len(TextStreams(corpus.train, config.streams, config.steps))
         self.total = config.epochs * self.per_epoch
@@ -61,13 +64,6 @@ class Trainer:
         self.steps = 0
         self._state: State | None = None
         self._streams = self._open(0)
-
-    def _tie(self) -> None:
-        try:
-            self.loss.tie(self.model.embedding)
-        except InvalidRequest as error:
-            got = f"true for {self.config.loss} ({error})"
-            raise InvalidRequest("tied", got, "false: --no-tied") from error
 
     def _make_optimizers(self, sparse: bool) -> None:
         config = self.config
@@ -108,11 +104,14 @@ class Trainer:
             optimizer.zero_grad()
         self.model.train()
         inputs_BT, targets_BT = (ids.to(self.config.device) for ids in self._streams[number])
-        hidden_BTD, (hidden, cell) = self._hidden(inputs_BT, self._state)
+        device = torch.device(self.config.device).type
+        with torch.autocast(device, torch.bfloat16, enabled=self.config.bfloat16):
+            hidden_BTD, (hidden, cell) = self.model.hidden(inputs_BT, self._state)
         self._check_finite("LSTM's output", hidden_BTD)
         loss = self.loss(hidden_BTD, targets_BT)
         backward(loss)
-        norm = clip_grad_norm_(self._parameters(), self.config.clip)
+        parameters = dict.fromkeys([*self.model.parameters(), *self.loss.parameters()])
+        norm = clip_grad_norm_(parameters, self.config.clip)
         self._check_finite("gradient", norm)
         # SparseAdam's tensors: torch warns unless checks are switched on or off.
         with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
@@ -168,12 +167,15 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
+        random = {"cpu": torch.get_rng_state()}  # torch's generators, which dropout uses
+        if self.config.device.startswith("cuda"):
+            random["cuda"] = torch.cuda.get_rng_state(self.config.device)
         return {
             "steps": self.steps,
             "model": self.model.state_dict(),
             "head": self.loss.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in self._optimizers],
-            "random": _random_state(self.config.device),
+            "random": random,
             "state": self._state,
         }
 
@@ -183,16 +185,13 @@ class Trainer:
         self.loss.load_state_dict(state["head"])
         for (optimizer, _), saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        _set_random_state(state["random"], self.config.device)
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.config.device.startswith("cuda"):
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.config.device)
         if state["state"] is not None:
             hidden, cell = (tensor.to(self.config.device) for tensor in state["state"])
             self._state = hidden, cell
         self._streams = self._open(self.steps // self.per_epoch)
-
-    def _hidden(self, inputs_BT: Tensor, state: State | None) -> tuple[Tensor, State]:
-        device = torch.device(self.config.device).type
-        with torch.autocast(device, torch.bfloat16, enabled=self.config.bfloat16):
-            return self.model.hidden(inputs_BT, state)
 
     def _check_finite(self, what: str, numbers: Tensor) -> None:
         if not bool(numbers.isfinite().all()):
@@ -204,9 +203,6 @@ class Trainer:
         return TextStreams(
             ids, config.streams, config.steps, epoch_shift(len(ids), config.seed, epoch)
         )
-
-    def _parameters(self) -> list[nn.Parameter]:
-        return list(dict.fromkeys([*self.model.parameters(), *self.loss.parameters()]))
 
 
 def make_optimizer(
@@ -255,17 +251,3 @@ def _check(config: TrainConfig, corpus: Corpus) -> None:
     if len(corpus.valid) < 2:
         raise InvalidRequest("valid", f"{len(corpus.valid)} words", "2 words or more")
     check_device(config.device)
-
-
-def _random_state(device: str) -> dict[str, Any]:
-    """The states of torch's generators, which dropout uses."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.startswith("cuda"):
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _set_random_state(state: dict[str, Any], device: str) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.startswith("cuda"):
-        torch.cuda.set_rng_state(state["cuda"], device)
