@@ -20,9 +20,9 @@ from transformers import (
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import sampling
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.filters import Shortlist, shortlist
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import Query
+from logitsieve.decoding.sampler import Shortlist, shortlist
 from logitsieve.index import open_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
 from tests.oracle import filtered, logits64

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitsieve.evaluation.confidence import block_means, lower_bound, student95, summarize, wilson
+from logitsieve.evaluation.precision import block_means, lower_bound, student95, summarize, wilson
 
 
 @pytest.mark.parametrize(("freedom", "expected"), [(4, 2.132), (9, 1.833), (19, 1.729)])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from logitsieve.evaluation.confidence import lower_bound
+from logitsieve.evaluation.precision import lower_bound
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs

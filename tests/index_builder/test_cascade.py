@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.evaluation.confidence import lower_bound
+from logitsieve.evaluation.precision import lower_bound
 from logitsieve.heads import HEADS
 from logitsieve.index_builder.cascade import (
     PRECISE,

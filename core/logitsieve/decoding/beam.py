@@ -69,7 +69,8 @@ def beam_step(
     lists = _lists(query, beams, constraints, live)
     estimate = _log_z(query.rows(live), normalizer)
     log_z = _bounds(estimate, live, rows, normalizer)
-    divisors = _divisors(beams)
+    lengths = beams.lengths.astype(np.float64) + ~beams.finished
+    divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
     pairs = _pairs(beams, divisors, lists, log_z)
     if normalizer.has_bounds and pairs.doubtful.any():
         open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
@@ -123,12 +124,6 @@ def _bounds(estimate: LogZ, live: Int64, rows: int, normalizer: Normalizer) -> F
     log_z[LOW, live] = -np.inf if low is None else low
     log_z[HIGH, live] = np.inf if high is None else high
     return log_z
-
-
-def _divisors(beams: Beams) -> Float64:
-    """[B] the length penalty of the pairs of each hypothesis."""
-    lengths = beams.lengths.astype(np.float64) + ~beams.finished
-    return np.asarray(((5.0 + lengths) / 6.0) ** beams.length_alpha)
 
 
 def _pairs(beams: Beams, divisors: Float64, lists: _Lists, log_z: Float64) -> _Pairs:

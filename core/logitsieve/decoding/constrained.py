@@ -84,7 +84,9 @@ def _of_head(
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
     ids, exact = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
     scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)
-    ks = np.minimum(_power_of_two(lengths + np.minimum(named, HEADROOM)), size)
+    needed = np.log2(np.maximum(lengths + np.minimum(named, HEADROOM), 1))
+    # Powers of two make few groups of rows, whatever the rows need.
+    ks = np.minimum(np.left_shift(1, np.ceil(needed).astype(np.int64)), size)
     ks[lengths == 0] = 0
     while (pending := np.flatnonzero(ks)).size:
         many = int(ks[pending].min())
@@ -103,9 +105,3 @@ def _of_head(
         ks[done] = 0
     scanned = np.minimum(scanned, size)
     return offsets, ids, Provenance(exact, scanned.astype(np.int32), fallback)
-
-
-def _power_of_two(needed: Int64) -> Int64:
-    """The next power of two: it makes few groups of rows, whatever the rows need."""
-    exponents = np.ceil(np.log2(np.maximum(needed, 1))).astype(np.int64)
-    return np.left_shift(1, exponents)

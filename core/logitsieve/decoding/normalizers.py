@@ -138,7 +138,8 @@ class _Candidates(Normalizer):
     name, code = "candidates", 1
 
     def log_z(self, query: Query) -> LogZ:
-        return _log_z_of(query.listed(), query.scale)
+        listed = query.listed()
+        return LogZ(_log_sum_exp(listed.offsets, listed.logits, query.scale))
 
     def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float32 | Float64]:
         softmax, vocab_size = query.index.softmax, query.index.vocab_size
@@ -146,7 +147,8 @@ class _Candidates(Normalizer):
         listed = query.listed()
         keys = np.arange(len(targets))[:, None] * vocab_size + targets
         inside = among(keys, np.sort(keys_of(listed.offsets, listed.ids, vocab_size)))
-        return _log_z_of(listed, 1.0), np.where(inside, logits, -np.inf)
+        log_z = LogZ(_log_sum_exp(listed.offsets, listed.logits, 1.0))
+        return log_z, np.where(inside, logits, -np.inf)
 
 
 class _LowRank(Normalizer):
@@ -277,10 +279,6 @@ def _log_z_all(slices: Iterator[tuple[slice, Float32]], scale: float) -> LogZ:
         rows, vocab_size = logits.shape
         sums.append(_log_sum_exp(np.arange(rows + 1) * vocab_size, logits.ravel(), scale))
     return LogZ(np.concatenate(sums))
-
-
-def _log_z_of(listed: ListedLogits, scale: float) -> LogZ:
-    return LogZ(_log_sum_exp(listed.offsets, listed.logits, scale))
 
 
 def _log_sum_exp(offsets: Int64, logits: Float32 | Float64, scale: float) -> Float32:

@@ -1,8 +1,7 @@
 """Precision and speed of heads, and the choice among their operating points."""
 
-from logitsieve.evaluation.confidence import Precision
 from logitsieve.evaluation.operating_points import Chooser, OperatingPoint, read_points, read_target
-from logitsieve.evaluation.precision import Evaluation, Judge, evaluate, evaluate_all
+from logitsieve.evaluation.precision import Evaluation, Judge, Precision, evaluate, evaluate_all
 from logitsieve.evaluation.timing import cpu_name, us_per_row
 
 __all__ = [

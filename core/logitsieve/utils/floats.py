@@ -36,19 +36,15 @@ def widened(half: np.ndarray) -> Float32:
 
     `half` is float16 or the bits of bfloat16, of any shape.
     """
-    values = _aligned(half.shape)
+    size = math.prod(half.shape)
+    room = np.empty(size + LINE // 4, np.float32)
+    skipped = -room.ctypes.data % LINE // 4
+    values = room[skipped : skipped + size].reshape(half.shape)
     if half.dtype == np.uint16:
         np.left_shift(half, np.uint32(16), out=values.view(np.uint32))
     else:
         np.copyto(values, half)
     return values
-
-
-def _aligned(shape: tuple[int, ...]) -> Float32:
-    size = math.prod(shape)
-    room = np.empty(size + LINE // 4, np.float32)
-    skipped = -room.ctypes.data % LINE // 4
-    return room[skipped : skipped + size].reshape(shape)
 
 
 def finite(array: np.ndarray) -> Bool:

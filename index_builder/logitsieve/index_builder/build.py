@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
-from logitsieve.evaluation.confidence import BLOCKS
+from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.arrays import matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts

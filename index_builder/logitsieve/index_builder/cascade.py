@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Bool, Float64
-from logitsieve.evaluation.confidence import lower_bound
+from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index_builder.partition import MOST_PROBES, Partition
 from logitsieve.index_builder.screen_training import CascadePlan
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int64
-from logitsieve.evaluation.confidence import wilson
+from logitsieve.evaluation.precision import wilson
 from logitsieve.heads._base.reduction import (
     COSINE,
     MIPS,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int64
-from logitsieve.evaluation.confidence import block_means, summarize
+from logitsieve.evaluation.precision import block_means, summarize
 from logitsieve.index import Index
 from logitsieve.index.contents import read_contents
 from logitsieve.index_builder import report_plots as plots

@@ -12,8 +12,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.evaluation.confidence import BLOCKS
 from logitsieve.evaluation.operating_points import read_points, undominated
+from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress, ProgressOption, check_range, option, to_progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.training.kernels.lookup import look_up, look_up_batch
+from logitsieve.training.kernels.buckets import look_up, look_up_batch
 from tests.training.kernels.test_buckets import Tables, random_codes
 
 V, L, C = 200, 6, 8

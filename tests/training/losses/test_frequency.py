@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from itertools import product
+from math import log
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import (
+    NCE,
     ImportanceSoftmax,
     LogUniformSoftmax,
     SampledSoftmax,
@@ -237,3 +240,63 @@ def test_the_gradients_bias_falls_as_one_over_the_draws() -> None:
 def test_a_base_without_candidates_is_abstract() -> None:
     with pytest.raises(TypeError, match="propose"):
         SampledSoftmax(D, V)  # type: ignore[abstract]
+
+
+NCE_V, NCE_M = 12, 30
+NCE_COUNTS = torch.arange(NCE_V, 0, -1.0)
+
+
+@pytest.mark.parametrize(
+    "target", [torch.tensor([2, 0]), torch.tensor([[2, 4], [0, -100]])], ids=["one", "several"]
+)
+def test_each_term_is_a_binary_choice(target: Tensor) -> None:
+    criterion = NCE(
+        D,
+        NCE_V,
+        NCE_COUNTS,
+        n_sampled=NCE_M,
+        dtype=torch.float64,
+        reduction="none",
+        sparse=False,
+    )
+    hidden = doubles(2, D, seed=1).requires_grad_()
+    noise = criterion.distribution.draw(criterion.random.next().uniforms(NCE_M))
+    assert len(set(noise.tolist())) < NCE_M
+    criterion.random.step = 0
+    log_mq = (NCE_M * NCE_COUNTS / NCE_COUNTS.sum()).log().double()
+    y_BV = criterion.logits(hidden) - log_mq
+    several = target.view(2, -1)
+    mine = [row[row != -100] for row in several]
+    data = torch.stack([logsigmoid(y_BV[b, ids]).mean() for b, ids in enumerate(mine)])
+    expected = -data - logsigmoid(-y_BV[:, noise]).sum(1)
+    losses = criterion(hidden, target)
+    torch.testing.assert_close(losses, expected)
+    inputs = [hidden, *criterion.parameters()]
+    got, wanted = (torch.autograd.grad(x.sum(), inputs) for x in (losses, expected))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_biases_start_where_z_is_one() -> None:
+    criterion = NCE(D, NCE_V, NCE_COUNTS)
+    assert criterion.classes.bias is not None
+    torch.testing.assert_close(criterion.classes.bias.detach(), torch.full((NCE_V, 1), -log(NCE_V)))
+    z = criterion.logits(torch.zeros(1, D)).exp().sum()
+    torch.testing.assert_close(z, torch.ones(()))
+
+
+def test_it_learns_the_frequencies_and_a_z_of_one() -> None:
+    criterion = NCE(1, NCE_V, n_sampled=200, dtype=torch.float64)
+    frequencies = NCE_COUNTS.double() / NCE_COUNTS.sum()
+    optimizer = torch.optim.Adagrad(criterion.parameters(), lr=0.5)
+    generator = torch.Generator().manual_seed(0)
+    zeros = torch.zeros(500, 1, dtype=torch.float64)
+    for _ in range(150):
+        optimizer.zero_grad()
+        criterion(
+            zeros, torch.multinomial(frequencies, 500, replacement=True, generator=generator)
+        ).backward()
+        optimizer.step()
+    learnt = criterion.logits(zeros[:1]).detach().exp()[0]
+    torch.testing.assert_close(learnt, frequencies, atol=0.015, rtol=0.1)
+    assert abs(float(learnt.sum()) - 1) < 0.05

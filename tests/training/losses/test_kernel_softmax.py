@@ -18,8 +18,12 @@ from logitsieve.training.autograd.batch import (
     read_batch,
 )
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.kernel_softmax import KernelSoftmax, QuadraticSoftmax, RFSoftmax
-from logitsieve.training.structures.leaf_softmax import LeafSoftmax
+from logitsieve.training.losses.kernel_softmax import (
+    KernelSoftmax,
+    LeafSoftmax,
+    QuadraticSoftmax,
+    RFSoftmax,
+)
 from logitsieve.training.structures.tree import Excluded
 from tests.training.loss_kit import Numbers, doubles, full_cross_entropy
 

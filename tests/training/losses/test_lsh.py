@@ -7,7 +7,7 @@ import torch
 
 from logitsieve.training import LSHSoftmax
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.lsh import default_bits
+from logitsieve.training.losses.search_softmax import default_bits
 
 
 def test_most_of_the_probability_is_found() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from logitsieve.training.autograd.batch import Targets
 from logitsieve.training.autograd.classes import LogitForm
-from logitsieve.training.structures.leaf_softmax import LeafSoftmax, draw_by
+from logitsieve.training.losses.kernel_softmax import LeafSoftmax, draw_by
 from tests.training.loss_kit import doubles
 
 V, D = 7, 5

@@ -8,8 +8,6 @@ from logitsieve.utils.environment import require
 require("training", "torch", "numba")
 
 from logitsieve.training.autograd.classes import clip_grad_norm_
-from logitsieve.training.losses.d_softmax import DSoftmax
-from logitsieve.training.losses.exp import ExpSoftmax
 from logitsieve.training.losses.frequency import (
     NCE,
     ImportanceSoftmax,
@@ -17,14 +15,13 @@ from logitsieve.training.losses.frequency import (
     UniformSoftmax,
     UnigramSoftmax,
 )
-from logitsieve.training.losses.full import ChunkedSoftmax, FullSoftmax
+from logitsieve.training.losses.full import ChunkedSoftmax, DSoftmax, FullSoftmax
 from logitsieve.training.losses.kernel_softmax import QuadraticSoftmax, RFSoftmax
 from logitsieve.training.losses.kmeans import KMeansSoftmax
 from logitsieve.training.losses.lns import LNSSoftmax
 from logitsieve.training.losses.loss import Export, SoftmaxLoss
-from logitsieve.training.losses.lsh import LSHSoftmax
-from logitsieve.training.losses.sampled import SampledSoftmax
-from logitsieve.training.losses.search_softmax import TopKSoftmax
+from logitsieve.training.losses.sampled import ExpSoftmax, SampledSoftmax
+from logitsieve.training.losses.search_softmax import LSHSoftmax, TopKSoftmax
 
 # By the name that `logitsieve train --loss` takes. tests/training/test_registry.py names what each
 # loss needs besides: documentation and tests.

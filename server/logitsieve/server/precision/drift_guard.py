@@ -16,9 +16,9 @@ import numpy as np
 
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
-from logitsieve.evaluation.confidence import lower_bound
+from logitsieve.evaluation.precision import lower_bound
 
-FIRST = 50  # rows; the bounds of evaluation/confidence.py look at blocks from so many on
+FIRST = 50  # rows; the bounds of evaluation/precision.py look at blocks from so many on
 WINDOW = 800
 
 Key = tuple[str, frozenset[tuple[str, float]]]

@@ -6,15 +6,20 @@ without room is laid out anew, which the quarter of room that every bucket then 
 Buckets are contiguous, not linked: a look-up reads them in order, and it is look-ups that count.
 The order of the ids in a bucket depends on earlier moves: nothing may depend on it.
 
-Shape letters: V rows, L tables, C buckets a table, U rows that move, P the pool of a table.
+Of too many ids that a look-up finds, those kept depend on the set of ids and on numbers by counter.
+
+Shape letters: V rows, L tables, C buckets a table, U rows that move, P the pool of a table; in
+look-ups, B rows of a batch, P buckets that a row looks into, V ids, M targets of a row.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.api.results import Int32
+from logitsieve.api.results import Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
+from logitsieve.training.kernels.random_numbers import mixed
 
 START, SIZE, ROOM = range(3)  # of a bucket, in `extents` [L C, 3]; starts count from the first pool
 LEAST_ROOM = 4  # free places in a bucket of a new layout
@@ -120,3 +125,179 @@ def move_rows(
             else:
                 _append(places, pools, extents, bucket, row, table)
     return moves
+
+
+FIRST_ROOM = 1024  # ids a row in the first block of results
+
+
+@inline
+def _count(extents, pools, bucket, weight, counts, distinct, size):
+    """Add `weight` to the counts of a bucket's ids; append those that are new to `distinct`."""
+    start = extents[bucket, START]
+    for i in range(start, start + extents[bucket, SIZE]):
+        row = pools[i]
+        count = counts[row]
+        distinct[size] = row  # overwritten by the next one unless it is new
+        size += count == 0
+        counts[row] = count + weight
+    return size
+
+
+@inline
+def _drop_targets(targets, counts, distinct, size):
+    """Drop the targets from `distinct`, negative ones being padding; returns the new size."""
+    for i in range(targets.size):
+        if targets[i] >= 0:
+            counts[targets[i]] = 0
+    kept = 0
+    for i in range(size):
+        distinct[kept] = distinct[i]
+        kept += counts[distinct[i]] > 0
+    return kept
+
+
+@inline
+def smallest(values, size, rank):
+    """The `rank`-th smallest (from 1) of the first `size` values, which change places. Hoare 1961.
+
+    O(size) on average.
+    """
+    low, high, wanted = 0, size - 1, rank - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while pivot < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if wanted <= j:
+            high = j
+        elif wanted >= i:
+            low = i
+        else:
+            break
+    return values[wanted]
+
+
+@inline
+def _keep_most(counts, distinct, size, limit, largest):
+    """Keep the `limit` ids with the largest counts; among equals the lower ids."""
+    tally = np.zeros(largest + 1, np.int64)
+    for i in range(size):
+        tally[counts[distinct[i]]] += 1
+    least, above = largest, 0
+    while above + tally[least] < limit:
+        above += tally[least]
+        least -= 1
+    equals = np.empty(tally[least], np.uint64)
+    number, kept = 0, 0
+    for i in range(size):
+        if counts[distinct[i]] == least:
+            equals[number] = distinct[i]
+            number += 1
+    last = np.int64(smallest(equals, number, limit - above))
+    for i in range(size):
+        row, count = distinct[i], counts[distinct[i]]
+        counts[row] = 0
+        distinct[kept] = row
+        kept += count > least or (count == least and row <= last)
+    return kept
+
+
+@inline
+def _keep_fair(counts, distinct, size, limit, key):
+    """Keep `limit` ids drawn uniformly without replacement: those whose numbers are smallest."""
+    numbers = np.empty(size, np.uint64)
+    for i in range(size):
+        numbers[i] = mixed(key, distinct[i])
+    last = smallest(numbers, size, limit)
+    kept = 0
+    for i in range(size):
+        row = distinct[i]
+        counts[row] = 0
+        distinct[kept] = row
+        kept += mixed(key, row) <= last and kept < limit
+    return kept
+
+
+@inline
+def _forget(counts, distinct, size):
+    for i in range(size):
+        counts[distinct[i]] = 0
+
+
+@kernel(
+    "(int32[:,::1], int32[:,::1], int32[::1], int64[:,::1], int64, boolean, uint64, uint64,"
+    " uint16[::1], int32[::1])"
+)
+def look_up(
+    buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, fair: bool,
+    seed: int, step: int, counts: np.ndarray, distinct: Int32,
+) -> tuple[Int64, Int32, Int64]:  # fmt: skip
+    """CSR (offsets int64 [B+1], ids) of what each row's buckets [B, P] hold, and how many, [B].
+
+    Ids ascend and are distinct; a row's targets [B, M] (padded by -1) are not among them. Of more
+    than `limit` ids (1 or more) those are kept that most buckets hold, or, if `fair`, a uniform
+    sample. Scratch: counts [V], zeros before and after, and distinct [V + 1].
+    """
+    rows, probes = buckets.shape
+    offsets, sizes = np.zeros(rows + 1, np.int64), np.empty(rows, np.int64)
+    out = np.empty(rows * min(FIRST_ROOM, limit), np.int32)
+    for row in range(rows):
+        size = 0
+        for p in range(probes):
+            size = _count(extents, pools, buckets[row, p], 1, counts, distinct, size)
+        size = _drop_targets(targets[row], counts, distinct, size)
+        sizes[row] = size
+        if size <= limit:
+            _forget(counts, distinct, size)
+        elif fair:
+            key, _ = random_bits(seed, step, OUTSIDE | np.uint64(row), np.uint64(0xFFFFFFFF))
+            size = _keep_fair(counts, distinct, size, limit, key)
+        else:
+            size = _keep_most(counts, distinct, size, limit, probes)
+        end = offsets[row] + size
+        if end > out.size:
+            larger = np.empty(2 * end, np.int32)
+            larger[: offsets[row]] = out[: offsets[row]]
+            out = larger
+        out[offsets[row] : end] = np.sort(distinct[:size])
+        offsets[row + 1] = end
+    return offsets, out[: offsets[rows]], sizes
+
+
+@kernel(
+    "(int32[:,::1], int32[:,::1], int32[::1], int64[:,::1], int64, int32[::1], int32[::1],"
+    " int32[::1])"
+)
+def look_up_batch(
+    buckets: Int32, extents: Int32, pools: Int32, targets: Int64, limit: int, votes: Int32,
+    distinct: Int32, visits: Int32,
+) -> Int32:  # fmt: skip
+    """The ids that rows find most often, at most `limit` (1 or more); no target of any row.
+
+    An id's votes are the pairs of a row and a bucket of buckets [B, P] that holds it: a bucket is
+    read once, however many rows look into it. Ids ascend. Scratch: votes [V] and visits [buckets],
+    zeros before and after, and distinct [V + 1].
+    """
+    rows, probes = buckets.shape
+    size = 0
+    for p in range(probes):
+        for row in range(rows):
+            visits[buckets[row, p]] += 1
+        for row in range(rows):
+            bucket = buckets[row, p]
+            if visits[bucket]:
+                size = _count(extents, pools, bucket, visits[bucket], votes, distinct, size)
+                visits[bucket] = 0
+    size = _drop_targets(targets.ravel(), votes, distinct, size)
+    if size > limit:
+        size = _keep_most(votes, distinct, size, limit, rows * probes)
+    else:
+        _forget(votes, distinct, size)
+    return np.sort(distinct[:size])

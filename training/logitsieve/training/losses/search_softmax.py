@@ -1,4 +1,4 @@
-"""A softmax of the best classes and a uniform sample of the rest: for top-k, LSH and k-means.
+"""A softmax of the best classes and a uniform sample of the rest: top-k and LSH; base of k-means.
 
 Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the targets and the classes that a
 search finds, T is uniform without replacement outside S (Levy, Chen, Ermon 2018, LSH Softmax,
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from math import log2
 from typing import Unpack
 
 import numpy as np
@@ -30,7 +31,8 @@ from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.kernels.random_numbers import add_uniform_sample
 from logitsieve.training.losses.loss import LossOptions
 from logitsieve.training.losses.sampled import SampledSoftmax
-from logitsieve.training.structures.tables import Scratch
+from logitsieve.training.structures.hashing import LARGEST_TABLES, SimHash, StructuredSimHash
+from logitsieve.training.structures.tables import HashTables, Scratch
 
 FEW_ROWS = 16  # up to which a set for each row costs less than one product with all of them
 
@@ -207,3 +209,63 @@ class TopKSoftmax(SearchSoftmax):
         if bias is not None:
             x += bias[start : start + len(weight)].view(-1).to(x.dtype)
         return x
+
+
+TABLES = 128
+LEAST_BITS = 4
+MOST_BITS = 14
+
+
+def default_bits(n_classes: int, tables: int, k: int) -> int:
+    """Bits for which the buckets of a context unlike all classes hold some 4 k ids in all.
+
+    Counts of collisions choose k of them: with finer buckets most ids would collide once.
+    """
+    bits = round(log2(max(n_classes * tables / (4 * k), 1)))
+    return min(max(bits, LEAST_BITS), MOST_BITS)
+
+
+class LSHSoftmax(SearchSoftmax):
+    """S: the k classes that most tables find. n_uniform: default sqrt V.
+
+    Levy, Chen, Ermon 2018, Algorithm 1. The target is always in S: without it the estimated
+    probability of the target can exceed 1.
+
+    tables: their number, each of `bits` hyperplanes. mips: hash for h.w + b instead of the angle
+    between [h; 1] and [w; b]. structured: hyperplanes from Hadamard matrices, which find as much as
+    independent ones at a fraction of the cost.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        tables: int = TABLES,
+        bits: int | None = None,
+        mips: bool = False,
+        structured: bool = True,
+        **options: Unpack[SearchOptions],
+    ) -> None:
+        super().__init__(in_features, n_classes, **options)
+        check_at_least("tables", tables, 1, LARGEST_TABLES)
+        bits = default_bits(n_classes, tables, self.k) if bits is None else bits
+        family = StructuredSimHash if structured else SimHash
+        hashing = family(in_features, tables=tables, bits=bits, seed=self.random.seed)
+        self.tables = HashTables(n_classes, hashing, mips=mips)
+        self.structure = self.tables
+        self.rebuild()
+
+    def default_n_uniform(self, k: int) -> int:
+        return sqrt_classes(self.n_classes)
+
+    def search_rows(
+        self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng
+    ) -> tuple[Int64, Int32]:
+        buckets, _ = self.tables.of_contexts(hidden_BD)
+        offsets, ids, _ = self.tables.look_up(buckets, targets_BM, self.k, random)
+        return offsets, ids
+
+    def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
+        buckets, _ = self.tables.of_contexts(hidden_BD)
+        return self.tables.look_up_batch(buckets, targets_BM, self.max_shared)

@@ -23,8 +23,13 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.reduction import HEADROOM, lift
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.kernels.buckets import fill_tables, move_rows, pool_size
-from logitsieve.training.kernels.lookup import look_up, look_up_batch
+from logitsieve.training.kernels.buckets import (
+    fill_tables,
+    look_up,
+    look_up_batch,
+    move_rows,
+    pool_size,
+)
 from logitsieve.training.structures.hashing import Hashing
 
 

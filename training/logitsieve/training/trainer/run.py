@@ -110,7 +110,7 @@ def train(
     settings = Settings.load(folder)
     with alone(folder):
         run = _Run(folder, settings, progress, show)
-        if to_be_served and not run.trainer.servable:
+        if to_be_served and run.trainer.loss.unservable is not None:
             allowed = "a loss that trains a softmax of logits; any other cannot be served"
             got = f"{settings.config.loss} ({run.trainer.loss.unservable})"
             raise InvalidRequest("loss", got, allowed)
@@ -191,7 +191,7 @@ class _Run:
             return
         if loss < self.course.best:
             self.course.best = loss
-            if self.trainer.servable:
+            if self.trainer.loss.unservable is None:
                 self.trainer.language_model().save(self.folder)
         self.course.validated = self.trainer.steps
         perplexity = perplexity_of(loss)
@@ -234,10 +234,8 @@ class _Run:
     def _show(self, perplexity: float | None = None) -> None:
         trainer, course = self.trainer, self.course
         speed = self._speed(trainer.steps, course.seconds)
-        status = TrainingStatus(
-            trainer.steps, trainer.total, trainer.epoch, course.shown, speed, perplexity
-        )
-        self.show(status)
+        place = trainer.steps, trainer.total, trainer.epoch
+        self.show(TrainingStatus(*place, course.shown, speed, perplexity))
 
     def _speed(self, steps: int, seconds: float) -> float:
         return steps * self.config.rows / max(seconds, 1e-9)

@@ -147,12 +147,8 @@ class Trainer:
             progress("validate", words, len(self.corpus.valid))
         return total / words
 
-    @property
-    def servable(self) -> bool:
-        return self.loss.unservable is None
-
     def language_model(self) -> LanguageModel:
-        """The model to serve; InvalidRequest if not `servable`."""
+        """The model to serve; InvalidRequest if the loss is unservable."""
         exported = self.loss.export()
         tensors = {
             **self.model.state_dict(),
