@@ -15,23 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.api.results import (
-    ArrayLike,
-    Bounds,
-    Candidates,
-    Float32,
-    Float64,
-    Int32,
-    Int64,
-    UInt64,
-)
-from logitsieve.heads._base.head import (
-    no_edits,
-    ready_hidden,
-    ready_request,
-    refuse_first,
-    refuse_row,
-)
+from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, Int32, UInt64
+from logitsieve.heads._base.head import Edits, no_edits, ready_hidden, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.kernels.pool import run_slices
@@ -94,8 +79,7 @@ class CertifiedHead(KernelHead):
         """The rows that `topk` computes; `upper` is a proven bound of all other logits."""
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
         bad, *candidates = certified_candidates(self._address, hidden, k)
-        if bad >= 0:
-            refuse_row(bad)
+        refuse_first([bad])
         return Candidates(*candidates)
 
     def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
@@ -119,14 +103,13 @@ class CertifiedHead(KernelHead):
         seeds: UInt64,
         step: int,
         scale: float,
-        edits: tuple[Int64, Int32, Float64] | None,
+        edits: Edits | None,
         *,
         fine: bool = False,
     ) -> tuple[Int32, Float64, Int32]:
         """Draws from softmax(scale x logits): ids [B, samples], log Z [B, 3], scanned [B].
 
-        log Z is an estimate and what it is proven to lie between, close together if `fine`. `edits`
-        are CSR offsets, ids and the logits they have instead, -inf for ids that must not be drawn.
+        log Z is an estimate and what it is proven to lie between, close together if `fine`.
         """
         rows = len(hidden)
         offsets, edited, values = edits or no_edits(rows)

@@ -11,16 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.api.results import (
-    ArrayLike,
-    Candidates,
-    Float32,
-    Float64,
-    Int32,
-    Int64,
-    UInt64,
-)
-from logitsieve.heads._base.head import no_edits, ready_request, refuse_first
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
+from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
@@ -61,17 +53,12 @@ class ExactHead(KernelHead):
         seeds: UInt64,
         step: int,
         scale: float,
-        edits: tuple[Int64, Int32, Float64] | None,
+        edits: Edits | None,
     ) -> tuple[Int32, Float64, Int32]:
-        """Draws from softmax(scale x logits): ids [B, samples], log Z [B], scanned [B].
-
-        `edits` are CSR offsets, ids and the logits they have instead, -inf for ids that must not be
-        drawn.
-        """
+        """Draws from softmax(scale x logits): ids [B, samples], log Z [B], scanned [B]."""
         rows = len(hidden)
-        offsets, edited, values = edits or no_edits(rows)
         ids, log_z = np.empty((rows, samples), np.int32), np.empty(rows)
-        options = seeds, step, scale, offsets, edited, values
+        options = seeds, step, scale, *(edits or no_edits(rows))
         draw = partial(gumbel_sample.entry(), self._address, hidden, *options, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
         return ids, log_z, np.full(rows, self._vocab_size, np.int32)

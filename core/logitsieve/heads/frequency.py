@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.kernel_head import ClusteredHead
-from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
+from logitsieve.heads._base.head import Knob
+from logitsieve.heads._base.kernel_head import ClusteredHead, Limits
+from logitsieve.heads._base.spec import PartSpec, TensorSpec, all_different
 
 
 class FrequencyHead(ClusteredHead):
@@ -33,13 +33,7 @@ class FrequencyHead(ClusteredHead):
             tried=(64, 128, 256, 512, 1024, 2048, 4096, 8192),
         )
     }
-
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        """No more rows than there are."""
-        return {"n": min(int(knobs["n"]), softmax.vocab_size)}
+    limits: ClassVar[Limits] = {"n": lambda _, softmax: softmax.vocab_size}
 
     def _apply_knobs(self) -> None:
         one = {

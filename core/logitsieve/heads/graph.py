@@ -22,8 +22,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.kernel_head import SelectingHead
-from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
+from logitsieve.heads._base.kernel_head import Limits, SelectingHead
+from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.utils.environment import require
 
 LANES = 16  # faiss's distances are vectorised for multiples of it
@@ -43,17 +43,11 @@ class GraphHead(SelectingHead):
             tried=(8, 16, 32, 64, 128, 256, 512),
         )
     }
+    limits: ClassVar[Limits] = {"ef": lambda _, softmax: softmax.vocab_size}
 
     def _prepare(self) -> None:
         super()._prepare()
         self._graph = _read(self._arrays["graph"], self._softmax)
-
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        """No more rows than there are."""
-        return {"ef": min(int(knobs["ef"]), softmax.vocab_size)}
 
     def _apply_knobs(self) -> None:
         self._search = _faiss().SearchParametersHNSW(efSearch=self.knobs["ef"])

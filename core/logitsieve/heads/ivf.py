@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from logitsieve.heads._base.head import Knob
-from logitsieve.heads._base.kernel_head import ClusteredHead
+from logitsieve.heads._base.kernel_head import ClusteredHead, Limits
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different, no_empty_lists
 
 
@@ -47,3 +47,4 @@ class IvfHead(ClusteredHead):
             tried=(1, 2, 4, 8, 16, 32, 64, 128),
         )
     }
+    limits: ClassVar[Limits] = {"nprobe": lambda arrays, _: len(arrays["centroids"])}

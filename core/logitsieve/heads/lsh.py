@@ -17,8 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
-from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.kernel_head import SelectingHead
+from logitsieve.heads._base.head import Knob
+from logitsieve.heads._base.kernel_head import Limits, SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.lsh import lsh_select
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
@@ -85,23 +85,15 @@ class LshHead(SelectingHead):
             tried=(0, 300, 1000, 3000),
         ),
     }
+    limits: ClassVar[Limits] = {
+        "tables": lambda arrays, _: arrays["planes"].shape[0],
+        "probes": lambda arrays, _: 1 << arrays["planes"].shape[1],
+    }
 
     def _prepare(self) -> None:
         super()._prepare()
         self._scratch = local()  # zeros [V] and room for ids [V + 1], for each calling thread
         self._select = lsh_select.entry()
-
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        """No more tables, and no more buckets in each, than there are."""
-        tables, bits, _ = arrays["planes"].shape
-        return {
-            **knobs,
-            "tables": min(knobs["tables"], tables),
-            "probes": min(knobs["probes"], 1 << bits),
-        }
 
     def _apply_knobs(self) -> None:
         self._order = probe_order(self._arrays["planes"].shape[1], int(self.knobs["probes"]))
@@ -110,21 +102,12 @@ class LshHead(SelectingHead):
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """The ids of the probed buckets, or those that collided most often."""
-        scratch, arrays = self._scratch.__dict__, self._arrays
+        scratch = self._scratch.__dict__
         if not scratch:
             vocab_size = self._softmax.vocab_size
             scratch["counts"] = np.zeros(vocab_size, np.uint16)
             scratch["collected"] = np.empty(vocab_size + 1, np.int32)
-        offsets, ids = self._select(
-            hidden,
-            arrays["planes"],
-            arrays["shifts"],
-            arrays["offsets"],
-            arrays["ids"],
-            self._order,
-            self._tables,
-            max(self._most, k),
-            scratch["counts"],
-            scratch["collected"],
-        )
+        tables = (self._arrays[name] for name in ("planes", "shifts", "offsets", "ids"))
+        probed, most = (self._order, self._tables), max(self._most, k)
+        offsets, ids = self._select(hidden, *tables, *probed, most, *scratch.values())
         return offsets, ids

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from logitsieve.api.results import Int64
-from logitsieve.heads._base.head import Knob, Softmax, require_part
-from logitsieve.heads._base.kernel_head import ClusteredHead
-from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, lists_part
+from logitsieve.heads._base.head import Knob, require_part
+from logitsieve.heads._base.kernel_head import ClusteredHead, Limits
+from logitsieve.heads._base.spec import PartSpec, TensorSpec, lists_part
 from logitsieve.heads.certified import SKETCH
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 
@@ -37,10 +37,7 @@ class ScreenHead(ClusteredHead):
     probed: ClassVar[str] = "probes"
     knob_table: ClassVar[Mapping[str, Knob]] = {
         "probes": Knob(
-            help="best clusters to unite: precision for time",
-            default=1,
-            high=64,
-            tried=(1, 2, 4),
+            help="best clusters to unite: precision for time", default=1, high=64, tried=(1, 2, 4)
         ),
         "escalate": Knob(
             help="rows of a lower cosine to their centroid are answered exactly: time",
@@ -58,16 +55,10 @@ class ScreenHead(ClusteredHead):
             tried=(0, 1),
         ),
     }
-
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        """No more clusters than there are; no prescreen without a sketch."""
-        clamped = super().clamp_knobs(knobs, arrays, softmax)
-        if "sketch.fine" not in arrays:
-            clamped["prescreen"] = 0
-        return clamped
+    limits: ClassVar[Limits] = {
+        "probes": lambda arrays, _: len(arrays["centroids"]),
+        "prescreen": lambda arrays, _: int("sketch.fine" in arrays),
+    }
 
     def _sketch(self) -> Int64 | None:
         if not self.knobs["prescreen"]:

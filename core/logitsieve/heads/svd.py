@@ -15,9 +15,9 @@ from typing import ClassVar
 import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64
-from logitsieve.heads._base.head import Knob, Softmax
-from logitsieve.heads._base.kernel_head import SelectingHead
-from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
+from logitsieve.heads._base.head import Knob
+from logitsieve.heads._base.kernel_head import Limits, SelectingHead
+from logitsieve.heads._base.spec import PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.preview import preview_scores, preview_select
 
 
@@ -45,35 +45,28 @@ class SvdHead(SelectingHead):
             tried=(32, 64, 128, 256, 512),
         ),
     }
+    limits: ClassVar[Limits] = {
+        "width": lambda arrays, _: len(arrays["basis"]),
+        "candidates": lambda _, softmax: softmax.vocab_size,
+    }
 
     def _prepare(self) -> None:
         super()._prepare()
         self._select = preview_select.entry()
 
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        """No more dimensions, and no more rows, than there are."""
-        return {
-            "width": min(knobs["width"], len(arrays["basis"])),
-            "candidates": min(knobs["candidates"], softmax.vocab_size),
-        }
-
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         """The same number of rows for each."""
         rows, count = hidden.shape[0], int(self.knobs["candidates"])
         selected = np.empty((rows, count), np.int32)
-        arrays, bias = self._arrays, self._softmax.bias
-        width = int(self.knobs["width"])
-        self._select(hidden, arrays["basis"], arrays["preview"], bias, width, selected)
+        self._select(hidden, *self._preview(), selected)
         return np.arange(0, selected.size + 1, count), selected.reshape(-1)
+
+    def _preview(self) -> tuple[Float32, Float32, Float32, int]:
+        arrays, width = self._arrays, int(self.knobs["width"])
+        return arrays["basis"], arrays["preview"], self._softmax.bias, width
 
     def scores(self, hidden: Float32) -> Float32:
         """The preview of all logits, [B, V], in `width` rotated dimensions."""
         scores = np.empty((len(hidden), self._softmax.vocab_size), np.float32)
-        arrays, width = self._arrays, int(self.knobs["width"])
-        preview_scores(
-            hidden, arrays["basis"], arrays["preview"], self._softmax.bias, width, scores
-        )
+        preview_scores(hidden, *self._preview(), scores)
         return scores

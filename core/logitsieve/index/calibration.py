@@ -150,8 +150,5 @@ _POINT = _object(
     mass_kept=_number,
 )
 _CALIBRATION = _object(
-    machine=_machine,
-    heldout_rows=_count,
-    points=_list(_POINT),
-    compared=_list(_POINT),
+    machine=_machine, heldout_rows=_count, points=_list(_POINT), compared=_list(_POINT)
 )

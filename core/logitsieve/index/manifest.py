@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,23 +96,11 @@ class Manifest:
         files = [entry for _, entry in sorted(self.parts.items())]
         return files if self.vocabulary is None else [*files, self.vocabulary]
 
-    def _fields(self) -> dict[str, object]:
-        return {
-            "format_version": self.format_version,
-            "vocab_size": self.vocab_size,
-            "dim": self.dim,
-            "dtype": self.dtype,
-            "softmax_sha256": self.softmax_sha256,
-            "parts": {name: vars(entry) for name, entry in self.parts.items()},
-            "vocabulary": None if self.vocabulary is None else vars(self.vocabulary),
-            "heads": {
-                name: {**vars(head), "knobs": {knob: float(v) for knob, v in head.knobs.items()}}
-                for name, head in self.heads.items()
-            },
-            "default_head": self.default_head,
-            "config": self.config,
-            "seeds": self.seeds,
-        }
+    def _fields(self) -> dict[str, Any]:
+        fields = asdict(self)
+        for head in fields["heads"].values():
+            head["knobs"] = {knob: float(value) for knob, value in head["knobs"].items()}
+        return fields
 
     @classmethod
     def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Manifest:

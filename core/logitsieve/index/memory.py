@@ -42,8 +42,8 @@ def memory(contents: Contents) -> dict[str, PartMemory]:
         part, manifest = PARTS[name], contents.manifest
         sizes = check_structure(part, arrays, manifest.vocab_size, manifest.dim)
         tensors = {
-            tensor: _memory(of, arrays[tensor].itemsize, arrays[tensor].size)
-            for tensor, of in part.held(arrays).items()
+            tensor: _memory(spec, arrays[tensor].itemsize, arrays[tensor].size)
+            for tensor, spec in part.held(arrays).items()
         }
         if name == "softmax" and manifest.dtype != "F32":
             tensors["weight, widened"] = _memory(part.tensors["weight"], 4, arrays["weight"].size)

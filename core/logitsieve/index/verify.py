@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -55,13 +56,6 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     """(bytes to read, what reads them), the longest first."""
     manifest, softmax = contents.manifest, contents.softmax
 
-    def hash_file(entry: FileEntry) -> Callable[[Report], None]:
-        return lambda report: _check_file(contents, entry, report)
-
-    def check_values(part: str) -> Callable[[Report], None]:
-        file = contents.file(manifest.parts[part])
-        return lambda report: require_values(file, part, contents.parts[part], report)
-
     def hash_softmax(report: Report) -> None:
         sha256 = softmax_sha256(softmax.stored, softmax.bias, report)
         if sha256 != manifest.softmax_sha256:
@@ -72,11 +66,12 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         words = read_vocabulary(contents.path, manifest)
         report(sum(len(word.encode()) + 1 for word in words or ()))
 
-    jobs = [(entry.size, hash_file(entry)) for entry in manifest.parts.values()]
-    jobs += [
-        (sum(array.nbytes for array in arrays.values()), check_values(part))
-        for part, arrays in contents.parts.items()
-    ]
+    jobs: list[tuple[int, Callable[[Report], None]]] = []
+    for part, entry in manifest.parts.items():
+        jobs.append((entry.size, partial(_check_file, contents, entry)))
+        if arrays := contents.parts.get(part):
+            size = sum(array.nbytes for array in arrays.values())
+            jobs.append((size, partial(require_values, contents.file(entry), part, arrays)))
     jobs.append((softmax.stored.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))

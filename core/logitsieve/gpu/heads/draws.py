@@ -17,22 +17,17 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Bounds, Float64, Int32, Int64, UInt64
+from logitsieve.api.results import ArrayLike, Bounds, UInt64
 from logitsieve.gpu.device import to_device
 from logitsieve.gpu.heads.base import LARGEST_BUCKET, GpuHead, Launch, chunks, refuse_unanswered
 from logitsieve.gpu.plans import LaunchPlan
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.draws import (
-    DeviceEdits,
-    DrawPlan,
-    ListDraws,
-    draw_inputs,
-)
+from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, ListDraws, draw_inputs
 from logitsieve.gpu.plans.exact import ExactPlan, LogitsPlan
+from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
 
-HostEdits: TypeAlias = tuple[Int64, Int32, Float64]
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
 
 SLOTS_AT_ONCE = 1 << 12  # a slot takes 64 KiB where there are 2^14 groups of ids
@@ -63,7 +58,7 @@ class GpuDrawHead(GpuHead):
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
-        edits: HostEdits | None, *, fine: bool = False,
+        edits: Edits | None, *, fine: bool = False,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Draws from softmax(scale x logits), as the head on the host has them.
 
@@ -91,7 +86,7 @@ class GpuDrawHead(GpuHead):
         return ids.numpy(), log_z.numpy(), scanned.numpy()
 
     def _draw(
-        self, launch: Launch, hidden: Any, samples: int, edits: HostEdits | None
+        self, launch: Launch, hidden: Any, samples: int, edits: Edits | None
     ) -> tuple[Any, Any, Any]:
         """ids [B, N] int32, log Z float64 and scanned [B] int32, on the device of hidden."""
         rows, device = len(hidden), getattr(hidden, "device", "cpu")
@@ -128,7 +123,7 @@ def _write(
             place.fill_(int(np.uint64(number).astype(np.int64)))
 
 
-def cut(edits: HostEdits, part: slice) -> HostEdits:
+def cut(edits: Edits, part: slice) -> Edits:
     """The edits of some of the rows."""
     offsets, ids, values = edits
     first, last = int(offsets[part.start]), int(offsets[part.stop])

@@ -22,6 +22,9 @@ from logitsieve.kernels.topk.descriptor import matrix_descriptor
 from logitsieve.utils.floats import STORED, widened
 from logitsieve.utils.hidden import as_hidden
 
+# CSR offsets, ids, and the logits they have instead of W's: -inf for ids that must not be drawn.
+Edits = tuple[Int64, Int32, Float64]
+
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 
 
@@ -72,10 +75,7 @@ class Softmax:
         InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
         """
         values = np.empty(ids.size, np.float64)
-        descriptor = self.descriptor
-        bad = csr_logits(descriptor.ctypes.data, hidden, offsets, ids, values)
-        if bad >= 0:
-            refuse_row(bad)
+        refuse_first([csr_logits(self.descriptor.ctypes.data, hidden, offsets, ids, values)])
         return values
 
     def check_hidden(self, hidden: Float32) -> None:
@@ -239,6 +239,5 @@ def refuse_first(results: Sequence[int]) -> None:
             refuse_row(bad)
 
 
-def no_edits(rows: int) -> tuple[Int64, Int32, Float64]:
-    """CSR offsets, ids and logits of rows without any."""
+def no_edits(rows: int) -> Edits:
     return np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0)

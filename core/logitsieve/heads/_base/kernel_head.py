@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from logitsieve.kernels.topk.exact import listed_topk
 
 _empty, _make = np.empty, tuple.__new__
 
+# The largest value that an index's arrays have use for, by knob: no more clusters than there are.
+Limits = Mapping[str, Callable[[Arrays, Softmax], int]]
+
 # (address, hidden, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K] and
 # scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status is
 # how many such rows there are, or -1 - r where row r of hidden is to be refused.
@@ -51,6 +54,7 @@ class KernelHead(ABC):
 
     name: ClassVar[str]
     knob_table: ClassVar[Mapping[str, Knob]] = {}
+    limits: ClassVar[Limits] = {}
     part: ClassVar[PartSpec | None] = None
     proves: ClassVar[bool] = False
     borrows: ClassVar[tuple[str, ...]] = ()
@@ -81,8 +85,9 @@ class KernelHead(ABC):
     def clamp_knobs(
         cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
     ) -> dict[str, float]:
-        """The knobs within what the arrays have: no more clusters than there are, say."""
-        return dict(knobs)
+        """The knobs within their `limits`."""
+        most = {name: limit(arrays, softmax) for name, limit in cls.limits.items()}
+        return {name: min(value, most.get(name, value)) for name, value in knobs.items()}
 
     def _apply_knobs(self) -> None:
         """Recompute what depends on the (clamped) knobs."""
@@ -96,19 +101,11 @@ class KernelHead(ABC):
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
 
     @classmethod
-    def from_arrays(
-        cls,
-        softmax: Softmax,
-        arrays: Arrays,
-        *,
-        fallback: Head | None,
-        threads: int,
-        knobs: Mapping[str, float],
-    ) -> Self:
-        """InvalidRequest unless the arrays are as `part` says."""
+    def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
+        """InvalidRequest unless the arrays are as `part` says; the constructor takes `options`."""
         if cls.part:
             require_part(cls.part, arrays, softmax)
-        return cls(softmax, arrays, fallback=fallback, threads=threads, knobs=knobs)
+        return cls(softmax, arrays, **options)
 
     def with_knobs(self, **knobs: float) -> Self:
         """The same arrays at another operating point."""
@@ -202,13 +199,6 @@ class ClusteredHead(KernelHead):
 
     def _prepare(self) -> None:
         self._kernel = screen_topk.entry()
-
-    @classmethod
-    def clamp_knobs(
-        cls, knobs: Mapping[str, float], arrays: Arrays, softmax: Softmax
-    ) -> dict[str, float]:
-        """No more clusters than there are."""
-        return {**knobs, cls.probed: min(knobs[cls.probed], len(arrays["centroids"]))}
 
     def _apply_knobs(self) -> None:
         self._describe_lists(self._arrays, int(self.knobs[self.probed]))

@@ -86,13 +86,8 @@ class Reduction:
         for start in range(0, len(rows_U), BLOCK_ROWS):
             rows = rows_U[start : start + BLOCK_ROWS]
             weight, bias = self.softmax.weight[rows], self.softmax.bias[rows]
-            lift(
-                weight,
-                bias / self.beta,
-                self.norms[rows],
-                self.largest[rows],
-                vectors[start : start + len(rows)],
-            )
+            out = vectors[start : start + len(rows)]
+            lift(weight, bias / self.beta, self.norms[rows], self.largest[rows], out)
         return vectors
 
 
