@@ -40,6 +40,9 @@ class GpuArrays:
         host: Callable[[], Mapping[str, Head]],
     ) -> None:
         self.device, self.softmax, self.parts, self._host = device, softmax, parts, host
+        self.graphs = device.type == "cuda"  # launches can be captured: not by the interpreter
+        self.launch_lock: AbstractContextManager[object]
+        self.launch_lock = nullcontext() if self.graphs else INTERPRETER_LOCK
         with device_context(device):
             self.matrix: Matrix = matrix_on(device, softmax.stored, softmax.bias)
         self._kept: dict[str, Any] = {}
@@ -67,15 +70,6 @@ class GpuArrays:
         if "sketch" in self.parts:
             return CertifiedPlan(self.matrix, self.sketch, hidden, k, after)
         return ExactPlan(self.matrix, hidden, k, after)
-
-    @property
-    def launch_lock(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.graphs else INTERPRETER_LOCK
-
-    @property
-    def graphs(self) -> bool:
-        """True where launches can be captured: not by the interpreter."""
-        return self.device.type == "cuda"
 
 
 _spent = local()

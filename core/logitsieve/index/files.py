@@ -21,13 +21,15 @@ def unreadable(path: Path, error: object) -> IndexUnreadable:
 
 @contextmanager
 def as_unreadable(path: Path) -> Iterator[None]:
-    """Turn an OSError about `path` into IndexUnreadable."""
+    """Turn an OSError about `path`, or a ValueError about its contents, into IndexUnreadable."""
     try:
         yield
     except FileNotFoundError as error:
         raise IndexUnreadable(path, "missing") from error
     except OSError as error:
         raise IndexUnreadable(path, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise unreadable(path, error) from error
 
 
 def regular(path: Path) -> os.stat_result:

@@ -17,7 +17,7 @@ from logitsieve.api.results import ArrayLike, Float32, Int32
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
 from logitsieve.index.calibration import check_calibration
 from logitsieve.index.contents import Contents, read_vocabulary
-from logitsieve.index.files import unreadable
+from logitsieve.index.files import as_unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE, Manifest
 from logitsieve.utils.options import Progress
 
@@ -71,10 +71,8 @@ class Index:
         No digest covers it: IndexUnreadable names the first field at fault.
         """
         if self.calibration is not None:
-            try:
+            with as_unreadable(self.path / CALIBRATION_FILE):
                 check_calibration(self.calibration)
-            except ValueError as error:
-                raise unreadable(self.path / CALIBRATION_FILE, error) from error
         return self.calibration
 
     def head(self, name: str = "", **knobs: float) -> Head:

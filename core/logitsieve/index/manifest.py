@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.index.files import unreadable
+from logitsieve.index.files import as_unreadable
 from logitsieve.utils.floats import CODES
 
 FORMAT_VERSION = 1
@@ -106,11 +106,10 @@ class Manifest:
     def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Manifest:
         """Read what `file_bytes` wrote; IndexUnreadable names `file` and any deviation."""
         try:
-            manifest = cls._parse(data)
+            with as_unreadable(file):
+                manifest = cls._parse(data)
         except RecursionError as error:
             raise IndexUnreadable(file, "nested too deeply") from error
-        except ValueError as error:
-            raise unreadable(file, error) from error
         if manifest.file_bytes() != data:
             raise IndexUnreadable(file, "not in canonical form")
         return manifest
@@ -201,10 +200,6 @@ def _files(name: str, value: object) -> dict[str, FileEntry]:
     return {part: _file(f"{name}.{part}", entry) for part, entry in _object(name, value).items()}
 
 
-def _vocabulary(name: str, value: object) -> FileEntry | None:
-    return None if value is None else _file(name, value)
-
-
 def _heads(name: str, value: object) -> dict[str, HeadEntry]:
     heads = {}
     for head, entry in _object(name, value).items():
@@ -234,7 +229,7 @@ _FIELDS: dict[str, Callable[[str, object], Any]] = {
     "dtype": _dtype,
     "softmax_sha256": _sha256,
     "parts": _files,
-    "vocabulary": _vocabulary,
+    "vocabulary": lambda name, value: None if value is None else _file(name, value),
     "heads": _heads,
     "default_head": _text,
     "config": _object,

@@ -10,7 +10,7 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS, make_heads
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
-from logitsieve.index.files import unreadable
+from logitsieve.index.files import as_unreadable, unreadable
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
 from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents, verify_foreign
@@ -72,10 +72,8 @@ def _check_heads(contents: Contents, registry: Registry) -> None:
     if manifest.default_head not in registry:
         heads = ", ".join(registry)
         raise IndexUnreadable(file, f"default_head {manifest.default_head!r} is not among {heads}")
-    try:
+    with as_unreadable(file):
         check_heads(manifest.heads, registry)
-    except ValueError as error:
-        raise unreadable(file, error) from error
 
 
 def assemble(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.index.files import as_unreadable, regular, unreadable
+from logitsieve.index.files import as_unreadable, regular
 from logitsieve.utils.dtypes import ELEMENT_TYPES
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
@@ -114,10 +114,8 @@ def map_tensors(path: Path) -> TensorFile:
         if (size := status.st_size) < 8:
             raise IndexUnreadable(path, f"{size} bytes, too short for a header")
         mapped = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
-    try:
+    with as_unreadable(path):
         begin, spans, metadata = read_header(mapped)
-    except ValueError as error:
-        raise unreadable(path, error) from error
     named = [span for span in spans if not span.name.startswith(PADDING)]
     tensors = {span.name: span.array(mapped, begin) for span in named}
     codes = {span.name: span.code for span in named}

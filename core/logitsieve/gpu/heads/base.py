@@ -60,7 +60,8 @@ class GpuHead(ABC):
     borrows: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, kind: type[Head], gpu: GpuArrays, knobs: Mapping[str, float]) -> None:
-        self._kind, self._gpu = kind, gpu
+        self._kind, self._gpu, self.device = kind, gpu, gpu.device
+        self._dim, self._vocab_size = gpu.matrix.dim, gpu.matrix.rows
         self.name, self.knob_table, self.proves = kind.name, kind.knob_table, kind.proves
         self.part: PartSpec | None = kind.part
         self._arrays = gpu.parts[kind.part.name] if kind.part else {}
@@ -81,7 +82,6 @@ class GpuHead(ABC):
         return fits(self._vocab_size, k)
 
     def with_knobs(self, **knobs: float) -> Self:
-        """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
         held = self._held(checked_knobs(self.knob_table, self.knobs, knobs))
         if held == self.knobs:
             return self  # with what it has captured
@@ -120,10 +120,6 @@ class GpuHead(ABC):
         if isinstance(hidden, Tensor) and hidden.device == self.device:
             return self._ready(hidden)
         return None
-
-    @property
-    def device(self) -> torch.device:
-        return self._gpu.device
 
     @contextmanager
     def launching(self) -> Iterator[None]:
@@ -199,11 +195,3 @@ class GpuHead(ABC):
         if not rows.is_floating_point():
             raise InvalidRequest("hidden", f"dtype {rows.dtype}", "a floating type")
         return rows.detach()
-
-    @property
-    def _dim(self) -> int:
-        return self._gpu.matrix.dim
-
-    @property
-    def _vocab_size(self) -> int:
-        return self._gpu.matrix.rows

@@ -33,11 +33,9 @@ class LaunchPlan(Protocol):
     @property
     def output(self) -> tuple[Tensor, ...]:
         """The answers of each row: a PlanOutput from plans for the k best."""
-        ...
 
     def run(self) -> None:
         """Launch the kernels; returns at once."""
-        ...
 
 
 # A fallback answers the rows whose status [B] is PASSED_ON, into the output of the plan before it.

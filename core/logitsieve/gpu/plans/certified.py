@@ -91,35 +91,30 @@ class CertifiedPlan:
 
     def run(self) -> None:
         self.coded.run()
-        self._bound()
-        self._seed()
-        self._settle()
-        self._cut()
-        self._settle()
-        self._rank()
-        self.fallback.run()
-
-    def _bound(self) -> None:
         rows, block_v, block_b = len(self.hidden), max(128, self.group), self.coded.block_b
         bounds_kernel[(cdiv(self.matrix.rows, block_v), cdiv(rows, block_b))](
             *self.coded.bounded(), self.status, self.maxima, rows, self.matrix.rows, self.groups,
             WIDTH=self.sketch.width, GROUP=self.group, BLOCK_V=block_v, BLOCK_B=block_b,
             num_warps=4 if rows == 1 else 8,
         )  # fmt: skip
-
-    def _seed(self) -> None:
-        seed_kernel[(len(self.hidden),)](
+        seed_kernel[(rows,)](
             self.maxima, self.listed, self.counts, self.ends, self.sizes, self.done, self.status,
             self.groups, SEEDS * self.k,
             C=self.room, GROUPS=next_power_of_2(self.groups), num_warps=16,
         )  # fmt: skip
-
-    def _cut(self) -> None:
-        cut_kernel[(len(self.hidden),)](
+        self._settle()
+        cut_kernel[(rows,)](
             self.maxima, self.values, self.sizes, self.coded.factors, self.listed, self.counts,
             self.ends, self.done, self.status, self.groups, self.k,
             C=self.room, GROUPS=next_power_of_2(self.groups), N=self.room, num_warps=16,
         )  # fmt: skip
+        self._settle()
+        rank_kernel[(rows,)](
+            self.values, self.ids, self.sizes, self.status, self.best, *self.output,
+            self.k, 1, self.matrix.rows,
+            L=self.room, KEPT=self.best.shape[1], PROVEN=True, COUNTED=True, num_warps=8,
+        )  # fmt: skip
+        self.fallback.run()
 
     def _settle(self) -> None:
         (weight, bias, _), rows = self.matrix, len(self.hidden)
@@ -133,11 +128,4 @@ class CertifiedPlan:
         appended_logits_kernel[(rows, min(programs, self.room // SETTLED))](
             weight, bias, self.hidden, self.ids, self.values, self.done, self.sizes, self.status,
             self.matrix.dim, N=self.room, BLOCK=SETTLED, num_warps=1,
-        )  # fmt: skip
-
-    def _rank(self) -> None:
-        rank_kernel[(len(self.hidden),)](
-            self.values, self.ids, self.sizes, self.status, self.best, *self.output,
-            self.k, 1, self.matrix.rows,
-            L=self.room, KEPT=self.best.shape[1], PROVEN=True, COUNTED=True, num_warps=8,
         )  # fmt: skip

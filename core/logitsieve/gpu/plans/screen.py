@@ -200,12 +200,6 @@ class RoutedPlan:
         scored = self.screen.centroids.weight.numel() > ALONE
         if scored:
             self.scores.run()
-        self._route(scored)
-        self.listed.run()
-        if self.fallback is not None:
-            self.fallback.run()
-
-    def _route(self, scored: bool) -> None:
         (centroids, zeros, slacks), lists = self.screen.centroids, self.screen.lists
         clusters, probes = len(centroids), self.routed.routes.shape[1]
         route_kernel[(len(self.hidden),)](
@@ -216,6 +210,9 @@ class RoutedPlan:
             P=probes, CLUSTERS=max(16, next_power_of_2(clusters)),
             SCORED=scored, ESCALATE=self.escalates,
         )  # fmt: skip
+        self.listed.run()
+        if self.fallback is not None:
+            self.fallback.run()
 
 
 def frequency_on(device: torch.device, ids: Int32, n: int, dim: int) -> DeviceScreen:

@@ -111,7 +111,6 @@ class Head(Protocol):
     @property
     def knobs(self) -> Mapping[str, float]:
         """The operating point: every knob's present value."""
-        ...
 
     @classmethod
     def from_arrays(
@@ -127,23 +126,18 @@ class Head(Protocol):
 
         Borrowed arrays are named "<part>.<array>".
         """
-        ...
 
     def with_knobs(self, **knobs: float) -> Self:
         """The same arrays at another operating point; InvalidKnob if unknown or out of range."""
-        ...
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
-        ...
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Every row of W this head would look at to answer `topk`, with exact logits."""
-        ...
 
     def warm(self) -> None:
         """Compile (or load) every kernel this head uses, so that no request waits for it."""
-        ...
 
 
 def require_array(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -128,9 +129,7 @@ class KernelHead(ABC):
         return _make(TopK, (ids, logits, exact, scanned))
 
     def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
-        def answer(start: int, stop: int) -> int:
-            return int(self._kernel(self._address, hidden, ids, logits, scanned, start, stop))
-
+        answer = partial(self._kernel, self._address, hidden, ids, logits, scanned)
         results = run_slices(answer, hidden.shape[0], self._threads)
         refused = [status for status in results if status < 0]
         return max(refused) if refused else sum(results)
