@@ -12,7 +12,7 @@ import typer
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
 from logitsieve.cli.options import AsJson
-from logitsieve.index.atomic import TEMPORARY
+from logitsieve.index.files import TEMPORARY
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.models.routes import locked, read_aliases
 

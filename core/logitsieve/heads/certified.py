@@ -57,7 +57,7 @@ SKETCH = PartSpec(
         "limits": TensorSpec("float64", (5,)),
     },
     structure=_check_sizes,
-    values=partial(all_different, "order"),
+    values=partial(all_different, ids="order"),
 )
 
 

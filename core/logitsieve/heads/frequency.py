@@ -8,7 +8,6 @@ Time O(n D) a row; memory V ids. Shape letters: D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +22,7 @@ class FrequencyHead(ClusteredHead):
 
     name: ClassVar[str] = "frequency"
     part: ClassVar[PartSpec | None] = PartSpec(
-        "frequency", {"ids": TensorSpec("int32", ("V",), "ids", "V")}, partial(all_different, "ids")
+        "frequency", {"ids": TensorSpec("int32", ("V",), "ids", "V")}, all_different
     )
     probed: ClassVar[str] = "n"
     knob_table: ClassVar[Mapping[str, Knob]] = {

@@ -19,8 +19,8 @@ from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_differ
 
 def _is_partition(arrays: Arrays) -> None:
     """ValueError unless every row is in one list and none is empty."""
-    no_empty_lists("offsets", arrays)
-    all_different("ids", arrays)
+    no_empty_lists(arrays)
+    all_different(arrays)
 
 
 class IvfHead(ClusteredHead):

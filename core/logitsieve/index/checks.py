@@ -21,6 +21,7 @@ from logitsieve.utils.floats import code_of
 
 Registry = Mapping[str, type[Head]]
 Report = Callable[[int], None]  # called with the bytes done since the last call
+ADDRESSES = ("ids", "offsets")  # what kernels use as addresses
 PIECE = 1 << 24  # bytes hashed between two reports
 
 PARTS: dict[str, PartSpec] = {
@@ -46,7 +47,7 @@ def require_values(file: Path, part: str, arrays: Arrays, report: Report) -> Non
 
 def private(part: str, arrays: Arrays) -> Arrays:
     """`arrays`, addresses copied: once checked they stay, even if the file is written to."""
-    addresses = [name for name, tensor in PARTS[part].tensors.items() if tensor.addresses]
+    addresses = [name for name, tensor in PARTS[part].tensors.items() if tensor.holds in ADDRESSES]
     copies = {name: arrays[name].copy() for name in addresses if name in arrays}
     for copy in copies.values():
         copy.flags.writeable = False  # as the mapped ones: kernels are compiled for one kind

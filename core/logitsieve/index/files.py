@@ -1,16 +1,27 @@
-"""Small file operations that refuse by name: every failure is an IndexUnreadable."""
+"""Files of an index: read with every failure an IndexUnreadable, written whole or not at all.
+
+A folder is made durable under another name, then named by a rename.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
+import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from logitsieve.api.errors import IndexUnreadable
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
+from logitsieve.utils.environment import name_in_errors
 
 LEGIBLE = 300  # characters of a reason
+STALE_AFTER_S = 24 * 3600.0
+TEMPORARY = ".tmp-"
+PIECE = 1 << 20  # bytes copied at once
 
 
 def unreadable(path: Path, error: object) -> IndexUnreadable:
@@ -57,3 +68,64 @@ def fsync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that gets its name when the block ends, and goes if it raises.
+
+    Missing parents are made. InvalidRequest if `out` exists by then.
+    """
+    missing = [path for path in out.parents if not path.exists()]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        fsync_folder(folder.parent)
+    remove_stale(out.parent)
+    path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+    path.mkdir()
+    try:
+        yield path
+        try:
+            path.rename(out)
+        except OSError as error:
+            if not os.path.lexists(out):
+                raise
+            raise InvalidRequest("out", f"{out}, which exists by now", "a new version") from error
+        fsync_folder(out.parent)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)  # gone already where it was given its name
+
+
+def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """A new file, durable; its size and its sha256 (hex). OSError names it."""
+    digest, size = hashlib.sha256(), 0
+    with name_in_errors(file), file.open("xb") as stream:
+        for piece in content:
+            stream.write(piece)
+            digest.update(piece)
+            size += len(piece)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return size, digest.hexdigest()
+
+
+def link_or_copy(source: Path, file: Path) -> str | None:
+    """`file` as a hard link of `source`, durable; where that cannot be, a copy and its sha256."""
+    source = source.resolve(strict=True)  # a link to a symbolic link would be one
+    try:
+        file.hardlink_to(source)
+    except OSError:  # another file system, or one without links, or a file of another user
+        with source.open("rb") as stream:
+            return write_file(file, iter(lambda: stream.read(PIECE), b""))[1]
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())  # its writer may not have
+    return None
+
+
+def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
+    """Remove temporary folders a day old, left by writers that died; younger ones may be in use."""
+    oldest = time.time() - STALE_AFTER_S
+    for path in folder.glob(f"{prefix}*"):
+        with suppress(FileNotFoundError):  # another process removed it, or its writer named it
+            if path.lstat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)

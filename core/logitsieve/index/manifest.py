@@ -148,9 +148,9 @@ class Manifest:
                 raise ValueError(f"head {name!r} names the part {head.part!r}, which is missing")
 
 
-def _count(name: str, value: object) -> int:
-    if type(value) is not int or not 0 < value < 1 << 31:
-        raise ValueError(f"{name}: got {str(value)[:40]}, allowed: 1 .. 2^31 - 1")
+def _count(name: str, value: object, bits: int = 31) -> int:
+    if type(value) is not int or not 0 < value < 1 << bits:
+        raise ValueError(f"{name}: got {str(value)[:40]}, allowed: 1 .. 2^{bits} - 1")
     return value
 
 
@@ -188,12 +188,9 @@ def _shaped(name: str, value: object, keys: set[str]) -> dict[str, Any]:
 
 def _file(name: str, value: object) -> FileEntry:
     fields = _shaped(name, value, {"file", "size", "sha256"})
-    size = fields["size"]
-    if type(size) is not int or not 0 < size < 1 << 63:
-        raise ValueError(f"{name}.size: got {str(size)[:40]}, allowed: 1 .. 2^63 - 1")
-    return FileEntry(
-        _text(f"{name}.file", fields["file"]), size, _sha256(f"{name}.sha256", fields["sha256"])
-    )
+    size = _count(f"{name}.size", fields["size"], bits=63)
+    file, sha256 = _text(f"{name}.file", fields["file"]), fields["sha256"]
+    return FileEntry(file, size, _sha256(f"{name}.sha256", sha256))
 
 
 def _files(name: str, value: object) -> dict[str, FileEntry]:

@@ -37,18 +37,16 @@ class PartMemory:
 
 def memory(contents: Contents) -> dict[str, PartMemory]:
     """The memory of every part that this version knows, by its name."""
-    found = {}
+    memories = {}
     for name, arrays in sorted(contents.parts.items()):
         part, manifest = PARTS[name], contents.manifest
         sizes = check_structure(part, arrays, manifest.vocab_size, manifest.dim)
-        tensors = {
-            tensor: _memory(spec, arrays[tensor].itemsize, arrays[tensor].size)
-            for tensor, spec in part.held(arrays).items()
-        }
+        held = part.held(arrays).items()
+        tensors = {key: _memory(spec, arrays[key].itemsize, arrays[key].size) for key, spec in held}
         if name == "softmax" and manifest.dtype != "F32":
             tensors["weight, widened"] = _memory(part.tensors["weight"], 4, arrays["weight"].size)
-        found[name] = PartMemory(sizes=sizes, tensors=tensors)
-    return found
+        memories[name] = PartMemory(sizes=sizes, tensors=tensors)
+    return memories
 
 
 def _memory(tensor: TensorSpec, itemsize: int, size: int) -> TensorMemory:

@@ -44,7 +44,10 @@ def open_index(
     use_cache(kernel_cache)
     contents = read_contents(path)
     if verify == "full":
-        _verify_once(contents, VerifiedMemory(kernel_cache or default_cache()), progress)
+        memory, mark = VerifiedMemory(kernel_cache or default_cache()), fingerprint(contents)
+        if mark not in memory:  # made before reading, so that a later change is noticed
+            verify_contents(contents, progress)
+            memory.add(mark)
     else:
         verify_foreign(contents)
     return assemble(contents, HEADS, threads, device, backend)
@@ -58,13 +61,6 @@ def verify_index(path: Path | str, progress: Progress | None = None) -> list[str
     calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
     files = [entry.file for entry in contents.manifest.files()]
     return [MANIFEST_FILE, *files, *calibration]
-
-
-def _verify_once(contents: Contents, memory: VerifiedMemory, progress: Progress | None) -> None:
-    mark = fingerprint(contents)  # before reading, so that a later change is noticed
-    if mark not in memory:
-        verify_contents(contents, progress)
-        memory.add(mark)
 
 
 def _check_heads(contents: Contents, registry: Registry) -> None:

@@ -19,7 +19,6 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.index.atomic import link_or_copy, new_folder, write_file
 from logitsieve.index.checks import (
     PARTS,
     check_heads,
@@ -27,7 +26,7 @@ from logitsieve.index.checks import (
     require_values,
     softmax_sha256,
 )
-from logitsieve.index.files import fsync_folder
+from logitsieve.index.files import fsync_folder, link_or_copy, new_folder, write_file
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
     MANIFEST_FILE,

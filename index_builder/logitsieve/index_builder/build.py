@@ -53,7 +53,7 @@ def build(
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
     from logitsieve.index import new_path
-    from logitsieve.index.atomic import remove_stale
+    from logitsieve.index.files import remove_stale
     from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
 
     config, progress = config or BuildConfig(), to_progress(progress, "build")

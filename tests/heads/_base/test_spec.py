@@ -64,6 +64,6 @@ def test_values_are_finite_and_ids_occur_once() -> None:
     with pytest.raises(ValueError, match="not finite in row 1"):
         check_values(PART, broken, seen.append)
     with pytest.raises(ValueError, match="list 1 holds an id twice"):
-        no_id_twice("offsets", "ids", arrays() | {"ids": np.array([1, 0, 3, 3, 1], np.int32)})
+        no_id_twice(arrays() | {"ids": np.array([1, 0, 3, 3, 1], np.int32)})
     with pytest.raises(ValueError, match="1"):
-        all_different("ids", arrays())
+        all_different(arrays())

@@ -70,10 +70,8 @@ class SvdPlan:
         self.levels = self._chosen(candidates)
         chosen = self.levels[-1].names
         places = torch.arange(rows + 1, dtype=torch.int32, device=hidden.device)
-        lists, owners = (
-            DeviceLists(places * candidates, chosen, candidates, None),
-            places[:-1, None],
-        )
+        lists = DeviceLists(places * candidates, chosen, candidates, None)
+        owners = places[:-1, None]
         routed = Routed(owners, torch.zeros_like(owners), self._all(candidates), self.status)
         self.listed = ListedBest(matrix, hidden, k, lists, routed, candidates, self.output)
 

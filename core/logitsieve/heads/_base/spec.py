@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -40,11 +39,6 @@ class TensorSpec:
     def dtypes(self) -> list[np.dtype[Any]]:
         """The dtypes that the array may have; bfloat16 is its bits, uint16."""
         return [STORED.get(name) or np.dtype(name) for name in self.dtype.split(" or ")]
-
-    @property
-    def addresses(self) -> bool:
-        """True if a kernel uses the numbers as addresses."""
-        return self.holds in ("ids", "offsets")
 
 
 @dataclass(frozen=True)
@@ -142,27 +136,27 @@ def _check_finite(name: str, array: np.ndarray, report: Callable[[int], None]) -
         report(good.size * flat.itemsize)
 
 
-def no_empty_lists(offsets: str, arrays: Arrays) -> None:
+def no_empty_lists(arrays: Arrays) -> None:
     """ValueError if two neighbouring offsets are equal."""
-    if (np.diff(arrays[offsets]) == 0).any():
-        raise ValueError(f"{offsets} do not rise: a list would be empty")
+    if (np.diff(arrays["offsets"]) == 0).any():
+        raise ValueError("offsets do not rise: a list would be empty")
 
 
-def all_different(ids: str, arrays: Arrays) -> None:
+def all_different(arrays: Arrays, ids: str = "ids") -> None:
     """ValueError if an id occurs twice."""
     counts = np.bincount(arrays[ids])
     if counts.max() > 1:
         raise ValueError(f"{ids}: {int(counts.argmax())} is there twice")
 
 
-def no_id_twice(offsets: str, ids: str, arrays: Arrays) -> None:
+def no_id_twice(arrays: Arrays) -> None:
     """ValueError if a list holds an id twice."""
-    starts, values = arrays[offsets], arrays[ids]
+    starts, values = arrays["offsets"], arrays["ids"]
     order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
     same = (np.diff(values[order]) == 0) & (np.diff(np.searchsorted(starts, order, "right")) == 0)
     if same.any():
         place = int(np.searchsorted(starts, order[int(same.argmax())], "right")) - 1
-        raise ValueError(f"{ids}: list {place} holds an id twice")
+        raise ValueError(f"ids: list {place} holds an id twice")
 
 
 def lists_part(name: str, tensors: Mapping[str, TensorSpec]) -> PartSpec:
@@ -171,9 +165,4 @@ def lists_part(name: str, tensors: Mapping[str, TensorSpec]) -> PartSpec:
         "offsets": TensorSpec("int32", ("C+1",), "offsets", "S"),
         "ids": TensorSpec("int32", ("S",), "ids", "V"),
     }
-    return PartSpec(
-        name,
-        {**tensors, **lists},
-        partial(no_empty_lists, "offsets"),
-        partial(no_id_twice, "offsets", "ids"),
-    )
+    return PartSpec(name, {**tensors, **lists}, no_empty_lists, no_id_twice)

@@ -23,8 +23,7 @@ from logitsieve.api.errors import (
     ModelNotFound,
     Unavailable,
 )
-from logitsieve.index.atomic import TEMPORARY, write_file
-from logitsieve.index.files import fsync_folder
+from logitsieve.index.files import TEMPORARY, fsync_folder, write_file
 from logitsieve.index.manifest import canonical, is_name
 from logitsieve.server.models.served import Served
 

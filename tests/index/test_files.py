@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logitsieve.index.atomic import link_or_copy, new_folder, write_file
+from logitsieve.index.files import link_or_copy, new_folder, write_file
 
 
 def test_a_file_is_written_once_and_described(tmp_path: Path) -> None:
