@@ -147,7 +147,6 @@ class GpuEngine(Engine):
         return Engine(self.model, self._index, self.answering.cpu_head, self.normalizer)
 
     def _provenance(self, top: Any) -> Provenance:
-        """The provenance of a head's answer in tensors."""
         return Provenance(top.exact, top.scanned, top.exact & (not self.proves))
 
     def _finds(self, normalizer: str) -> bool:
@@ -210,7 +209,6 @@ class GpuBackend:
 
 
 def _head(index: Index, name: str) -> Any:
-    """A head of the index on its GPU."""
     return index.head(name)
 
 

@@ -69,22 +69,12 @@ def _object(**checks: Check) -> Check:
     return check
 
 
-def _by_k(of: Check) -> Check:
-    def check(where: str, value: object) -> None:
-        _each(of)(where, value)
-        assert isinstance(value, dict)
-        if wrong := [name for name in value if not _K.fullmatch(name)]:
-            raise _wrong(where, wrong[0], "a number of answers as each key")
-
-    return check
-
-
-def _each(of: Check) -> Check:
+def _each(of: Check, key: Check) -> Check:
     def check(where: str, value: object) -> None:
         if not isinstance(value, dict):
             raise _wrong(where, value, "an object")
         for name, entry in value.items():
-            _text(where, name)
+            key(where, name)
             of(f"{where}.{name}", entry)
 
     return check
@@ -109,6 +99,7 @@ def _plain(needed: str, kinds: tuple[type, ...], fits: Callable[[Any], bool]) ->
 
 
 _text = _plain(f"text of at most {MAX_TEXT} characters", (str,), lambda text: len(text) <= MAX_TEXT)
+_k = _plain("a number of answers as each key", (str,), lambda key: bool(_K.fullmatch(key)))
 _flag = _plain("true or false", (bool,), lambda _: True)
 _number = _plain("a number", (int, float), lambda number: abs(number) < LIMIT)
 _positive = _plain("a number > 0", (int, float), lambda number: 0 < number < LIMIT)
@@ -121,7 +112,7 @@ def _wrong(where: str, value: object, needed: str) -> ValueError:
 
 
 def _machine(where: str, value: object) -> None:
-    _each(_text)(where, value)
+    _each(_text, key=_text)(where, value)
     _object(cpu=_text)(where, value)
 
 
@@ -140,11 +131,11 @@ def _contexts(where: str, value: object) -> None:
 
 
 _POINT = _object(
-    head=_object(name=_text, knobs=_each(_number)),
+    head=_object(name=_text, knobs=_each(_number, key=_text)),
     rows=_count,
     us_per_row=_positive,
-    precision_at=_by_k(_number),
-    precision=_by_k(_object(mean=_share, low=_share)),
+    precision_at=_each(_number, key=_k),
+    precision=_each(_object(mean=_share, low=_share), key=_k),
     uneven=_flag,
     candidates=_number,
     mass_kept=_number,

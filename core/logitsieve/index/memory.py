@@ -55,11 +55,5 @@ def _memory(tensor: TensorSpec, itemsize: int, size: int) -> TensorMemory:
 
 def formula(tensor: TensorSpec, itemsize: int) -> str:
     """Bytes of an element times the sides: "4 C D", "4 (C+1)", "1 ceil(V/16) 64"."""
-    return " ".join([str(itemsize), *map(_side, tensor.shape)])
-
-
-def _side(side: str | int) -> str:
-    text = str(side)
-    if "/" in text:
-        return f"ceil({text})"
-    return f"({text})" if "+" in text else text
+    sides = [f"({side})" if "+" in str(side) else str(side) for side in tensor.shape]
+    return " ".join([str(itemsize), *(f"ceil({side})" if "/" in side else side for side in sides)])

@@ -51,9 +51,7 @@ class GpuDrawHead(GpuHead):
     log_z_of_row: ClassVar[tuple[int, ...]] = ()  # its shape
 
     @abstractmethod
-    def draw_plan(
-        self, hidden: Tensor, samples: int, edits: DeviceEdits | None = None
-    ) -> AnyDrawPlan:
+    def draw_plan(self, hidden: Tensor, samples: int, edits: DeviceEdits | None) -> AnyDrawPlan:
         """The plan that draws `samples` ids for each row of hidden [B, D]."""
 
     def draw(
@@ -72,7 +70,7 @@ class GpuDrawHead(GpuHead):
         parts = []
         for first, count in portions(samples):
             fill = partial(_write, scale=scale, seeds=seeds, step=(step, first))
-            plan, most = partial(self.draw_plan, samples=count), rows_at_once(count)
+            plan, most = partial(self.draw_plan, samples=count, edits=None), rows_at_once(count)
             parts.append(
                 self._draw(Launch(("draw", count), plan, fill, most), hidden, count, edits)
             )
@@ -183,9 +181,7 @@ class GpuExact(GpuDrawHead):
         logits = self.logits64(torch.zeros((1, self._dim), device=self.device), ids)
         self.draw_listed(ids, logits, 1, ids[0].long(), 0, (1.0, 1.0, 0.0))
 
-    def draw_plan(
-        self, hidden: Tensor, samples: int, edits: DeviceEdits | None = None
-    ) -> AnyDrawPlan:
+    def draw_plan(self, hidden: Tensor, samples: int, edits: DeviceEdits | None) -> AnyDrawPlan:
         return DrawPlan(self._gpu.matrix, hidden, samples, draw_inputs(hidden), edits)
 
 
@@ -205,8 +201,6 @@ class GpuCertified(GpuDrawHead):
         """The bounds of the head on the host."""
         return cast(CertifiedHead, self.cpu_head).bounds(hidden, k)
 
-    def draw_plan(
-        self, hidden: Tensor, samples: int, edits: DeviceEdits | None = None
-    ) -> AnyDrawPlan:
+    def draw_plan(self, hidden: Tensor, samples: int, edits: DeviceEdits | None) -> AnyDrawPlan:
         gpu, inputs = self._gpu, draw_inputs(hidden)
         return CertifiedDrawPlan(gpu.matrix, gpu.sketch, hidden, samples, inputs, edits)

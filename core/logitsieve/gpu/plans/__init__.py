@@ -44,7 +44,6 @@ Fallback: TypeAlias = Callable[[Tensor, int, After | None], LaunchPlan]  # of (h
 
 
 def int32s(like: Tensor, *shape: int) -> Tensor:
-    """An empty buffer on the device of `like`."""
     return like.new_empty(shape, dtype=torch.int32)
 
 

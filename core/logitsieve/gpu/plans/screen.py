@@ -117,18 +117,6 @@ class ListedBest:
             self._ranked = level.best, level.names
 
     def run(self) -> None:
-        self._compute()
-        for level in self._levels:
-            level.run()
-        values, ids = self._ranked
-        # A row's count is that of all its candidates: no fewer than are left of them.
-        rank_kernel[(len(self._hidden),)](
-            values, ids, self._routed.counts, self._routed.status, self._sorted, *self._output,
-            self._k, 1, 0,
-            L=values.shape[1], KEPT=self._sorted.shape[1], PROVEN=False, num_warps=8,
-        )  # fmt: skip
-
-    def _compute(self) -> None:
         (rows, probes), lists, dim = self._routed.routes.shape, self._lists, self._matrix.dim
         arrays = (
             *self._matrix[:2], self._hidden, lists.offsets, lists.ids, *self._routed[:2],
@@ -147,6 +135,15 @@ class ListedBest:
                 *arrays, lists.tiles, rows, dim, length, steps,
                 P=probes, TILE=TILE, ROUTES=block, num_warps=1,
             )  # fmt: skip
+        for level in self._levels:
+            level.run()
+        values, ids = self._ranked
+        # A row's count is that of all its candidates: no fewer than are left of them.
+        rank_kernel[(rows,)](
+            values, ids, self._routed.counts, self._routed.status, self._sorted, *self._output,
+            self._k, 1, 0,
+            L=values.shape[1], KEPT=self._sorted.shape[1], PROVEN=False, num_warps=8,
+        )  # fmt: skip
 
 
 class DeviceScreen(NamedTuple):

@@ -109,7 +109,6 @@ class KernelHead(ABC):
         return cls(softmax, arrays, **options)
 
     def with_knobs(self, **knobs: float) -> Self:
-        """The same arrays at another operating point."""
         other = copy(self)
         other._set_knobs(checked_knobs(self.knob_table, self.knobs, knobs))
         return other
