@@ -197,3 +197,11 @@ def test_progress_counts_the_rows_seen(tmp_path: Path) -> None:
         model(), batches(2), tmp_path / "out", progress=lambda stage, rows, total: seen.append(rows)
     )
     assert seen == [12, 24]
+
+
+def test_a_replaced_forward_of_the_output_layer_is_put_back(tmp_path: Path) -> None:
+    model = nn.Linear(8, 50)
+    replacement = model.forward
+    model.forward = replacement  # type: ignore[method-assign]
+    capture(model, [torch.ones(16, 8)] * 3, tmp_path / "captured")
+    assert vars(model)["forward"] is replacement

@@ -145,11 +145,14 @@ def _without_product(layer: nn.Linear) -> Iterator[None]:
     def zeros(input: Tensor) -> Tensor:
         return input.new_zeros(1).expand(*input.shape[:-1], layer.out_features)
 
+    replaced = vars(layer).get("forward")  # by an adapter, such as `attach`
     layer.forward = zeros  # type: ignore[method-assign]
     try:
         yield
     finally:
         del layer.forward
+        if replaced is not None:
+            layer.forward = replaced  # type: ignore[method-assign]
 
 
 @contextmanager
