@@ -13,15 +13,13 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import NORMALIZER_CODES, Target, point_request
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Answer, ArrayLike
+from logitsieve.api.results import ANSWER_COLUMNS, Answer, ArrayLike
 from logitsieve.utils.hidden import as_wire
 from logitsieve.utils.wire_tensors import decode, put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply, Rpc
 
 UINT32_MAX = (1 << 32) - 1
-# The fields of an Answer that have a value for each row; those of log Z are often not set.
-COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
 NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}
 
 R = TypeVar("R", bound=Reply)
@@ -87,7 +85,7 @@ def _array(message: Any, field: str) -> np.ndarray:
 def _answer(message: pb.Answer) -> Answer:
     columns: dict[str, Any] = {
         name: _array(message, name)[:, 0]
-        for name in COLUMNS
+        for name in ANSWER_COLUMNS
         if message.HasField(name) or not name.startswith("log_z")
     }
     return Answer(

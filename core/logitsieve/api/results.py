@@ -96,6 +96,10 @@ class Answer(NamedTuple):
     compute_ns: int = 0
 
 
+# The fields of an Answer that have a value for each row; those of log Z are often not set.
+ANSWER_COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
+
+
 class TopKReply(NamedTuple):
     """A decoder's answer to `topk`."""
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Unavailable
-from logitsieve.api.results import Answer, TopKReply
+from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.rpc.methods import PreparedRequest
@@ -33,9 +33,6 @@ from logitsieve.v1.rpcs import Reply
 
 # A hop to a thread and back costs 50-80 us: shorter work is done where it arrives.
 INLINE_US = 100.0
-
-# The fields of Answer that have a value for each row.
-BY_ROW = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
 
 Outcome = Reply | Exception
 Finished = list[tuple[Waiting, Outcome]]
@@ -252,6 +249,6 @@ def _together(slices: Sequence[BatchSlice]) -> list[TopKReply]:
 
 def _by_row(answer: Answer, value_of: Callable[[str], np.ndarray]) -> Answer:
     values: dict[str, Any] = {
-        name: value_of(name) for name in BY_ROW if getattr(answer, name) is not None
+        name: value_of(name) for name in ANSWER_COLUMNS if getattr(answer, name) is not None
     }
     return answer._replace(**values)
