@@ -32,8 +32,6 @@ DIRECT: dict[str, set[str]] = {
     "server": {"decoding", "gpu", "v1"},
     "cli": {"server", "client", "index_builder", "training"},
 }
-# The one place where a GPU is plugged in: a file may import a package above its own.
-PLUGGED_IN: dict[str, set[str]] = {"index/reader.py": {"gpu"}}
 # The rooms of `kernels`, each of which may import those before it.
 KERNEL_ROOMS = ["compile", "pool", "simd", "topk", "sketch", "screen", "sampling", "retrieval"]
 # Heavy libraries, and the packages whose files may import them.
@@ -75,8 +73,7 @@ def imports(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_a_file_imports_only_what_its_package_may(path: Path) -> None:
     package = package_of(path)
-    local = str(path.relative_to(REPOSITORY)).split("/logitsieve/", 1)[1]
-    allowed = reachable(package) | {package, "version"} | PLUGGED_IN.get(local, set())
+    allowed = reachable(package) | {package, "version"}
     for name in imports(path):
         top, _, rest = name.partition(".")
         assert top not in {"tests", "demo", "benchmarks"}, name

@@ -142,6 +142,26 @@ def test_wrong_arguments_are_named(tiny: Path, field: str, arguments: dict[str, 
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("installed", "allowed"),
+    [
+        ("cuda = logitsieve.gpu.open:gpu_backend", "cpu, cuda, cuda:0, cuda:1, ..."),
+        ("", "cpu (the installed logitsieve declares no other device: install it again)"),
+    ],
+)
+def test_a_device_needs_an_entry_point(
+    installed: str, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "logitsieve-9.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: logitsieve\nVersion: 9\n")
+    (metadata / "entry_points.txt").write_text(f"[logitsieve.backends]\n{installed}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidRequest) as refused:
+        open_index(tmp_path, device="tpu:1")
+    assert (refused.value.got, refused.value.allowed) == ("'tpu:1'", allowed)
+
+
 def test_a_verified_index_is_not_verified_again(tiny: Path, kernel_cache: Path) -> None:
     calls: list[str] = []
 

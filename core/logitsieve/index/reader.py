@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
@@ -91,12 +92,20 @@ def assemble(
 
 
 def backend_of(device: str) -> Backend | None:
-    """None for the CPU. This is where GPUs are plugged in, and PyTorch is imported.
+    """None for the CPU, else the backend whose entry point has the name before any ":".
 
-    InvalidRequest where the device does not exist, MissingExtra where PyTorch or Triton does not.
+    Entry points of the group "logitsieve.backends" are functions of the device's full name.
+    InvalidRequest where the device does not exist, MissingExtra where its libraries do not.
     """
     if device == "cpu":
         return None
-    from logitsieve.gpu.open import gpu_backend
-
-    return gpu_backend(device)
+    backends = entry_points(group="logitsieve.backends")
+    name = device.partition(":")[0]
+    if name not in backends.names:
+        others = [f"{name}, {name}:0, {name}:1, ..." for name in sorted(backends.names)]
+        none = "cpu (the installed logitsieve declares no other device: install it again)"
+        raise InvalidRequest(
+            "device", repr(device), ", ".join(["cpu", *others]) if others else none
+        )
+    backend: Backend = backends[name].load()(device)
+    return backend
