@@ -148,6 +148,33 @@ def test_outputs_that_there_are_not(client: Any) -> None:
         client.infer("demo", [hidden(), whole("k", 2)], outputs=wanted)
 
 
+def test_a_declared_shape_is_that_of_the_bytes(server: Running) -> None:
+    for name, size in (("k", 7), ("k", 0), ("samples", 7)):
+        message = request()
+        message.inputs[1].name = name
+        message.inputs[1].shape[0] = size
+        if name == "samples":
+            message.parameters["method"].string_param = "sample"
+        with pytest.raises(grpc.RpcError) as caught:
+            infer(server, message)
+        assert caught.value.details() == f"{name}.shape: got [{size}], allowed: [1]"
+
+
+def test_an_output_is_named_once(client: Any) -> None:
+    wanted = [triton.InferRequestedOutput(name) for name in ("ids", "logits", "ids")]
+    with pytest.raises(InferenceServerException, match="outputs: got 'ids', allowed: each once of"):
+        client.infer("demo", [hidden(), whole("k", 2)], outputs=wanted)
+
+
+def test_contents_come_in_one_typed_field(server: Running) -> None:
+    message = request()
+    message.inputs[1].contents.int64_contents.append(3)
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(server, message)
+    said = "k.contents: got int64_contents, allowed: int_contents alone"
+    assert caught.value.details() == said
+
+
 def broken(change: str) -> Any:
     message = request()
     match change:

@@ -21,9 +21,22 @@ from tests.server.materials import Pair, authority, signed_by
 FIRST, SECOND, ROOT = "first-token-of-readers", "second.token~of+readers==", "token-of-the-admin"
 
 
-def write(folder: Path, text: str, mode: int = 0o600) -> Path:
+# What str.splitlines splits at but "\n": inside a comment none of them ends it.
+NO_NEWLINES = ("\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+COMMENTS = {
+    # The UTF-8 of these letters ends in the byte 0x85, which is a line's end in latin-1.
+    "Å": f"# disabled by \u00c5 admin:{ROOT}\n".encode(),
+    "Å, then a line": f"# \u00c5admin:{ROOT}\n".encode(),
+    "Cyrillic": f"# \u0441\u0442\u0430\u0440\u044b\u0445:\u0445admin:{ROOT}\n".encode(),
+    "ą": f"# wy\u0142\u0105czony \u0105 admin:{ROOT}\n".encode(),
+    "latin-1": f"# caf\u00e9 \x85admin:{ROOT}\n".encode("latin-1"),
+    **{repr(end): f"# off {end}admin:{ROOT}\n".encode() for end in NO_NEWLINES},
+}
+
+
+def write(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
     file = folder / "tokens"
-    file.write_text(text)
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
     file.chmod(mode)
     return file
 
@@ -86,6 +99,35 @@ def test_token_files_that_are_refused(tmp_path: Path, text: str) -> None:
         Tokens(write(tmp_path, text))
     assert caught.value.field == "tokens"
     assert FIRST not in str(caught.value)
+
+
+@pytest.mark.parametrize("comment", COMMENTS.values(), ids=COMMENTS)
+def test_a_comment_holds_no_token(tmp_path: Path, comment: bytes) -> None:
+    tokens = Tokens(write(tmp_path, comment + f"read:{FIRST}\r\n".encode()))
+    tokens.check(f"Bearer {FIRST}", READ)
+    with pytest.raises(Unauthenticated):
+        tokens.check(f"Bearer {ROOT}", READ)
+    with pytest.raises(InvalidRequest, match="none in"):
+        read_tokens(write(tmp_path, comment))
+
+
+@pytest.mark.parametrize("end", NO_NEWLINES)
+def test_a_line_holds_one_token(tmp_path: Path, end: str) -> None:
+    with pytest.raises(InvalidRequest):
+        read_tokens(write(tmp_path, f"read:{FIRST}{end}admin:{ROOT}\n"))
+
+
+@pytest.mark.parametrize("comment", COMMENTS.values(), ids=COMMENTS)
+def test_a_token_that_is_commented_out_ends_at_once(
+    file: Path, comment: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = Tokens(file)
+    tokens.check(f"Bearer {ROOT}", ADMIN)
+    write(file.parent, comment + f"read:{SECOND}\n".encode())
+    with pytest.raises(Unauthenticated):
+        tokens.check(f"Bearer {ROOT}", READ)
+    tokens.check(f"Bearer {SECOND}", READ)
+    assert "last good" not in caplog.text
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -250,16 +250,22 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> InferTensor:
     if raw is None:
         if not typed:
             raise InvalidRequest(f"{field}.contents", tensor.datatype, "raw_input_contents")
+        for beside, _ in tensor.contents.ListFields():
+            if beside.name != typed:
+                raise InvalidRequest(f"{field}.contents", beside.name, f"{typed} alone")
         raw = np.asarray(getattr(tensor.contents, typed), TYPED[dtype]).tobytes()
     return InferTensor(int(dtype), rows, cols, raw)
 
 
 def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:
+    requested: list[str] = []
     for tensor in message.outputs:
-        if tensor.name not in names:
-            raise InvalidRequest("outputs", repr(tensor.name[:100]), ", ".join(names))
+        if tensor.name not in names or tensor.name in requested:
+            allowed = f"each once of {', '.join(names)}"
+            raise InvalidRequest("outputs", repr(tensor.name[:100]), allowed)
         _require_plain(tensor)
-    return tuple(tensor.name for tensor in message.outputs) or tuple(names)
+        requested.append(tensor.name)
+    return tuple(requested or names)
 
 
 def _require_plain(tensor: Any) -> None:
@@ -269,10 +275,14 @@ def _require_plain(tensor: Any) -> None:
 
 
 def _scalar(inputs: dict[str, InferTensor], name: str) -> int:
-    data = inputs[name].data if name in inputs else b""
+    allowed = "an INT32 input of one integer"
+    if name not in inputs:
+        raise InvalidRequest(name, "no such input", allowed)
+    _, rows, _, data = inputs[name]
+    if rows != 1:
+        raise InvalidRequest(f"{name}.shape", f"[{rows}]", "[1]")
     if len(data) != 4:
-        got = f"{len(data)} bytes" if name in inputs else "no such input"
-        raise InvalidRequest(name, got, "an INT32 input of one integer")
+        raise InvalidRequest(name, f"{len(data)} bytes", allowed)
     return _within(name, int(np.frombuffer(data, "<i4")[0]), MOST)
 
 

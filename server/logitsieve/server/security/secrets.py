@@ -1,8 +1,9 @@
 """Certificates and bearer tokens from files, which are read again when they have changed.
 
-One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped. The scopes
-are `read`, which answers requests, and `admin`, which changes what is served and may do all that
-`read` may. Only hashes are kept, and all of them are compared, each in constant time.
+One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped. Only LF and
+CRLF end a line, so comments may be in any encoding that contains ASCII. The scopes are `read`,
+which answers requests, and `admin`, which changes what is served and may do all that `read` may.
+Only hashes are kept, and all of them are compared, each in constant time.
 
 Certificates are checked when a client connects; open connections keep the one they began with.
 A file that cannot be used is logged, and the last good one stays.
@@ -29,10 +30,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READ, ADMIN = "read", "admin"
-SCOPES: dict[str, frozenset[str]] = {READ: frozenset({READ}), ADMIN: frozenset({READ, ADMIN})}
+SCOPES = {READ.encode(): frozenset({READ}), ADMIN.encode(): frozenset({READ, ADMIN})}
 HEADER = "authorization"
 # RFC 6750's b64token, long enough not to be guessed.
-TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
+TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
 LINE = "scope:token, the scope read or admin, the token 16 or more of A-Z a-z 0-9 . _ ~ + / -"
 PEMS = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
@@ -121,13 +122,14 @@ class Tokens:
 def read_tokens(path: Path) -> Granted:
     """At least one token; InvalidRequest names the line at fault, but not what it holds."""
     granted: Granted = []
-    for number, line in enumerate(path.read_bytes().decode("latin-1").splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
+    # str.splitlines would also split at U+0085 and U+001C, so inside letters of a UTF-8 comment.
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip() or line.startswith(b"#"):
             continue
-        scope, _, token = (part.strip() for part in line.partition(":"))
+        scope, _, token = (part.strip() for part in line.partition(b":"))
         if scope not in SCOPES or not TOKEN.fullmatch(token):
             raise InvalidRequest("tokens", f"something else at {path}:{number}", LINE)
-        granted.append((sha256(token.encode()).digest(), SCOPES[scope]))
+        granted.append((sha256(token).digest(), SCOPES[scope]))
     if not granted:
         raise InvalidRequest("tokens", f"none in {path}", LINE)
     return granted
