@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "monitoring.md"
 SOURCES = REPOSITORY / "server" / "logitsieve" / "server"
 # event(log, logging.INFO, "name", and the helpers that take the name first.
-CALLS = r"(?:event\(\s*log,\s*logging\.\w+,|_log\(|_log_time\()\s*\"(\w+)\""
+CALLS = r"(?:event\(\s*log,\s*logging\.\w+,|_log\(|log_time\()\s*\"(\w+)\""
 
 log = logging.getLogger("logitsieve.tests")
 PACKAGE = logging.getLogger("logitsieve")
@@ -177,7 +177,7 @@ def test_files_that_are_read_again(tmp_path: Path, written: io.StringIO) -> None
     file = tmp_path / "tokens"
     file.write_text("read:the-first-of-tokens\n")
     file.chmod(0o600)
-    watched = ReloadingFile("tokens", lambda: read_tokens(file), file)
+    watched = ReloadingFile("tokens", lambda: read_tokens(file), "a file", file)
     file.write_text("nonsense\n")
     assert not watched.renew()
     file.write_text("read:another-of-the-tokens\n")

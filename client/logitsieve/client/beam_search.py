@@ -97,8 +97,12 @@ def beam_search(
     )
     n_best = whole("n_best", n_best, 1, beams)
     hidden = as_hidden(hidden)
-    sentences = len(hidden)
-    live, steps = _Live.start(sentences), 0
+    sentences, steps = len(hidden), 0
+    one_beam, no_tokens = (
+        np.zeros((sentences, 1), np.float32),
+        np.empty((sentences, 1, 0), np.int32),
+    )
+    live = _Live(np.arange(sentences), one_beam, no_tokens)
     pools = [_Pool(search) for _ in range(sentences)]
     exact = np.ones(sentences, np.bool_)
     while True:
@@ -116,7 +120,8 @@ def beam_search(
         exact[live.groups] &= reply.answer.exact.reshape(len(live.groups), -1).all(axis=1)
         live, parents = _advance(search, live, reply, pools)
         if not live.groups.size:
-            return SearchResult([pool.best(n_best) for pool in pools], exact, steps)
+            best = [sorted(pool.heap, reverse=True)[:n_best] for pool in pools]
+            return SearchResult(best, exact, steps)
         hidden = step(parents, live.tokens[:, :, -1].ravel())
 
 
@@ -159,42 +164,31 @@ class _Live(NamedTuple):
     scores: Float32  # [G, K] one beam at first
     tokens: Int32  # [G, K, T]
 
-    @classmethod
-    def start(cls, sentences: int) -> _Live:
-        return cls(
-            np.arange(sentences),
-            np.zeros((sentences, 1), np.float32),
-            np.empty((sentences, 1, 0), np.int32),
-        )
-
 
 class _Pool:
     """The K best finished hypotheses of one sentence."""
 
     def __init__(self, search: _Search) -> None:
         self._search = search
-        self._heap: list[Hypothesis] = []  # the worst first
+        self.heap: list[Hypothesis] = []  # the worst first
 
     def add(self, log_prob: float, tokens: tuple[int, ...]) -> None:
         finished = Hypothesis(self._search.rank(log_prob, len(tokens)), log_prob, tokens)
-        push = heappush if len(self._heap) < self._search.beams else heappushpop
-        push(self._heap, finished)
+        push = heappush if len(self.heap) < self._search.beams else heappushpop
+        push(self.heap, finished)
 
     def settled(self, best_live: float, length: int) -> bool:
         """True if no live hypothesis, `length` tokens long and at most this good, is worth more."""
         search = self._search
         if length == search.max_tokens or best_live < DEAD / 2:
             return True
-        if len(self._heap) < search.beams:
+        if len(self.heap) < search.beams:
             return False
         if search.early_stopping is True:
             return True
         longest = search.early_stopping == "never" and search.length_penalty > 0
         rank = search.rank(best_live, search.max_tokens if longest else length)
-        return rank <= self._heap[0].score
-
-    def best(self, count: int) -> list[Hypothesis]:
-        return sorted(self._heap, reverse=True)[:count]
+        return rank <= self.heap[0].score
 
 
 def _advance(
@@ -218,19 +212,13 @@ def _advance(
     scores = np.take_along_axis(np.where(ended, DEAD, scores), going_on, axis=1)
     parents = np.take_along_axis(parents, going_on, axis=1)
     tokens = np.take_along_axis(tokens, going_on, axis=1)
-    open_ = np.array(
-        [
-            place
-            for place, group in enumerate(live.groups)
-            if not pools[group].settled(float(scores[place, 0]), length)
-        ],
-        np.int64,
-    )
+    settled = [
+        pools[group].settled(float(best), length)
+        for group, best in zip(live.groups, scores[:, 0], strict=True)
+    ]
+    open_ = np.flatnonzero(~np.array(settled, np.bool_))
     before_GKT = live.tokens[open_[:, None], parents[open_]]
-    longer = _Live(
-        live.groups[open_],
-        scores[open_],
-        np.concatenate([before_GKT, tokens[open_][:, :, None]], axis=2),
-    )
+    longer_GKT = np.concatenate([before_GKT, tokens[open_][:, :, None]], axis=2)
     rows = open_[:, None] * live.scores.shape[1] + parents[open_]
-    return longer, rows.ravel().astype(np.int32)
+    going = _Live(live.groups[open_], scores[open_], longer_GKT)
+    return going, rows.ravel().astype(np.int32)

@@ -59,6 +59,7 @@ class Connection:
     """
 
     other_port = "admin"  # for which the right one may be taken
+    api: Any = grpc
 
     def __init__(
         self,
@@ -67,7 +68,6 @@ class Connection:
         tls: Tls | None,
         token: str,
         options: list[tuple[str, Any]],
-        api: Any = grpc,
     ) -> None:
         self.address = to_target(address)
         self.timeout_s = seconds(timeout_s)
@@ -76,10 +76,10 @@ class Connection:
             to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
         )
         if tls is None:
-            self._channel = api.insecure_channel(self.address, options=options)
+            self._channel = self.api.insecure_channel(self.address, options=options)
         else:
             credentials = tls.credentials()
-            self._channel = api.secure_channel(self.address, credentials, options=options)
+            self._channel = self.api.secure_channel(self.address, credentials, options=options)
 
 
 class BlockingConnection(Connection, Closing):

@@ -42,14 +42,6 @@ SERVICE_CONFIG = json.dumps(
     }
 )
 
-
-# A server that was restarted is found again within a second or two, not two minutes.
-RECONNECT = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
-
 KEEPALIVE_S = 30.0
 MIN_KEEPALIVE_S = 10.0  # servers take more frequent pings for abuse
 PING_S = 5.0
@@ -61,7 +53,10 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
         ("grpc.service_config", SERVICE_CONFIG),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
-        *RECONNECT,
+        # A server that was restarted is found again within a second or two, not two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 1000),
+        ("grpc.max_reconnect_backoff_ms", 1000),
     ]
     if keepalive_s is None:
         return options
@@ -78,7 +73,7 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
 class DecoderConnection(Connection):
     """A connection with the stubs of the public port, for both kinds of clients."""
 
-    api: Any = grpc
+    _call: Any  # blocking, or to be awaited
 
     def __init__(
         self,
@@ -91,7 +86,7 @@ class DecoderConnection(Connection):
         token: str = "",
     ) -> None:
         options = channel_options(max_message_bytes, keepalive_s)
-        super().__init__(address, timeout_s, tls, token, options, self.api)
+        super().__init__(address, timeout_s, tls, token, options)
         self._max_message_bytes = max_message_bytes
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
@@ -99,6 +94,9 @@ class DecoderConnection(Connection):
     def _stream_options(self, timeout_s: float | None) -> StreamOptions:
         timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
         return StreamOptions(timeout_s, self._metadata, self._max_message_bytes, self._exception)
+
+    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+        return self._call(getattr(self._decoder, rpc.name), request)
 
 
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
@@ -134,9 +132,6 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
         """
         return model_info(self._call(self._models.Get, pb.GetModelRequest(model=name)))
 
-    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
-        return self._call(getattr(self._decoder, rpc.name), request)
-
 
 class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
     """A decoder at `address`, for the event loop in which it is made.
@@ -165,9 +160,6 @@ class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
     async def close(self) -> None:
         """Close the channel; calls in flight fail."""
         await self._channel.close()
-
-    async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
-        return await self._call(getattr(self._decoder, rpc.name), request)
 
     async def _call(self, method: Any, request: Any) -> Any:
         try:

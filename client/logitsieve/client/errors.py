@@ -13,7 +13,6 @@ from logitsieve.v1 import decoder_pb2 as pb
 
 TRAILER = "logitsieve-error-bin"
 
-
 # Words of gRPC where no connection came about, with what they mean without and with TLS.
 NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "errors resolving")
 HINTS: dict[str, tuple[str, str]] = {

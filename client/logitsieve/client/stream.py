@@ -14,12 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
 
-from logitsieve.api.errors import (
-    DeadlineExceeded,
-    LogitsieveError,
-    RequestTooLarge,
-    Unavailable,
-)
+from logitsieve.api.errors import DeadlineExceeded, LogitsieveError, RequestTooLarge, Unavailable
 from logitsieve.client.connection import Closing
 from logitsieve.client.errors import of_message
 from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder

@@ -213,9 +213,8 @@ async def _serve(
             _announce(server)
             lost = asyncio.ensure_future(server.until_lost())
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
-            drain_s = config.drain_s
-            message = f"stopping: {drain_s:g} s for what is in flight"
-            event(log, logging.INFO, "stopping", message, drain_s=drain_s)
+            message = f"stopping: {config.drain_s:g} s for what is in flight"
+            event(log, logging.INFO, "stopping", message, drain_s=config.drain_s)
         started.cancel()
     finally:
         await server.stop()

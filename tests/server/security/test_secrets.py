@@ -215,7 +215,7 @@ def test_a_pair_is_renewed_when_both_files_fit(
     tmp_path: Path, ca: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     cert, key = signed_by(ca).write(tmp_path)
-    watched = ReloadingFile("tls_cert", lambda: read_pems(cert, key, None), key, (cert,))
+    watched = ReloadingFile("tls_cert", lambda: read_pems(cert, key, None), "files", key, cert)
     first, second = watched.value, signed_by(ca)
     assert not watched.renew()
     cert.write_bytes(second.cert_pem)
@@ -242,7 +242,7 @@ def test_files_that_change_while_they_are_read_are_left_for_the_next_time(tmp_pa
             file.write_text(during.pop())
         return found
 
-    watched = ReloadingFile("secret", read, file)
+    watched = ReloadingFile("secret", read, "a file", file)
     file.write_text("second, half")
     during.append("second, whole")
     assert not watched.renew()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,16 +13,16 @@ from logitsieve.api.decoder import NORMALIZER_CODES, SampleOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.served import CostedPoint
+from logitsieve.server.rpc.decoder_service import Work
 from logitsieve.server.rpc.methods import (
     METHODS,
-    Method,
     Read,
     Rows,
     prepare_sample,
     prepare_top_k,
     to_hidden,
 )
-from logitsieve.utils.wire_tensors import DType, encode
+from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import SAMPLE, TOP_K, Reply
 
@@ -35,7 +36,6 @@ DATATYPES: dict[str, tuple[DType, str]] = {
     "BOOL": (DType.BOOL, "bool_contents"),
 }
 NAMES = {int(dtype): name for name, (dtype, _) in DATATYPES.items()}
-TYPED = {DType.FLOAT32: "<f4", DType.INT32: "<i4", DType.UINT64: "<u8"}
 MOST = 1 << 32  # of what our messages count
 
 
@@ -89,14 +89,6 @@ class InferTensor(NamedTuple):
     data: bytes = b""
 
 
-class InferCall(NamedTuple):
-    method: Method
-    target: pb.Target
-    read: Read
-    outputs: tuple[str, ...]
-    timeout_s: float  # 0: none but the call's own
-
-
 class Parameters:
     """The parameters of a request, each taken once by its name and type."""
 
@@ -136,7 +128,7 @@ class Parameters:
             raise InvalidRequest(f"parameters.{name[:100]}", got, allowed)
 
 
-def to_infer_call(message: Any, model: str) -> InferCall:
+def to_work(message: Any, model: str) -> Work:
     """Take a ModelInferRequest for `model` apart; InvalidRequest names what is wrong with it."""
     parameters = Parameters(message.parameters)
     kind = parameters.text("method") or TOP_K.method
@@ -150,7 +142,8 @@ def to_infer_call(message: Any, model: str) -> InferCall:
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
     if kind == TOP_K.method and not target.normalizer:
         outputs.remove("log_z")
-    return InferCall(KINDS[kind], target, read, _outputs(message, outputs), timeout_us * 1e-6)
+    write = partial(to_infer_response, _outputs(message, outputs), message.id)
+    return Work(KINDS[kind], target, read, write, timeout_us * 1e-6)
 
 
 def to_infer_response(
@@ -253,7 +246,7 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> InferTensor:
         for beside, _ in tensor.contents.ListFields():
             if beside.name != typed:
                 raise InvalidRequest(f"{field}.contents", beside.name, f"{typed} alone")
-        raw = np.asarray(getattr(tensor.contents, typed), TYPED[dtype]).tobytes()
+        raw = np.asarray(getattr(tensor.contents, typed), NUMPY_TYPES[dtype]).tobytes()
     return InferTensor(int(dtype), rows, cols, raw)
 
 

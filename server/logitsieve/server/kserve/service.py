@@ -5,8 +5,6 @@ A reply is computed on the same path as those of the Decoder service: infer.py t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from importlib.metadata import version as version_of
 from typing import Any
 
@@ -14,16 +12,16 @@ import grpc
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, PermissionDenied
-from logitsieve.server.kserve.infer import TENSORS, to_infer_call, to_infer_response
+from logitsieve.server.kserve.infer import TENSORS, to_work
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
-from logitsieve.server.rpc.handlers import Behaviour, Context, least_time_s, service
+from logitsieve.server.rpc.handlers import Context, service
 from logitsieve.v1 import decoder_pb2 as pb
 
-SERVICE = "inference.GRPCInferenceService"
+SERVICE = kserve.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 PLATFORM = "logitsieve"
 STATES = {
     "available": "READY",
@@ -40,39 +38,28 @@ class KserveService:
         self._repository, self._decoder, self._metrics = repository, decoder, metrics
 
     def handler(self) -> grpc.GenericRpcHandler:
-        behaviours = {
-            "ServerLive": self.server_live,
-            "ServerReady": self.server_ready,
-            "ServerMetadata": self.server_metadata,
-            "ModelReady": self.model_ready,
-            "ModelMetadata": self.model_metadata,
-            "ModelInfer": self.model_infer,
-            "RepositoryIndex": self.repository_index,
-            "RepositoryModelLoad": self.on_another_port,
-            "RepositoryModelUnload": self.on_another_port,
-        }
-        return _handler(behaviours, self._metrics)
+        return service(SERVICE, self, self._metrics)
 
-    async def server_live(self, request: Any, context: Context, call: Call) -> Any:
+    async def ServerLive(self, request: Any, context: Context, call: Call) -> Any:
         return kserve.ServerLiveResponse(live=True)
 
-    async def server_ready(self, request: Any, context: Context, call: Call) -> Any:
+    async def ServerReady(self, request: Any, context: Context, call: Call) -> Any:
         ready = any(version.served is not None for version in self._repository.versions())
         return kserve.ServerReadyResponse(ready=ready)
 
-    async def server_metadata(self, request: Any, context: Context, call: Call) -> Any:
+    async def ServerMetadata(self, request: Any, context: Context, call: Call) -> Any:
         return kserve.ServerMetadataResponse(
             name=PLATFORM, version=version_of(PLATFORM), extensions=["model_repository"]
         )
 
-    async def model_ready(self, request: Any, context: Context, call: Call) -> Any:
+    async def ModelReady(self, request: Any, context: Context, call: Call) -> Any:
         try:
             ready = self._get(request).served is not None
         except ModelNotFound:
             ready = False
         return kserve.ModelReadyResponse(ready=ready)
 
-    async def model_metadata(self, request: Any, context: Context, call: Call) -> Any:
+    async def ModelMetadata(self, request: Any, context: Context, call: Call) -> Any:
         version = self._get(request)
         if version.served is None:
             raise ModelNotFound(f"name: {version.label} is not loaded: {version.error}", "name")
@@ -87,15 +74,11 @@ class KserveService:
             outputs=[tensor.metadata(dim) for tensor in TENSORS["outputs"]],
         )
 
-    async def model_infer(self, request: Any, context: Context, call: Call) -> bytes:
-        infer = to_infer_call(request, _label(request.model_name, request.model_version))
-        left_s = least_time_s(infer.timeout_s, context.time_remaining())
-        write = partial(to_infer_response, infer.outputs, request.id)
-        return await self._decoder.respond(
-            infer.method, infer.target, infer.read, write, call, left_s
-        )
+    async def ModelInfer(self, request: Any, context: Context, call: Call) -> bytes:
+        work = to_work(request, _label(request.model_name, request.model_version))
+        return await self._decoder.respond(work, context, call)
 
-    async def repository_index(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryIndex(self, request: Any, context: Context, call: Call) -> Any:
         _refuse_repository(request)
         return kserve.RepositoryIndexResponse(
             models=[
@@ -110,8 +93,10 @@ class KserveService:
             ]
         )
 
-    async def on_another_port(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryModelLoad(self, request: Any, context: Context, call: Call) -> Any:
         raise PermissionDenied("models are loaded and unloaded on the admin port")
+
+    RepositoryModelUnload = RepositoryModelLoad
 
     def _get(self, request: Any) -> Version:
         return self._repository.routes.get(_label(request.name, request.version))
@@ -124,26 +109,20 @@ class KserveAdmin:
         self._admin, self._metrics = admin, metrics
 
     def handler(self) -> grpc.GenericRpcHandler:
-        behaviours = {"RepositoryModelLoad": self.load, "RepositoryModelUnload": self.unload}
-        return _handler(behaviours, self._metrics)
+        return service(SERVICE, self, self._metrics)
 
-    async def load(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryModelLoad(self, request: Any, context: Context, call: Call) -> Any:
         for parameter in request.parameters:  # a configuration or files of Triton's
             raise InvalidRequest("parameters", repr(parameter[:100]), "none")
         name, version = _name_and_version(request)
-        await self._admin.load(pb.LoadRequest(name=name, version=version), context, call)
+        await self._admin.Load(pb.LoadRequest(name=name, version=version), context, call)
         return kserve.RepositoryModelLoadResponse()
 
-    async def unload(self, request: Any, context: Context, call: Call) -> Any:
+    async def RepositoryModelUnload(self, request: Any, context: Context, call: Call) -> Any:
         """Return at once: the version is closed when its last request is answered."""
         name, version = _name_and_version(request)
-        await self._admin.unload(pb.UnloadRequest(name=name, version=version), context, call)
+        await self._admin.Unload(pb.UnloadRequest(name=name, version=version), context, call)
         return kserve.RepositoryModelUnloadResponse()
-
-
-def _handler(behaviours: Mapping[str, Behaviour], metrics: Metrics) -> grpc.GenericRpcHandler:
-    methods = {rpc: (getattr(kserve, f"{rpc}Request"), each) for rpc, each in behaviours.items()}
-    return service(SERVICE, methods, metrics)
 
 
 def _label(name: str, version: str) -> str:

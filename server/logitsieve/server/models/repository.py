@@ -61,10 +61,7 @@ class Repository:
     """Versions by name; any thread may read and change it."""
 
     def __init__(
-        self,
-        config: ServeConfig,
-        opener: Opener = open_configured,
-        write: WriteAlias = write_alias,
+        self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config = config
         self._open, self._write = opener, write
@@ -200,11 +197,11 @@ class Repository:
         began = monotonic()
         index = self._open(folder / str(number), self._config, progress)
         about = {"digest": index.digest, "device": index.device}
-        _log_time("load", name, number, "opened and verified", began, **about)
+        log_time("load", name, number, "opened and verified", began, **about)
         began, decoder = monotonic(), LocalDecoder(index)
         decoder.warm(progress)
         self.prepare(decoder)
-        _log_time("warm", name, number, "warmed", began)
+        log_time("warm", name, number, "warmed", began)
         return Served(decoder)
 
     def _swap(self, served: Served, number: int, alias: str) -> Served | None:
@@ -290,11 +287,11 @@ def _log_failure(name: str, number: int, error: Exception) -> str:
     return kept
 
 
-def _log_time(name: str, model: str, number: int, done: str, began: float, **fields: Any) -> None:
+def log_time(name: str, model: str, number: object, done: str, began: float, **fields: Any) -> None:
     seconds = round(monotonic() - began, 3)
     _log(name, model, number, f"{done} in {seconds:.1f} s", **fields, seconds=seconds)
 
 
-def _log(name: str, model: str, number: int, text: str, **fields: Any) -> None:
+def _log(name: str, model: str, number: object, text: str, **fields: Any) -> None:
     message = f"{model}@{number}: {text}"
     event(log, logging.INFO, name, message, model=model, version=str(number), **fields)

@@ -79,17 +79,14 @@ class PrecisionMetrics(Collector):
         for point, hits in judgement.refuted:
             _count(self._trial_hits, self._trial_possible, model, point.head, hits)
         if costed.goal:
-            self._owe(model, judgement.hits, costed.goal)
+            for k, hit in judgement.hits.items():
+                if (precision := costed.goal.get(k_class(k))) is not None:
+                    labels = model, str(k_class(k))
+                    self._missed[labels] += k - hit
+                    self._allowed[labels] += k * (1 - precision)
             verdicts = [*judgement.refuted, (costed.point, judgement.hits)]
             for move in served.learn([(point, shares(hits)) for point, hits in verdicts]):
                 self._moved(model, served.decoder.version, move)
-
-    def _owe(self, model: str, hits: Mapping[int, float], goal: Mapping[int, float]) -> None:
-        for k, hit in hits.items():
-            if (precision := goal.get(k_class(k))) is not None:
-                labels = model, str(k_class(k))
-                self._missed[labels] += k - hit
-                self._allowed[labels] += k * (1 - precision)
 
     def _moved(self, model: str, version: str, move: Move) -> None:
         self._moves[model, "safer" if move.safer else "back"] += 1

@@ -6,7 +6,6 @@ Work that has begun is finished, whether or not the client waits for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -16,16 +15,14 @@ import grpc
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index.manifest import is_version
-from logitsieve.server.logs import event
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
-from logitsieve.server.models.repository import Repository
+from logitsieve.server.models.repository import Repository, log_time
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
 from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.rpc.handlers import Context, service
 from logitsieve.v1 import decoder_pb2 as pb
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 Describe = Callable[[Version], pb.Model]
 
@@ -43,17 +40,9 @@ class AdminService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        return service(
-            "logitsieve.v1.Admin",
-            {
-                "Load": (pb.LoadRequest, self.load),
-                "Unload": (pb.UnloadRequest, self.unload),
-                "SetAlias": (pb.SetAliasRequest, self.set_alias),
-            },
-            self._metrics,
-        )
+        return service(pb.DESCRIPTOR.services_by_name["Admin"], self, self._metrics)
 
-    async def load(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
+    async def Load(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
         """Return once the version answers. Equal requests at one time are one load."""
         key = request.name, to_number(request.version), request.alias
         task = self._loads.get(key)
@@ -64,7 +53,7 @@ class AdminService:
         call.route("", request.name, request.version)
         return self._model(*key[:2])
 
-    async def unload(self, request: pb.UnloadRequest, context: Context, call: Call) -> pb.Model:
+    async def Unload(self, request: pb.UnloadRequest, context: Context, call: Call) -> pb.Model:
         """Return the version without a state when it is gone, which takes `drain_ms` at most.
 
         UNLOADING else: it is closed when the last request that it answers is done.
@@ -75,9 +64,7 @@ class AdminService:
             await asyncio.wait((retiring,), timeout=request.drain_ms / 1000)
         return self._model(*key)
 
-    async def set_alias(
-        self, request: pb.SetAliasRequest, context: Context, call: Call
-    ) -> pb.Model:
+    async def SetAlias(self, request: pb.SetAliasRequest, context: Context, call: Call) -> pb.Model:
         """No version takes the alias away."""
         number = to_number(request.version) if request.version else None
         version = await asyncio.to_thread(
@@ -138,22 +125,12 @@ class AdminService:
 
 async def _retire(served: Served) -> None:
     """Close a version that takes no more requests, once its last use has ended."""
-    began, decoder = monotonic(), served.decoder
-    digest = decoder.index.digest
+    began, name, version = monotonic(), served.decoder.name, served.decoder.version
+    digest = served.decoder.index.digest
     served.leases.end()
     await asyncio.wrap_future(served.leases.idle)
     await asyncio.to_thread(served.close)
-    seconds = round(monotonic() - began, 3)
-    event(
-        log,
-        logging.INFO,
-        "drain",
-        f"{decoder.name}@{decoder.version}: drained and closed in {seconds:.1f} s",
-        model=decoder.name,
-        version=decoder.version,
-        digest=digest,
-        seconds=seconds,
-    )
+    log_time("drain", name, version, "drained and closed", began, digest=digest)
 
 
 def to_number(version: str) -> int:

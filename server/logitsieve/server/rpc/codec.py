@@ -48,8 +48,10 @@ def to_vector(tensor: Any, field: str, dtype: DType) -> np.ndarray:
     return array[:, 0]
 
 
-def vector_if_set(request: Any, field: str, dtype: DType) -> np.ndarray | None:
-    return to_vector(getattr(request, field), field, dtype) if request.HasField(field) else None
+def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np.ndarray | None:
+    if not message.HasField(name):
+        return None
+    return to_vector(getattr(message, name), parent + name, dtype)
 
 
 def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
@@ -83,17 +85,14 @@ def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
     ids = sum(len(one.ids) for one in sets.values())
     if ids > most_ids:
         raise InvalidRequest("constraints", f"{ids} ids", f"at most {most_ids} in all")
-    bias = None
-    if message.HasField("bias"):
-        bias = to_vector(message.bias, "constraints.bias", DType.FLOAT32)
+    bias = vector_if_set(message, "bias", DType.FLOAT32, "constraints.")
     return Constraints(**sets, bias=bias, repetition_penalty=message.repetition_penalty or 1.0)
 
 
 def _to_sets(message: pb.IdSets, field: str) -> IdSets:
-    ids = np.empty(0, np.int32)
-    if message.HasField("ids"):
-        ids = to_vector(message.ids, f"{field}.ids", DType.INT32)
-    return IdSets(to_vector(message.offsets, f"{field}.offsets", DType.INT32), ids)
+    ids = vector_if_set(message, "ids", DType.INT32, f"{field}.")
+    offsets = to_vector(message.offsets, f"{field}.offsets", DType.INT32)
+    return IdSets(offsets, np.empty(0, np.int32) if ids is None else ids)
 
 
 def to_response(kind: type[Any], reply: Reply, queue_ns: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -16,7 +16,7 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.served import CostedPoint
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
-from logitsieve.server.rpc.handlers import Context, unary
+from logitsieve.server.rpc.handlers import Context, least_time_s, unary
 from logitsieve.server.rpc.methods import METHODS, Method, Read
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
@@ -25,6 +25,16 @@ from logitsieve.v1.rpcs import Reply
 
 # (reply, the point that computed it, nanoseconds that the request waited) -> the response
 Write = Callable[[Reply, CostedPoint, int], bytes]
+
+
+class Work(NamedTuple):
+    """A request of any form, taken apart, and the writer of its response."""
+
+    method: Method
+    target: pb.Target
+    read: Read
+    write: Write
+    timeout_s: float  # its own, beside that of its call; 0: none
 
 
 @dataclass(eq=False)
@@ -40,7 +50,7 @@ class DecoderService:
 
     def handler(self) -> grpc.GenericRpcHandler:
         handlers = {
-            rpc.name: unary(rpc.name, rpc.request, partial(self._unary, method), self.metrics)
+            rpc.name: unary(rpc.name, rpc.request, partial(self.answer, method), self.metrics)
             for method in METHODS.values()
             for rpc in (method.rpc,)
         }
@@ -50,29 +60,21 @@ class DecoderService:
     def drain(self) -> None:
         self._streams.drain()
 
-    async def _unary(self, method: Method, request: Any, context: Context, call: Call) -> bytes:
-        return await self.answer(method, request, call, context.time_remaining())
-
     async def answer(
-        self, method: Method, request: Any, call: Call, time_left_s: float | None
+        self, method: Method, request: Any, context: Context, call: Call, timeout_s: float = 0.0
     ) -> bytes:
-
         def write(reply: Reply, costed: CostedPoint, queue_ns: int) -> bytes:
             return costed.origin + to_response(method.rpc.response, reply, queue_ns)
 
         read = partial(method.read, request)
-        return await self.respond(method, request.target, read, write, call, time_left_s)
+        return await self.respond(
+            Work(method, request.target, read, write, timeout_s), context, call
+        )
 
-    async def respond(
-        self,
-        method: Method,
-        target: pb.Target,
-        read: Read,
-        write: Write,
-        call: Call,
-        time_left_s: float | None,
-    ) -> bytes:
-        """Read a request of any form once it is admitted, compute its reply and write it."""
+    async def respond(self, work: Work, context: Context, call: Call) -> bytes:
+        """Read a request once it is admitted, compute its reply and write it."""
+        method, target, read, write, timeout_s = work
+        time_left_s = least_time_s(timeout_s, context.time_remaining())
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
         self.work.admit(time_left_s)  # what is refused costs no more than it must

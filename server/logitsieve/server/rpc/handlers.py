@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceExhausted, InvalidRequest, Overloaded
 from logitsieve.server.logs import FAILED, REQUEST_ID, event, request_id
@@ -26,11 +27,7 @@ Context = Any  # grpc.aio.ServicerContext; its stubs know no request and reply t
 Behaviour = Callable[[Any, Context, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
 
-SHED = {
-    Overloaded: "in_flight",
-    DeadlineExceeded: "deadline",
-    DeviceExhausted: "device_memory",
-}
+SHED = {Overloaded: "in_flight", DeadlineExceeded: "deadline", DeviceExhausted: "device_memory"}
 
 
 def parse(kind: type[M], message: bytes) -> M:
@@ -65,11 +62,14 @@ def unary(
     return grpc.unary_unary_rpc_method_handler(handler)
 
 
-def service(
-    name: str, methods: Mapping[str, tuple[type[Message], Behaviour]], metrics: Metrics
-) -> grpc.GenericRpcHandler:
-    handlers = {rpc: unary(rpc, *method, metrics) for rpc, method in methods.items()}
-    return grpc.method_handlers_generic_handler(name, handlers)
+def service(described: Any, servicer: object, metrics: Metrics) -> grpc.GenericRpcHandler:
+    """Serve the RPCs of a service's descriptor for which `servicer` has a method of their name."""
+    handlers = {
+        rpc.name: unary(rpc.name, GetMessageClass(rpc.input_type), behaviour, metrics)
+        for rpc in described.methods
+        if (behaviour := getattr(servicer, rpc.name, None)) is not None
+    }
+    return grpc.method_handlers_generic_handler(described.full_name, handlers)
 
 
 async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | CallStatus:

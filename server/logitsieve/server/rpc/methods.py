@@ -59,13 +59,9 @@ def prepare_top_k(rows: Rows, k: int, config: ServeConfig) -> PreparedRequest:
     hidden, constraints, edited = rows
     if k > config.max_k:  # the head knows what else k may be
         raise _beyond("k", k, config.max_k)
+    independent = hidden if constraints is None else None
     return PreparedRequest(
-        len(hidden),
-        k,
-        edited,
-        0,
-        lambda point: point.topk(hidden, k, constraints),
-        hidden if constraints is None else None,
+        len(hidden), k, edited, 0, lambda point: point.topk(hidden, k, constraints), independent
     )
 
 

@@ -28,16 +28,9 @@ class ModelsService:
     most_bytes: int
 
     def handler(self) -> grpc.GenericRpcHandler:
-        return service(
-            "logitsieve.v1.Models",
-            {
-                "List": (pb.ListModelsRequest, self.list_models),
-                "Get": (pb.GetModelRequest, self.get_model),
-            },
-            self.metrics,
-        )
+        return service(pb.DESCRIPTOR.services_by_name["Models"], self, self.metrics)
 
-    async def list_models(
+    async def List(
         self, request: pb.ListModelsRequest, context: Context, call: Call
     ) -> pb.ListModelsResponse:
         """A page's token is the last label on it."""
@@ -56,9 +49,7 @@ class ModelsService:
             next_page_token=page[-1].label if more else "",
         )
 
-    async def get_model(
-        self, request: pb.GetModelRequest, context: Context, call: Call
-    ) -> pb.Model:
+    async def Get(self, request: pb.GetModelRequest, context: Context, call: Call) -> pb.Model:
         version = self.repository.routes.get(request.model)
         model = self.describe(version)
         if version.served is not None:

@@ -39,9 +39,9 @@ class Ports:
         self, scope: str, handlers: Iterable[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
         """Make a server that is not bound yet; with tokens, calls need one of this scope."""
-        tokens, metrics = self._tokens, self._metrics
+        access = None if self._tokens is None else Access(self._tokens, scope, self._metrics)
         server = grpc.aio.server(
-            interceptors=() if tokens is None else (Access(tokens, scope, metrics),),
+            interceptors=() if access is None else (access,),
             options=[
                 ("grpc.so_reuseport", 0),  # two servers on one port must not share it by accident
                 ("grpc.max_receive_message_length", max_message_bytes),

@@ -17,7 +17,7 @@ from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.server.logs import REQUEST_ID, request_id
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.codec import to_decode_response
-from logitsieve.server.rpc.handlers import Context, abort, least_time_s, parse, settle
+from logitsieve.server.rpc.handlers import Context, abort, parse, settle
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.status import CallStatus, to_status
 from logitsieve.v1 import decoder_pb2 as pb
@@ -26,8 +26,8 @@ from logitsieve.v1 import decoder_pb2 as pb
 # stream can make the server hold.
 IN_FLIGHT = 16
 
-# (method, its request, the call, seconds left or None) -> the serialized response
-Answer = Callable[[Method, object, Call, float | None], Awaitable[bytes]]
+# (method, its request, the context, the call, seconds or 0 for no limit) -> serialized response
+Answer = Callable[[Method, object, Context, Call, float], Awaitable[bytes]]
 
 
 class DecodeStreams:
@@ -76,8 +76,8 @@ class DecodeStreams:
             raise InvalidRequest("request", "nothing", ", ".join(METHODS))
         method = METHODS[field]
         call.rpc = method.rpc.name
-        left = least_time_s(request.timeout_ms / 1000, context.time_remaining())
-        response = await self._answer(method, getattr(request, field), call, left)
+        timeout_s = request.timeout_ms / 1000
+        response = await self._answer(method, getattr(request, field), context, call, timeout_s)
         return to_decode_response(call.id, field, response)
 
 

@@ -185,9 +185,7 @@ class Batcher:
     def discard(self, waiting: Waiting) -> None:
         with self._changed:
             if waiting in self._queue:
-                self._queue.remove(waiting)
-                self.rows -= waiting.left
-                self._leave(waiting)
+                self._drop(waiting)
 
     def take(self, tasks: Collection[object] = ()) -> Batch | None:
         """Wait for the next batch, which must be passed to `done`; None when the queue is closed.
@@ -243,6 +241,11 @@ class Batcher:
         self.rows += waiting.left
         self._changed.notify()
 
+    def _drop(self, waiting: Waiting) -> None:
+        self._queue.remove(waiting)
+        self.rows -= waiting.left
+        self._leave(waiting)
+
     def _leave(self, waiting: Waiting) -> None:
         self.in_flight -= 1
         self._us -= waiting.left * waiting.us_per_row
@@ -254,9 +257,12 @@ class Batcher:
 
     def _next(self) -> Batch:
         late: list[Waiting] = []
-        first = self._pop_in_time(late)
-        if first is None:
+        while self._queue and not self._in_time(self._queue[0]):
+            late.append(self._queue[0])
+            self._drop(self._queue[0])
+        if not self._queue:
             return Batch([], late)
+        first = self._queue.popleft()
         room = first.batch_rows
         slices = [self._slice(first, room)]
         if first.key is not None:
@@ -267,16 +273,6 @@ class Batcher:
                     slices.append(self._slice(other, room))
                     room -= other.left
         return Batch(slices, late)
-
-    def _pop_in_time(self, late: list[Waiting]) -> Waiting | None:
-        while self._queue:
-            waiting = self._queue.popleft()
-            if self._in_time(waiting):
-                return waiting
-            self.rows -= waiting.left
-            self._leave(waiting)
-            late.append(waiting)
-        return None
 
     def _in_time(self, waiting: Waiting) -> bool:
         if waiting.future.done():

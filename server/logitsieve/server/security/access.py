@@ -48,10 +48,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
             return handler
         metadata = details.invocation_metadata or ()
         header = next((str(value) for key, value in metadata if key == HEADER), "")
-
-        def check() -> None:
-            self._tokens.check(header, self._scope)
-
+        check = partial(self._tokens.check, header, self._scope)
         try:
             check()
         except ServiceError as error:
@@ -72,7 +69,8 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
                     await asyncio.wait((running,), timeout=self._recheck_s)
                     checked_context.check()
             finally:
-                await _cancel(running)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
             if checked_context.refused is not None:
                 await self._end(checked_context.refused, "Decode", messages, context)
             await running
@@ -109,10 +107,3 @@ class _CheckedContext:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
-
-
-async def _cancel(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()  # retrieved, so that asyncio does not warn

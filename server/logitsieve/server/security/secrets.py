@@ -15,7 +15,7 @@ import hmac
 import logging
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -44,20 +44,21 @@ Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, the scopes 
 
 
 class ReloadingFile(Generic[T]):
-    """The value that `read()` returned when the files were last good; at first it may raise.
+    """The value that `read()` returned when the files were last good; the first is the secret.
 
-    No clock: `renew` compares the files' stats, so it is called when the value is needed.
+    InvalidRequest names the option where they are not good at the start. No clock: `renew` compares
+    the files' stats, so it is called when the value is needed.
     """
 
-    def __init__(
-        self, option: str, read: Callable[[], T], secret: Path, beside: Sequence[Path] = ()
-    ) -> None:
-        self._option, self._read = option, read
-        self._secret, self._files = secret, (secret, *beside)
+    def __init__(self, option: str, read: Callable[[], T], allowed: str, *files: Path) -> None:
+        self._option, self._read, self._files = option, read, files
         self._complaint = ""
-        self._stamp = self._stats()
-        self.value = read()
-        self._warn_if_exposed()
+        try:
+            self._stamp = self._stats()
+            self.value = read()
+            self._warn_if_exposed()
+        except OSError as error:
+            raise InvalidRequest(option, error, allowed) from error
 
     def renew(self) -> bool:
         """Read changed files again; whether that succeeded. A failure is logged once, and the last
@@ -90,18 +91,15 @@ class ReloadingFile(Generic[T]):
             event(log, logging.ERROR, "not_renewed", message, option=self._option, error=error)
 
     def _warn_if_exposed(self) -> None:
-        if self._secret.stat().st_mode & EXPOSED:
-            log.warning("%s: others may use it: chmod o-rwx,g-w %s", self._option, self._secret)
+        if self._files[0].stat().st_mode & EXPOSED:
+            log.warning("%s: others may use it: chmod o-rwx,g-w %s", self._option, self._files[0])
 
 
 class Tokens:
     """The tokens of a file. InvalidRequest names `tokens` where it is not good at the start."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._file = ReloadingFile("tokens", lambda: read_tokens(path), path)
-        except OSError as error:
-            raise InvalidRequest("tokens", error, "a file of tokens") from error
+        self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
 
     def check(self, header: str, scope: str) -> None:
         """Raise Unauthenticated unless `header` is "Bearer <token>" with a token of the file, and
@@ -140,13 +138,10 @@ class Certificates:
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._require_clients = client_ca is not None
-        beside = (cert,) if client_ca is None else (cert, client_ca)
-        try:
-            self._pems = ReloadingFile(
-                "tls_cert", lambda: read_pems(cert, key, client_ca), key, beside
-            )
-        except OSError as error:
-            raise InvalidRequest("tls_cert", error, PEMS) from error
+        files = (key, cert) if client_ca is None else (key, cert, client_ca)
+        self._pems = ReloadingFile(
+            "tls_cert", lambda: read_pems(cert, key, client_ca), PEMS, *files
+        )
 
     def credentials(self) -> grpc.ServerCredentials:
         """Credentials for one `add_secure_port`: gRPC binds no second port by the same."""
