@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from logitsieve.api.decoder import Decoder
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.client import DecoderClient
+from logitsieve.api.errors import InvalidRequest, ModelNotFound, Unavailable
+from logitsieve.client import AsyncDecoderClient, DecoderClient
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
+from logitsieve.server import create_server
+from tests.server.running import WAIT_S, config_for, write_model
+from tests.synthetic import make_hidden
 
 
 def test_it_is_a_decoder() -> None:
@@ -28,3 +37,52 @@ def test_a_keepalive_that_servers_would_not_take(keepalive_s: float) -> None:
     with pytest.raises(InvalidRequest) as caught:
         DecoderClient("127.0.0.1:1", keepalive_s=keepalive_s)
     assert caught.value.field == "keepalive_s"
+
+
+HIDDEN = make_hidden(4)
+ASKS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("topk", (HIDDEN, 3), {"head": "screen", "knobs": {"probes": 2}, "normalizer": "exact"}),
+    ("score", (HIDDEN, [1, 2, 3, 4]), {}),
+    ("sample", (HIDDEN, 2), {"seeds": 5, "temperature": 0.5}),
+    ("beam_step", (HIDDEN,), {"beams_in": 2, "beams_out": 3}),
+]
+
+
+def test_it_answers_as_in_process(tmp_path: Path, kernel_cache: Path) -> None:
+    write_model(tmp_path)
+    local = LocalDecoder(open_index(tmp_path / "demo" / "1", kernel_cache=kernel_cache))
+
+    async def scene() -> None:
+        server = create_server(config_for(tmp_path, kernel_cache=kernel_cache))
+        await server.start()
+        address = f"127.0.0.1:{server.port}"
+        async with AsyncDecoderClient(address, timeout_s=WAIT_S) as client:
+            asked = [getattr(client, name)(*args, **more) for name, args, more in ASKS]
+            replies = await asyncio.gather(*asked)
+            async with client.stream() as stream:
+                on_stream = [getattr(stream, name)(*args, **more) for name, args, more in ASKS]
+                replies += await asyncio.gather(*on_stream)
+            assert [model.name for model in await client.models()] == ["demo"]
+            assert (await client.model("demo")).vocab_size == 300
+            with pytest.raises(ModelNotFound):
+                await client.topk(HIDDEN, 3, model="other")
+            with pytest.raises(InvalidRequest) as caught:
+                await client.topk(HIDDEN, 301)
+            assert caught.value.field == "k"
+        await server.stop()
+        for (name, args, more), reply in zip(ASKS * 2, replies, strict=True):
+            expected = getattr(local, name)(*args, **more)
+            for one, other in zip(reply[:-1], expected[:-1], strict=True):
+                np.testing.assert_array_equal(one, other)
+            np.testing.assert_array_equal(reply.answer.exact, expected.answer.exact)
+
+    asyncio.run(scene())
+
+
+def test_nobody_listens() -> None:
+    async def scene() -> None:
+        async with AsyncDecoderClient("127.0.0.1:1", timeout_s=1.0) as client:
+            with pytest.raises(Unavailable):
+                await client.topk(HIDDEN, 3)
+
+    asyncio.run(scene())

@@ -1,4 +1,4 @@
-"""LSH, k-means and top-k softmax: S, T and what they estimate."""
+"""LSH, k-means and top-k softmax: S, T, what they estimate and find."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from logitsieve.training.autograd.batch import (
     Targets,
     read_batch,
 )
-from logitsieve.training.losses.search_softmax import SearchSoftmax, padded, sqrt_classes
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.losses.search_softmax import (
+    SearchSoftmax,
+    default_bits,
+    padded,
+    sqrt_classes,
+)
 from tests.training.loss_kit import doubles, full_cross_entropy
 
 D = 8
@@ -288,3 +294,50 @@ def test_bad_options_are_named(kind: str, options: dict[str, int], field: str) -
 def test_padding_of_several_targets() -> None:
     targets = Targets(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([4, 9, 1, 3, 3]), 3, False)
     assert padded(targets).tolist() == [[4, 9], [1, -1], [3, 3]]
+
+
+def test_most_of_the_probability_is_found() -> None:
+    """Tables find many times what as many classes at random would."""
+    V, D, k = 2000, 16, 100
+    torch.manual_seed(0)
+    criterion = LSHSoftmax(D, V, k=k)
+    criterion.classes.weight.data.normal_()
+    criterion.rebuild()
+    hidden = 2 * torch.randn(32, D)
+    none = np.full((32, 1), -1)
+    probabilities = criterion.log_prob(hidden).exp().detach()
+    offsets, ids = criterion.search_rows(hidden, none, StepRng(0, 0))
+    mass = [
+        float(probabilities[row, ids[offsets[row] : offsets[row + 1]].astype(np.int64)].sum())
+        for row in range(32)
+    ]
+    best = probabilities.topk(k).values.sum(1).mean()
+    assert np.diff(offsets).max() <= k
+    assert np.mean(mass) > 0.8 * float(best)
+    together = torch.from_numpy(criterion.search_batch(hidden[:2], none[:2])).long()
+    assert float(probabilities[:2, together].sum(1).mean()) > 0.5
+
+
+def test_buckets_get_smaller_as_classes_get_more() -> None:
+    bits = [default_bits(v, 128, round(10 * v**0.5)) for v in (10, 1000, 10_000, 250_000, 10**6)]
+    assert bits == sorted(bits)
+    assert bits[2:] == [8, 11, 12]
+
+
+def test_training_follows_its_rows() -> None:
+    """Rows that moved are found by where they are after a period, and not before."""
+    torch.manual_seed(0)
+    criterion = LSHSoftmax(8, 300, k=20, tables=20, bits=5, per_row=True)
+    optimizer = torch.optim.SGD(criterion.parameters(), lr=5.0)
+    criterion.track(optimizer, every=3)
+    first, hidden = criterion.tables.codes.copy(), torch.randn(4, 8)
+    for step in range(3):
+        np.testing.assert_array_equal(criterion.tables.codes, first)
+        optimizer.zero_grad()
+        criterion(hidden, torch.arange(4)).backward()
+        optimizer.step()
+        assert step < 3
+    assert (criterion.tables.codes != first).any()
+    fresh = criterion.tables.codes.copy()
+    criterion.rebuild()
+    np.testing.assert_array_equal(criterion.tables.codes, fresh)

@@ -1,14 +1,26 @@
 from __future__ import annotations
 
+import gzip
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.trainer import Corpus
-from logitsieve.training.trainer.corpus import encode
+from logitsieve.training.trainer.corpus import (
+    CHARACTERS,
+    LONGEST,
+    WINDOW,
+    TextStreams,
+    encode,
+    epoch_shift,
+    read_words,
+    windows,
+)
 
 
 def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:
@@ -55,3 +67,111 @@ def test_one_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="valid: got"):
         encode(tmp_path, tmp_path / "text", tmp_path / "empty", size=4, valid_share=0.1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "text"]
+
+
+@pytest.mark.parametrize("shift", [0, 3, 49])
+def test_batches_continue_each_stream(shift: int) -> None:
+    ids = np.arange(50, dtype=np.int32)
+    streams = TextStreams(ids, streams=3, steps=8, shift=shift)
+    assert len(streams) == 2
+    (first, targets), (second, _) = streams[0], streams[1]
+    torch.testing.assert_close(targets, (first + 1) % 50)
+    torch.testing.assert_close(second[:, 0], (first[:, -1] + 1) % 50)
+    torch.testing.assert_close(first[:, 0], (shift + torch.arange(3) * 16) % 50)
+    with pytest.raises(IndexError):
+        streams[2]
+
+
+def test_all_leaves_out_fewer_words_than_there_are_streams() -> None:
+    ids = np.arange(52, dtype=np.int32)
+    seen = torch.cat([targets.flatten() for _, targets in TextStreams(ids, 3, 8).all()])
+    assert sorted(seen.tolist()) == list(range(1, 52))
+
+
+def test_an_epoch_begins_where_its_number_says() -> None:
+    assert epoch_shift(10**12, 5, 7) == epoch_shift(10**12, 5, 7)
+    assert len({epoch_shift(10**12, seed, epoch) for seed in range(3) for epoch in range(9)}) == 27
+
+
+def test_windows_are_spread_over_the_text() -> None:
+    ids = np.arange(7_069, dtype=np.int32)
+    every = torch.cat(list(windows(ids, 10**6)))
+    assert every.shape == (100, WINDOW)
+    torch.testing.assert_close(every.flatten(), torch.arange(7_000))
+    some = torch.cat(list(windows(ids, 710)))
+    assert some.shape == (10, WINDOW)
+    assert some[[0, -1]].equal(every[[0, -1]])
+    assert torch.cat(list(windows(ids[:30], 5))).tolist() == [list(range(30))]
+
+
+def words(path: Path) -> list[str]:
+    return list(chain(*read_words(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b\nc\n", ["a", "b", "<eos>", "c", "<eos>"]),
+        ("a b\nc", ["a", "b", "<eos>", "c", "<eos>"]),
+        ("\n\n a \n \n\r\nb\n\n", ["a", "<eos>", "b", "<eos>"]),
+        ("a\tb\n", ["a", "b", "<eos>"]),
+        ("\ufeffa b\n", ["a", "b", "<eos>"]),  # as some editors begin a file
+        (" \n\n", []),
+        ("", []),
+    ],
+)
+@pytest.mark.parametrize("gzipped", [True, False])
+def test_lines_that_are_not_empty_are_closed(
+    tmp_path: Path, text: str, expected: list[str], gzipped: bool
+) -> None:
+    content = text.encode()
+    (tmp_path / "text").write_bytes(gzip.compress(content, mtime=0) if gzipped else content)
+    assert words(tmp_path / "text") == expected
+
+
+def test_pieces_make_no_difference(tmp_path: Path) -> None:
+    lines = [f"word{number} " * (number % 7) + "end" for number in range(300_000)]
+    (tmp_path / "text").write_text("\n \n".join(lines))
+    expected = list(chain(*([*line.split(), "<eos>"] for line in lines)))
+    assert len((tmp_path / "text").read_text()) > 5 * CHARACTERS
+    assert words(tmp_path / "text") == expected
+
+
+@pytest.mark.parametrize("gap", [" ", "\n", " \n"])
+def test_long_words_and_gaps_take_linear_time(tmp_path: Path, gap: str) -> None:
+    """A search that tries each place in them anew would take hours."""
+    word = "x" * LONGEST
+    (tmp_path / "text").write_text(f"a{gap * CHARACTERS}{word} b\n")
+    ended = ["<eos>"] if "\n" in gap else []
+    assert words(tmp_path / "text") == ["a", *ended, word, "b", "<eos>"]
+
+
+def test_no_piece_holds_the_whole_text(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("word " * CHARACTERS)
+    assert [len(piece) for piece in read_words(tmp_path / "text")][:2] == [209_715, 209_715]
+
+
+def test_progress_counts_bytes_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("word " * 10)
+    told: list[tuple[str, int, int]] = []
+    list(read_words(tmp_path / "text", progress=lambda *each: told.append(each)))
+    assert told[-1] == ("read text", 50, 50)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\xfe", "UTF-8"),
+        (gzip.compress(b"a b c " * 99, mtime=0)[:-9], "that gzipped"),
+        (b"\x1f\x8bnothing", "that gzipped"),
+        (b"x" * (CHARACTERS + 1), f"more than {LONGEST} characters"),
+        (b"a " + b"x" * (LONGEST + 1) + b" b", f"more than {LONGEST} characters"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(InvalidRequest, match=reason) as caught:
+        words(tmp_path / "text")
+    assert caught.value.field == "text"
+    with pytest.raises(InvalidRequest, match="nowhere"):
+        words(tmp_path / "nowhere")
