@@ -126,7 +126,7 @@ def test_the_command_loads_no_package_for_its_help() -> None:
     assert not loaded & {"torch", "numba", "faiss", "grpc", "numpy", "logitsieve.index"}
 
 
-@pytest.mark.parametrize("package", ["server", "index", "decoding", "evaluation"])
+@pytest.mark.parametrize("package", ["server.app", "index", "decoding", "evaluation"])
 def test_serving_loads_neither_torch_nor_faiss(package: str) -> None:
     assert not modules_after(f"import logitsieve.{package}") & {"torch", "faiss", "matplotlib"}
 

@@ -106,14 +106,13 @@ def test_the_module_runs_and_tells_its_version() -> None:
     assert done.stdout.strip() == __version__
 
 
-def test_help_needs_no_extra_and_a_command_names_it() -> None:
-    """A finder refuses the builder's libraries, as an install without them would."""
-    code = """
+# A finder refuses the libraries of every extra, as an install without them would.
+WITHOUT_EXTRAS = f"""
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("numba", "torch", "faiss", "matplotlib"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in {sorted(set().union(*MODULES.values(), ["transformers"]))}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent())
 import importlib.util
 found = importlib.util.find_spec
@@ -123,21 +122,55 @@ def find_spec(name, package=None):
     except ModuleNotFoundError:
         return None
 importlib.util.find_spec = find_spec
-from logitsieve.cli import main
-main()
 """
-    for options, stream, text in (
-        (["build", "--help"], "stdout", "--target-precision"),
-        (["tune", "--help"], "stdout", "--minutes"),
-        (["build", "--weight", "W", "--contexts", "H", "--out", "m/1"], "stderr", "[builder]"),
-        (["verify", "m/1"], "stderr", "[server]"),
-        (["query", "--help"], "stdout", "--min-precision"),
+
+
+def without_extras(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_EXTRAS + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_help_of_every_command_needs_no_extra() -> None:
+    done = without_extras(
+        "from typer.testing import CliRunner\n"
+        "from logitsieve.cli.app import COMMANDS, app\n"
+        "for name in COMMANDS:\n"
+        "    print(CliRunner().invoke(app, [name, '--help']).output)"
+    )
+    assert done.stderr == ""
+    for name, flag in (
+        *(
+            ("train", "--loss-option"),
+            ("train", "--target-precision"),
+            ("capture", "--huggingface"),
+        ),
+        *(("build", "--target-precision"), ("tune", "--minutes"), ("evaluate", "--max-rows")),
+        *(("inspect", "--min-precision"), ("report", "--contexts"), ("verify", "--json")),
+        *(("prune", "--keep"), ("serve", "--drain-s"), ("serve", "--config")),
+        *(("query", "--temperature"), ("admin", "--drain-s")),
     ):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *options], capture_output=True, text=True
-        )
-        assert text in getattr(done, stream), done
-        assert "Traceback" not in done.stderr
+        shown = done.stdout.partition(f"Usage: root {name} ")[2].partition("Usage: ")[0]
+        assert flag in shown, done.stdout
+        assert f"Example: logitsieve {name}" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("build --weight W --contexts H --out m/1", "builder"),
+        ("capture --module m.py:f --out c", "builder"),
+        ("train --out r --losses", "training"),
+        ("train --out r --text t", "training"),
+        ("serve", "server"),
+        ("verify m/1", "server"),
+        ("prune m", "server"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(command: str, extra: str) -> None:
+    done = without_extras("from logitsieve.cli import main; main()", *command.split())
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert f"[{extra}]" in done.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ def invoke(received: list[tuple[str, Sample]]) -> Callable[..., Any]:
     app = typer.Typer()
 
     @app.command()
-    @with_options(Sample)
+    @with_options
     def command(name: str, config: Sample) -> None:
         received.append((name, config))
 
@@ -76,7 +77,7 @@ def invoke_with_file(received: list[tuple[str, Sample]]) -> Callable[..., Any]:
     app = typer.Typer()
 
     @app.command()
-    @with_options(Sample, from_file=True)
+    @partial(with_options, from_file=True)
     def command(config: Sample) -> None:
         received.append(("", config))
 

@@ -140,3 +140,11 @@ def test_query_with_a_timeout_that_is_none(run: Run, timeout_s: str) -> None:
     result = run("query", "--timeout-s", timeout_s)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: timeout_s: got ")
+
+
+@pytest.mark.parametrize("temperature", ["-1", "1e-6", "1e5", "nan", "inf"])
+def test_a_temperature_out_of_range_is_refused_without_a_server(run: Run, temperature: str) -> None:
+    result = run("query", "--address", "127.0.0.1:1", "--temperature", temperature)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: temperature: got ")
+    assert "10000" in result.stderr

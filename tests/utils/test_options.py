@@ -11,7 +11,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.options import (
     QUIET_S,
     StageLines,
-    check_range,
+    check_ranges,
     no_progress,
     option,
     to_progress,
@@ -25,8 +25,7 @@ class Options:
     seed: int | None = option(None, "of the noise", 0, 9)
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            check_range(each.name, getattr(self, each.name), each.type, each.metadata)
+        check_ranges(self)
 
 
 def test_values_in_their_ranges_are_taken() -> None:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
-from logitsieve.cli.options import (
-    AsJson,
-    Authorities,
-    ByTls,
-    Certificate,
-    Key,
-    TokenFile,
-    read_token,
-    to_tls,
-)
+from logitsieve.cli.options import AsJson, flag
+from logitsieve.cli.server_options import TIMEOUT, ServerOptions
 from logitsieve.client import AdminClient, ModelInfo
+from logitsieve.client.admin import drain_seconds
+from logitsieve.client.connection import seconds
 
 Action = Literal["load", "unload", "alias"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminOptions(ServerOptions):
+    """Options of the action, and the admin port."""
+
+    address: str = flag("localhost:50052", "host:port of the admin port.")
+    timeout_s: float = flag(600.0, TIMEOUT, callback=seconds)
+    alias: str = flag("", "The alias; `load` gives it to the version once that answers.")
+    drain_s: float = flag(
+        10.0,
+        "Seconds that `unload` waits for requests under way, 0 to 3600.",
+        callback=drain_seconds,
+    )
 
 
 def command(
@@ -32,36 +40,15 @@ def command(
             help="The version as name@version; `alias` removes the alias from a name alone."
         ),
     ],
-    alias: Annotated[
-        str,
-        typer.Option(help="The alias; `load` gives it to the version once that answers."),
-    ] = "",
-    drain_s: Annotated[
-        float,
-        typer.Option(help="Seconds that `unload` waits for requests under way; 0 or more."),
-    ] = 10.0,
-    address: Annotated[str, typer.Option(help="host:port of the admin port.")] = "localhost:50052",
-    timeout_s: Annotated[
-        float, typer.Option(help="Seconds to wait for the answer, at most 3600.")
-    ] = 600.0,
-    tls: ByTls = False,
-    tls_ca: Authorities = None,
-    tls_cert: Certificate = None,
-    tls_key: Key = None,
-    token_file: TokenFile = None,
+    options: AdminOptions,
     as_json: AsJson = False,
 ) -> None:
     """Load, unload or name a version while the server goes on answering.
 
     Example: logitsieve admin load lm@4 --alias stable
     """
-    with AdminClient(
-        address,
-        timeout_s=timeout_s,
-        tls=to_tls(tls, tls_ca, tls_cert, tls_key),
-        token=read_token(token_file),
-    ) as client:
-        info = _act(client, action, model, alias, drain_s)
+    with options.open(AdminClient) as client:
+        info = _act(client, action, model, options)
     if as_json:
         print_json(asdict(info))
         return
@@ -70,13 +57,13 @@ def command(
     print(shown(f"{info.name}@{info.version}: {state}{named}"))
 
 
-def _act(client: AdminClient, action: Action, model: str, alias: str, drain_s: float) -> ModelInfo:
+def _act(client: AdminClient, action: Action, model: str, options: AdminOptions) -> ModelInfo:
     name, at, digits = model.partition("@")
     number = int(digits) if digits.isdecimal() else None
     if number is None and (at or action != "alias"):
         raise InvalidRequest("model", model, "name@version, like lm@4")
     if action == "alias" or number is None:
-        return client.set_alias(name, alias, number)
+        return client.set_alias(name, options.alias, number)
     if action == "load":
-        return client.load(name, number, alias)
-    return client.unload(name, number, drain_s)
+        return client.load(name, number, options.alias)
+    return client.unload(name, number, options.drain_s)

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.cli.console import shown
+from logitsieve.cli.options import with_options
 from logitsieve.utils.environment import require
 from logitsieve.version import __version__
 
@@ -33,6 +34,7 @@ class Entry(NamedTuple):
     panel: str
     summary: str
     extra: str
+    from_file: bool = False  # a --config may hold its options
 
 
 COMMANDS: dict[str, Entry] = {
@@ -45,7 +47,7 @@ COMMANDS: dict[str, Entry] = {
     "report": Entry("Look", "Write a page of plots about an index.", "builder"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
-    "serve": Entry("Serve", "Answer requests over gRPC.", "server"),
+    "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),
     "admin": Entry("Serve", "Load, unload or name versions of a server.", ""),
 }
@@ -56,26 +58,21 @@ class LazyCommand(TyperCommand):
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
-        self._module = f"logitsieve.cli.{name}"
-        self._extra = entry.extra
+        self._entry = entry
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Return the context of the real command, which the group then invokes.
 
-        The options are read before the extra is required: --help works without it where the module
-        can be imported. Help is plain text, which reads well in 80 columns.
+        The options are read before the extra is required: --help works without it. Help is plain
+        text, which reads well in 80 columns.
         """
-        try:
-            command = import_module(self._module).command
-        except ImportError:
-            require(self._extra, *MODULES[self._extra])
-            raise
+        command = import_module(f"logitsieve.cli.{self.name}").command
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        text = getdoc(command) or ""
-        single.command(self.name, help=text.replace("Example: ", "\b\nExample: "))(command)
+        text = (getdoc(command) or "").replace("Example: ", "\b\nExample: ")
+        single.command(self.name, help=text)(with_options(command, self._entry.from_file))
         context = get_command(single).make_context(*args, **kwargs)
         if not context.resilient_parsing:  # completing asks for nothing to be run
-            require(self._extra, *MODULES[self._extra])
+            require(self._entry.extra, *MODULES[self._entry.extra])
         return context
 
 

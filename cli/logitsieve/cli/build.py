@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from logitsieve.cli.console import bars, print_json, print_table, size
-from logitsieve.cli.options import AsJson, numbers, read_words, with_options
+from logitsieve.cli.options import AsJson, flag, numbers, read_words
+from logitsieve.cli.points import print_points, without_contexts
 from logitsieve.index_builder import BuildConfig, build
 
 if TYPE_CHECKING:
@@ -17,65 +17,54 @@ if TYPE_CHECKING:
 MUCH = 0.5  # share of rows left to the fallback above which a screen saves little
 
 
-@with_options(BuildConfig)
-def command(
-    weight: Annotated[
-        str, typer.Option(help="The matrix W [V, D]: W.npy, W.npz:NAME or W.safetensors:NAME.")
-    ],
-    contexts: Annotated[
-        str,
-        typer.Option(help="Context vectors [N, D]: a file like --weight, or a folder of shards."),
-    ],
-    out: Annotated[Path, typer.Option(help="The index to write: a new folder <name>/<version>.")],
-    config: BuildConfig,
-    bias: Annotated[str | None, typer.Option(help="The bias [V]; zeros if absent.")] = None,
-    heldout: Annotated[
-        str | None,
-        typer.Option(help="Contexts to judge on; the last tenth of --contexts if absent."),
-    ] = None,
-    vocabulary: Annotated[
-        Path | None,
-        typer.Option(help="Text file of the words by id, one per line, kept in the index."),
-    ] = None,
-    heads: Annotated[str, typer.Option(help="Heads to build, separated by commas.")] = (
-        "exact,screen,certified"
-    ),
-    target_precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="p1=P,p5=P",
-            help="Search for the fastest screen whose P@1, P@5 (or p10) reach these.",
-        ),
-    ] = None,
-    best_effort: Annotated[
-        bool,
-        typer.Option("--best-effort", help="Write the nearest screen if none reaches the target."),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """The files of a build, its heads and its target."""
+
+    weight: str = flag(MISSING, "The matrix W [V, D]: W.npy, W.npz:NAME or W.safetensors:NAME.")
+    contexts: str = flag(
+        MISSING, "Context vectors [N, D]: a file like --weight, or a folder of shards."
+    )
+    out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
+    bias: str | None = flag(None, "The bias [V]; zeros if absent.")
+    heldout: str | None = flag(
+        None, "Contexts to judge on; the last tenth of --contexts if absent."
+    )
+    vocabulary: Path | None = flag(
+        None, "Text file of the words by id, one per line, kept in the index."
+    )
+    heads: str = flag("exact,screen,certified", "Heads to build, separated by commas.")
+    target_precision: tuple[str, ...] = flag(
+        (),
+        "Search for the fastest screen whose P@1, P@5 (or p10) reach these.",
+        metavar="p1=P,p5=P",
+    )
+    best_effort: bool = flag(
+        False, "Write the nearest screen if none reaches the target.", "--best-effort"
+    )
+
+
+def command(options: BuildOptions, config: BuildConfig, as_json: AsJson = False) -> None:
     """Turn a frozen softmax and the contexts it meets into an index.
 
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
     """
-    target = numbers("target_precision", target_precision) if target_precision else None
-    words = None if vocabulary is None else read_words(vocabulary)
+    target = numbers("target_precision", options.target_precision)
     with bars("build") as progress:
         index = build(
-            weight,
-            bias,
-            contexts,
-            out,
-            vocabulary=words,
-            heads=[name.strip() for name in heads.split(",")],
-            target_precision=target,
+            options.weight,
+            options.bias,
+            options.contexts,
+            options.out,
+            vocabulary=read_words(options.vocabulary) if options.vocabulary else None,
+            heads=[name.strip() for name in options.heads.split(",")],
+            target_precision=target or None,
             config=config,
             progress=progress,
-            heldout=heldout,
-            best_effort=best_effort,
+            heldout=options.heldout,
+            best_effort=options.best_effort,
         )
     if as_json:
-        from logitsieve.cli.points import without_contexts
-
         facts = {"index": str(index.path), "digest": index.digest, "dtype": index.manifest.dtype}
         measured = without_contexts(index.calibration)
         print_json({**facts, "bytes": _bytes(index), "calibration": measured})
@@ -89,8 +78,6 @@ def _bytes(index: Index) -> dict[str, int]:
 
 def show(index: Index) -> None:
     """Print the operating points, the sizes of the files, and the path of the index."""
-    from logitsieve.cli.points import print_points
-
     print_points(index)
     matrix = index.vocab_size * index.dim * 4
     rows = [

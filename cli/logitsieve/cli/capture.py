@@ -3,54 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import MISSING, dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import bars, print_json
-from logitsieve.cli.options import AsJson, with_options
-from logitsieve.index_builder.capture import CaptureConfig, capture
-from logitsieve.index_builder.capture_huggingface import LONGEST_WINDOW, WINDOW, open_folder
+from logitsieve.cli.options import AsJson, flag
+from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
-@with_options(CaptureConfig)
-def command(
-    out: Annotated[Path, typer.Option(help="The folder to write, which must not exist.")],
-    config: CaptureConfig,
-    module: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:FUNCTION",
-            help="A function without arguments that returns (model, batches). "
-            "The file's code is run: use only code that you trust.",
-        ),
-    ] = None,
-    huggingface: Annotated[
-        Path | None,
-        typer.Option(help="Folder with a Hugging Face causal language model, instead of --module."),
-    ] = None,
-    text: Annotated[
-        Path | None,
-        typer.Option(help="Text for --huggingface to read: UTF-8, plain or gzipped."),
-    ] = None,
-    window: Annotated[
-        int,
-        typer.Option(
-            min=2,
-            max=LONGEST_WINDOW,
-            help="Tokens that --huggingface reads at a stretch, at most its positions.",
-        ),
-    ] = WINDOW,
-    output_layer: Annotated[
-        str | None,
-        typer.Option(help="Name of the nn.Linear that makes the logits; found if absent."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CaptureOptions:
+    """The model, its data, and the folder of its contexts."""
+
+    out: Path = flag(MISSING, "The folder to write, which must not exist.")
+    module: str | None = flag(
+        None,
+        "A function without arguments that returns (model, batches). "
+        "The file's code is run: use only code that you trust.",
+        metavar="FILE.py:FUNCTION",
+    )
+    huggingface: Path | None = flag(
+        None, "Folder with a Hugging Face causal language model, instead of --module."
+    )
+    text: Path | None = flag(None, "Text for --huggingface to read: UTF-8, plain or gzipped.")
+    window: int = flag(
+        WINDOW,
+        "Tokens that --huggingface reads at a stretch, at most its positions.",
+        min=2,
+        max=LONGEST_WINDOW,
+    )
+    output_layer: str | None = flag(
+        None, "Name of the nn.Linear that makes the logits; found if absent."
+    )
+
+    def source(self) -> tuple[nn.Module, Iterable[Any]]:
+        """The model and its batches."""
+        if (self.module is None) == (self.huggingface is None):
+            got = "neither" if self.module is None else "both"
+            raise InvalidRequest("module", f"{got} of --module and --huggingface", "one of them")
+        if self.module is not None:
+            return _call(self.module)
+        if self.text is None:
+            raise InvalidRequest("text", "nothing", "a text file for --huggingface")
+        from logitsieve.index_builder.capture_huggingface import open_folder
+
+        assert self.huggingface is not None
+        return open_folder(self.huggingface, self.text, window=self.window)
+
+
+def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
     """Run a PyTorch model over data; keep what enters its output layer.
 
     Either --module, or --huggingface with --text, which downloads nothing.
@@ -63,11 +70,12 @@ def command(
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """
-    model, batches = _source(module, huggingface, text, window)
+    from logitsieve.index_builder.capture import capture
+
+    out, layer = options.out, options.output_layer
+    model, batches = options.source()
     with bars("capture") as progress:
-        summary = capture(
-            model, batches, out, output_layer=output_layer, config=config, progress=progress
-        )
+        summary = capture(model, batches, out, output_layer=layer, config=config, progress=progress)
     if as_json:
         print_json(summary)
         return
@@ -78,21 +86,9 @@ def command(
     )
 
 
-def _source(
-    module: str | None, huggingface: Path | None, text: Path | None, window: int
-) -> tuple[nn.Module, Iterable[Any]]:
-    if (module is None) == (huggingface is None):
-        got = "neither" if module is None else "both"
-        raise InvalidRequest("module", f"{got} of --module and --huggingface", "one of them")
-    if module is not None:
-        return _call(module)
-    if text is None:
-        raise InvalidRequest("text", "nothing", "a text file for --huggingface")
-    assert huggingface is not None
-    return open_folder(huggingface, text, window=window)
-
-
 def _call(module: str) -> tuple[nn.Module, Iterable[Any]]:
+    from torch import nn
+
     file, _, function = module.rpartition(":")
     if not Path(file).is_file() or not file.endswith(".py"):
         raise InvalidRequest("module", module, "FILE.py:FUNCTION with an existing file")

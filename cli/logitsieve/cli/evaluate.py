@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.cli.console import bars, print_json, print_table
-from logitsieve.cli.options import AsJson, IndexFolder, Knobs, numbers
+from logitsieve.cli.options import KNOB, AsJson, IndexFolder, flag, numbers
 from logitsieve.evaluation import evaluate, us_per_row
-from logitsieve.index import open_index
 from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.utils.options import Progress
 
@@ -24,47 +22,46 @@ BLOCK_ROWS = 1024
 KS = (1, 5, 10)
 
 
-def command(
-    index: IndexFolder,
-    contexts: Annotated[
-        str,
-        typer.Option(help="Contexts: H.npy, a folder of shards, H.npz:NAME or H.safetensors:NAME."),
-    ],
-    head: Annotated[
-        str, typer.Option(help="The head to measure, instead of the index's default one.")
-    ] = "",
-    knob: Knobs = None,
-    k: Annotated[
-        list[int] | None,
-        typer.Option(
-            "-k", min=1, help="Number of answers per row; repeatable.", show_default="1, 5, 10"
-        ),
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows in each timed call.")] = 1,
-    max_rows: Annotated[
-        int, typer.Option(min=1, help="Contexts judged at most, spread evenly over all.")
-    ] = 20_000,
-    threads: Annotated[int, typer.Option(min=1, help="Number of CPU threads.")] = 1,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """The head to measure, and how."""
+
+    contexts: str = flag(
+        MISSING, "Contexts: H.npy, a folder of shards, H.npz:NAME or H.safetensors:NAME."
+    )
+    head: str = flag("", "The head to measure, instead of the index's default one.")
+    knob: tuple[str, ...] = flag((), KNOB, metavar="NAME=VALUE")
+    k: tuple[int, ...] = flag(
+        (), "Number of answers per row; repeatable.", "-k", min=1, show_default="1, 5, 10"
+    )
+    batch: int = flag(1, "Rows in each timed call.", min=1)
+    max_rows: int = flag(20_000, "Contexts judged at most, spread evenly over all.", min=1)
+    threads: int = flag(1, "Number of CPU threads.", min=1)
+
+
+def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = False) -> None:
     """Measure a head on contexts, and the exact softmax beside it.
 
     Example: logitsieve evaluate models/lm/1 --contexts heldout.npy --knob probes=2
     """
+    from logitsieve.index import open_index
+
+    batch = options.batch
     with bars("evaluate") as progress, TemporaryDirectory() as scratch:
-        opened = open_index(index, threads=threads, progress=progress)
-        chosen, exact = opened.head(head, **numbers("knob", knob or [])), opened.head("exact")
-        ks = sorted(set(k)) if k else [each for each in KS if each <= opened.vocab_size]
+        opened = open_index(index, threads=options.threads, progress=progress)
+        chosen = opened.head(options.head, **numbers("knob", options.knob))
+        exact = opened.head("exact")
+        ks = sorted(set(options.k)) or [k for k in KS if k <= opened.vocab_size]
         if ks[-1] > opened.vocab_size:
             raise InvalidRequest("k", ks[-1], f"1..{opened.vocab_size}")
-        judging = open_contexts(contexts, opened.dim, Path(scratch))
-        rows = min(judging.rows, max_rows)
+        judging = open_contexts(options.contexts, opened.dim, Path(scratch))
+        rows = min(judging.rows, options.max_rows)
         timed = judging.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))
         results = []
-        for each in {each.name: each for each in (chosen, exact)}.values():
-            judged = evaluate(each, exact, _spread(judging, rows, each.name, progress), ks)
-            us = us_per_row(each, timed, max(ks), batch)
-            facts = {"head": each.name, "knobs": dict(each.knobs), "us_per_row": us}
+        for head in {head.name: head for head in (chosen, exact)}.values():
+            judged = evaluate(head, exact, _spread(judging, rows, head.name, progress), ks)
+            us = us_per_row(head, timed, max(ks), batch)
+            facts = {"head": head.name, "knobs": dict(head.knobs), "us_per_row": us}
             results.append({**facts, **asdict(judged)})
     if as_json:
         print_json({"index": str(index), "digest": opened.digest, "batch": batch, "heads": results})

@@ -3,48 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-import typer
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.decoder import asked_precision
 from logitsieve.cli.console import print_json, print_table, size
-from logitsieve.cli.options import AsJson, IndexFolder
-from logitsieve.cli.points import choices, goal, print_choices, print_points, without_contexts
-from logitsieve.decoding import LocalDecoder
+from logitsieve.cli.options import AsJson, IndexFolder, flag
+from logitsieve.cli.points import (
+    auto_of,
+    choices,
+    goal,
+    print_choices,
+    print_points,
+    without_contexts,
+)
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
-from logitsieve.heads._base.head import checked_k
-from logitsieve.index import Index, open_index
-from logitsieve.index.contents import read_contents
-from logitsieve.index.memory import PartMemory, memory
+
+if TYPE_CHECKING:
+    from logitsieve.index import Index
+    from logitsieve.index.memory import PartMemory
 
 
-def command(
-    index: IndexFolder,
-    min_precision: Annotated[
-        float | None,
-        typer.Option(help="Show the points that AUTO takes for this P@k, from 0 to 1."),
-    ] = None,
-    exact: Annotated[
-        bool,
-        typer.Option("--exact", help="Show the points that AUTO takes for proven answers."),
-    ] = False,
-    k: Annotated[
-        int | None,
-        typer.Option("-k", help="Number of answers, from 1 to V; each measured number if absent."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    """The request for which AUTO's points are shown."""
+
+    min_precision: float | None = flag(
+        None, "Show the points that AUTO takes for this P@k, from 0 to 1."
+    )
+    exact: bool = flag(False, "Show the points that AUTO takes for proven answers.", "--exact")
+    k: int | None = flag(
+        None, "Number of answers, from 1 to V; each measured number if absent.", "-k"
+    )
+
+
+def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False) -> None:
     """Show what an index holds: heads and knobs, files and memory, operating points and AUTO.
 
     Sizes and headers are checked, digests are not: that is `logitsieve verify`.
 
     Example: logitsieve inspect models/lm/1 --min-precision 0.99
     """
-    precision = asked_precision("", None, min_precision, exact)
+    from logitsieve.heads._base.head import checked_k
+    from logitsieve.index import open_index
+
+    precision, k = asked_precision("", None, options.min_precision, options.exact), options.k
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
-        auto = LocalDecoder(opened).auto
+        auto = auto_of(opened)
         # The index's own target does not look at k.
         ks = (BEYOND,) if precision is None else (*KS, BEYOND)
         if k is not None:
@@ -65,6 +71,9 @@ def command(
 
 
 def _facts(index: Index) -> dict[str, Any]:
+    from logitsieve.index.contents import read_contents
+    from logitsieve.index.memory import memory
+
     manifest, parts = index.manifest, memory(read_contents(index.path))
     matrix = index.vocab_size * index.dim * 4
     return {

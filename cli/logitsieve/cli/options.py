@@ -1,4 +1,4 @@
-"""Command-line options: those of a frozen dataclass, those that several commands share, and files.
+"""Command-line options: those of frozen dataclasses, those that several commands share, and files.
 
 A dataclass is the one list of names, types, defaults, ranges and help.
 """
@@ -9,8 +9,8 @@ import inspect
 import math
 import tomllib
 import typing
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import NoneType
@@ -19,25 +19,9 @@ from typing import Annotated, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client import Tls
 
-# Shared by the commands that connect to a server.
-ByTls = Annotated[bool, typer.Option("--tls", help="Connect with TLS.")]
-Authorities = Annotated[
-    Path | None,
-    typer.Option(help="PEM file of the authorities that sign the server's certificate."),
-]
-Certificate = Annotated[Path | None, typer.Option(help="PEM file of the client's certificate.")]
-Key = Annotated[Path | None, typer.Option(help="PEM file of the private key of --tls-cert.")]
-TokenFile = Annotated[Path | None, typer.Option(help="File that holds nothing but a bearer token.")]
+KNOB = "Knob of the head as NAME=VALUE; repeatable."
 
-# Shared by the commands that choose an operating point.
-Knobs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--knob", metavar="NAME=VALUE", help="Knob of the head as NAME=VALUE; repeatable."
-    ),
-]
 IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -51,45 +35,48 @@ IN_TOML: dict[type, tuple[type, ...]] = {
 }
 
 
-def with_options(
-    config: type[Any], *, from_file: bool = False
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give the command one option per field of `config` in place of its parameter `config`.
+def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """A field for an option of one command, or MISSING; `names` and `more` are typer.Option's."""
+    return field(default=default, metadata={"option": typer.Option(*names, help=help, **more)})
 
-    A field's metadata holds its "help" and, for numbers, "low" and "high"; fields typed
-    tuple[X, ...] become repeatable options. `from_file` adds --config, a TOML file whose keys are
-    the names of the fields; options of the command line win.
+
+def with_options(command: Callable[..., None], from_file: bool = False) -> Callable[..., None]:
+    """The command with one option for each field of the dataclasses among its parameters.
+
+    A field's metadata holds its "help" and, for numbers, "low" and "high", or is that of `flag`;
+    fields typed tuple[X, ...] become repeatable options. `from_file` adds --config, a TOML file
+    whose keys are the names of the fields; options of the command line win.
     """
+    declared = inspect.signature(command, eval_str=True).parameters
+    annotations = {name: parameter.annotation for name, parameter in declared.items()}
+    bundles: dict[str, Any] = {n: kind for n, kind in annotations.items() if is_dataclass(kind)}
+    parameters = [CONTEXT, FILE] * from_file
+    for name, p in declared.items():
+        parameters += _parameters(bundles[name]) if name in bundles else [p.replace(kind=KEYWORD)]
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = typing.get_type_hints(config)
-        declared = inspect.signature(command, eval_str=True).parameters.values()
-        derived = [_parameter(field, hints[field.name]) for field in fields(config)]
-        parameters = (
-            [p for p in declared if p.name != "config"] + [CONTEXT, FILE] * from_file + derived
-        )
-
-        @wraps(command)
-        def wrapped(**values: Any) -> None:
-            given = {field.name: values.pop(field.name) for field in fields(config)}
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        context, file = values.pop("context", None), values.pop("config", None)
+        made = {}
+        for name, bundle in bundles.items():
+            given = {field.name: values.pop(field.name) for field in fields(bundle)}
             chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-            context, file = values.pop("context", None), values.pop("config", None)
             if file is not None:
-                options = read_options(file, config)
+                options = read_options(file, bundle)
                 chosen |= {k: v for k, v in options.items() if not is_typed(k, context)}
-            command(**values, config=config(**chosen))
+            made[name] = bundle(**chosen)
+        command(**values, **made)
 
-        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
-        return wrapped
-
-    return decorate
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
 
 
-CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+CONTEXT = inspect.Parameter("context", KEYWORD, annotation=typer.Context)
 FILE = inspect.Parameter(
     "config",
-    inspect.Parameter.KEYWORD_ONLY,
+    KEYWORD,
     default=None,
     annotation=Annotated[
         Path | None,
@@ -131,20 +118,22 @@ def _of_type(key: str, value: Any, hint: Any) -> Any:
     return wanted(value)
 
 
-def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
-    if typing.get_origin(hint) is tuple:
-        hint = list[typing.get_args(hint)[0]]  # type: ignore[misc]
-    low, high = field.metadata.get("low"), field.metadata.get("high", math.inf)
-    option = typer.Option(
-        help=field.metadata["help"], min=low, max=None if high == math.inf else high
-    )
-    default = list(field.default) if isinstance(field.default, tuple) else field.default
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if default is MISSING else default,
-        annotation=Annotated[hint, option],
-    )
+def _parameters(bundle: type[Any]) -> Iterator[inspect.Parameter]:
+    hints = typing.get_type_hints(bundle)
+    for of in fields(bundle):
+        hint, default, facts = hints[of.name], of.default, of.metadata
+        if typing.get_origin(hint) is tuple:
+            hint = list[typing.get_args(hint)[0]]  # type: ignore[misc]
+        high = facts.get("high", math.inf)
+        option = facts.get("option") or typer.Option(
+            help=facts["help"], min=facts.get("low"), max=None if high == math.inf else high
+        )
+        yield inspect.Parameter(
+            of.name,
+            KEYWORD,
+            default=inspect.Parameter.empty if default is MISSING else default,
+            annotation=Annotated[hint, option],
+        )
 
 
 def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
@@ -162,25 +151,14 @@ def numbers(field: str, pairs: Sequence[str]) -> dict[str, float]:
     return values
 
 
-def to_tls(wanted: bool, ca: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
-    """TLS by the options of a command that connects; None where no option asks for it."""
-    return Tls(ca=ca, cert=cert, key=key) if wanted or ca or cert or key else None
-
-
-def read_token(path: Path | None) -> str:
-    """The token in the file, "" without one; InvalidRequest names `token_file`."""
-    if path is None:
-        return ""
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest("token_file", f"{path} ({error})", "a file with a token") from error
-
-
 def read_words(path: Path) -> list[str]:
     """Words by id, the lines of a UTF-8 file; InvalidRequest names `vocabulary`."""
+    return read_text("vocabulary", path, "a UTF-8 text file").removesuffix("\n").split("\n")
+
+
+def read_text(flag: str, path: Path, allowed: str) -> str:
+    """The text of a UTF-8 file; InvalidRequest names `flag`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest("vocabulary", f"{path} ({error})", "a UTF-8 text file") from error
-    return text.removesuffix("\n").split("\n")
+        raise InvalidRequest(flag, f"{path} ({error})", allowed) from error

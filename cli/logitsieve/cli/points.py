@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.console import print_table, shown
-from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.auto import Auto
 from logitsieve.evaluation import read_points
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint
-from logitsieve.index import Index
+
+if TYPE_CHECKING:
+    from logitsieve.decoding.auto import Auto
+    from logitsieve.index import Index
 
 Choice = dict[str, Any]
 
 K_LABELS = {1: "1", 5: "2-5", 10: "6-10", BEYOND: "11 or more"}
+
+
+def auto_of(index: Index) -> Auto:
+    from logitsieve.decoding import LocalDecoder
+
+    return LocalDecoder(index).auto
 
 
 def print_points(index: Index, bounds: bool = False) -> None:
@@ -25,7 +32,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
     calibration = index.measured
     if calibration is None:
         return
-    auto = LocalDecoder(index).auto
+    auto = auto_of(index)
     marks = _marks(auto)
     compared = read_points(calibration["compared"])
     batches = sorted({batch for point in (*auto.points, *compared) for batch in point.us_per_row})
@@ -116,7 +123,7 @@ def _words(choice: Choice) -> str:
 
 def print_changes(before: Index, after: Index) -> None:
     """Print AUTO's points before and after a sweep, and warn if the stored point lost its proof."""
-    old, new = LocalDecoder(before).auto, LocalDecoder(after).auto
+    old, new = auto_of(before), auto_of(after)
     rows = []
     for batch in new.batches:
         was, now = (choices(auto, None, (BEYOND,), (batch,))[0] for auto in (old, new))

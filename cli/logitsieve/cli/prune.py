@@ -12,9 +12,6 @@ import typer
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.console import print_json, shown
 from logitsieve.cli.options import AsJson
-from logitsieve.index.files import TEMPORARY
-from logitsieve.index.manifest import is_name, is_version
-from logitsieve.server.models.routes import locked, read_aliases
 
 
 def command(
@@ -28,6 +25,9 @@ def command(
 
     Example: logitsieve prune models --keep 3
     """
+    from logitsieve.index.manifest import is_name
+    from logitsieve.server.models.routes import read_aliases
+
     if not models.is_dir():
         raise InvalidRequest("models", models, "a folder that holds <name>/<version>/ indexes")
     names = sorted(folder for folder in models.iterdir() if is_name(folder.name))
@@ -45,6 +45,10 @@ def command(
 
 def prune(model: Path, keep: int) -> list[Path]:
     """Remove old versions of the folder `model`; their paths, the lowest version first."""
+    from logitsieve.index.files import TEMPORARY
+    from logitsieve.index.manifest import is_version
+    from logitsieve.server.models.routes import locked, read_aliases
+
     with locked(model):  # no alias may come to name one meanwhile
         versions = sorted(
             int(path.name)

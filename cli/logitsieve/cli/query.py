@@ -2,120 +2,85 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.lib.format import read_array
 
 from logitsieve.api.decoder import NormalizerName, Target
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import checked_temperature
 from logitsieve.api.results import SampleReply, TopKReply
 from logitsieve.cli.console import print_json, print_table
-from logitsieve.cli.options import (
-    AsJson,
-    Authorities,
-    ByTls,
-    Certificate,
-    Key,
-    Knobs,
-    TokenFile,
-    numbers,
-    read_token,
-    read_words,
-    to_tls,
-)
+from logitsieve.cli.options import KNOB, AsJson, flag, numbers, read_words
+from logitsieve.cli.server_options import ServerOptions
 from logitsieve.client import DecoderClient, ModelInfo
 
 
-def command(
-    address: Annotated[str, typer.Option(help="host:port of the server.")] = "localhost:50051",
-    model: Annotated[str, typer.Option(help="The model: name, name@version or name:alias.")] = "",
-    hidden: Annotated[
-        Path | None,
-        typer.Option(help="File of context vectors, a .npy array [B, D] or [D]."),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of answers per row.")] = 5,
-    head: Annotated[
-        str, typer.Option(help="Name of the head; the server chooses the fastest if absent.")
-    ] = "",
-    knob: Knobs = None,
-    min_precision: Annotated[
-        float | None,
-        typer.Option(
-            help="Let the server pick the fastest point with at least this P@k, from 0 to 1."
-        ),
-    ] = None,
-    exact: Annotated[
-        bool,
-        typer.Option("--exact", help="Let the server pick the fastest point that proves answers."),
-    ] = False,
-    normalizer: Annotated[
-        NormalizerName | None,
-        typer.Option(
-            help="Normalizer of the log-probabilities; absent: exact for the best ids,"
-            " the server's choice for draws."
-        ),
-    ] = None,
-    sample: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", help="Draw N ids per row instead of the best ones."),
-    ] = 0,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Seed of the draws of --sample; fresh draws if absent."),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="Temperature of the draws of --sample; 0 or more.")
-    ] = 1.0,
-    vocabulary: Annotated[
-        Path | None,
-        typer.Option(help="Text file of the words by id, one per line, to show with the ids."),
-    ] = None,
-    timeout_s: Annotated[
-        float, typer.Option(help="Seconds to wait for the answer, at most 3600.")
-    ] = 5.0,
-    tls: ByTls = False,
-    tls_ca: Authorities = None,
-    tls_cert: Certificate = None,
-    tls_key: Key = None,
-    token_file: TokenFile = None,
-    models: Annotated[
-        bool, typer.Option("--models", help="List the models of the server.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions:
+    """A question for the server, and the words of its answer."""
+
+    model: str = flag("", "The model: name, name@version or name:alias.")
+    hidden: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
+    k: int = flag(5, "Number of answers per row.", "-k", min=1)
+    head: str = flag("", "Name of the head; the server chooses the fastest if absent.")
+    knob: tuple[str, ...] = flag((), KNOB, metavar="NAME=VALUE")
+    min_precision: float | None = flag(
+        None, "Let the server pick the fastest point with at least this P@k, from 0 to 1."
+    )
+    exact: bool = flag(
+        False, "Let the server pick the fastest point that proves answers.", "--exact"
+    )
+    normalizer: NormalizerName | None = flag(
+        None,
+        "Normalizer of the log-probabilities; absent: exact for the best ids,"
+        " the server's choice for draws.",
+    )
+    sample: int = flag(0, "Draw N ids per row instead of the best ones.", min=0, metavar="N")
+    seed: int | None = flag(None, "Seed of the draws of --sample; fresh draws if absent.", min=0)
+    temperature: float = flag(
+        1.0,
+        "Temperature of the draws of --sample: 0, or 1e-05 to 10000.",
+        callback=checked_temperature,
+    )
+    vocabulary: Path | None = flag(
+        None, "Text file of the words by id, one per line, to show with the ids."
+    )
+    models: bool = flag(False, "List the models of the server.", "--models")
+
+    def ask(self, client: DecoderClient, rows: np.ndarray) -> TopKReply | SampleReply:
+        target = Target(
+            model=self.model,
+            head=self.head,
+            knobs=numbers("knob", self.knob),
+            min_precision=self.min_precision,
+            exact=self.exact,
+            normalizer=self.normalizer,
+        )
+        if self.sample:
+            return client.sample(
+                rows, self.sample, seeds=self.seed, temperature=self.temperature, **target
+            )
+        target["normalizer"] = self.normalizer or "exact"
+        return client.topk(rows, self.k, **target)
+
+
+def command(server: ServerOptions, options: QueryOptions, as_json: AsJson = False) -> None:
     """Ask a server for the next tokens; without --hidden, list its models.
 
     Example: logitsieve query --address localhost:50051 --model lm --hidden h.npy -k 5
     """
-    with DecoderClient(
-        address,
-        timeout_s=timeout_s,
-        tls=to_tls(tls, tls_ca, tls_cert, tls_key),
-        token=read_token(token_file),
-    ) as client:
-        if models or hidden is None:
+    with server.open(DecoderClient) as client:
+        if options.models or options.hidden is None:
             _show_models(client.models(), as_json)
             return
-        rows = _read_hidden(hidden)
-        target = Target(
-            model=model,
-            head=head,
-            knobs=numbers("knob", knob or []),
-            min_precision=min_precision,
-            exact=exact,
-            normalizer=normalizer,
-        )
-        reply: TopKReply | SampleReply
-        if sample:
-            reply = client.sample(rows, sample, seeds=seed, temperature=temperature, **target)
-        else:
-            target["normalizer"] = normalizer or "exact"
-            reply = client.topk(rows, k, **target)
-    _show(reply, None if vocabulary is None else _words_up_to(vocabulary, reply.ids.max()), as_json)
+        reply = options.ask(client, _read_hidden(options.hidden))
+    words = _words_up_to(options.vocabulary, reply.ids.max()) if options.vocabulary else None
+    _show(reply, words, as_json)
 
 
 def _read_hidden(path: Path) -> np.ndarray:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -19,15 +20,19 @@ from logitsieve.cli.console import (
     print_table,
     train_display,
 )
-from logitsieve.cli.options import AsJson, is_typed, with_options
+from logitsieve.cli.options import AsJson, flag, is_typed
 from logitsieve.cli.train_to_index import ToServing
-from logitsieve.training import LOSSES
-from logitsieve.training.trainer import Outcome, Settings, TrainConfig, begin, prepare, train
-from logitsieve.training.trainer.losses import default_of, options_of, shown_type
+from logitsieve.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from logitsieve.training.trainer import Outcome, Settings
 
 
 def _show_losses(wanted: bool) -> None:
     if wanted:
+        from logitsieve.training import LOSSES
+        from logitsieve.training.trainer.losses import default_of, options_of, shown_type
+
         rows = [
             (name, option, shown_type(hint), default_of(name, option))
             for name in LOSSES
@@ -37,49 +42,30 @@ def _show_losses(wanted: bool) -> None:
         raise typer.Exit
 
 
-@with_options(TrainConfig)
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The files of a run, and how it begins."""
+
+    out: Path = flag(MISSING, "Folder of the run, made if absent.")
+    text: Path | None = flag(
+        None, "Text to train on: UTF-8, plain or gzipped, words separated by spaces."
+    )
+    valid: Path | None = flag(None, "Text to validate on; the end of --text if absent.")
+    resume: bool = flag(False, "Continue the run in --out with its options.", "--resume")
+    losses: bool = flag(
+        False,
+        "List the losses and their options.",
+        "--losses",
+        callback=_show_losses,
+        is_eager=True,
+    )
+
+
 def command(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder of the run, made if absent.")],
+    options: RunOptions,
+    after: ToServing,
     config: TrainConfig,
-    text: Annotated[
-        Path | None,
-        typer.Option(help="Text to train on: UTF-8, plain or gzipped, words separated by spaces."),
-    ] = None,
-    valid: Annotated[
-        Path | None,
-        typer.Option(help="Text to validate on; the end of --text if absent."),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue the run in --out with its options."),
-    ] = False,
-    capture: Annotated[
-        int | None,
-        typer.Option(min=2, help="Number of contexts to capture afterwards, spread over the text."),
-    ] = None,
-    build: Annotated[
-        Path | None,
-        typer.Option(help="The index to build from those contexts: a new <name>/<version>."),
-    ] = None,
-    target_precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="p1=P,p5=P", help="Target precision of that index; see logitsieve build."
-        ),
-    ] = None,
-    build_config: Annotated[
-        Path | None, typer.Option(help="TOML file of further options of logitsieve build.")
-    ] = None,
-    losses: Annotated[
-        bool,
-        typer.Option(
-            "--losses",
-            callback=_show_losses,
-            is_eager=True,
-            help="List the losses and their options.",
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train an LSTM language model on a text file.
@@ -89,17 +75,19 @@ def command(
 
     Example: logitsieve train --text corpus.txt.gz --loss lsh --out runs/lsh --capture 200000
     """
-    after = ToServing.checked(out, capture, build, target_precision, build_config)
-    if resume:
-        _refuse_changes(ctx, Settings.load(out), config, text, valid)
-    elif text is None:
+    from logitsieve.training.trainer import Settings, begin, prepare
+
+    out = options.out
+    if options.resume:
+        _refuse_changes(ctx, Settings.load(out), config, options)
+    elif options.text is None:
         raise InvalidRequest("text", "nothing", "a text file, or --resume")
     else:
-        begin(out, Settings(text=text, valid=valid, config=config))
-    with train_display(resume) as shown:
+        begin(out, Settings(text=options.text, valid=options.valid, config=config))
+    with train_display(options.resume) as shown:
         prepare(out, progress=shown.progress)
-        outcome = _train(out, shown, to_be_served=capture is not None)
-        contexts, index = after.run(shown.progress)
+        outcome = _train(out, shown, to_be_served=after.capture is not None)
+        contexts, index = after.run(out, shown.progress)
     if as_json:
         facts = {"out": str(out), "steps": outcome.steps, "perplexity": outcome.perplexity}
         built = None if index is None else str(index.path)
@@ -108,11 +96,13 @@ def command(
     assert outcome.perplexity is not None  # or it would not be finished
     perplexity = perplexity_shown(outcome.perplexity)
     print(f"{out}: {outcome.steps:,} steps, perplexity {perplexity} on held-out text")
-    after.show(contexts, index)
+    after.show(out, contexts, index)
 
 
 def _train(out: Path, shown: TrainDisplay, to_be_served: bool) -> Outcome:
     """Train to the end; exit code 1 if a signal stops it before."""
+    from logitsieve.training.trainer import train
+
     with _stopping() as stop:
         outcome = train(
             out, progress=shown.progress, show=shown.step, stop=stop, to_be_served=to_be_served
@@ -144,13 +134,13 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 
 
 def _refuse_changes(
-    ctx: typer.Context, run: Settings, config: TrainConfig, text: Path | None, valid: Path | None
+    ctx: typer.Context, run: Settings, config: TrainConfig, options: RunOptions
 ) -> None:
     """InvalidRequest if an option beside --resume differs from that of the run."""
     typed: dict[str, Any] = {
         name: value for name, value in vars(config).items() if is_typed(name, ctx)
     }
-    paths = {"text": text, "valid": valid}
+    paths = {"text": options.text, "valid": options.valid}
     typed |= {name: str(path.resolve()) for name, path in paths.items() if path is not None}
     begun = run.to_json()
     for name, value in typed.items():

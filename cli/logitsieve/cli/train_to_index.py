@@ -3,112 +3,114 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import numbers, read_options
-from logitsieve.training.trainer import Corpus, LanguageModel, windows
-from logitsieve.training.trainer.corpus import WINDOW
-from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
+from logitsieve.cli.build import show
+from logitsieve.cli.options import flag, numbers, read_options
+from logitsieve.index_builder import BuildConfig, build
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
+    from logitsieve.training.trainer import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToServing:
-    """Contexts to capture from the run in `out`, and the index to build from them, if any."""
+    """Contexts to capture from a run, and the index to build from them, if any.
 
-    out: Path
-    capture: int | None
-    build: Path | None
-    target: dict[str, float] | None
-    options: dict[str, Any]
+    They are checked before hours of training rather than after.
+    """
 
-    @classmethod
-    def checked(
-        cls,
-        out: Path,
-        capture: int | None,
-        build: Path | None,
-        target_precision: Sequence[str] | None,
-        build_config: Path | None,
-    ) -> Self:
-        """The options, checked before hours of training rather than after."""
-        if capture is not None:
+    capture: int | None = flag(
+        None, "Number of contexts to capture afterwards, spread over the text.", min=2
+    )
+    build: Path | None = flag(
+        None, "The index to build from those contexts: a new <name>/<version>."
+    )
+    target_precision: tuple[str, ...] = flag(
+        (), "Target precision of that index; see logitsieve build.", metavar="p1=P,p5=P"
+    )
+    build_config: Path | None = flag(None, "TOML file of further options of logitsieve build.")
+
+    def __post_init__(self) -> None:
+        if self.capture is not None:
             require("builder", "torch", "faiss", "matplotlib")
-        if build is not None:
+        if self.build is not None:
             from logitsieve.index import new_path
 
-            if capture is None:
+            if self.capture is None:
                 raise InvalidRequest("capture", "nothing", "a number of contexts for --build")
-            new_path(build)
-        for name, value in (("target_precision", target_precision), ("build_config", build_config)):
-            if value and build is None:
+            new_path(self.build)
+        for name in ("target_precision", "build_config"):
+            if (value := getattr(self, name)) and self.build is None:
                 raise InvalidRequest(name, value, "nothing without --build")
-        target = numbers("target_precision", target_precision) if target_precision else None
-        if target is not None:
+        if self.target is not None:
             from logitsieve.index_builder.cascade import TARGETS
             from logitsieve.index_builder.fit_screen import checked_target
 
-            checked_target(target, max(TARGETS.values()))
-        options = {}
-        if build_config is not None:
-            from logitsieve.index_builder import BuildConfig
+            checked_target(self.target, max(TARGETS.values()))
+        assert self.config  # its file is read now
 
-            options = read_options(build_config, BuildConfig, "build_config")
-            BuildConfig(**options)
-        return cls(out=out, capture=capture, build=build, target=target, options=options)
+    @cached_property
+    def target(self) -> dict[str, float] | None:
+        return numbers("target_precision", self.target_precision) or None
 
-    def run(self, progress: Progress) -> tuple[int | None, Index | None]:
-        """The number of contexts kept, and the index."""
+    @cached_property
+    def config(self) -> BuildConfig:
+        file = self.build_config
+        return BuildConfig(**(read_options(file, BuildConfig, "build_config") if file else {}))
+
+    def run(self, out: Path, progress: Progress) -> tuple[int | None, Index | None]:
+        """The number of contexts kept of the run in `out`, and the index."""
         if self.capture is None:
             return None, None
-        model, corpus = LanguageModel.load(self.out), Corpus.open(self.out)
-        rows = _capture(model, corpus.train, self.capture, self.out / CONTEXTS, progress)
-        _capture(model, corpus.valid, self.capture, self.out / HELD_OUT, progress)
-        return rows, None if self.build is None else self._build(self.build, corpus, progress)
+        from logitsieve.training.trainer import Corpus, LanguageModel
+        from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
 
-    def show(self, rows: int | None, index: Index | None) -> None:
-        """Print the index, or the command that builds one."""
-        if index is not None:
-            from logitsieve.cli.build import show
-
-            show(index)
-        elif rows is not None:
-            made = self.out / CONTEXTS
-            print(f"{made}: {rows:,} contexts")
-            print(
-                f"Next: logitsieve build --weight {made}/weight.npy --bias {made}/bias.npy "
-                f"--contexts {made} --heldout {self.out / HELD_OUT} "
-                f"--vocabulary {self.out}/vocab.txt --out models/NAME/1"
-            )
-
-    def _build(self, out: Path, corpus: Corpus, progress: Progress) -> Index:
-        from logitsieve.index_builder import BuildConfig, build
-
-        made = self.out / CONTEXTS
-        return build(
+        model, corpus = LanguageModel.load(out), Corpus.open(out)
+        made, heldout = out / CONTEXTS, out / HELD_OUT
+        rows = _capture(model, corpus.train, self.capture, made, progress)
+        _capture(model, corpus.valid, self.capture, heldout, progress)
+        if self.build is None:
+            return rows, None
+        return rows, build(
             made / "weight.npy",
             made / "bias.npy",
             made,
-            out,
+            self.build,
             vocabulary=corpus.vocabulary.words,
             target_precision=self.target,
-            config=BuildConfig(**self.options),
+            config=self.config,
             progress=progress,
-            heldout=self.out / HELD_OUT,
+            heldout=heldout,
         )
+
+    def show(self, out: Path, rows: int | None, index: Index | None) -> None:
+        """Print the index, or the command that builds one."""
+        if index is not None:
+            show(index)
+        elif rows is not None:
+            from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
+
+            made = out / CONTEXTS
+            print(f"{made}: {rows:,} contexts")
+            print(
+                f"Next: logitsieve build --weight {made}/weight.npy --bias {made}/bias.npy "
+                f"--contexts {made} --heldout {out / HELD_OUT} "
+                f"--vocabulary {out}/vocab.txt --out models/NAME/1"
+            )
 
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
     """Capture contexts of windows spread over the text, unless an earlier call did."""
     from logitsieve.index_builder.capture import CaptureConfig, capture
+    from logitsieve.training.trainer.corpus import WINDOW, windows
 
     if (out / "capture.json").exists():
         summary = json.loads((out / "capture.json").read_text(encoding="utf-8"))

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from logitsieve.cli.console import bars, print_json
-from logitsieve.cli.options import AsJson, IndexFolder, with_options
+from logitsieve.cli.options import AsJson, IndexFolder, flag
+from logitsieve.cli.points import print_changes, print_points, without_contexts
 from logitsieve.index_builder import TuneConfig, tune
 
 
-@with_options(TuneConfig)
+@dataclass(frozen=True, kw_only=True)
+class TuneFiles:
+    contexts: str = flag(
+        MISSING, "Contexts to judge on, unseen by the build, in any form that it takes."
+    )
+    out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
+
+
 def command(
-    index: IndexFolder,
-    contexts: Annotated[
-        str,
-        typer.Option(help="Contexts to judge on, unseen by the build, in any form that it takes."),
-    ],
-    out: Annotated[Path, typer.Option(help="The index to write: a new folder <name>/<version>.")],
-    config: TuneConfig,
-    as_json: AsJson = False,
+    index: IndexFolder, files: TuneFiles, config: TuneConfig, as_json: AsJson = False
 ) -> None:
     """Sweep the knobs of every head into operating points, in a new version that shares all files.
 
     Example: logitsieve tune models/lm/1 --contexts heldout.npy --out models/lm/2
     """
-    from logitsieve.cli.points import print_changes, print_points, without_contexts
     from logitsieve.index import open_index
 
     with bars("tune") as progress:
-        tuned = tune(index, contexts, out, config, progress)
+        tuned = tune(index, files.contexts, files.out, config, progress)
     if as_json:
         facts = {"index": str(tuned.path), "digest": tuned.digest}
         print_json({**facts, "calibration": without_contexts(tuned.calibration)})

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from logitsieve.cli.console import bars, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder
-from logitsieve.index import verify_index
-from logitsieve.index.contents import read_contents
 
 
-def command(
-    index: IndexFolder,
-    as_json: AsJson = False,
-) -> None:
+def command(index: IndexFolder, as_json: AsJson = False) -> None:
     """Check every byte and every number of an index.
 
     Exit code 1 names the damaged file and the reason. Nothing is remembered: each call reads all.
 
     Example: logitsieve verify models/lm/1
     """
+    from logitsieve.index import verify_index
+    from logitsieve.index.contents import read_contents
+
     with bars("verify") as progress:
         files = verify_index(index, progress)
     dtype = read_contents(index).manifest.dtype

@@ -13,6 +13,13 @@ DRAIN_S = 10.0
 MAX_DRAIN_S = 3600.0
 
 
+def drain_seconds(value: float) -> float:
+    """Check a time to drain; InvalidRequest names `drain_s`."""
+    if not 0 <= value <= MAX_DRAIN_S:
+        raise InvalidRequest("drain_s", value, f"seconds in 0..{MAX_DRAIN_S:.0f}")
+    return value
+
+
 class AdminClient(BlockingConnection):
     """The Admin service at `address`, the admin port. Nothing is retried.
 
@@ -47,9 +54,8 @@ class AdminClient(BlockingConnection):
         The state is "unspecified" when it is gone, "unloading" as long as requests use it. Raises
         ModelNotFound, or InvalidRequest where an alias names it.
         """
-        if not 0 <= drain_s <= MAX_DRAIN_S:
-            raise InvalidRequest("drain_s", drain_s, f"seconds in 0..{MAX_DRAIN_S:.0f}")
-        request = pb.UnloadRequest(name=name, version=str(version), drain_ms=round(drain_s * 1000))
+        drain_ms = round(drain_seconds(drain_s) * 1000)
+        request = pb.UnloadRequest(name=name, version=str(version), drain_ms=drain_ms)
         return model_info(self._call(self._admin.Unload, request))
 
     def set_alias(self, name: str, alias: str, version: int | None) -> ModelInfo:

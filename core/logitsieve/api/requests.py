@@ -64,7 +64,7 @@ def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
         whole("samples", samples, 1, MOST_SAMPLES),
         _seeds(given["seeds"], rows),
         whole("step", given["step"], 0, MOST_STEPS - 1),
-        _temperature(given["temperature"]),
+        checked_temperature(given["temperature"]),
         whole("top_k", given["top_k"], 0, INT32_MAX),
         _number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
         _number("min_p", given["min_p"], 0.0, 1.0),
@@ -138,7 +138,8 @@ def _number(field: str, value: Any, low: float, high: float) -> float:
     return float(value)
 
 
-def _temperature(value: Any) -> float:
+def checked_temperature(value: Any) -> float:
+    """`value` as a float; InvalidRequest unless it is a temperature."""
     number = _number("temperature", value, 0.0, HOTTEST)
     if 0 < number < COLDEST:
         raise InvalidRequest("temperature", number, f"0, or {COLDEST:g} to {HOTTEST:g}")

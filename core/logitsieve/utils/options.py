@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, fields
 from math import inf
 from time import monotonic
 from typing import Any, Literal, TypeAlias
@@ -25,16 +25,22 @@ def option(default: Any, help: str, low: float | None = None, high: float = inf)
     return field(default=default, metadata={"help": help, **bounds})
 
 
-def check_range(name: str, value: Any, kind: Any, metadata: Any) -> None:
-    """InvalidRequest naming the option unless `value` is of its kind and in its range."""
-    low, high = metadata["low"], metadata["high"]
-    if value is None and "None" in str(kind):
-        return
-    integral = str(kind).startswith("int")  # or "int | None"
-    kinds = (int,) if integral else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        bounds = f"from {low:g} to {high:g}"
-        raise InvalidRequest(name, value, f"{'an integer' if integral else 'a number'} {bounds}")
+def check_ranges(options: Any) -> None:
+    """InvalidRequest naming a field of the dataclass that is not of its kind and in its range."""
+    for item in (item for item in fields(options) if "low" in item.metadata):
+        value, kind = getattr(options, item.name), str(item.type)
+        several = kind.startswith("tuple")
+        if several and not (isinstance(value, tuple) and value):
+            raise InvalidRequest(item.name, value, "a tuple of one integer or more")
+        if value is None and "None" in kind:
+            continue
+        low, high = item.metadata["low"], item.metadata["high"]
+        integral = kind.startswith(("int", "tuple"))  # "int | None" too
+        kinds = int if integral else (int, float)
+        for one in value if several else [value]:
+            if isinstance(one, bool) or not isinstance(one, kinds) or not low <= one <= high:
+                allowed = f"{'an integer' if integral else 'a number'} from {low:g} to {high:g}"
+                raise InvalidRequest(item.name, one, allowed)
 
 
 QUIET_S = 2.0  # a run that is over by then prints nothing

@@ -2,9 +2,9 @@
 
 from logitsieve.index_builder.arrays import load_array
 from logitsieve.index_builder.build import build
-from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.config import BuildConfig, TuneConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.tune import TuneConfig, tune
+from logitsieve.index_builder.tune import tune
 from logitsieve.utils.options import Progress
 
 __all__ = ["BuildConfig", "Contexts", "Progress", "TuneConfig", "build", "load_array", "tune"]

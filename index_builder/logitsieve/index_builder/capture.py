@@ -13,41 +13,25 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
+from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.index_builder.even_sample import SpreadSample
 from logitsieve.utils.environment import name_in_errors
-from logitsieve.utils.options import Progress, ProgressOption, check_range, option, to_progress
+from logitsieve.utils.options import Progress, ProgressOption, to_progress
+
+__all__ = ["CaptureConfig", "capture"]
 
 CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
 CHUNK = 8192  # rows of W multiplied at once
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaptureConfig:
-    """Number and storage of the contexts; InvalidRequest for a value out of range."""
-
-    max_rows: int = option(200_000, "Contexts kept, spread over all that the model sees.", 1, 10**9)
-    shard_rows: int = option(65_536, "Contexts in one file.", 1, 10**9)
-    seed: int = option(0, "Draws which row of each stretch is kept.", 0, 2**31 - 1)
-    dtype: Literal["float16", "float32"] = field(
-        default="float16", metadata={"help": "What the contexts are stored as."}
-    )
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if item.name != "dtype":
-                check_range(item.name, getattr(self, item.name), item.type, item.metadata)
-        if self.dtype not in ("float16", "float32"):
-            raise InvalidRequest("dtype", self.dtype, "float16 or float32")
 
 
 def capture(

@@ -21,11 +21,11 @@ from torch import nn
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
+from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
 from logitsieve.utils.environment import require
 
 CHARACTERS = 1 << 16  # of text turned into tokens at once, up to the end of the line
-WINDOW, WINDOWS_AT_ONCE = 256, 2  # so that logits of 250,000 words take half a gigabyte
-LONGEST_WINDOW, MOST_WINDOWS = 1 << 20, 1 << 16
+WINDOWS_AT_ONCE, MOST_WINDOWS = 2, 1 << 16  # logits of 250,000 words take half a gigabyte for two
 logger = logging.getLogger(__name__)
 
 NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"

@@ -1,15 +1,18 @@
-"""The options of a build: every flag of `logitsieve build` is a field here."""
+"""The options of a build, of a sweep and of a capture: a field for every flag of their commands."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.floats import STORED
-from logitsieve.utils.options import check_range, option
+from logitsieve.utils.options import check_ranges, option
 
 GIVEN: Literal["given"] = "given"  # the type of W: that which it has, if it is one of STORED
+
+JUDGES = "Held-out contexts that judge, at most: in contiguous blocks spread over them."
+WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens that a model from Hugging Face reads at a stretch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,39 +55,25 @@ class ScreenConfig:
     )
 
     def __post_init__(self) -> None:
-        for item in (item for item in fields(self) if "low" in item.metadata):
-            value, several = getattr(self, item.name), str(item.type).startswith("tuple")
-            if several and not (isinstance(value, tuple) and value):
-                raise InvalidRequest(item.name, value, "a tuple of one integer or more")
-            for number in value if several else [value]:
-                check_range(item.name, number, "int" if several else item.type, item.metadata)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig(ScreenConfig):
     """Everything that decides what `build` makes, besides its inputs."""
 
-    dtype: Literal["given", "float32", "float16", "bfloat16"] = field(
-        default=GIVEN,
-        metadata={
-            "help": "What W is stored as, rounded once; given: float16 and bfloat16 as they are,"
-            " anything else as float32."
-        },
+    dtype: Literal["given", "float32", "float16", "bfloat16"] = option(
+        GIVEN,
+        "What W is stored as, rounded once; given: float16 and bfloat16 as they are, anything else"
+        " as float32.",
     )
-    clusters_tried: tuple[int, ...] = field(
-        default=(32, 50, 70, 100, 140, 200, 400),
-        metadata={
-            "help": "Numbers of clusters that a search for a target precision tries.",
-            "low": 1,
-            "high": 65_535,
-        },
-    )
-    heldout_rows: int = option(
-        50_000,
-        "Held-out contexts that judge, at most: in contiguous blocks spread over them.",
+    clusters_tried: tuple[int, ...] = option(
+        (32, 50, 70, 100, 140, 200, 400),
+        "Numbers of clusters that a search for a target precision tries.",
         1,
-        10**9,
+        65_535,
     )
+    heldout_rows: int = option(50_000, JUDGES, 1, 10**9)
     certified_memory: float = option(
         0.3, "Memory of the sketch of certified at most, in sizes of the softmax.", 1e-3, 10
     )
@@ -113,3 +102,31 @@ class BuildConfig(ScreenConfig):
         super().__post_init__()
         if self.dtype not in (allowed := (GIVEN, *STORED)):
             raise InvalidRequest("dtype", repr(self.dtype), ", ".join(allowed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneConfig:
+    """The rows and the minutes of a sweep; InvalidRequest for a value out of range."""
+
+    rows: int = option(10_000, JUDGES, 1, 10**9)
+    minutes: float = option(
+        10.0, "No setting is begun after so long, but for those stored in the index.", 0, 1e5
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureConfig:
+    """Number and storage of the contexts; InvalidRequest for a value out of range."""
+
+    max_rows: int = option(200_000, "Contexts kept, spread over all that the model sees.", 1, 10**9)
+    shard_rows: int = option(65_536, "Contexts in one file.", 1, 10**9)
+    seed: int = option(0, "Draws which row of each stretch is kept.", 0, 2**31 - 1)
+    dtype: Literal["float16", "float32"] = option("float16", "What the contexts are stored as.")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.dtype not in ("float16", "float32"):
+            raise InvalidRequest("dtype", self.dtype, "float16 or float32")

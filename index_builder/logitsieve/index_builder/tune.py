@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from itertools import chain, product, zip_longest
 from pathlib import Path
 from time import monotonic
@@ -14,33 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.evaluation.operating_points import read_points, undominated
 from logitsieve.evaluation.precision import BLOCKS
+from logitsieve.index_builder.config import TuneConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
-from logitsieve.utils.options import Progress, ProgressOption, check_range, option, to_progress
+from logitsieve.utils.options import Progress, ProgressOption, to_progress
 
 if TYPE_CHECKING:
     from logitsieve.heads import Head
     from logitsieve.index import Index
     from logitsieve.index_builder.calibrate import Bench, Entry, Times
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneConfig:
-    """The rows and the minutes of a sweep; InvalidRequest for a value out of range."""
-
-    rows: int = option(
-        10_000,
-        "Contexts that judge, at most: in contiguous blocks spread over them.",
-        1,
-        10**9,
-    )
-    minutes: float = option(
-        10.0, "No setting is begun after so long, but for those stored in the index.", 0, 1e5
-    )
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            check_range(item.name, getattr(self, item.name), item.type, item.metadata)
 
 
 class Swept(NamedTuple):

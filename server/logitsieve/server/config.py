@@ -9,7 +9,6 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.open import DEVICES, is_device
-from logitsieve.index.manifest import is_name
 from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import option
 
@@ -131,6 +130,8 @@ class ServeConfig:
             raise InvalidRequest("admin_host", self.admin_host, allowed)
 
     def _check_devices(self) -> None:
+        from logitsieve.index.manifest import is_name  # loads numba
+
         if not is_device(self.device):
             raise InvalidRequest("device", repr(self.device), DEVICES)
         for pair in self.model_devices:

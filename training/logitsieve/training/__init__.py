@@ -1,51 +1,20 @@
 """PyTorch losses over a huge softmax that cost less than the softmax."""
-# ruff: noqa: E402  # the extra is checked before torch is imported
 
 from __future__ import annotations
 
-from logitsieve.utils.environment import require
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-require("training", "torch", "numba")
+if TYPE_CHECKING:
+    from logitsieve.training.losses import *  # noqa: F403  # its __all__ is the one list of names
 
-from logitsieve.training.autograd.classes import clip_grad_norm_
-from logitsieve.training.losses.frequency import (
-    NCE,
-    ImportanceSoftmax,
-    LogUniformSoftmax,
-    UniformSoftmax,
-    UnigramSoftmax,
-)
-from logitsieve.training.losses.full import ChunkedSoftmax, DSoftmax, FullSoftmax
-from logitsieve.training.losses.kernel_softmax import QuadraticSoftmax, RFSoftmax
-from logitsieve.training.losses.kmeans import KMeansSoftmax
-from logitsieve.training.losses.lns import LNSSoftmax
-from logitsieve.training.losses.loss import Export, SoftmaxLoss
-from logitsieve.training.losses.sampled import ExpSoftmax, SampledSoftmax
-from logitsieve.training.losses.search_softmax import LSHSoftmax, TopKSoftmax
 
-# By the name that `logitsieve train --loss` takes. tests/training/test_registry.py names what each
-# loss needs besides: documentation and tests.
-LOSSES: dict[str, type[SoftmaxLoss]] = {
-    "full": FullSoftmax,
-    "chunked": ChunkedSoftmax,
-    "uniform": UniformSoftmax,
-    "log-uniform": LogUniformSoftmax,
-    "unigram": UnigramSoftmax,
-    "importance": ImportanceSoftmax,
-    "exp": ExpSoftmax,
-    "nce": NCE,
-    "d-softmax": DSoftmax,
-    "rf": RFSoftmax,
-    "quadratic": QuadraticSoftmax,
-    "lsh": LSHSoftmax,
-    "lns": LNSSoftmax,
-    "kmeans": KMeansSoftmax,
-    "top-k": TopKSoftmax,
-}
+def __getattr__(name: str) -> Any:
+    """Import the losses, and torch with them, for the first use of one.
 
-__all__ = [
-    "LOSSES", "NCE", "ChunkedSoftmax", "DSoftmax", "ExpSoftmax", "Export", "FullSoftmax",
-    "ImportanceSoftmax", "KMeansSoftmax", "LNSSoftmax", "LSHSoftmax", "LogUniformSoftmax",
-    "QuadraticSoftmax", "RFSoftmax", "SampledSoftmax", "SoftmaxLoss", "TopKSoftmax",
-    "UniformSoftmax", "UnigramSoftmax", "clip_grad_norm_",
-]  # fmt: skip
+    The options of a training, config.py, are read without torch.
+    """
+    losses = import_module("logitsieve.training.losses")
+    if name not in losses.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(losses, name)

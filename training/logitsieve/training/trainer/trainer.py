@@ -20,10 +20,11 @@ from torch.sparse import check_sparse_tensor_invariants
 
 from logitsieve.api.errors import InvalidRequest, TrainingFailed
 from logitsieve.training.autograd.classes import clip_grad_norm_
+from logitsieve.training.config import TrainConfig
 from logitsieve.training.trainer.corpus import Corpus, TextStreams, epoch_shift
 from logitsieve.training.trainer.language_model import LanguageModel, Recurrent, State
 from logitsieve.training.trainer.losses import make_loss
-from logitsieve.training.trainer.settings import TrainConfig, check_device
+from logitsieve.training.trainer.settings import check_device
 from logitsieve.utils.options import Progress, no_progress
 
 VALID_STREAMS, VALID_STEPS = 8, 35

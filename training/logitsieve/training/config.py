@@ -1,0 +1,93 @@
+"""The options of a training, with their help and ranges: the one list of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.utils.options import check_ranges, option
+
+Optimizer = Literal["adamw", "adagrad", "sgd"]
+HeadOptimizer = Literal["auto", "adamw", "sparse-adam", "adagrad", "sgd"]
+Schedule = Literal["cosine", "linear", "constant"]
+
+ADAGRAD_LR = 0.2  # its steps shrink as gradients add up
+
+CHOICES = {"optimizer": Optimizer, "head_optimizer": HeadOptimizer, "schedule": Schedule}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Options of model, optimization and reporting; InvalidRequest for a value out of range.
+
+    A field for every flag of `logitsieve train` but its files.
+    """
+
+    loss: str = option("full", "Loss: a name that --losses lists.")
+    loss_option: tuple[str, ...] = option(
+        (), "An option of the loss as NAME=VALUE; --losses lists them."
+    )
+    vocabulary: int = option(10_000, "Words in the vocabulary at most, V.", 2, 2**31 - 1)
+    dim: int = option(200, "Hidden size, D.", 1, 1 << 16)
+    layers: int = option(2, "LSTM layers.", 1, 64)
+    tied: bool = option(True, "Whether the softmax's matrix is the input embedding too.")
+    dropout: float = option(0.2, "Share dropped between layers.", 0, 0.99)
+    epochs: int = option(10, "Times through the text.", 1, 1_000_000)
+    words: int | None = option(None, "Words trained on at most; unset: all epochs.", 1, 2**62)
+    streams: int = option(32, "Parallel streams of text.", 1, 1 << 20)
+    steps: int = option(35, "Words back-propagated through, in each stream.", 1, 1 << 20)
+    optimizer: Optimizer = option("adamw", "Optimizer of the LSTM.")
+    head_optimizer: HeadOptimizer = option(
+        "adagrad",
+        "Optimizer of the embedding and the softmax; auto: sparse-adam for losses with sparse"
+        " gradients, else adamw, which learn more slowly.",
+    )
+    lr: float = option(3e-3, "Highest learning rate.", 1e-9, 1e3)
+    head_lr: float | None = option(
+        None,
+        f"Highest learning rate of that one; unset: {ADAGRAD_LR} for adagrad, else --lr.",
+        1e-9,
+        1e3,
+    )
+    weight_decay: float = option(0.01, "Weight decay of adamw.", 0, 10)
+    schedule: Schedule = option("cosine", "How the learning rate falls, down to nothing.")
+    warm_up: float = option(0.02, "Share of the steps in which the learning rate rises.", 0, 1)
+    clip: float = option(0.5, "Highest norm of the gradient.", 1e-9, 1e9)
+    index_every: int = option(
+        50, "Steps after which a loss that has an index brings it up to date.", 1, 2**31
+    )
+    index_growth: float = option(1.0, "Factor by which that period grows each time.", 1, 100)
+    valid_share: float = option(
+        0.1, "Share of the text that is held out, at its end, without --valid.", 1e-6, 0.9
+    )
+    valid_every: int | None = option(
+        None, "Steps between validations; unset: once an epoch.", 1, 2**62
+    )
+    bfloat16: bool = option(False, "Whether the LSTM multiplies in bfloat16.")
+    device: str = option("cpu", "Where: cpu, or cuda.")
+    threads: int = option(1, "CPU threads.", 1, 1024)
+    seed: int = option(1, "Seed of weights, dropout, streams and negatives.", 0, 2**31 - 1)
+    log_every: int = option(50, "Steps between lines of the log.", 1, 2**62)
+    checkpoint_steps: int | None = option(
+        None, "Steps between checkpoints, besides those by time.", 1, 2**62
+    )
+    checkpoint_minutes: float = option(10.0, "Minutes between checkpoints.", 0, 1e6)
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise InvalidRequest(name, value, ", ".join(get_args(choices)))
+        check_ranges(self)
+
+    @property
+    def lr_of_loss(self) -> float:
+        """The highest learning rate of the loss and its embedding."""
+        if self.head_lr is not None:
+            return self.head_lr
+        return ADAGRAD_LR if self.head_optimizer == "adagrad" else self.lr
+
+    @property
+    def rows(self) -> int:
+        """Contexts of a step, B."""
+        return self.streams * self.steps
