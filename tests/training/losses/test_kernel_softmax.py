@@ -113,9 +113,9 @@ def test_per_row_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax
     hidden, targets = criterion.prepare(doubles(1, DIM)), single([4])
     vectors = hidden / (criterion.logit_form.scale or 1.0)
     excluded = Excluded.of(targets.rows, targets.classes, 1, 9)
-    queries = criterion.tree.queries(vectors)
+    queries = criterion.tree.queries(vectors, excluded)
     log_q = criterion.tree.log_q(
-        queries, excluded, hidden.float().numpy(), criterion.classes.weight.detach(), np.arange(9)
+        queries, hidden.float().numpy(), criterion.classes.weight.detach(), np.arange(9)
     )
     q = np.exp(log_q[0])
     leaf_q = q.reshape(-1, 3).sum(1)
@@ -144,7 +144,7 @@ def test_pooled_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]
     hidden, targets = criterion.prepare(doubles(2, DIM)), single([4, 0])
     queries = criterion.tree.queries(hidden / (criterion.logit_form.scale or 1.0))
     weight, rows = criterion.classes.weight.detach(), hidden.float().numpy()
-    q = np.exp(criterion.tree.log_q(queries, Excluded.nothing(2), rows, weight, np.arange(9)))
+    q = np.exp(criterion.tree.log_q(queries, rows, weight, np.arange(9)))
     leaf_q = np.pad(q.reshape(2, 3, 3).sum(2), ((0, 0), (0, 1)))
     total, mean = 0.0, torch.zeros(2).double()
     for ids in product(range(9), repeat=2):
@@ -175,7 +175,7 @@ def test_shared_the_normaliser_is_right_by_enumeration(kind: type[KernelSoftmax]
         criterion.tree.queries(hidden / (criterion.logit_form.scale or 1.0))
     )
     grid = (np.arange(2000)[None] + 0.5) / 2000
-    leaves, log_q = criterion.tree.draw_leaves(mixture, Excluded.nothing(1), grid)
+    leaves, log_q = criterion.tree.draw_leaves(mixture, grid)
     leaf_q = np.zeros(4)
     leaf_q[leaves[0]] = np.exp(log_q[0])
     leaf_softmax = LeafSoftmax(
@@ -252,10 +252,8 @@ def test_more_features_come_nearer_to_the_kernel() -> None:
         weight = criterion.classes.weight.detach()
         kernel = (2.0 * criterion.full_logits(hidden).detach()[0] / 4.0).exp()
         kernel[0] = 0
-        queries = criterion.tree.queries(hidden / 4.0)
-        log_q = criterion.tree.log_q(
-            queries, excluded, hidden.float().numpy(), weight, np.arange(30)
-        )
+        queries = criterion.tree.queries(hidden / 4.0, excluded)
+        log_q = criterion.tree.log_q(queries, hidden.float().numpy(), weight, np.arange(30))
         probabilities = torch.from_numpy(np.exp(log_q[0]))
         distances.append(float((probabilities - kernel / kernel.sum()).abs().sum()))
     assert distances[1] < distances[0] / 2

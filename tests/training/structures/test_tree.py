@@ -35,11 +35,11 @@ def contexts(count: int, form: LogitForm = UNIT) -> Tensor:
 
 
 def probabilities_of(
-    tree: KernelTree, hidden: Tensor, weight: Tensor, excluded: Excluded
+    tree: KernelTree, hidden: Tensor, weight: Tensor, excluded: Excluded | None = None
 ) -> np.ndarray:
     vectors = hidden if tree.logit_form.scale is None else hidden / tree.logit_form.scale
     every = np.arange(tree.classes)
-    return np.exp(tree.log_q(tree.queries(vectors), excluded, as_numpy(hidden), weight, every))
+    return np.exp(tree.log_q(tree.queries(vectors, excluded), as_numpy(hidden), weight, every))
 
 
 def excluded_classes(*rows: list[int]) -> Excluded:
@@ -68,7 +68,7 @@ def test_a_hundred_thousand_draws_have_the_probabilities(form: LogitForm) -> Non
     q = probabilities_of(tree, hidden, weight, excluded)
     vectors = hidden if form.scale is None else hidden / form.scale
     uniforms = StepRng(3, 0).uniforms(4 * draws).numpy().reshape(2, 2, draws)
-    ids, log_q = tree.draw(tree.queries(vectors), excluded, as_numpy(hidden), weight, uniforms)
+    ids, log_q = tree.draw(tree.queries(vectors, excluded), as_numpy(hidden), weight, uniforms)
     for row in range(2):
         np.testing.assert_allclose(np.exp(log_q[row]), q[row, ids[row]], rtol=1e-12)
         counts = np.bincount(ids[row], minlength=CLASSES)
@@ -86,8 +86,8 @@ def test_the_mixture_is_the_mean_of_the_laws_where_nothing_is_clipped() -> None:
     tree = tree_over(weight, ABSOLUTE)
     queries = tree.queries(hidden)
     every = np.tile(np.arange(tree.leaves), (5, 1))
-    each = np.exp(tree._descend(queries, Excluded.nothing(5), None, every))
-    one = np.exp(tree._descend(tree.mixture(queries), Excluded.nothing(1), None, every[:1]))
+    each = np.exp(tree._descend(queries, None, every))
+    one = np.exp(tree._descend(tree.mixture(queries), None, every[:1]))
     np.testing.assert_allclose(one[0], each.mean(0), rtol=1e-3)
 
 
@@ -107,12 +107,12 @@ def test_a_thousand_updates_equal_a_rebuilt_tree(form: LogitForm) -> None:
 def test_a_stale_tree_has_another_law_and_still_knows_it() -> None:
     weight, hidden = weights(), contexts(1)
     tree, moved = tree_over(weight), weights(5)
-    before = probabilities_of(tree, hidden, weight, Excluded.nothing(1))
-    q = probabilities_of(tree, hidden, moved, Excluded.nothing(1))
+    before = probabilities_of(tree, hidden, weight)
+    q = probabilities_of(tree, hidden, moved)
     assert not np.allclose(q, before)
     np.testing.assert_allclose(q.sum(), 1, rtol=1e-9)
     tree.update(torch.arange(CLASSES), moved, None)
-    assert not np.allclose(probabilities_of(tree, hidden, moved, Excluded.nothing(1)), q)
+    assert not np.allclose(probabilities_of(tree, hidden, moved), q)
 
 
 def test_drift_ends_with_a_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +132,9 @@ def test_what_is_kept_is_the_whole_state() -> None:
     other.load_state_dict(one.state_dict())
     for tree in (one, other):
         tree.update(torch.tensor([1, 7]), weights(4), None)
-    nothing = Excluded.nothing(2)
     np.testing.assert_array_equal(
-        probabilities_of(one, hidden, weight, nothing),
-        probabilities_of(other, hidden, weight, nothing),
+        probabilities_of(one, hidden, weight),
+        probabilities_of(other, hidden, weight),
     )
 
 
@@ -153,16 +152,15 @@ def test_states_of_other_trees_are_refused() -> None:
 def test_weights_of_any_precision_are_read(dtype: torch.dtype) -> None:
     weight, hidden = weights().to(torch.bfloat16), contexts(2)
     tree = tree_over(weight.float())
-    nothing = Excluded.nothing(2)
     np.testing.assert_array_equal(
-        probabilities_of(tree, hidden, weight.to(dtype), nothing),
-        probabilities_of(tree, hidden, weight.float(), nothing),
+        probabilities_of(tree, hidden, weight.to(dtype)),
+        probabilities_of(tree, hidden, weight.float()),
     )
 
 
 def test_a_row_of_zeros_is_a_class_like_others() -> None:
     weight = weights()
     weight[5] = 0
-    q = probabilities_of(tree_over(weight), contexts(1), weight, Excluded.nothing(1))
+    q = probabilities_of(tree_over(weight), contexts(1), weight)
     assert np.isfinite(q).all()
     assert q[0, 5] > 0

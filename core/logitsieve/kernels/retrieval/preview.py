@@ -20,14 +20,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, outer, row_of
-from logitsieve.kernels.simd.lanes import (
-    LANES,
-    load,
-    load_first,
-    multiply_add,
-    splat32,
-    store,
-)
+from logitsieve.kernels.simd.lanes import LANES, load, load_first, multiply_add, splat32, store
 from logitsieve.kernels.simd.masks import first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_int32, keep_alive, pointer, shift
 from logitsieve.kernels.topk.queries import at_once
@@ -234,10 +227,8 @@ def preview_scores(hidden, basis, columns, bias, width, scores):
     preview = Preview(pointer(columns), pointer(bias), vocab_size, columns.shape[1], width)
     groups = (vocab_size + LANES - 1) // LANES
     for row in range(rows):
-        query, row_scores = (
-            row_of(pointer(hidden), row, dim),
-            row_of(pointer(scores), row, vocab_size),
-        )
+        query = row_of(pointer(hidden), row, dim)
+        row_scores = row_of(pointer(scores), row, vocab_size)
         _turn(pointer(basis), query, width, dim, pointer(turned))
         for group in range(0, groups, 4):
             places = four_from(group, groups)

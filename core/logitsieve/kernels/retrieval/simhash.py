@@ -22,12 +22,6 @@ LARGEST_BITS = 16
 
 
 @inline
-def _store_sides(sides, j, count, dots, shifts):
-    for i in range(min(4, count - j)):
-        sides[j + i] = dots[i] + shifts[j + i]
-
-
-@inline
 def sides_of(vectors, rows, planes, shifts, count, dim, sides):
     """sides[row, j] = plane_j . vector + shift_j, for float32 vectors [rows, D], planes [J, D].
 
@@ -49,7 +43,8 @@ def sides_of(vectors, rows, planes, shifts, count, dim, sides):
                     sides[(row + r) * count + j + i] = of_plane[r] + shifts[j + i]
         for row in range(fours, rows):
             dots = dots_1x4(planes, a, b, c, e, row_of(vectors, row, dim), dim)
-            _store_sides(row_of(sides, row, count), j, count, dots, shifts)
+            for i in range(min(4, count - j)):
+                sides[row * count + j + i] = dots[i] + shifts[j + i]
 
 
 @inline

@@ -98,14 +98,6 @@ def prescreen_at(descriptor, scratch):
 
 
 @splice
-def encode_for_lists(descriptor, prescreen, queries, q):
-    """Encode query q by the sketch of this descriptor."""
-    norm = queries.states[STATE * q + NORM]
-    h = row_of(queries.hidden, q, matrix_at(descriptor, 0).dim)
-    encode_query(descriptor, h, norm, prescreen.rotated, prescreen.planes, prescreen.factors)
-
-
-@splice
 def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
     """Scan the rows ids[first:last] for query q, but for those that cannot be kept.
 
@@ -134,8 +126,11 @@ def scan_prescreened_list(descriptor, prescreen, ids, first, last, queries, q):
 def scan_prescreened(sketch, lists, routes, queries, count, scanned):
     """Scan each list through a sketch; `queries.logits` begins with a chunk of logits."""
     prescreen = prescreen_at(sketch, as_float64(shift(queries.logits, CHUNK)))
+    planes, factors, dim = prescreen.planes, prescreen.factors, matrix_at(sketch, 0).dim
     for q in range(count):
-        encode_for_lists(sketch, prescreen, queries, q)
+        norm = queries.states[STATE * q + NORM]
+        h = row_of(queries.hidden, q, dim)
+        encode_query(sketch, h, norm, prescreen.rotated, planes, factors)
         scanned[q] = 0
         for p in range(routes.limit):
             first, last = ends_of(lists, routes.kept[q * routes.limit + p])

@@ -208,20 +208,15 @@ def _route_one(centroids, routes, q):
 
 
 @inline
-def _centroids(descriptor):
-    return Centroids(
+def route_queries(descriptor, routes, count):
+    """Fill the heaps of `routes` with the best clusters."""
+    centroids = Centroids(
         matrix_at(descriptor, CENTROIDS),
         uint8_pointer(descriptor[CODES]),
         float32_pointer(descriptor[SCALES]),
         float64_of_bits(descriptor[ERROR]),
         float64_of_bits(descriptor[CENTROIDS + LARGEST_NORM]),
     )
-
-
-@inline
-def route_queries(descriptor, routes, count):
-    """Fill the heaps of `routes` with the best clusters."""
-    centroids = _centroids(descriptor)
     empty_heaps(descriptor, CENTROIDS, routes, count)
     if descriptor[CODES] == 0:
         scan_all(centroids.matrix, routes, count)

@@ -13,6 +13,7 @@ from logitsieve.kernels.simd.lanes import (
     load_first,
     multiply_add,
     pair_sum,
+    splat_like,
     store,
     sums_of_four,
     widen,
@@ -46,8 +47,9 @@ def dot64(W, H64, dim):
 
 @inline
 def dots_1x4(W, i, j, k, m, h, dim):
-    """float32 dots of one row h with the four rows of W that start at offsets i, j, k, m."""
-    a, b, c, e = zeros32(), zeros32(), zeros32(), zeros32()
+    """Dots of one row h with the four rows of W that start at offsets i, j, k, m, in their type."""
+    zero = splat_like(h, 0.0)
+    a, b, c, e = zero, zero, zero, zero
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         x = load(h, d)

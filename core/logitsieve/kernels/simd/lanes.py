@@ -94,6 +94,18 @@ def _splat(lanes):
 splat32, splat64 = _splat(LANES32), _splat(LANES64)
 
 
+@intrinsic
+def splat_like(typing_context, start, value):
+    """The value in every lane, as the type that `start` points at."""
+    dtype = start.dtype
+
+    def codegen(context, builder, signature, arguments):
+        cast = context.cast(builder, arguments[1], signature.args[1], dtype)
+        return spread(builder, cast, vector_of(dtype))
+
+    return _LANES_OF[dtype](start, value), codegen
+
+
 def _call(builder, name, dtype, arguments):
     """LLVM: a function of vectors, by its name, on arguments of one type."""
     vector = vector_of(dtype)
@@ -225,27 +237,8 @@ def pair_sum(typing_context, lanes):
 
 
 @intrinsic
-def pair_sums_of_four(typing_context, a, b, c, d):
-    """Four times `pair_sum`, bit for bit, at the price of little more than one."""
-
-    def codegen(context, builder, signature, arguments):
-        def fold(left, right):
-            lanes = left.type.count + (right.type.count if right is not left else 0)
-            even = _shuffle(builder, left, right, list(range(0, lanes, 2)))
-            return builder.fadd(even, _shuffle(builder, left, right, list(range(1, lanes, 2))))
-
-        values = fold(fold(arguments[0], arguments[1]), fold(arguments[2], arguments[3]))
-        while values.type.count > 4:
-            values = fold(values, values)
-        sums = [builder.extract_element(values, ir.Constant(_INT32, i)) for i in range(4)]
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return types.UniTuple(a.dtype, 4)(a, b, c, d), codegen
-
-
-@intrinsic
 def sums_of_four(typing_context, a, b, c, d):
-    """The sums of the lanes of four float32 vectors, at the price of little more than one."""
+    """The sums of the lanes of four vectors, at the price of little more than one."""
 
     def codegen(context, builder, signature, arguments):
         def fold(left, right, order_low, order_high):
@@ -266,7 +259,7 @@ def sums_of_four(typing_context, a, b, c, d):
         sums = [builder.extract_element(abcd, ir.Constant(_INT32, i)) for i in range(4)]
         return context.make_tuple(builder, signature.return_type, sums)
 
-    return types.UniTuple(types.float32, 4)(a, b, c, d), codegen
+    return types.UniTuple(a.dtype, 4)(a, b, c, d), codegen
 
 
 @intrinsic

@@ -45,19 +45,10 @@ class ClassWeights(nn.Embedding):
 
     bias: nn.Parameter | None
 
-    def __init__(
-        self,
-        n_classes: int,
-        in_features: int,
-        *,
-        bias: bool,
-        sparse: bool,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(n_classes, in_features, sparse=sparse, device=device, dtype=dtype)
-        zeros = torch.zeros(n_classes, 1, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+    def __init__(self, n_classes: int, in_features: int, *, bias: bool, **options: Any) -> None:
+        """`options` are those of nn.Embedding: sparse, device, dtype."""
+        super().__init__(n_classes, in_features, **options)
+        self.register_parameter("bias", _zeros(n_classes, self.weight) if bias else None)
         for parameter in self.parameters():
             _watch_gradients(parameter)
 
@@ -94,21 +85,15 @@ class BlockWeights(nn.Module):
     places: Tensor  # each id's place in that order; saved, for the weights depend on it
 
     def __init__(
-        self,
-        blocks: Sequence[tuple[int, int]],
-        order: Tensor,
-        *,
-        bias: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        self, blocks: Sequence[tuple[int, int]], order: Tensor, *, bias: bool, **options: Any
     ) -> None:
+        """`options` are those of torch.empty: device, dtype."""
         super().__init__()
-        weights = [torch.empty(block, device=device, dtype=dtype) for block in blocks]
+        weights = [torch.empty(block, **options) for block in blocks]
         for each in weights:
             nn.init.uniform_(each, -(each.shape[1] ** -0.5), each.shape[1] ** -0.5)
         self.blocks = nn.ParameterList(nn.Parameter(each) for each in weights)
-        zeros = torch.zeros(len(order), 1, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
+        self.register_parameter("bias", _zeros(len(order), weights[0]) if bias else None)
         self.register_buffer("places", order.argsort().to(weights[0].device))
         self.edges = list(accumulate((d for _, d in blocks), initial=0))
 
@@ -130,6 +115,10 @@ class BlockWeights(nn.Module):
 
     def tie(self, embedding: nn.Embedding) -> None:
         raise InvalidRequest("embedding", "weights for D-softmax", "any other loss")
+
+
+def _zeros(n_classes: int, like: Tensor) -> nn.Parameter:
+    return nn.Parameter(like.new_zeros(n_classes, 1))
 
 
 Classes: TypeAlias = ClassWeights | BlockWeights

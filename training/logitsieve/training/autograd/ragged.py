@@ -7,7 +7,7 @@ target, N = P + E terms of all sums (targets first), U different classes that ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place,
 from logitsieve.training.kernels.ragged import FORWARD, ROWS
 
 Matrix = NDArray[Any]  # float32 or float64, as the weights are
+_Rest: TypeAlias = tuple[Targets, RaggedCandidates, LogitForm, bool]  # the last: sparse gradients
 _TERM = np.int64(32)  # bits of a term's number in a key; ids are above them
 
 
@@ -118,11 +119,7 @@ class _KernelLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_BD: Tensor,
-        weight_VD: Tensor,
-        bias_V1: Tensor | None,
-        rest: tuple[Targets, RaggedCandidates, LogitForm, bool],
+        ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V1: Tensor | None, rest: _Rest
     ) -> Tensor:
         targets, candidates, logit_form, sparse = rest
         ctx.terms = RaggedTerms.of(targets, candidates)
@@ -159,11 +156,7 @@ class _TorchLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_BD: Tensor,
-        weight_VD: Tensor,
-        bias_V1: Tensor | None,
-        rest: tuple[Targets, RaggedCandidates, LogitForm, bool],
+        ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V1: Tensor | None, rest: _Rest
     ) -> Tensor:
         targets, candidates, logit_form, sparse = rest
         row_N, id_N, offset_N = _terms(targets, candidates, len(weight_VD), hidden_BD.dtype)
@@ -196,7 +189,19 @@ class _TorchLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         (hidden_BD,) = ctx.saved_tensors
         with torch.autocast(hidden_BD.device.type, enabled=False):
-            return _gradients(ctx, hidden_BD, gradient_B)
+            d_hidden = d_weight = d_bias = None
+            g_N = ctx.g_N * gradient_B[ctx.row_N]
+            if ctx.needs_input_grad[0]:
+                parts_ND = g_N[:, None] * ctx.rows.classes[ctx.slot_N]
+                d_hidden = torch.zeros_like(hidden_BD).index_add_(0, ctx.row_N, parts_ND)
+            if ctx.needs_input_grad[1]:
+                parts_ND = g_N[:, None] * hidden_BD[ctx.row_N]
+                values_UD = torch.zeros_like(ctx.rows.classes).index_add_(0, ctx.slot_N, parts_ND)
+                d_weight = ctx.rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
+            if ctx.needs_input_grad[2]:
+                values_U = g_N.new_zeros(len(ctx.rows.ids)).index_add_(0, ctx.slot_N, g_N)
+                d_bias = ctx.rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
+            return d_hidden, d_weight, d_bias, None
 
 
 def _terms(
@@ -211,19 +216,3 @@ def _terms(
     weight_E = candidates.log_weights.to(device, dtype).masked_fill(target_E, -torch.inf)
     weight_N = torch.cat([weight_E.new_zeros(len(targets.rows)), weight_E])
     return torch.cat([targets.rows, row_E]), torch.cat([targets.classes, id_E]), weight_N
-
-
-def _gradients(ctx: Any, hidden_BD: Tensor, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-    d_hidden = d_weight = d_bias = None
-    g_N = ctx.g_N * gradient_B[ctx.row_N]
-    if ctx.needs_input_grad[0]:
-        parts_ND = g_N[:, None] * ctx.rows.classes[ctx.slot_N]
-        d_hidden = torch.zeros_like(hidden_BD).index_add_(0, ctx.row_N, parts_ND)
-    if ctx.needs_input_grad[1]:
-        parts_ND = g_N[:, None] * hidden_BD[ctx.row_N]
-        values_UD = torch.zeros_like(ctx.rows.classes).index_add_(0, ctx.slot_N, parts_ND)
-        d_weight = ctx.rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
-    if ctx.needs_input_grad[2]:
-        values_U = g_N.new_zeros(len(ctx.rows.ids)).index_add_(0, ctx.slot_N, g_N)
-        d_bias = ctx.rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
-    return d_hidden, d_weight, d_bias, None

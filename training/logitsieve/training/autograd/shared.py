@@ -7,7 +7,7 @@ a row and a target, U different classes touched: C candidates, then targets that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ class MergedClasses:
     log_weights: Tensor  # [C]
     slots: Tensor  # [P]: the place of each pair's target in `ids`
     hits: Tensor  # [N]: pairs whose target is a candidate
+
+
+_Rest: TypeAlias = tuple[MergedClasses, Targets, LogitForm, bool]  # the last: sparse gradients
 
 
 def shared_losses(
@@ -77,11 +80,7 @@ class _SharedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_BD: Tensor,
-        weight_VD: Tensor,
-        bias_V1: Tensor | None,
-        rest: tuple[MergedClasses, Targets, LogitForm, bool],
+        ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V1: Tensor | None, rest: _Rest
     ) -> Tensor:
         merged, targets, logit_form, sparse = rest
         rows = read_touched(weight_VD, bias_V1, merged.ids, logit_form, hidden_BD.dtype)
@@ -104,7 +103,27 @@ class _SharedLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         (hidden_BD,) = ctx.saved_tensors
         with torch.autocast(hidden_BD.device.type, enabled=False):
-            return _gradients(ctx, hidden_BD, gradient_B)
+            merged, targets, rows = ctx.merged, ctx.targets, ctx.rows
+            count = len(merged.log_weights)
+            d_hidden = d_weight = d_bias = None
+            if ctx.needs_input_grad[0]:
+                d_hidden = ctx.p_BC @ rows.classes[:count]
+                d_hidden.index_add_(0, targets.rows, ctx.p_P[:, None] * rows.classes[merged.slots])
+                d_hidden *= gradient_B[:, None]
+            if ctx.needs_input_grad[1]:
+                weighed_BD = hidden_BD * gradient_B[:, None]
+                values_UD = torch.empty_like(rows.classes)
+                torch.mm(ctx.p_BC.T, weighed_BD, out=values_UD[:count])
+                values_UD[count:] = 0
+                values_UD.index_add_(0, merged.slots, ctx.p_P[:, None] * targets.of(weighed_BD))
+                d_weight = rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
+            if ctx.needs_input_grad[2]:
+                values_U = torch.cat(
+                    [gradient_B @ ctx.p_BC, gradient_B.new_zeros(len(merged.ids) - count)]
+                )
+                values_U.index_add_(0, merged.slots, ctx.p_P * targets.of(gradient_B))
+                d_bias = rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
+            return d_hidden, d_weight, d_bias, None
 
 
 def _logits(
@@ -135,28 +154,6 @@ def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:
     x_BC.div_(total_B[:, None])
     x_P.div_(targets.of(total_B)).sub_(shares_P)
     return total_B.log() - mean_B
-
-
-def _gradients(ctx: Any, hidden_BD: Tensor, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-    merged, targets, rows = ctx.merged, ctx.targets, ctx.rows
-    count = len(merged.log_weights)
-    d_hidden = d_weight = d_bias = None
-    if ctx.needs_input_grad[0]:
-        d_hidden = ctx.p_BC @ rows.classes[:count]
-        d_hidden.index_add_(0, targets.rows, ctx.p_P[:, None] * rows.classes[merged.slots])
-        d_hidden *= gradient_B[:, None]
-    if ctx.needs_input_grad[1]:
-        weighed_BD = hidden_BD * gradient_B[:, None]
-        values_UD = torch.empty_like(rows.classes)
-        torch.mm(ctx.p_BC.T, weighed_BD, out=values_UD[:count])
-        values_UD[count:] = 0
-        values_UD.index_add_(0, merged.slots, ctx.p_P[:, None] * targets.of(weighed_BD))
-        d_weight = rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
-    if ctx.needs_input_grad[2]:
-        values_U = torch.cat([gradient_B @ ctx.p_BC, gradient_B.new_zeros(len(merged.ids) - count)])
-        values_U.index_add_(0, merged.slots, ctx.p_P * targets.of(gradient_B))
-        d_bias = rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
-    return d_hidden, d_weight, d_bias, None
 
 
 def merged_logits(

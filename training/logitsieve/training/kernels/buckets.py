@@ -157,34 +157,6 @@ def _drop_targets(targets, counts, distinct, size):
 
 
 @inline
-def smallest(values, size, rank):
-    """The `rank`-th smallest (from 1) of the first `size` values, which change places. Hoare 1961.
-
-    O(size) on average.
-    """
-    low, high, wanted = 0, size - 1, rank - 1
-    while low < high:
-        pivot = values[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while pivot < values[j]:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if wanted <= j:
-            high = j
-        elif wanted >= i:
-            low = i
-        else:
-            break
-    return values[wanted]
-
-
-@inline
 def _keep_most(counts, distinct, size, limit, largest):
     """Keep the `limit` ids with the largest counts; among equals the lower ids."""
     tally = np.zeros(largest + 1, np.int64)
@@ -200,7 +172,7 @@ def _keep_most(counts, distinct, size, limit, largest):
         if counts[distinct[i]] == least:
             equals[number] = distinct[i]
             number += 1
-    last = np.int64(smallest(equals, number, limit - above))
+    last = np.int64(np.partition(equals, limit - above - 1)[limit - above - 1])
     for i in range(size):
         row, count = distinct[i], counts[distinct[i]]
         counts[row] = 0
@@ -215,7 +187,7 @@ def _keep_fair(counts, distinct, size, limit, key):
     numbers = np.empty(size, np.uint64)
     for i in range(size):
         numbers[i] = mixed(key, distinct[i])
-    last = smallest(numbers, size, limit)
+    last = np.partition(numbers, limit - 1)[limit - 1]
     kept = 0
     for i in range(size):
         row = distinct[i]

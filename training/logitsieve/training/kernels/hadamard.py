@@ -115,10 +115,8 @@ def structured_products(vectors: Float32, signs: Float32, products: Float32) -> 
     scratch = np.zeros(size, np.float32)
     work, scale = pointer(scratch), np.float32(1.0 / size)
     for row in range(rows):
-        vector, out = (
-            row_of(pointer(vectors), row, dim),
-            row_of(pointer(products), row, blocks * size),
-        )
+        vector = row_of(pointer(vectors), row, dim)
+        out = row_of(pointer(products), row, blocks * size)
         for block in range(blocks):
             factors = shift(pointer(signs), block * 3 * size)
             for d in range(dim):

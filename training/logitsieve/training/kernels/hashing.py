@@ -27,15 +27,15 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.retrieval.simhash import code_of
-from logitsieve.kernels.simd.dots import dots_1x4, row_of
+from logitsieve.kernels.simd.dots import dots_1x4, four_from, row_of
+from logitsieve.kernels.simd.masks import count_bits
 from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.training.kernels.random_numbers import mixed
 
 EMPTY = -1
 ATTEMPTS = 64  # to find a window that is not empty; after that the first coordinate wins
 WORD_BITS = 64
-BITS = (np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F))
-ONE, TWO, FOUR, BYTES, TOP = (np.uint64(n) for n in (1, 2, 4, 0x0101010101010101, 56))
+ONE = np.uint64(1)
 
 
 def draw_windows(tables: int, hashes: int, window: int, dim: int, seed: int) -> Int32:
@@ -106,21 +106,12 @@ def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
 
 
 @inline
-def _ones(word):
-    """The number of bits of a uint64 that are set."""
-    word -= (word >> ONE) & BITS[0]
-    word = (word & BITS[1]) + ((word >> TWO) & BITS[1])
-    word = (word + (word >> FOUR)) & BITS[2]
-    return np.int64((word * BYTES) >> TOP)
-
-
-@inline
 def _ones_below(words, place):
     """The number of bits below `place` that are set."""
     whole = place // WORD_BITS
-    count = _ones(words[whole] & ((ONE << np.uint64(place % WORD_BITS)) - ONE))
+    count = count_bits(words[whole] & ((ONE << np.uint64(place % WORD_BITS)) - ONE))
     for i in range(whole):
-        count += _ones(words[i])
+        count += count_bits(words[i])
     return count
 
 
@@ -164,14 +155,14 @@ def simhash_agreements(
     dim = queries.shape[1]
     start = pointer(rows)
     for query in range(queries.shape[0]):
-        vector, last = row_of(pointer(queries), query, dim), offsets[query + 1] - 1
-        for e in range(offsets[query], offsets[query + 1], 4):
-            a, b = ids[e], ids[min(e + 1, last)]
-            c, d = ids[min(e + 2, last)], ids[min(e + 3, last)]
-            cosines = dots_1x4(start, a * dim, b * dim, c * dim, d * dim, vector, dim)
-            for i in range(min(4, last + 1 - e)):
-                cosine = min(max(np.float64(cosines[i]), -1.0), 1.0)
-                out[e + i] = 1.0 - acos(cosine) / pi
+        vector, end = row_of(pointer(queries), query, dim), offsets[query + 1]
+        for e in range(offsets[query], end, 4):
+            i, j, k, m = four_from(e, end)
+            i, j, k, m = ids[i] * dim, ids[j] * dim, ids[k] * dim, ids[m] * dim
+            cosines = dots_1x4(start, i, j, k, m, vector, dim)
+            for n in range(min(4, end - e)):
+                cosine = min(max(np.float64(cosines[n]), -1.0), 1.0)
+                out[e + n] = 1.0 - acos(cosine) / pi
 
 
 @kernel("(float32[:,::1], int64, int32[:,::1])")

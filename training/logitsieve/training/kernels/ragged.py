@@ -14,66 +14,23 @@ from __future__ import annotations
 from math import exp, inf, log, sqrt
 
 import numpy as np
-from numba.extending import intrinsic
 
 from logitsieve.api.results import Float64, Int64
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.simd.dots import row_of
-from logitsieve.kernels.simd.lanes import (
-    LANES,
-    Lanes,
-    load,
-    load_first,
-    multiply_add,
-    pair_sums_of_four,
-    spread,
-    store,
-    vector_of,
-)
+from logitsieve.kernels.simd.dots import dots_1x4, four_from, row_of
+from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat_like, store
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
 MOST, TOTAL, MEAN = 0, 1, 2  # a row's sums: the largest term, sum of e^(x - most), mean target
+TERM = 0xFFFFFFFF  # the bits of a key that are a term's number; ids are above them
 LEAST_NORM = 1e-12  # shorter rows count as this long, as in torch.nn.functional.normalize
-
-
-@intrinsic
-def lanes_of(typing_context, start, value):
-    """The value in every lane, as the type that `start` points at."""
-    dtype = start.dtype
-
-    def codegen(context, builder, signature, arguments):
-        cast = context.cast(builder, arguments[1], signature.args[1], dtype)
-        return spread(builder, cast, vector_of(dtype))
-
-    return Lanes(dtype)(start, value), codegen
-
-
-@inline
-def four_dots(W, i, j, k, m, h, dim):
-    """Dots of one row h with the four rows of W that start at offsets i, j, k, m."""
-    zero = lanes_of(h, 0.0)
-    a, b, c, e = zero, zero, zero, zero
-    whole = dim - dim % LANES
-    for d in range(0, whole, LANES):
-        x = load(h, d)
-        a = multiply_add(load(W, i + d), x, a)
-        b = multiply_add(load(W, j + d), x, b)
-        c = multiply_add(load(W, k + d), x, c)
-        e = multiply_add(load(W, m + d), x, e)
-    if whole < dim:
-        n = dim - whole
-        x = load_first(h, whole, n)
-        a = multiply_add(load_first(W, i + whole, n), x, a)
-        b = multiply_add(load_first(W, j + whole, n), x, b)
-        c = multiply_add(load_first(W, k + whole, n), x, c)
-        e = multiply_add(load_first(W, m + whole, n), x, e)
-    return pair_sums_of_four(a, b, c, e)
 
 
 @inline
 def add_four(out, W, i, j, k, m, a, b, c, e, dim):
     """out += a W[i] + b W[j] + c W[k] + e W[m], offsets as above."""
-    wa, wb, wc, we = lanes_of(out, a), lanes_of(out, b), lanes_of(out, c), lanes_of(out, e)
+    wa, wb = splat_like(out, a), splat_like(out, b)
+    wc, we = splat_like(out, c), splat_like(out, e)
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
         total = multiply_add(load(W, i + d), wa, load(out, d))
@@ -98,7 +55,7 @@ def clear(out, dim):
 
 @inline
 def squared_norm(w, dim):
-    return float(four_dots(w, 0, 0, 0, 0, w, dim)[0])
+    return float(dots_1x4(w, 0, 0, 0, 0, w, dim)[0])
 
 
 @inline
@@ -130,10 +87,9 @@ def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, o
         most = sums[MOST]
         for i in range(first, min(first + 4, count)):
             factors[i] = 0.0
-        last = count - 1
-        p0, p1, p2, p3 = first, min(first + 1, last), min(first + 2, last), min(first + 3, last)
+        p0, p1, p2, p3 = four_from(first, count)
         i, j, k, m = ids[p0] * dim, ids[p1] * dim, ids[p2] * dim, ids[p3] * dim
-        dots = four_dots(W, i, j, k, m, h, dim)
+        dots = dots_1x4(W, i, j, k, m, h, dim)
         for n in range(min(4, count - first)):
             place = first + n
             class_id = ids[place]
@@ -153,13 +109,10 @@ def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, o
             if wants:
                 multiply(out, shrunk, dim)
             sums[MOST] = most
-        e0, e1, e2, e3 = exp(y[p0] - most), 0.0, 0.0, 0.0
-        if first + 1 < count:
-            e1 = exp(y[p1] - most)
-        if first + 2 < count:
-            e2 = exp(y[p2] - most)
-        if first + 3 < count:
-            e3 = exp(y[p3] - most)
+        e0 = exp(y[p0] - most)
+        e1 = exp(y[p1] - most) if first + 1 < count else 0.0
+        e2 = exp(y[p2] - most) if first + 2 < count else 0.0
+        e3 = exp(y[p3] - most) if first + 3 < count else 0.0
         sums[TOTAL] += (e0 + e1) + (e2 + e3)
         if wants:
             e0, e1, e2, e3 = e0 * factors[p0], e1 * factors[p1], e2 * factors[p2], e3 * factors[p3]
@@ -237,21 +190,20 @@ def ragged_rows(
     for u in range(start, stop):
         out = row_of(pointer(values), u, dim)
         clear(out, dim)
-        last = starts[u + 1] - 1
-        for first in range(starts[u], starts[u + 1], 4):
-            t0 = all_keys[first] & 0xFFFFFFFF
-            t1 = all_keys[min(first + 1, last)] & 0xFFFFFFFF
-            t2 = all_keys[min(first + 2, last)] & 0xFFFFFFFF
-            t3 = all_keys[min(first + 3, last)] & 0xFFFFFFFF
-            c1 = c[t1] if first + 1 <= last else 0.0
-            c2 = c[t2] if first + 2 <= last else 0.0
-            c3 = c[t3] if first + 3 <= last else 0.0
+        end = starts[u + 1]
+        for first in range(starts[u], end, 4):
+            k0, k1, k2, k3 = four_from(first, end)
+            t0, t1 = all_keys[k0] & TERM, all_keys[k1] & TERM
+            t2, t3 = all_keys[k2] & TERM, all_keys[k3] & TERM
+            c1 = c[t1] if first + 1 < end else 0.0
+            c2 = c[t2] if first + 2 < end else 0.0
+            c3 = c[t3] if first + 3 < end else 0.0
             r0, r1, r2, r3 = rows[t0] * dim, rows[t1] * dim, rows[t2] * dim, rows[t3] * dim
             add_four(out, H, r0, r1, r2, r3, c[t0], c1, c2, c3, dim)
         if normalised:
             w = shift(W, (all_keys[starts[u]] >> 32) * dim)
             square = max(squared_norm(w, dim), LEAST_NORM * LEAST_NORM)
-            along = float(four_dots(w, 0, 0, 0, 0, out, dim)[0]) / square
+            along = float(dots_1x4(w, 0, 0, 0, 0, out, dim)[0]) / square
             add_four(out, w, 0, 0, 0, 0, -along, 0.0, 0.0, 0.0, dim)
 
 

@@ -55,19 +55,17 @@ class ChunkedSoftmax(FullSoftmax):
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
         """Losses [B]; their weights are not known yet, so backward computes the logits again."""
-        weight, bias = self.full_classes()
-        losses: Tensor = _Losses.apply(  # type: ignore[no-untyped-call]
-            hidden_BD, weight, bias, (targets, self.logit_form.absolute)
-        )
-        return losses
+        return self._chunked(hidden_BD, targets, None)
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
         """The sum of the losses, times `share`; gradients are computed in the forward pass."""
-        weight, bias = self.full_classes()
-        total: Tensor = _Total.apply(  # type: ignore[no-untyped-call]
-            hidden_BD, weight, bias, (targets, self.logit_form.absolute), share
+        return self._chunked(hidden_BD, targets, share)
+
+    def _chunked(self, hidden_BD: Tensor, targets: Targets, share: float | None) -> Tensor:
+        result: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
+            hidden_BD, *self.full_classes(), (targets, self.logit_form.absolute), share
         )
-        return total
+        return result
 
 
 @dataclass(frozen=True)
@@ -134,29 +132,11 @@ def _normalise_all(x_bV: Tensor, targets: Targets) -> Tensor:
     return total.log() + most - mean
 
 
-class _Losses(torch.autograd.Function):
-    """The rows' losses; backward computes the logits a second time."""
+class _Chunked(torch.autograd.Function):
+    """The rows' losses, or with a share the sum of the losses times it.
 
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, rest: tuple[Targets, bool]
-    ) -> Tensor:
-        ctx.save_for_backward(hidden, weight, bias)
-        ctx.rest = rest
-        problem = _Problem(hidden, weight, bias, *rest)
-        return torch.cat([losses for _, losses, _ in problem.chunks()])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        problem = _Problem(*ctx.saved_tensors, *ctx.rest)
-        with torch.autocast(gradient_B.device.type, enabled=False):
-            _, gradients = problem.gradients(gradient_B, ctx.needs_input_grad[:3])
-        return *gradients, None
-
-
-class _Total(torch.autograd.Function):
-    """The sum of the losses times a share; backward only hands over the gradients."""
+    The gradients of a sum are computed with it: backward only hands them over, the first time.
+    """
 
     @staticmethod
     def forward(
@@ -165,12 +145,14 @@ class _Total(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         rest: tuple[Targets, bool],
-        share: float,
+        share: float | None,
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, bias)
-        ctx.rest = rest
-        ctx.shares_B = hidden.new_full((len(hidden),), share)
+        ctx.rest, ctx.gradients, ctx.shares_B = rest, None, None
         problem = _Problem(hidden, weight, bias, *rest)
+        if share is None:
+            return torch.cat([losses for _, losses, _ in problem.chunks()])
+        ctx.shares_B = hidden.new_full((len(hidden),), share)
         losses_B, ctx.gradients = problem.gradients(ctx.shares_B, ctx.needs_input_grad[:3])
         return losses_B.sum() * share
 
@@ -179,11 +161,12 @@ class _Total(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients: list[Tensor | None] | None
         gradients, ctx.gradients = ctx.gradients, None  # given away
-        if gradients is None:  # a second backward
+        if gradients is None:
             problem = _Problem(*ctx.saved_tensors, *ctx.rest)
+            shares_B = gradient if ctx.shares_B is None else ctx.shares_B
             with torch.autocast(gradient.device.type, enabled=False):
-                _, gradients = problem.gradients(ctx.shares_B, ctx.needs_input_grad[:3])
-        if gradient.device.type != "cpu" or float(gradient) != 1:
+                _, gradients = problem.gradients(shares_B, ctx.needs_input_grad[:3])
+        if ctx.shares_B is not None and (gradient.device.type != "cpu" or float(gradient) != 1):
             gradients = [None if each is None else each.mul_(gradient) for each in gradients]
         return *gradients, None, None
 

@@ -180,7 +180,7 @@ class KernelSoftmax(DrawnLoss, SampledSoftmax):
         weight, m = self.classes.weight.detach(), self.n_sampled
         uniforms = random.uniforms(2 * m).view(2, m)
         mixture = self.tree.mixture(self.tree.queries(self._vectors(hidden_BD)))
-        drawn, log_q = self.tree.draw_leaves(mixture, Excluded.nothing(1), uniforms[:1].numpy())
+        drawn, log_q = self.tree.draw_leaves(mixture, uniforms[:1].numpy())
         leaves, places = np.unique(drawn[0], return_inverse=True)
         device = weight.device
         log_q_M, place_M = (torch.from_numpy(x).to(device) for x in (log_q[0], places))
@@ -196,9 +196,9 @@ class KernelSoftmax(DrawnLoss, SampledSoftmax):
     ) -> RaggedCandidates:
         m, count = self.n_sampled, targets.count
         excluded = Excluded.of(targets.rows, targets.classes, count, self.n_classes)
-        queries = self.tree.queries(self._vectors(hidden_BD))
+        queries = self.tree.queries(self._vectors(hidden_BD), excluded)
         weight, uniforms = self.classes.weight.detach(), self._uniforms(count, random)
-        drawn, log_q = self.tree.draw(queries, excluded, as_numpy(hidden_BD), weight, uniforms)
+        drawn, log_q = self.tree.draw(queries, as_numpy(hidden_BD), weight, uniforms)
         is_drawn = drawn >= 0  # -1: no class was left to draw
         offsets = torch.from_numpy(np.concatenate([[0], is_drawn.sum(1).cumsum()]))
         log_weights = -log(m) - torch.from_numpy(log_q[is_drawn])
@@ -206,11 +206,10 @@ class KernelSoftmax(DrawnLoss, SampledSoftmax):
 
     def _pooled(self, hidden_BD: Tensor, random: StepRng) -> SharedCandidates:
         count, hidden, weight = len(hidden_BD), as_numpy(hidden_BD), self.classes.weight.detach()
-        queries, excluded = self.tree.queries(self._vectors(hidden_BD)), Excluded.nothing(count)
-        uniforms = self._uniforms(count, random)
-        drawn, _ = self.tree.draw(queries, excluded, hidden, weight, uniforms)
+        queries = self.tree.queries(self._vectors(hidden_BD))
+        drawn, _ = self.tree.draw(queries, hidden, weight, self._uniforms(count, random))
         ids_K, place = np.unique(drawn, return_inverse=True)
-        log_q_BK = torch.from_numpy(self.tree.log_q(queries, excluded, hidden, weight, ids_K))
+        log_q_BK = torch.from_numpy(self.tree.log_q(queries, hidden, weight, ids_K))
         log_q_K = log_q_BK.logsumexp(0) - log(count)
         draws = torch.from_numpy(place.reshape(-1))
         ids = torch.from_numpy(ids_K)[draws]

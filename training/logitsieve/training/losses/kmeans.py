@@ -22,7 +22,12 @@ from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.heads._base.head import Softmax
 from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.search_softmax import SearchOptions, SearchSoftmax, sqrt_classes
+from logitsieve.training.losses.search_softmax import (
+    Csr,
+    SearchOptions,
+    SearchSoftmax,
+    sqrt_classes,
+)
 from logitsieve.training.structures.tables import Buckets
 
 ITERATIONS = 10  # of k-means; clusters that last for some steps need no more
@@ -110,9 +115,7 @@ class KMeansSoftmax(SearchSoftmax):
     def default_n_uniform(self, k: int) -> int:
         return UNIFORM * k
 
-    def search_rows(
-        self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng
-    ) -> tuple[Int64, Int32]:
+    def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng) -> Csr:
         lists_BP = self.lists.probed(hidden_BD, self.nprobe)
         offsets, ids, _ = self.lists.look_up(lists_BP, targets_BM, self.n_classes, random)
         return offsets, ids

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from math import log2
-from typing import Unpack
+from typing import TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from logitsieve.training.losses.sampled import SampledSoftmax
 from logitsieve.training.structures.hashing import LARGEST_TABLES, SimHash, StructuredSimHash
 from logitsieve.training.structures.tables import HashTables, Scratch
 
+Csr: TypeAlias = tuple[Int64, Int32]  # offsets [B+1] and ids of each row
 FEW_ROWS = 16  # up to which a set for each row costs less than one product with all of them
 
 
@@ -83,10 +84,8 @@ class SearchSoftmax(SampledSoftmax):
         """|T| where the user names none."""
 
     @abstractmethod
-    def search_rows(
-        self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng
-    ) -> tuple[Int64, Int32]:
-        """CSR (offsets, ids) of what each row finds, less its targets (padded by -1)."""
+    def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng) -> Csr:
+        """What each row finds, less its targets (padded by -1)."""
 
     @abstractmethod
     def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
@@ -169,9 +168,7 @@ class TopKSoftmax(SearchSoftmax):
     def default_n_uniform(self, k: int) -> int:
         return 0
 
-    def search_rows(
-        self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng
-    ) -> tuple[Int64, Int32]:
+    def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng) -> Csr:
         best_BK = self._best(hidden_BD)
         target_BK = (best_BK[:, :, None] == targets_BM[:, None, :]).any(-1)
         offsets = np.concatenate([[0], np.cumsum((~target_BK).sum(1))])
@@ -259,9 +256,7 @@ class LSHSoftmax(SearchSoftmax):
     def default_n_uniform(self, k: int) -> int:
         return sqrt_classes(self.n_classes)
 
-    def search_rows(
-        self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng
-    ) -> tuple[Int64, Int32]:
+    def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng) -> Csr:
         buckets, _ = self.tables.of_contexts(hidden_BD)
         offsets, ids, _ = self.tables.look_up(buckets, targets_BM, self.k, random)
         return offsets, ids

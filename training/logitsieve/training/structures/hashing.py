@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import ceil, log2
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,6 +54,9 @@ class Hashing(ABC):
         """The form of vectors [N, ...] that `agreements` takes."""
 
     @abstractmethod
+    def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
+        """Fill the last argument, as `agreements` has it, for those before it."""
+
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
@@ -60,6 +64,9 @@ class Hashing(ABC):
 
         queries and rows are as `kept` gives them; a query's rows are CSR.
         """
+        out = np.empty(ids.size)
+        self.fill_agreements(queries, rows, offsets, ids, out)
+        return out
 
     def chances(self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32) -> Float64:
         """float64 [E]: the probability of a common bucket in any table, 1 - (1 - p^K)^L."""
@@ -105,12 +112,8 @@ class SimHash(Hashing):
         kept[norms[:, 0] == 0, -1] = 1
         return kept
 
-    def agreements(
-        self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
-    ) -> Float64:
-        out = np.empty(ids.size)
-        simhash_agreements(queries, rows, offsets, ids, out)
-        return out
+    def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
+        simhash_agreements(queries, rows, *rest)
 
 
 class StructuredSimHash(SimHash):
@@ -159,9 +162,5 @@ class DWTA(Hashing):
     def kept(self, vectors_NX: Float32) -> np.ndarray:
         return rank_rows(vectors_NX[:, : self.dim])
 
-    def agreements(
-        self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
-    ) -> Float64:
-        out = np.empty(ids.size)
-        dwta_agreements(queries, rows, self._chances, offsets, ids, out)
-        return out
+    def fill_agreements(self, queries: np.ndarray, rows: np.ndarray, *rest: Any) -> None:
+        dwta_agreements(queries, rows, self._chances, *rest)

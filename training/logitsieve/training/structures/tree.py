@@ -60,6 +60,7 @@ class TreeQueries:
 
     phi: Float32
     floors: Float64
+    excluded: Excluded
 
 
 class KernelTree:
@@ -85,7 +86,8 @@ class KernelTree:
         self.updates = 0
         for first, last in self._parts(self.classes):
             self.rows[first:last] = self._as_kept(weight[first:last])
-            self._add(np.arange(first, last), self._phi_of_kept(slice(first, last)))
+            phi = self._phi_of_kept(slice(first, last))
+            add_to_paths(self.sums, np.arange(first, last) // self.per_leaf, phi)
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Update the sums above rows [N], ascending, each once: O(N F log L)."""
@@ -98,12 +100,14 @@ class KernelTree:
             host_rows = moved.cpu()
             before = self._phi_of_kept(host_rows)
             self.rows[host_rows] = self._as_kept(weight.index_select(0, moved))
-            self._add(host_rows.numpy(), self._phi_of_kept(host_rows) - before)
+            leaves = host_rows.numpy() // self.per_leaf
+            add_to_paths(self.sums, leaves, self._phi_of_kept(host_rows) - before)
 
-    def queries(self, vectors: Tensor) -> TreeQueries:
+    def queries(self, vectors: Tensor, excluded: Excluded | None = None) -> TreeQueries:
         """A query for each of the contexts [Q, D]."""
         phi = self.features(as_numpy(vectors))
-        return TreeQueries(phi, np.full(len(phi), self.features.floor))
+        floors = np.full(len(phi), self.features.floor)
+        return TreeQueries(phi, floors, excluded or Excluded.nothing(len(phi)))
 
     def mixture(self, queries: TreeQueries) -> TreeQueries:
         """One query that draws from the mean of all distributions: sum of phi / (root mass)."""
@@ -111,44 +115,35 @@ class KernelTree:
         shares = 1 / np.maximum((queries.phi @ self.sums[0]).astype(np.float64), least)
         shares /= shares.max()  # only their ratios count, and 1 / least may exceed float32
         phi = (shares.astype(np.float32) @ queries.phi)[None]
-        return TreeQueries(phi, np.array([(queries.floors * shares).sum()]))
+        floors = np.array([(queries.floors * shares).sum()])
+        return TreeQueries(phi, floors, Excluded.nothing(1))
 
-    def draw_leaves(
-        self, queries: TreeQueries, excluded: Excluded, uniforms: Float64
-    ) -> tuple[Int64, Float64]:
+    def draw_leaves(self, queries: TreeQueries, uniforms: Float64) -> tuple[Int64, Float64]:
         """Leaves, ascending, and log q, [Q, M] each, from uniforms [Q, M].
 
         Leaf -1 and log q = -inf where all classes are excluded.
         """
         leaves = np.empty(uniforms.shape, np.int64)
-        ordered = np.sort(uniforms, axis=1)
-        return leaves, self._descend(queries, excluded, ordered, leaves)
+        return leaves, self._descend(queries, np.sort(uniforms, axis=1), leaves)
 
     def draw(
-        self,
-        queries: TreeQueries,
-        excluded: Excluded,
-        hidden: Float32,
-        weight: Tensor,
-        uniforms: Float64,
+        self, queries: TreeQueries, hidden: Float32, weight: Tensor, uniforms: Float64
     ) -> tuple[Int64, Float64]:
         """Ids and log q, [Q, M] each, for prepared hidden [Q, D]; uniforms [2, Q, M].
 
         Id -1 and log q = -inf where all classes are excluded.
         """
-        leaves, log_q = self.draw_leaves(queries, excluded, uniforms[0])
+        leaves, log_q = self.draw_leaves(queries, uniforms[0])
         ids = np.empty_like(leaves)
-        self._within(excluded, hidden, weight, uniforms[1], leaves, ids, log_q)
+        self._within(queries, hidden, weight, uniforms[1], (leaves, ids, log_q))
         return ids, log_q
 
-    def log_q(
-        self, queries: TreeQueries, excluded: Excluded, hidden: Float32, weight: Tensor, ids: Int64
-    ) -> Float64:
+    def log_q(self, queries: TreeQueries, hidden: Float32, weight: Tensor, ids: Int64) -> Float64:
         """Log-probabilities [Q, M] that a draw of each query gives each of ids [M], ascending."""
         each = np.tile(ids, (len(hidden), 1))
         leaves = each // self.per_leaf
-        log_q = self._descend(queries, excluded, None, leaves)
-        self._within(excluded, hidden, weight, None, leaves, each, log_q)
+        log_q = self._descend(queries, None, leaves)
+        self._within(queries, hidden, weight, None, (leaves, each, log_q))
         return log_q
 
     def members(self, leaves: Tensor) -> Tensor:
@@ -183,12 +178,8 @@ class KernelTree:
     def _phi_of_kept(self, rows: Tensor | slice) -> Float32:
         return self.features(self.rows[rows].float().numpy())
 
-    def _add(self, rows: Int64, changes: Float32) -> None:
-        add_to_paths(self.sums, rows // self.per_leaf, changes)
-
-    def _descend(
-        self, queries: TreeQueries, excluded: Excluded, uniforms: Float64 | None, leaves: Int64
-    ) -> Float64:
+    def _descend(self, queries: TreeQueries, uniforms: Float64 | None, leaves: Int64) -> Float64:
+        excluded = queries.excluded
         phi_of_excluded = self._phi_of_kept(torch.from_numpy(excluded.ids))
         of_query = queries.phi[excluded.query_of_each()]
         masses = np.einsum("pf,pf->p", of_query, phi_of_excluded).astype(np.float64)
@@ -202,19 +193,17 @@ class KernelTree:
 
     def _within(
         self,
-        excluded: Excluded,
+        queries: TreeQueries,
         hidden: Float32,
         weight: Tensor,
         uniforms: Float64 | None,
-        leaves: Int64,
-        ids: Int64,
-        log_q: Float64,
+        drawn: tuple[Int64, Int64, Float64],
     ) -> None:
-        matrix, starts = self._rows_of(leaves, weight)
+        matrix, starts = self._rows_of(drawn[0], weight)
         draw_in_leaves(
             matrix, starts, self.classes, self.per_leaf, self.logit_form.scale is not None,
-            self.logit_form.absolute, hidden, excluded.offsets, excluded.ids, uniforms is None,
-            NO_NUMBERS if uniforms is None else uniforms, leaves, ids, log_q,
+            self.logit_form.absolute, hidden, queries.excluded.offsets, queries.excluded.ids,
+            uniforms is None, NO_NUMBERS if uniforms is None else uniforms, *drawn,
         )  # fmt: skip
 
     def _rows_of(self, leaves: Int64, weight: Tensor) -> tuple[Float32, Int64]:
