@@ -35,6 +35,23 @@ def test_a_tensor_that_is_not_on_the_cpu_is_refused() -> None:
         as_hidden(torch.ones(2, 3).to_sparse())
 
 
+def test_types_of_tensors_that_are_not_documented_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("float8_e4m3fn", "float8_e5m2"):
+        with pytest.raises(InvalidRequest, match=name):
+            as_hidden(torch.zeros(2, 3).to(getattr(torch, name)))
+
+
+def test_masked_values_are_refused_and_a_mask_of_nothing_is_not() -> None:
+    hidden = np.ma.array(np.ones((2, 3), np.float32), mask=False)
+    plain = as_hidden(hidden)
+    assert type(plain) is np.ndarray
+    np.testing.assert_array_equal(plain, np.ones((2, 3)))
+    hidden[1, 2] = np.ma.masked
+    with pytest.raises(InvalidRequest, match="hidden: got masked values"):
+        as_hidden(hidden)
+
+
 def test_a_list_of_bfloat16_rows_is_not_taken_for_integers() -> None:
     bits = np.array([0x3F80, 0xC000], np.uint16)
     np.testing.assert_array_equal(as_hidden([bits, bits]), [[1.0, -2.0]] * 2)

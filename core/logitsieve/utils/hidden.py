@@ -17,6 +17,8 @@ from logitsieve.utils.floats import widened
 
 ALLOWED = "[B, D] or [D] of float32, float16, float64, bfloat16 (or its uint16 view), B >= 1"
 ACCEPTED = tuple(map(np.dtype, (np.float32, np.float16, np.float64, np.uint16)))
+TENSORS = ("torch.float32", "torch.float16", "torch.float64", "torch.bfloat16")
+MASKED = "masked values"
 
 
 def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
@@ -55,11 +57,13 @@ def as_rows(hidden: ArrayLike) -> np.ndarray:
 
 def _to_numpy(hidden: ArrayLike) -> np.ndarray:
     if isinstance(hidden, np.ndarray):
+        if np.ma.is_masked(hidden):
+            raise InvalidRequest("hidden", MASKED, ALLOWED)
         return hidden
     if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden).__mro__):
         if hidden.device.type != "cpu":
             raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
-        if not hidden.dtype.is_floating_point or hidden.layout != sys.modules["torch"].strided:
+        if str(hidden.dtype) not in TENSORS or hidden.layout != sys.modules["torch"].strided:
             raise InvalidRequest("hidden", f"dtype {hidden.dtype}, {hidden.layout}", ALLOWED)
         return _from_torch(hidden.detach())
     try:
@@ -72,12 +76,10 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
 
 
 def _from_torch(tensor: Any) -> np.ndarray:
-    name = str(tensor.dtype)
-    if name == "torch.bfloat16":  # a type that numpy lacks: its bits, in the order they stand
+    if str(tensor.dtype) == "torch.bfloat16":  # numpy lacks it: its bits, in the order they stand
         torch = sys.modules["torch"]
         return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(np.uint16)
-    accepted = name in ("torch.float16", "torch.float64")
-    return np.asarray((tensor if accepted else tensor.float()).numpy())
+    return np.asarray(tensor.numpy())
 
 
 def _to_float32(array: np.ndarray) -> Float32:

@@ -15,7 +15,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int64
 from logitsieve.index_builder.arrays import FORMS, map_arrays
-from logitsieve.utils.hidden import as_hidden
+from logitsieve.utils.hidden import MASKED, as_hidden
 
 BLOCK_ROWS = 8192
 HELD_OUT = 10  # one part in so many is held out
@@ -147,6 +147,8 @@ def open_contexts(source: Source, dim: int, scratch: Path, field: str = "context
 
 
 def _check(shard: np.ndarray, dim: int, field: str) -> None:
+    if np.ma.is_masked(shard):
+        raise InvalidRequest(field, MASKED, FORMS)
     floats = shard.dtype.kind == "f" or shard.dtype == np.uint16 or shard.dtype.name == "bfloat16"
     if not floats or shard.dtype.itemsize > 8:
         raise InvalidRequest(field, f"dtype {shard.dtype}", FORMS)
