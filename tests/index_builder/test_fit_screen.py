@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
+from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index_builder.cascade import UNREACHED
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_screen import Search, checked_target, depths
@@ -70,6 +71,23 @@ def test_a_target_that_leaves_no_row_to_the_screen_names_the_nearest_point(
     assert caught.value.target == UNREACHABLE
     assert 0.9 < caught.value.best["p1"] < 1
     assert caught.value.best["candidates"] > 5
+
+
+def test_what_no_screen_could_show_on_so_few_contexts_is_not_searched_for(
+    inputs: FitInputs,
+) -> None:
+    trained: list[int] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == "train":
+            trained.append(total)
+
+    with pytest.raises(TargetNotReached) as caught:
+        Search(inputs, CONFIG, UNREACHABLE, scanned, FALLBACK).run(False, progress)
+    assert trained == [1]  # of 2 x 4 starts
+    provable = caught.value.best["provable"]
+    assert provable == lower_bound(np.ones(inputs.heldout.rows)) < 1
+    assert f"provable={provable:.5g}" in str(caught.value)
 
 
 def test_best_effort_returns_the_nearest_point(inputs: FitInputs) -> None:

@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Float32
 from logitsieve.evaluation import us_per_row
+from logitsieve.evaluation.precision import lower_bound
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import Head
 from logitsieve.heads._base.spec import Arrays
@@ -120,13 +123,17 @@ class Search:
     def run(self, best_effort: bool, progress: Progress) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train and time the fastest.
 
-        The slower ones are trained too while none has reached the target. TargetNotReached with the
-        nearest screen where only the fallback answering all rows would meet the target, unless
-        `best_effort`, which returns the nearest.
+        The slower ones are trained too while none has reached the target, unless it is beyond what
+        the held-out contexts can show of any screen. TargetNotReached with the nearest screen where
+        only the fallback answering all rows would meet the target, unless `best_effort`, which
+        returns the nearest.
         """
         reached: list[FittedScreen] = []
         nearest: tuple[FittedScreen, PrecisionGoal] | None = None
+        provable = lower_bound(np.ones(self.inputs.heldout.rows))
         starts = self._fastest_starts(progress)
+        if max(self.target.values()) > provable:
+            starts = starts[:1]
         for number, begin in enumerate(starts, start=1):
             goal = PrecisionGoal(self.target, begin.costs)
             plain = start(self.inputs, begin.centroids, begin.depth, self.config)
@@ -146,7 +153,7 @@ class Search:
             return screen
         keep_P = screen.partition.knapsack.select(screen.plan.budget)
         bounds = goal.bounds(screen.partition, keep_P)
-        raise TargetNotReached(self.target, {**bounds, **screen.summary})
+        raise TargetNotReached(self.target, {**bounds, **screen.summary, "provable": provable})
 
     def _fastest_starts(self, progress: Progress) -> list[Start]:
         """Plain k-means at all numbers of clusters and depths, the fastest first.
