@@ -35,7 +35,7 @@ REACHABLE = {"p1": 0.97, "p5": 0.95}
 
 
 def make_partition(inputs: FitInputs = MATERIAL, clusters: int = 12, depth: int = 5) -> Partition:
-    return Partition(inputs, plain_centroids(inputs, BuildConfig(), clusters), depth, 3e-4)
+    return Partition(inputs, plain_centroids(inputs, clusters), depth)
 
 
 def make_target(precision: Mapping[str, float], fallback: float = 1e5) -> PrecisionGoal:
@@ -156,8 +156,8 @@ def test_a_plan_meets_the_target_by_the_rows_it_escalates() -> None:
 
 
 def test_a_guard_escalates_at_least_its_share() -> None:
-    centroids = plain_centroids(MATERIAL, BuildConfig(), 12)
-    partition = Partition(MATERIAL, centroids, 5, 3e-4, guard=0.3)
+    centroids = plain_centroids(MATERIAL, 12)
+    partition = Partition(replace(MATERIAL, config=BuildConfig(guard=0.3)), centroids, 5)
     for target in ({"p1": 0.5}, {"p1": 1.0}):
         plan = make_target(target).plan(partition)
         assert plan.escalate == partition.guarded

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import Widths, encode, fit_certified, rotation
-from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_hidden, make_softmax
 
@@ -69,7 +70,7 @@ def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
 @pytest.mark.parametrize("share", [0.3, 2.5])
 def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: float) -> None:
     softmax, inputs = make_inputs(vocab_size=300)
-    made = fit_certified(inputs, BuildConfig(certified_memory=share), no_progress)
+    made = fit_certified(replace(inputs, config=BuildConfig(certified_memory=share)))
     bytes_a_row = made.summary["coarse"] + made.summary["fine"] + 16
     assert bytes_a_row <= max(share * 4 * softmax.dim, 16 + 64 + 16)
     counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=300)

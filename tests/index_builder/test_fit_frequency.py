@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 
 from logitsieve.index_builder import fitting
-from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
-from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_inputs
 
 
 def test_ids_come_by_how_often_they_are_a_label() -> None:
     _, inputs = make_inputs(depth=8)
-    made = fit_frequency(inputs, BuildConfig(), no_progress)
+    made = fit_frequency(inputs)
     counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=200)
     order = sorted(range(200), key=lambda word: (-counts[word], word))
     np.testing.assert_array_equal(made.arrays["ids"], order)
@@ -23,7 +21,7 @@ def test_ids_come_by_how_often_they_are_a_label() -> None:
 
 def test_n_is_the_least_that_suffices() -> None:
     _, inputs = make_inputs()
-    made = fit_frequency(inputs, BuildConfig(), no_progress)
+    made = fit_frequency(inputs)
     _, labels = heldout_sample(inputs)
 
     def shares(n: int) -> tuple[float, float]:
@@ -37,8 +35,8 @@ def test_n_is_the_least_that_suffices() -> None:
 
 def test_labels_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     _, inputs = make_inputs()
-    whole = fit_frequency(inputs, BuildConfig(), no_progress)
+    whole = fit_frequency(inputs)
     assert len(inputs.labels) < fitting.COUNTED_ROWS
     monkeypatch.setattr(fitting, "COUNTED_ROWS", 100)
-    again = fit_frequency(inputs, BuildConfig(), no_progress)
+    again = fit_frequency(inputs)
     np.testing.assert_array_equal(whole.arrays["ids"], again.arrays["ids"])

@@ -9,7 +9,6 @@ from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_graph import REDUCTIONS, by_angle, fit_graph, graph_arrays
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
-from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 
@@ -48,7 +47,7 @@ def test_rows_take_a_byte_a_dimension() -> None:
 
 def test_the_graph_that_needs_less_is_kept() -> None:
     _, inputs = make_inputs(vocab_size=600)
-    made = fit_graph(inputs, CONFIG, no_progress)
+    made = fit_graph(replace(inputs, config=CONFIG))
     needed = [(entry["ef"], -entry["found"]) for entry in made.history]
     best = needed.index(min(needed))
     assert made.summary == {"links": 8, "by_angle": best}
@@ -59,7 +58,7 @@ def test_the_graph_that_needs_less_is_kept() -> None:
 
 def test_the_operating_point_meets_the_target() -> None:
     softmax, inputs = make_inputs(vocab_size=600)
-    made = fit_graph(inputs, CONFIG, no_progress)
+    made = fit_graph(replace(inputs, config=CONFIG))
     hidden, labels = heldout_sample(inputs)
     exact = make_exact(softmax)
     head = HEADS["graph"].from_arrays(
@@ -75,6 +74,6 @@ def test_a_graph_that_misses_the_target_keeps_all_rows_in_view() -> None:
     rows = len(inputs.heldout_labels)
     labels = np.arange(5 * rows, dtype=np.uint16).reshape(rows, 5) % 50
     inputs = replace(inputs, softmax=equal, heldout_labels=labels)
-    made = fit_graph(inputs, BuildConfig(graph_links=2, graph_build_ef=1), no_progress)
+    made = fit_graph(replace(inputs, config=BuildConfig(graph_links=2, graph_build_ef=1)))
     assert all(entry["found"] < TARGET for entry in made.history)
     assert made.knobs == {"ef": 50}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from logitsieve.heads import HEADS, Softmax
@@ -7,7 +9,6 @@ from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_ivf import cluster_ranks, fit_ivf
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
-from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_inputs
 
 
@@ -41,7 +42,7 @@ def test_ranks_are_what_a_head_needs() -> None:
 def test_the_start_that_reads_least_is_kept() -> None:
     softmax, inputs = make_inputs(vocab_size=600)
     config = BuildConfig(ivf_starts=4, ivf_clusters=30, seed=5)
-    made = fit_ivf(inputs, config, no_progress)
+    made = fit_ivf(replace(inputs, config=config))
     best = min(range(4), key=lambda start: made.history[start]["rows"])
     assert made.knobs == {"nprobe": made.history[best]["nprobe"]}
     expected = cluster_arrays(softmax, 30, config.kmeans_iterations, 5 + best)
@@ -54,4 +55,4 @@ def test_the_start_that_reads_least_is_kept() -> None:
 
 def test_clusters_grow_with_the_root_of_v() -> None:
     _, inputs = make_inputs(vocab_size=225)
-    assert fit_ivf(inputs, BuildConfig(), no_progress).summary["clusters"] <= 60
+    assert fit_ivf(inputs).summary["clusters"] <= 60

@@ -32,7 +32,7 @@ def ignore(stage: str, done: int, total: int) -> None:
 @pytest.fixture(scope="module")
 def made() -> tuple[Softmax, FitInputs, FitResult]:
     softmax, inputs = make_inputs(vocab_size=400, heldout=700)
-    return softmax, inputs, fit_lsh(inputs, CONFIG, ignore)
+    return softmax, inputs, fit_lsh(replace(inputs, config=CONFIG))
 
 
 def serve(softmax: Softmax, made: FitResult) -> Head:
@@ -77,27 +77,27 @@ def test_the_summary_tells_the_cheapest_that_reaches(
 
 def test_equal_inputs_give_equal_arrays(made: tuple[Softmax, FitInputs, FitResult]) -> None:
     _, inputs, first = made
-    again = fit_lsh(inputs, CONFIG, ignore)
+    again = fit_lsh(replace(inputs, config=CONFIG))
     for name, array in first.arrays.items():
         np.testing.assert_array_equal(array, again.arrays[name])
     assert first.summary == again.summary
     assert first.history == again.history
-    threaded = fit_lsh(inputs, replace(CONFIG, threads=2), ignore)
+    threaded = fit_lsh(replace(inputs, config=replace(CONFIG, threads=2)))
     np.testing.assert_array_equal(first.arrays["ids"], threaded.arrays["ids"])
-    other = fit_lsh(inputs, replace(CONFIG, seed=6), ignore)
+    other = fit_lsh(replace(inputs, config=replace(CONFIG, seed=6)))
     assert first.arrays["planes"].tobytes() != other.arrays["planes"].tobytes()
 
 
 @pytest.mark.parametrize("allowed", [0.3, 1.0])
 def test_the_memory_holds(allowed: float) -> None:
     softmax, inputs = make_inputs(vocab_size=400)
-    lsh = fit_lsh(inputs, replace(CONFIG, lsh_memory=allowed), ignore)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=allowed)))
     assert memory(lsh, softmax) <= allowed
 
 
 def test_a_recall_out_of_reach_gets_the_nearest() -> None:
     softmax, inputs = make_inputs(vocab_size=400)
-    lsh = fit_lsh(inputs, replace(CONFIG, lsh_recall=1.0, lsh_tables=1), ignore)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_recall=1.0, lsh_tables=1)))
     assert not lsh.summary["reaches"]
     assert lsh.summary["recall"] == max(entry["recall"] for entry in lsh.history)
     assert lsh.knobs["candidates"] == 0
@@ -107,7 +107,7 @@ def test_a_recall_out_of_reach_gets_the_nearest() -> None:
 def test_memory_for_less_than_one_table_is_refused() -> None:
     _, inputs = make_inputs()
     with pytest.raises(InvalidRequest, match="one table of 4 bits") as error:
-        fit_lsh(inputs, replace(CONFIG, lsh_memory=0.001), ignore)
+        fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=0.001)))
     assert error.value.field == "lsh_memory"
 
 
@@ -123,7 +123,7 @@ def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
 
 def test_a_few_contexts_and_words_are_enough() -> None:
     softmax, inputs = make_inputs(rows=30, heldout=3, vocab_size=12)
-    lsh = fit_lsh(inputs, replace(CONFIG, lsh_memory=10), ignore)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=10)))
     top = serve(softmax, lsh).topk(inputs.sample, 5)
     assert (np.diff(np.sort(top.ids, axis=1)) > 0).all()
 
@@ -143,7 +143,7 @@ def test_queries_hash_as_their_lifted_vectors_do() -> None:
 
 def test_a_large_vocabulary_is_judged_by_some_of_its_words() -> None:
     softmax, inputs = make_inputs(rows=20, heldout=200, vocab_size=24_000)
-    lsh = fit_lsh(inputs, replace(CONFIG, lsh_tables=12), ignore)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_tables=12)))
     top = serve(softmax, lsh).topk(inputs.heldout.sample(200), 1)
     recall = (top.ids[:, 0] == inputs.heldout_labels[:, 0]).mean()
     assert recall == pytest.approx(lsh.summary["recall"], abs=0.05)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from logitsieve.index_builder.fit_screen import Search, checked_target, depths
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.partition import Partition
 from logitsieve.index_builder.screen_training import FittedScreen
-from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import escalated_hits, lowest, make_inputs, scanned
 
 CONFIG = BuildConfig(clusters_tried=(4, 12), rounds=1, steps=20, batch_rows=128)
@@ -34,7 +34,8 @@ def search(
     best_effort: bool = False,
     fallback: float = FALLBACK,
 ) -> FittedScreen:
-    return Search(inputs, CONFIG, target, scanned, fallback).run(best_effort, no_progress)
+    inputs = replace(inputs, config=CONFIG, best_effort=best_effort)
+    return Search(inputs, target, scanned, fallback).run()
 
 
 @pytest.mark.parametrize("fallback", [0.1, FALLBACK, 1e5])
@@ -82,8 +83,9 @@ def test_what_no_screen_could_show_on_so_few_contexts_is_not_searched_for(
         if stage == "train":
             trained.append(total)
 
+    watched = replace(inputs, config=CONFIG, progress=progress)
     with pytest.raises(TargetNotReached) as caught:
-        Search(inputs, CONFIG, UNREACHABLE, scanned, FALLBACK).run(False, progress)
+        Search(watched, UNREACHABLE, scanned, FALLBACK).run()
     assert trained == [1]  # of 2 x 4 starts
     provable = caught.value.best["provable"]
     assert provable == lower_bound(np.ones(inputs.heldout.rows)) < 1
@@ -113,16 +115,15 @@ def test_partitions_that_were_timed_are_not_kept(inputs: FitInputs) -> None:
         found.append(alive() - before)
         return scanned(arrays, knobs)
 
-    Search(inputs, CONFIG, REACHABLE, timer, FALLBACK).run(False, no_progress)
+    Search(replace(inputs, config=CONFIG), REACHABLE, timer, FALLBACK).run()
     assert set(found[:12]) <= {1, 2}  # 2 while the next is made
 
 
 def test_depths() -> None:
-    config = BuildConfig(labels=5)
-    assert depths({"p1": 0.9}, config, 1000) == (5, 7, 10, 20)
-    assert depths({"p1": 0.9, "p10": 0.9}, config, 1000) == (10, 15, 20, 40)
-    assert depths({"p1": 0.9}, config, 3) == (3,)
-    assert depths({"p1": 0.9}, BuildConfig(labels=64), 1000) == (64, 96, 128, 256)
+    assert depths({"p1": 0.9}, 5, 1000) == (5, 7, 10, 20)
+    assert depths({"p1": 0.9, "p10": 0.9}, 5, 1000) == (10, 15, 20, 40)
+    assert depths({"p1": 0.9}, 5, 3) == (3,)
+    assert depths({"p1": 0.9}, 64, 1000) == (64, 96, 128, 256)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,6 @@ from logitsieve.heads import HEADS, Softmax
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_svd import fit_svd, preview_arrays, preview_ranks, rotation
 from logitsieve.index_builder.fitting import TARGET, heldout_sample
-from logitsieve.utils.options import no_progress
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 
@@ -58,7 +59,7 @@ def test_ranks_are_what_a_head_needs() -> None:
 
 def test_the_operating_point_meets_the_target_where_the_rank_allows() -> None:
     _, inputs = make_inputs()
-    made = fit_svd(inputs, BuildConfig(svd_width=16), no_progress)
+    made = fit_svd(replace(inputs, config=BuildConfig(svd_width=16)))
     hidden, labels = heldout_sample(inputs)
     exact = make_exact(inputs.softmax)
     head = HEADS["svd"].from_arrays(
@@ -86,14 +87,14 @@ def test_a_low_rank_needs_a_low_width() -> None:
 def test_widths_asked_for_and_not() -> None:
     _, inputs = make_inputs()
     ranks = {
-        width: fit_svd(inputs, BuildConfig(svd_width=width), no_progress).summary["rank"]
+        width: fit_svd(replace(inputs, config=BuildConfig(svd_width=width))).summary["rank"]
         for width in (None, 3, 999)
     }
     assert ranks == {None: 4, 3: 3, 999: 16}
 
 
 def test_equal_inputs_give_equal_arrays() -> None:
-    first, again = (fit_svd(make_inputs()[1], BuildConfig(), no_progress) for _ in range(2))
+    first, again = (fit_svd(make_inputs()[1]) for _ in range(2))
     for name, array in first.arrays.items():
         np.testing.assert_array_equal(array, again.arrays[name])
     assert first.knobs == again.knobs

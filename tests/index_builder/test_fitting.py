@@ -16,6 +16,7 @@ from logitsieve.index_builder.centroids import spherical_kmeans
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fitting import (
+    BuildInputs,
     exact_labels,
     heldout_sample,
     least_reaching,
@@ -43,14 +44,11 @@ def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
     train, heldout = Contexts([hidden]).split()
     seen: list[tuple[str, int, int]] = []
     inputs = prepare(
-        exact,
-        softmax,
-        train,
-        heldout,
+        BuildInputs(
+            softmax=softmax, train=train, heldout=heldout, progress=lambda *step: seen.append(step)
+        ),
         5,
-        BuildConfig(),
         tmp_path,
-        lambda *step: seen.append(step),
     )
     np.testing.assert_array_equal(inputs.labels, exact.topk(hidden[:270], 5).ids)
     np.testing.assert_array_equal(inputs.heldout_labels, exact.topk(hidden[270:], 10).ids)
@@ -69,7 +67,7 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
             return exact.topk(hidden, k)
 
     contexts = Contexts([make_contexts(5000)])
-    exact_labels(cast(Head, Watching()), contexts, 90, 20, file, "label", lambda *step: None)
+    exact_labels(cast(Head, Watching()), contexts, 90, 20, file, lambda *step: None)
     assert held[0]
 
 
@@ -77,19 +75,12 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
 def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row: int) -> None:
     """Also one that is held out."""
     softmax = make_softmax(vocab_size=90, dim=16)
-    exact, hidden = make_exact(softmax), make_contexts(2700)
+    hidden = make_contexts(2700)
     hidden[row] = 1e38
     train, heldout = Contexts([hidden[:1000], hidden[1000:]]).split()
     with pytest.raises(InvalidRequest) as caught:
         prepare(
-            exact,
-            softmax,
-            train,
-            heldout.spread(200, 20),
-            5,
-            BuildConfig(),
-            tmp_path,
-            lambda *step: None,
+            BuildInputs(softmax=softmax, train=train, heldout=heldout.spread(200, 20)), 5, tmp_path
         )
     assert caught.value.field == f"contexts[{row}]"
 
@@ -97,16 +88,7 @@ def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row
 def test_there_are_no_more_labels_than_words(tmp_path: Path) -> None:
     train, heldout = Contexts([make_contexts(40)]).split()
     softmax = make_softmax(vocab_size=3, dim=16)
-    inputs = prepare(
-        make_exact(softmax),
-        softmax,
-        train,
-        heldout,
-        5,
-        BuildConfig(),
-        tmp_path,
-        lambda *step: None,
-    )
+    inputs = prepare(BuildInputs(softmax=softmax, train=train, heldout=heldout), 5, tmp_path)
     assert inputs.labels.shape == (36, 3)
     assert inputs.heldout_labels.shape == (4, 3)
 
@@ -137,17 +119,18 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     tracemalloc.start()
     train, heldout = open_contexts(tmp_path, DIM, tmp_path).split()
     inputs = prepare(
-        exact,
-        softmax,
-        train,
-        heldout,
+        BuildInputs(
+            softmax=softmax,
+            train=train,
+            heldout=heldout,
+            config=config,
+            progress=lambda *step: resident.append(resident_anonymous()),
+        ),
         5,
-        config,
         tmp_path,
-        lambda *step: resident.append(resident_anonymous()),
     )
     centroids = spherical_kmeans(inputs.sample, 16, ScreenConfig(), seed=1)
-    partition = Partition(inputs, centroids, 5, 3e-4)
+    partition = Partition(inputs, centroids, 5)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert partition.pairs.rows.sum() == train.rows

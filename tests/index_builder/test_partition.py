@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from logitsieve.heads import HEADS
 from logitsieve.index_builder import partition as partition_module
 from logitsieve.index_builder.centroids import spherical_kmeans
-from logitsieve.index_builder.config import ScreenConfig
+from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.partition import COUNTED_ROWS, ROUNDING, Knapsack, Partition, route
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_softmax
 
-WASTE = 3e-4
+WASTE = BuildConfig().waste_weight
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def inputs() -> FitInputs:
 
 def make_partition(inputs: FitInputs, clusters: int = 8, depth: int = 5) -> Partition:
     centroids = spherical_kmeans(inputs.sample, clusters, ScreenConfig(), seed=1)
-    return Partition(inputs, centroids, depth, WASTE)
+    return Partition(inputs, centroids, depth)
 
 
 def test_pairs_count_every_label_of_every_context(inputs: FitInputs) -> None:
@@ -66,7 +66,7 @@ def test_a_context_takes_two_bytes() -> None:
         sample_rows=np.array([0]),
     )
     tracemalloc.start()
-    Partition(inputs, np.ones((1, 1), np.float32), 1, WASTE)
+    Partition(inputs, np.ones((1, 1), np.float32), 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     fixed = 32 * COUNTED_ROWS
@@ -76,7 +76,7 @@ def test_a_context_takes_two_bytes() -> None:
 def test_clusters_without_contexts_are_dropped(inputs: FitInputs) -> None:
     centroids = spherical_kmeans(inputs.sample, 6, ScreenConfig(), seed=1)
     nowhere = -inputs.sample.mean(axis=0, keepdims=True) * 1e-3
-    partition = Partition(inputs, np.vstack([nowhere, centroids]), 5, WASTE)
+    partition = Partition(inputs, np.vstack([nowhere, centroids]), 5)
     assert partition.clusters == 6
     np.testing.assert_array_equal(partition.centroids_CD, centroids)
 
@@ -170,7 +170,7 @@ def test_one_context_is_enough() -> None:
 def test_a_guard_leaves_a_share_of_every_cluster_to_the_fallback(guard: float) -> None:
     softmax, inputs = make_inputs()
     centroids = spherical_kmeans(inputs.sample, 6, ScreenConfig(), seed=1)
-    partition = Partition(inputs, centroids, 5, WASTE, guard)
+    partition = Partition(replace(inputs, config=BuildConfig(guard=guard)), centroids, 5)
     arrays = partition.arrays(partition.knapsack.select(20))
     assert arrays["reaches"].min() == 1
     screen = HEADS["screen"].from_arrays(

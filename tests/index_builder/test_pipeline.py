@@ -11,7 +11,6 @@ from logitsieve.heads import Softmax
 from logitsieve.index_builder import BuildConfig, pipeline
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs, FitResult
-from logitsieve.utils.options import Progress, no_progress
 from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax
 
@@ -28,8 +27,8 @@ def softmax() -> Softmax:
 def test_with_a_target_every_other_head_is_fitted_too(
     softmax: Softmax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fit_other(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
-        return FitResult({}, {"clusters": config.clusters}, {})
+    def fit_other(inputs: FitInputs) -> FitResult:
+        return FitResult({}, {"clusters": inputs.config.clusters}, {})
 
     monkeypatch.setitem(pipeline.FITS, "other", fit_other)
     train, heldout = Contexts([make_contexts(1500)]).split()
@@ -37,13 +36,11 @@ def test_with_a_target_every_other_head_is_fitted_too(
         softmax=softmax,
         train=train,
         heldout=heldout,
-        vocabulary=None,
-        heads=("exact", "screen", "other"),
         target={"p1": 0.5},
         best_effort=True,
         config=CONFIG,
     )
-    fitted = pipeline._fit(inputs, tmp_path, no_progress)
+    fitted = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
     assert list(fitted) == ["screen", "other"]
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 

@@ -82,13 +82,12 @@ def build(
             softmax=softmax,
             train=train,
             heldout=judged.spread(config.heldout_rows, BLOCKS),
-            vocabulary=vocabulary,
-            heads=names,
+            config=config,
             target=target_precision,
             best_effort=best_effort,
-            config=config,
+            progress=progress,
         )
-        index = pipeline.run(inputs, out, scratch, progress)
+        index = pipeline.run(inputs, names, vocabulary, out, scratch)
     if target_precision is None:
         _warn_of_misses(index)
     return index

@@ -16,11 +16,9 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
-from logitsieve.utils.options import Progress
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512)  # bytes of fine ones
@@ -61,12 +59,12 @@ class Turned(NamedTuple):
     left: float  # >= ||w - B^T w'||
 
 
-def fit_certified(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_certified(inputs: FitInputs) -> FitResult:
     """The sketch measured to answer fastest of those within their share of memory.
 
     The smallest is always among them.
     """
-    softmax = inputs.softmax
+    softmax, share = inputs.softmax, inputs.config.certified_memory
     turned = turn(softmax, rotation(softmax, inputs.sample))
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
     hidden = inputs.heldout.sample(TIMED_ROWS)
@@ -75,14 +73,14 @@ def fit_certified(inputs: FitInputs, config: BuildConfig, progress: Progress) ->
     def time(widths: Widths) -> float:
         if widths not in measured:
             measured[widths] = _time(softmax, code(softmax, turned, widths, order_V), hidden)
-            progress("sketch", len(measured), 0)
+            inputs.progress("sketch", len(measured), 0)
         return measured[widths]
 
     best = Widths(COARSE[START[0]], FINE[START[1]])
-    if best.memory > config.certified_memory * 4 * softmax.dim:
+    if best.memory > share * 4 * softmax.dim:
         best = Widths(COARSE[0], FINE[0])
     while True:
-        near = min(_neighbours(best, softmax.dim, config.certified_memory), key=time, default=best)
+        near = min(_neighbours(best, softmax.dim, share), key=time, default=best)
         if time(near) >= time(best):
             break
         best = near

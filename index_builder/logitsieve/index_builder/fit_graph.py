@@ -22,23 +22,22 @@ from logitsieve.heads._base.reduction import augmented
 from logitsieve.heads.graph import GraphHead, one_thread, width
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import TARGET, FitInputs, FitResult, heldout_sample
-from logitsieve.utils.options import Progress
 
 TRIED = tuple(8 << step for step in range(10))  # values of ef
 
 
-def fit_graph(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_graph(inputs: FitInputs) -> FitResult:
     """The graph that needs the smaller ef at the target; ef is that."""
     hidden_HD, labels_HK = heldout_sample(inputs)
     history, graphs = [], []
     for number, unit_rows in enumerate(REDUCTIONS, start=1):
-        arrays = graph_arrays(inputs.softmax, unit_rows, config)
+        arrays = graph_arrays(inputs.softmax, unit_rows, inputs.config)
         ef, share = _least_ef(inputs.softmax, arrays, hidden_HD, labels_HK)
         history.append({"reduction": number, "ef": ef, "found": share})
         graphs.append(arrays)
-        progress("fit graph", number, len(REDUCTIONS))
+        inputs.progress("fit graph", number, len(REDUCTIONS))
     best = min(range(len(graphs)), key=lambda i: (history[i]["ef"], -history[i]["found"]))
-    summary = {"links": config.graph_links, "by_angle": best}
+    summary = {"links": inputs.config.graph_links, "by_angle": best}
     return FitResult(graphs[best], summary, {"ef": history[best]["ef"]}, history)
 
 

@@ -11,17 +11,15 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads._base.clustering import cluster_arrays
-from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
-from logitsieve.utils.options import Progress
 
 
-def fit_ivf(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_ivf(inputs: FitInputs) -> FitResult:
     """The one of `ivf_starts` seeds that scans least at the target, and the nprobe it needs.
 
     Starts differ much: one frequent row in a list that is routed to late costs all its contexts.
     """
-    softmax = inputs.softmax
+    softmax, config = inputs.softmax, inputs.config
     clusters = config.ivf_clusters or max(1, round(4 * softmax.vocab_size**0.5))
     hidden_HD, labels_HK = heldout_sample(inputs)
     history: list[dict[str, float]] = []
@@ -34,7 +32,7 @@ def fit_ivf(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitRe
         history.append({"start": number, "nprobe": nprobe, "rows": rows})
         summary = {"clusters": len(arrays["biases"])}
         fits.append(FitResult(arrays, summary, {"nprobe": nprobe}, history))
-        progress("fit ivf", number + 1, config.ivf_starts)
+        inputs.progress("fit ivf", number + 1, config.ivf_starts)
     return min(zip(history, fits, strict=True), key=lambda start: start[0]["rows"])[1]
 
 

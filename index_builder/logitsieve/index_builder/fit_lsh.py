@@ -28,7 +28,6 @@ from logitsieve.heads._base.reduction import (
     query_planes,
     squared_norms,
 )
-from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.kernels.retrieval.lsh import bucket_tables, lsh_collisions
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS, probe_order
@@ -83,33 +82,32 @@ _Tried = tuple[Reduction, int, int]  # with that many bits and probes
 @dataclass(frozen=True, eq=False)
 class _Search:
     inputs: FitInputs
-    config: BuildConfig
     hidden: Float32  # [H, D]
     words: Int64  # [U], ascending
     labels: Int64  # [H], places of the exact best words in `words`
 
     @classmethod
-    def over(cls, inputs: FitInputs, config: BuildConfig) -> _Search:
+    def over(cls, inputs: FitInputs) -> _Search:
         held, vocab_size = inputs.heldout.rows, inputs.vocab_size
         count = min(JUDGES, held)
         best = inputs.heldout_labels[np.arange(count) * held // count, 0].astype(np.int64)
-        random = np.random.default_rng(config.seed)
+        random = np.random.default_rng(inputs.config.seed)
         drawn = random.permutation(vocab_size)[: min(WORDS, vocab_size)]
         words = np.union1d(drawn, best)
         labels = np.searchsorted(words, best)
-        return cls(inputs, config, inputs.heldout.sample(count), words, labels)
+        return cls(inputs, inputs.heldout.sample(count), words, labels)
 
     @cached_property
     def needed(self) -> int:
         """The contexts that must be right, so that chance alone hardly explains it."""
-        count = len(self.labels)
-        enough = [n for n in range(count) if wilson(n / count, count) >= self.config.lsh_recall]
+        count, recall = len(self.labels), self.inputs.config.lsh_recall
+        enough = [n for n in range(count) if wilson(n / count, count) >= recall]
         return enough[0] if enough else count
 
     def most_tables(self, bits: int) -> int:
         """The most tables that the memory and offsets of 32 bits allow."""
-        fitting = int(self.config.lsh_memory * self.matrix_memory / self.table_memory(bits))
-        return min(self.config.lsh_tables, fitting, (2**31 - 1) // self.inputs.vocab_size)
+        fitting = int(self.inputs.config.lsh_memory * self.matrix_memory / self.table_memory(bits))
+        return min(self.inputs.config.lsh_tables, fitting, (2**31 - 1) // self.inputs.vocab_size)
 
     @property
     def matrix_memory(self) -> int:
@@ -128,7 +126,7 @@ class _Search:
         if not allowed:
             needed = self.table_memory(LEAST_BITS) / self.matrix_memory
             wanted = f"{needed:.3g} or more: one table of {LEAST_BITS} bits"
-            raise InvalidRequest("lsh_memory", self.config.lsh_memory, wanted)
+            raise InvalidRequest("lsh_memory", self.inputs.config.lsh_memory, wanted)
         return allowed
 
     def best(self, reduction: Reduction, bits: int, probes: int) -> Setting:
@@ -138,9 +136,9 @@ class _Search:
     def settings(self, reduction: Reduction, bits: int, probes: int) -> Iterator[Setting]:
         """Settings of more and more tables, up to the most."""
         planes = draw_planes(
-            self.most_tables(bits), bits, self.inputs.softmax.dim, self.config.seed
+            self.most_tables(bits), bits, self.inputs.softmax.dim, self.inputs.config.seed
         )
-        codes = hash_vectors(reduction.vectors(self.words), planes, self.config.threads)
+        codes = hash_vectors(reduction.vectors(self.words), planes, self.inputs.config.threads)
         own, shifts = query_planes(planes, reduction.beta)
         offsets, ids = bucket_tables(codes, bits)
         counts = np.zeros((len(self.hidden), len(self.words)), np.uint16)
@@ -205,13 +203,13 @@ def _growing(most: int) -> list[int]:
     return [*(tables for tables in steps if tables < most), most]
 
 
-def fit_lsh(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_lsh(inputs: FitInputs) -> FitResult:
     """Search the settings in two rounds, then hash the whole vocabulary with the best one."""
-    search = _Search.over(inputs, config)
+    search = _Search.over(inputs)
     bits = search.bits_allowed()
     reductions = _reductions(search)
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
-    history = [search.best(*point) for point in _reported(first, "lsh: reduction", progress)]
+    history = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
     reduction, n, _ = first[min(range(len(first)), key=lambda i: history[i].rank)]
     # Probes make up for finer buckets.
     second = [
@@ -220,7 +218,7 @@ def fit_lsh(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitRe
         for probes in PROBES
         if more in bits and probes <= 1 << more and (reduction, more, probes) not in first
     ]
-    history += [search.best(*point) for point in _reported(second, "lsh: probes", progress)]
+    history += [search.best(*point) for point in _reported(second, "lsh: probes", inputs.progress)]
     best = min(history, key=lambda setting: setting.rank)
     return FitResult(
         arrays=_arrays(search, reduction, best),
@@ -250,7 +248,7 @@ def _reductions(search: _Search) -> list[Reduction]:
 
 
 def _arrays(search: _Search, reduction: Reduction, best: Setting) -> dict[str, np.ndarray]:
-    config = search.config
+    config = search.inputs.config
     planes = draw_planes(best.tables, best.bits, search.inputs.softmax.dim, config.seed)
     rows = np.arange(search.inputs.vocab_size)
     codes = np.concatenate(

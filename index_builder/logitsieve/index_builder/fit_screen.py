@@ -31,16 +31,14 @@ from logitsieve.index_builder.cascade import (
     Timer,
     measure,
 )
-from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fitting import FitInputs, FitResult, heads_of
+from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult, heads_of
+from logitsieve.index_builder.partition import Partition
 from logitsieve.index_builder.screen_training import (
     FittedScreen,
     plain_centroids,
-    start,
     train_fixed,
     train_screen,
 )
-from logitsieve.utils.options import Progress, no_progress
 
 DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than the target counts generalise better
 TRAINED = 4  # partitions trained at least, the fastest of the plain ones
@@ -48,8 +46,8 @@ TIMINGS = 5  # times each finalist is timed, in turn; the least counts, for load
 PROMISED = 0.01  # guard of a screen that promises a precision
 
 
-def fit_screen(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
-    """A screen with the budget of `config`, or the fastest that meets the target of `inputs`.
+def fit_screen(inputs: FitInputs) -> FitResult:
+    """A screen with the budget configured, or the fastest that meets the target of `inputs`.
 
     With `certified` among the heads fitted before, whether the screen bounds its candidates first
     is decided by measuring. Times are those of the public `topk`, one row a call, one thread.
@@ -66,22 +64,23 @@ def fit_screen(inputs: FitInputs, config: BuildConfig, progress: Progress) -> Fi
     def timer(arrays: Arrays, knobs: Mapping[str, float]) -> float:
         return us(screen(FitResult(arrays, {}, knobs)))
 
-    if inputs.target is None:
-        result = train_fixed(inputs, config, progress).result()
+    if (target := inputs.target) is None:
+        result = train_fixed(inputs).result()
     else:
-        config = replace(config, guard=PROMISED if config.guard is None else config.guard)
+        if inputs.config.guard is None:
+            inputs = replace(inputs, config=replace(inputs.config, guard=PROMISED))
         proving = [head for head in heads_of(inputs.softmax, inputs.fitted).values() if head.proves]
-        search = Search(inputs, config, inputs.target, timer, us(proving[-1]))
-        result = search.run(inputs.best_effort, progress).result()
+        result = Search(inputs, target, timer, us(proving[-1])).run().result()
     if "certified" not in inputs.fitted:
         return result
     plain, bounded = (us(screen(result).with_knobs(prescreen=on)) for on in (0, 1))
     return replace(result, knobs={**result.knobs, "prescreen": int(bounded < plain)})
 
 
-def label_depth(config: BuildConfig, target: Mapping[str, float] | None, vocab_size: int) -> int:
+def label_depth(inputs: BuildInputs) -> int:
     """Labels a context that a fit needs."""
-    return config.labels if target is None else max(depths(target, config, vocab_size))
+    labels, target = inputs.config.labels, inputs.target
+    return labels if target is None else max(depths(target, labels, inputs.vocab_size))
 
 
 def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, float]:
@@ -104,9 +103,9 @@ class Start(NamedTuple):
     costs: ScreenCosts
 
 
-def depths(target: Mapping[str, float], config: BuildConfig, vocab_size: int) -> tuple[int, ...]:
+def depths(target: Mapping[str, float], labels: int, vocab_size: int) -> tuple[int, ...]:
     """Numbers of labels a context that the search counts: those of the target, and more."""
-    least = max(config.labels, *(TARGETS[name] for name in target))
+    least = max(labels, *(TARGETS[name] for name in target))
     return tuple(sorted({min(int(least * factor), vocab_size) for factor in DEEPER}))
 
 
@@ -115,62 +114,62 @@ class Search:
     """The fastest screen that meets `target`, over clusters, labels, budget and knobs."""
 
     inputs: FitInputs
-    config: BuildConfig
     target: Mapping[str, float]
     timer: Timer
     fallback_us: float  # of a row that the screen leaves to its fallback, whose answers are right
 
-    def run(self, best_effort: bool, progress: Progress) -> FittedScreen:
+    def run(self) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train and time the fastest.
 
         The slower ones are trained too while none has reached the target, unless it is beyond what
-        the held-out contexts can show of any screen. TargetNotReached with the nearest screen where
-        only the fallback answering all rows would meet the target, unless `best_effort`, which
-        returns the nearest.
+        the held-out contexts can show of any screen. Where only the fallback answering all rows
+        would meet the target: TargetNotReached with the nearest screen, or that with `best_effort`.
         """
         reached: list[FittedScreen] = []
         nearest: tuple[FittedScreen, PrecisionGoal] | None = None
-        provable = lower_bound(np.ones(self.inputs.heldout.rows))
-        starts = self._fastest_starts(progress)
+        inputs, starts = self.inputs, self._fastest_starts()
+        provable = lower_bound(np.ones(inputs.heldout.rows))
         if max(self.target.values()) > provable:
             starts = starts[:1]
         for number, begin in enumerate(starts, start=1):
             goal = PrecisionGoal(self.target, begin.costs)
-            plain = start(self.inputs, begin.centroids, begin.depth, self.config)
-            screen = train_screen(self.inputs, plain, goal.plan, self.config, no_progress)
+            plain = Partition(inputs, begin.centroids, begin.depth)
+            screen = train_screen(inputs, plain, goal.plan)
             if screen.plan.cost < UNREACHED:
                 reached.append(screen)
             if nearest is None or screen.plan.cost < nearest[0].plan.cost:
                 nearest = screen, goal
-            progress("train", number, max(number, min(TRAINED, len(starts))))
+            inputs.progress("train", number, max(number, min(TRAINED, len(starts))))
             if reached and number >= TRAINED:
                 break
         if reached:
             return self._fastest(reached)
         assert nearest is not None
         screen, goal = nearest
-        if best_effort:
+        if inputs.best_effort:
             return screen
         keep_P = screen.partition.knapsack.select(screen.plan.budget)
         bounds = goal.bounds(screen.partition, keep_P)
         raise TargetNotReached(self.target, {**bounds, **screen.summary, "provable": provable})
 
-    def _fastest_starts(self, progress: Progress) -> list[Start]:
+    def _fastest_starts(self) -> list[Start]:
         """Plain k-means at all numbers of clusters and depths, the fastest first.
 
         One that misses the target comes last: training may make up for it.
         The partitions are not kept: most of them are never trained.
         """
         ranked: list[tuple[float, int, Start]] = []
-        for number, clusters in enumerate(self.config.clusters_tried, start=1):
-            centroids_CD = plain_centroids(self.inputs, self.config, clusters)
+        inputs, tried = self.inputs, self.inputs.config.clusters_tried
+        labels = depths(self.target, inputs.config.labels, inputs.vocab_size)
+        for number, clusters in enumerate(tried, start=1):
+            centroids_CD = plain_centroids(inputs, clusters)
             costs: ScreenCosts | None = None
-            for depth in reversed(depths(self.target, self.config, self.inputs.vocab_size)):
-                partition = start(self.inputs, centroids_CD, depth, self.config)
+            for depth in reversed(labels):
+                partition = Partition(inputs, centroids_CD, depth)
                 costs = costs or measure(partition, self.timer, self.fallback_us)
                 cost = PrecisionGoal(self.target, costs).plan(partition).cost
                 ranked.append((cost, len(ranked), Start(centroids_CD, depth, costs)))
-            progress("search", number, len(self.config.clusters_tried))
+            inputs.progress("search", number, len(tried))
         return [begin for _, _, begin in sorted(ranked, key=lambda entry: entry[:2])]
 
     def _fastest(self, screens: list[FittedScreen]) -> FittedScreen:

@@ -12,9 +12,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sample, least_reaching
-from logitsieve.utils.options import Progress
 
 LANES = 16  # rows whose columns lie together
 BLOCK_ROWS = 8192
@@ -22,10 +20,10 @@ WIDEST = 256  # the largest rank stored by default
 GATHERED = 2  # reading a row from its place in W costs about so many of the preview's
 
 
-def fit_svd(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitResult:
+def fit_svd(inputs: FitInputs) -> FitResult:
     """The preview, and the width and candidates that reach the target at the least cost."""
     softmax = inputs.softmax
-    rank = config.svd_width or min(-(-softmax.dim // 4), WIDEST)
+    rank = inputs.config.svd_width or min(-(-softmax.dim // 4), WIDEST)
     arrays = preview_arrays(softmax, rank)
     rank = len(arrays["basis"])
     hidden_HD, labels_HK = heldout_sample(inputs)
@@ -35,7 +33,7 @@ def fit_svd(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FitRe
         count = least_reaching(needed_HK)
         cost = width * (softmax.vocab_size + softmax.dim) + GATHERED * count * softmax.dim
         history.append({"width": width, "candidates": count, "cost": cost})
-        progress("fit svd", number, len(widths))
+        inputs.progress("fit svd", number, len(widths))
     best = min(history, key=lambda entry: entry["cost"])
     knobs = {"width": best["width"], "candidates": best["candidates"]}
     return FitResult(arrays, {"rank": rank}, knobs, history)

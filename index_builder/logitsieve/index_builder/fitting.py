@@ -7,10 +7,10 @@ V vocabulary, K labels a context.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.utils.environment import name_in_errors
-from logitsieve.utils.options import Progress
+from logitsieve.utils.options import Progress, no_progress
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers
 LABEL_ROWS = 1024  # rows answered by the exact head at once
@@ -48,27 +48,35 @@ class FitResult:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FitInputs:
-    """The softmax, contexts, labels and sample to fit to, and the heads fitted before.
-
-    Labels come best first, and lie in mapped files of as few bytes as ids need.
-    """
+class BuildInputs:
+    """The softmax and the contexts of a build, checked, and its options."""
 
     softmax: Softmax
     train: Contexts
-    labels: np.ndarray  # [N, K]
     heldout: Contexts
-    heldout_labels: np.ndarray  # [H, K or more]
-    sample: Float32  # [S, D]
-    sample_rows: Int64  # [S] numbers of the sampled contexts
+    config: BuildConfig = field(default_factory=BuildConfig)
     target: Mapping[str, float] | None = None  # precisions that a screen must reach
     best_effort: bool = False  # the nearest screen will do
-    fitted: Mapping[str, FitResult] = field(default_factory=dict)
+    progress: Progress = no_progress
 
     @property
     def vocab_size(self) -> int:
         """V, the number of rows of W."""
         return self.softmax.vocab_size
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FitInputs(BuildInputs):
+    """The labels and the sample to fit to, and the heads fitted before.
+
+    Labels come best first, and lie in mapped files of as few bytes as ids need.
+    """
+
+    labels: np.ndarray  # [N, K]
+    heldout_labels: np.ndarray  # [H, K or more]
+    sample: Float32  # [S, D]
+    sample_rows: Int64  # [S] numbers of the sampled contexts
+    fitted: Mapping[str, FitResult] = field(default_factory=dict)
 
 
 def part_name(head: str) -> str:
@@ -87,38 +95,24 @@ def heads_of(
     return dict(make_heads(HEADS, softmax, parts, knobs, threads))
 
 
-def prepare(
-    exact: Head,
-    softmax: Softmax,
-    train: Contexts,
-    heldout: Contexts,
-    depth: int,
-    config: BuildConfig,
-    scratch: Path,
-    progress: Progress,
-    **goal: Any,
-) -> FitInputs:
-    """Label every context with its exact top `depth`, and draw the sample that fits in memory.
-
-    `goal` holds further fields of FitInputs.
-    """
-    vocab_size = softmax.vocab_size
+def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
+    """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
+    vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
+    exact = heads_of(inputs.softmax, {}, config.threads)["exact"]
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
 
     def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
-        return exact_labels(exact, contexts, vocab_size, depth, scratch / file, stage, progress)
+        report = partial(inputs.progress, stage)
+        return exact_labels(exact, contexts, vocab_size, depth, scratch / file, report)
 
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
     return FitInputs(
-        softmax=softmax,
-        train=train,
+        **vars(inputs),
         labels=label(train, depth, "labels-fitted.npy", "label"),
-        heldout=heldout,
-        heldout_labels=label(heldout, judged, "labels-heldout.npy", "label held-out"),
+        heldout_labels=label(inputs.heldout, judged, "labels-heldout.npy", "label held-out"),
         sample=train.take(rows_S),
         sample_rows=rows_S,
-        **goal,
     )
 
 
@@ -128,8 +122,7 @@ def exact_labels(
     vocab_size: int,
     depth: int,
     file: Path,
-    stage: str,
-    progress: Progress,
+    progress: Callable[[int, int], None],
 ) -> np.ndarray:
     """[N, depth] ids of the exact top `depth`, best first, in a mapped file."""
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
@@ -144,7 +137,7 @@ def exact_labels(
                 raise
             field = f"{contexts.field}[{contexts.number(part.start + int(row[1]))}]"
             raise InvalidRequest(field, error.got, error.allowed) from error
-        progress(stage, part.stop, contexts.rows)
+        progress(part.stop, contexts.rows)
     return labels
 
 

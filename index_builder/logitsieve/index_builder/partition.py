@@ -83,21 +83,15 @@ class Knapsack:
 class Partition:
     """The clusters of `centroids_CD` over all contexts; clusters that no context chose are gone.
 
-    `depth` labels of each context are counted. With a `guard`, each cluster has a reach, and
+    `depth` labels of each context are counted. With a guard, each cluster has a reach, and
     `escalate` = `guarded` leaves that share of its contexts to the fallback.
     """
 
-    def __init__(
-        self,
-        inputs: FitInputs,
-        centroids_CD: Float32,
-        depth: int,
-        waste_weight: float,
-        guard: float = 0.0,
-    ) -> None:
-        self._material = inputs
+    def __init__(self, inputs: FitInputs, centroids_CD: Float32, depth: int) -> None:
+        self._inputs = inputs
         self.depth = min(depth, inputs.labels.shape[1])
-        self.waste_weight = waste_weight
+        self.waste_weight = waste_weight = inputs.config.waste_weight
+        guard = inputs.config.guard or 0.0
         cluster_N = route(inputs.train, centroids_CD)
         pairs = count_pairs(
             cluster_N, inputs.labels[:, : self.depth], len(centroids_CD), inputs.vocab_size
@@ -128,7 +122,7 @@ class Partition:
         """bool [H, K]: True for each exact held-out label that is in its row's lists."""
         while len(self._pairs) < probes:
             near_H = self._near_HR[:, len(self._pairs)]
-            self._pairs.append(self._find(near_H, self._material.heldout_labels))
+            self._pairs.append(self._find(near_H, self._inputs.heldout_labels))
         hits = [(pair_HK >= 0) & keep_P[pair_HK] for pair_HK in self._pairs[:probes]]
         return np.asarray(np.logical_or.reduce(hits))
 
@@ -157,7 +151,7 @@ class Partition:
 
     def table(self, keep_P: Bool) -> np.ndarray:
         """uint8 [V, C]: c transposed, 1 where the cluster's list holds the label."""
-        table_VC = np.zeros((self._material.vocab_size, self.clusters), np.uint8)
+        table_VC = np.zeros((self._inputs.vocab_size, self.clusters), np.uint8)
         table_VC[self.pairs.label[keep_P], self.pairs.cluster[keep_P]] = 1
         return table_VC
 
@@ -183,14 +177,14 @@ class Partition:
         }
 
     def _padded(self, ids: Int32, size: int) -> Int32:
-        hits_V = np.bincount(self.pairs.label, self.pairs.hits, minlength=self._material.vocab_size)
+        hits_V = np.bincount(self.pairs.label, self.pairs.hits, minlength=self._inputs.vocab_size)
         frequent = np.argsort(-hits_V, kind="stable")[:size]
         fresh = frequent[~np.isin(frequent, ids)]
         return np.concatenate([ids, fresh[: size - len(ids)]]).astype(np.int32)
 
     def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int32:
         """int32 [H, K]: the pair of each label in its row's cluster, or -1 if never seen there."""
-        V = self._material.vocab_size
+        V = self._inputs.vocab_size
         key_P = self.pairs.cluster.astype(np.int64) * V + self.pairs.label
         key_HK = cluster_H.astype(np.int64)[:, None] * V + label_HK
         place_HK = np.minimum(np.searchsorted(key_P, key_HK), len(key_P) - 1)

@@ -5,20 +5,17 @@ Shape letters: D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import faiss
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import calibrate
-from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fit_certified import fit_certified
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fit_graph import fit_graph
@@ -26,12 +23,18 @@ from logitsieve.index_builder.fit_ivf import fit_ivf
 from logitsieve.index_builder.fit_lsh import fit_lsh
 from logitsieve.index_builder.fit_screen import checked_target, fit_screen, label_depth
 from logitsieve.index_builder.fit_svd import fit_svd
-from logitsieve.index_builder.fitting import FitInputs, FitResult, heads_of, part_name, prepare
-from logitsieve.utils.options import Progress
+from logitsieve.index_builder.fitting import (
+    BuildInputs,
+    FitInputs,
+    FitResult,
+    heads_of,
+    part_name,
+    prepare,
+)
 
-Fit = Callable[[FitInputs, BuildConfig, Progress], FitResult]
-
-FITS: dict[str, Fit] = {  # one that others fall back on comes before them
+FITS: dict[
+    str, Callable[[FitInputs], FitResult]
+] = {  # one that others fall back on comes before them
     "certified": fit_certified,
     "screen": fit_screen,
     "svd": fit_svd,
@@ -46,28 +49,20 @@ EXACT = "exact"
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "run"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BuildInputs:
-    """Everything to build from, checked."""
-
-    softmax: Softmax
-    train: Contexts
-    heldout: Contexts
-    vocabulary: Sequence[str] | None
-    heads: tuple[str, ...]
-    target: Mapping[str, float] | None
-    best_effort: bool
-    config: BuildConfig
-
-
-def run(inputs: BuildInputs, out: Path, scratch: Path, progress: Progress) -> Index:
-    """Fit every head, measure it, write the index and open it.
+def run(
+    inputs: BuildInputs,
+    names: Sequence[str],
+    vocabulary: Sequence[str] | None,
+    out: Path,
+    scratch: Path,
+) -> Index:
+    """Fit the heads of these names, measure each, write the index and open it.
 
     The numbers were checked when they were read, so opening does not check them again.
     """
-    config, softmax = inputs.config, inputs.softmax
+    config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
-        fitted = _fit(inputs, scratch, progress)
+        fitted = _fit(inputs, names, scratch)
     heads = heads_of(softmax, fitted)
     compared = {
         other: heads_of(softmax, {**fitted, name: replace(result, arrays=arrays)})[name]
@@ -85,8 +80,8 @@ def run(inputs: BuildInputs, out: Path, scratch: Path, progress: Progress) -> In
         softmax=softmax,
         parts={part_name(name): result.arrays for name, result in fitted.items()},
         heads=entries,
-        default_head=next((name for name in inputs.heads if name != EXACT), EXACT),
-        vocabulary=inputs.vocabulary,
+        default_head=next((name for name in names if name != EXACT), EXACT),
+        vocabulary=vocabulary,
         config={**asdict(config), "target_precision": dict(inputs.target or {})},
         seeds={"seed": config.seed},
         calibration=calibration,
@@ -96,26 +91,13 @@ def run(inputs: BuildInputs, out: Path, scratch: Path, progress: Progress) -> In
     return open_index(out, threads=config.threads, verify="sizes")
 
 
-def _fit(inputs: BuildInputs, scratch: Path, progress: Progress) -> dict[str, FitResult]:
-    learned = [name for name in FITS if name in inputs.heads]
-    if not learned:
-        return {}
-    config, softmax = inputs.config, inputs.softmax
-    basis = prepare(
-        heads_of(softmax, {}, config.threads)[EXACT],
-        softmax,
-        inputs.train,
-        inputs.heldout,
-        label_depth(config, inputs.target, softmax.vocab_size),
-        config,
-        scratch,
-        progress,
-        target=inputs.target,
-        best_effort=inputs.best_effort,
-    )
+def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> dict[str, FitResult]:
+    learned = [name for name in FITS if name in names]
     fitted: dict[str, FitResult] = {}
-    for name in learned:
-        fitted[name] = FITS[name](replace(basis, fitted=dict(fitted)), config, progress)
+    if learned:
+        basis = prepare(inputs, label_depth(inputs), scratch)
+        for name in learned:
+            fitted[name] = FITS[name](replace(basis, fitted=dict(fitted)))
     return fitted
 
 

@@ -17,10 +17,9 @@ import torch
 
 from logitsieve.api.results import Float32
 from logitsieve.index_builder.centroids import spherical_kmeans, train_centroids, trainable_scale
-from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.index_builder.partition import Partition
-from logitsieve.utils.options import Progress
+from logitsieve.utils.options import Progress, no_progress
 
 
 class CascadePlan(NamedTuple):
@@ -81,26 +80,21 @@ class FittedScreen:
         return {"probes": self.plan.probes, "escalate": self.plan.escalate}
 
 
-def start(inputs: FitInputs, centroids_CD: Float32, depth: int, config: BuildConfig) -> Partition:
-    """The partition that training grows from: `depth` labels count, and `config` guards it."""
-    return Partition(inputs, centroids_CD, depth, config.waste_weight, config.guard or 0.0)
-
-
-def train_fixed(inputs: FitInputs, config: BuildConfig, progress: Progress) -> FittedScreen:
-    """Algorithm 1 with the clusters, budget and labels of `config`. Equal inputs, equal arrays."""
-    centroids_CD = plain_centroids(inputs, config, config.clusters)
-    plain = start(inputs, centroids_CD, config.labels, config)
+def train_fixed(inputs: FitInputs) -> FittedScreen:
+    """Algorithm 1 with clusters, budget and labels as configured. Equal inputs, equal arrays."""
+    config = inputs.config
+    plain = Partition(inputs, plain_centroids(inputs, config.clusters), config.labels)
     return train_screen(
-        inputs, plain, lambda each: fixed_plan(each, config.budget), config, progress
+        inputs, plain, lambda each: fixed_plan(each, config.budget), inputs.progress
     )
 
 
-def plain_centroids(inputs: FitInputs, config: BuildConfig, clusters: int) -> Float32:
+def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
     """Line 3: spherical k-means over the sample, [C, D], scaled so that it can be trained.
 
     The scale is one for all centroids, so it does not change any argmax.
     """
-    unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed)
+    unit_CD = spherical_kmeans(inputs.sample, clusters, inputs.config, inputs.config.seed)
     return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
 
 
@@ -108,13 +102,13 @@ def train_screen(
     inputs: FitInputs,
     plain: Partition,
     plan_of: Callable[[Partition], CascadePlan],
-    config: BuildConfig,
-    progress: Progress,
+    progress: Progress = no_progress,
 ) -> FittedScreen:
     """Lines 5-8 from a plain partition; the round whose plan costs least is kept.
 
     The lists come first: while all are empty, every cluster has the same loss and v no gradient.
     """
+    config = inputs.config
     hidden_SD = torch.from_numpy(inputs.sample)
     labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))
     latest, plan = plain, plan_of(plain)
@@ -132,7 +126,7 @@ def train_screen(
             config.seed + number,
         )
         trained = np.ascontiguousarray(trained_CD.numpy(), np.float32)
-        latest = start(inputs, trained, plain.depth, config)
+        latest = Partition(inputs, trained, plain.depth)
         plan = plan_of(latest)
         history.append({"round": number, "loss": loss, "badness": plan.cost})
         if plan.cost < best_plan.cost:
