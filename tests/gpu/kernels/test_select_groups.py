@@ -8,10 +8,13 @@ import torch
 
 from logitsieve.gpu.kernels.encode_query import MARGIN
 from logitsieve.gpu.kernels.gumbel import NOISE_ERROR
-from logitsieve.heads import ExactHead
-from tests.gpu.plans.test_certified_draws import STEP, passed_on
-from tests.gpu.plans.test_certified_draws import plan_of as certified_plan
-from tests.gpu.plans.test_draws import plan_of, seeds_of, twins_within_twice_the_slack
+from tests.gpu.draw_plans import (
+    certified_draw_plan,
+    draw_plan,
+    exact_draws,
+    passed_on,
+    twins_within_twice_the_slack,
+)
 from tests.gpu.softmaxes import sweep
 from tests.oracle import logits64
 from tests.synthetic import make_hidden
@@ -21,8 +24,8 @@ from tests.synthetic import make_hidden
 def test_maxima_may_be_off_by_all_that_is_allowed(temperature: float) -> None:
     """A GPU's products are worse than the interpreter's: winners lowered, all others raised."""
     softmax, hidden = twins_within_twice_the_slack(), make_hidden(8, 17)
-    plan, stored = plan_of(softmax, hidden, 2, temperature)
-    ids, _, _ = ExactHead(stored).draw(hidden, 2, seeds_of(8), 7, 1 / temperature, None)
+    plan, stored = draw_plan(softmax, hidden, 2, 1 / temperature)
+    ids, _ = exact_draws(stored, hidden, 2, 1 / temperature)
     plan._scan()
     limits, norms = plan.matrix.limits.cpu().numpy(), np.linalg.norm(hidden.astype(float), axis=1)
     slack = (norms * limits[2] + limits[3])[:, None]
@@ -42,10 +45,10 @@ def test_maxima_may_be_off_by_all_that_is_allowed(temperature: float) -> None:
 def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
     """Maxima that are below the logits by MARGIN and what noise may be off; a loser's above all."""
     softmax, hidden, draws = twins_within_twice_the_slack(), make_hidden(4, 17), 2
-    plan, stored = certified_plan(softmax, hidden, draws, scale)
+    plan, stored = certified_draw_plan(softmax, hidden, draws, scale)
     plan.coded.run()
     plan._bound()
-    exact = plan_of(softmax, hidden, draws, 1 / scale, step=STEP)[0]
+    exact, _ = draw_plan(softmax, hidden, draws, scale)
     exact._scan()
     margin = plan.coded.factors[:, int(MARGIN), None] * min(1.0, scale)
     off = torch.cat([margin, *[margin + NOISE_ERROR.value * min(1.0, 1 / scale)] * draws], dim=1)
@@ -55,7 +58,7 @@ def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
     plan._select()
     plan._choose()
     assert passed_on(plan) == [False] * 4
-    ids, _, _ = ExactHead(stored).draw(hidden, draws, seeds_of(4), STEP, scale, None)
+    ids, _ = exact_draws(stored, hidden, draws, scale)
     np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
     best = logits64(stored.weight, stored.bias, hidden).argmax(axis=1)
     for row, size in enumerate(plan.sizes[:, 0].tolist()):

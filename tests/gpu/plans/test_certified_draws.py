@@ -6,46 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.kernels.status import PASSED_ON
-from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.draws import DeviceEdits
-from logitsieve.heads import CertifiedHead, ExactHead, Softmax
+from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths
-from tests.gpu.kernels.test_bounds import with_codes
-from tests.gpu.plans.test_certified import sketched
-from tests.gpu.plans.test_draws import (
+from tests.gpu.draw_plans import (
     Edited,
-    csr,
-    inputs_of,
-    seeds_of,
+    certified_draw_plan,
+    edited_far,
+    edited_rows,
+    exact_draws,
+    passed_on,
     twins_within_twice_the_slack,
 )
-from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
+from tests.gpu.kernels.test_bounds import with_codes
+from tests.gpu.softmaxes import TYPES, sweep, tensor
 from tests.heads.test_certified import BIASES, MATRICES, attacks, certified, decaying
 from tests.synthetic import make_hidden, make_softmax
-
-STEP = 7
-
-
-def plan_of(
-    softmax: Softmax,
-    hidden: np.ndarray,
-    draws: int,
-    scale: float,
-    edited: Edited | None = None,
-    dtype: str = "float32",
-    head: CertifiedHead | None = None,
-) -> tuple[CertifiedDrawPlan, Softmax]:
-    """A plan by the codes of `head`, or of a sketch turned towards `hidden`."""
-    if head is None:
-        stored, matrix, sketch = sketched(softmax, np.nan_to_num(hidden), dtype)
-    else:
-        stored, matrix = on_gpu(softmax, dtype)
-        sketch = sketch_on(matrix.weight.device, head._arrays)
-    edits = DeviceEdits(*map(tensor, csr(edited))) if edited else None
-    inputs = inputs_of(len(hidden), STEP, scale)
-    return CertifiedDrawPlan(matrix, sketch, tensor(hidden), draws, inputs, edits), stored
 
 
 def assert_same(
@@ -57,7 +33,7 @@ def assert_same(
     dtype: str = "float32",
     head: CertifiedHead | None = None,
 ) -> CertifiedDrawPlan:
-    plan, stored = plan_of(softmax, hidden, draws, scale, edited, dtype, head)
+    plan, stored = certified_draw_plan(softmax, hidden, draws, scale, edited, dtype, head)
     plan.run()
     assert_drawn(plan, stored, hidden, draws, scale, edited)
     return plan
@@ -71,8 +47,7 @@ def assert_drawn(
     scale: float,
     edited: Edited | None = None,
 ) -> None:
-    asked = draws, seeds_of(len(hidden)), STEP, scale, csr(edited) if edited else None
-    ids, log_z, _ = ExactHead(stored).draw(hidden, *asked)
+    ids, log_z = exact_draws(stored, hidden, draws, scale, edited)
     np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
     value, low, high = plan.log_z.cpu().numpy().T
     off = 1e-12 * np.abs(log_z)  # the judge's own float64 sum
@@ -80,10 +55,6 @@ def assert_drawn(
     assert (log_z - off <= high).all()
     assert (low <= value).all()
     assert (value <= high).all()
-
-
-def passed_on(plan: CertifiedDrawPlan) -> list[bool]:
-    return [state == int(PASSED_ON) for state in plan.coded.status.tolist()]
 
 
 @pytest.mark.parametrize("scale", sweep(1e-4, 1.0, 1e5, more=[0.3, 3.0]))
@@ -113,7 +84,7 @@ def test_shapes(rows: int, vocab_size: int, dim: int, draws: int) -> None:
 def test_what_is_written_between_runs() -> None:
     softmax, first, second = make_softmax(400, 9), make_hidden(2, 9), make_hidden(2, 9, seed=5)
     first[1] = np.nan
-    plan, stored = plan_of(softmax, first, 4, 1.0)
+    plan, stored = certified_draw_plan(softmax, first, 4, 1.0)
     plan.run()
     plan.hidden.copy_(tensor(second))
     plan.inputs.scale.fill_(2.0)
@@ -137,7 +108,7 @@ def test_a_sketch_of_few_coordinates_of_many(rows: int) -> None:
 
 def test_groups_of_more_than_sixteen() -> None:
     softmax, hidden = make_softmax(1500, 14), make_hidden(2, 14)
-    plan, stored = plan_of(softmax, hidden, 2, 1.0)
+    plan, stored = certified_draw_plan(softmax, hidden, 2, 1.0)
     plan.group, plan.groups = 32, 47  # as they are where V is above 2^18
     plan.maxima, plan.sums = torch.empty((2, 2, 3, 47), device=plan.hidden.device)
     plan.run()
@@ -172,38 +143,23 @@ def test_bounds_that_say_little_leave_it_to_float32() -> None:
 
 @pytest.mark.parametrize("scale", sweep(1.0, more=[1e-4, 1e5]))
 def test_edits(scale: float) -> None:
-    softmax, hidden = make_softmax(333, 17), make_hidden(4, 17)
-    best = np.argsort(-(hidden @ softmax.weight.T + softmax.bias))
-    minus = -np.inf
-    edited: Edited = [
-        ([], []),
-        (sorted(best[1, :5].tolist()), [minus, 1.5, minus, 2.5, 20.0]),
-        ([0, 1, 15, 16, 331, 332], [3.0, minus, 30.0, 30.0, minus, 29.0]),
-        ([i for i in range(333) if i % 3], [minus] * 222),
-    ]
-    assert_same(softmax, hidden, 2, scale, edited)
+    softmax, hidden = make_softmax(333, 17), make_hidden(6, 17)
+    assert_same(softmax, hidden, 2, scale, edited_rows(softmax, hidden))
 
 
 @pytest.mark.parametrize("value", sweep(3.4e38, more=[-3.4e38, -123456.789]))
 def test_edits_far_beyond_any_logit(value: float) -> None:
-    others = [i for i in range(70) if i not in (3, 40, 41)]
-    edited: Edited = [
-        ([3, 40, 41], [value, value, -np.inf]),
-        (others, [-np.inf] * 67),
-        (list(range(70)), [value if i in (3, 40) else -np.inf for i in range(70)]),
-        (list(range(70)), [value * (1 - 1e-9 * i) for i in range(70)]),
-    ]
-    assert_same(make_softmax(70, 5), make_hidden(4, 5), 1, 1.0, edited)
+    assert_same(make_softmax(70, 5), make_hidden(4, 5), 1, 1.0, edited_far(value))
 
 
 @pytest.mark.parametrize("value", sweep(np.nan, more=[3e38]))
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     softmax, hidden = make_softmax(200, 9), make_hidden(3, 9)
     head = certified(softmax)
-    plain, _ = plan_of(softmax, hidden, 4, 1.0, head=head)
+    plain, _ = certified_draw_plan(softmax, hidden, 4, 1.0, head=head)
     plain.run()
     hidden[1, 5] = value
-    plan, _ = plan_of(softmax, hidden, 4, 1.0, head=head)
+    plan, _ = certified_draw_plan(softmax, hidden, 4, 1.0, head=head)
     plan.run()
     assert plan.ids[1].tolist() == [-1] * 4
     assert plan.log_z[1].isnan().all()

@@ -5,42 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.gpu.plans.draws import DeviceEdits, DrawInputs, DrawPlan
+from logitsieve.gpu.plans.draws import DrawPlan
 from logitsieve.heads import ExactHead, Softmax
-from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
+from tests.gpu.draw_plans import STEP, Edited, draw_plan, edited_far, edited_rows, exact_draws
+from tests.gpu.softmaxes import TYPES, sweep, tensor
 from tests.synthetic import make_hidden, make_softmax
-
-Edited = list[tuple[list[int], list[float]]]
-
-
-def seeds_of(rows: int) -> np.ndarray:
-    return np.random.default_rng(rows).integers(0, 1 << 64, rows, np.uint64, endpoint=False)
-
-
-def inputs_of(rows: int, step: int, scale: float) -> DrawInputs:
-    seeds = tensor(seeds_of(rows).view(np.int64))
-    return DrawInputs(tensor(np.array([scale])), seeds, tensor(np.array([step, 0])))
-
-
-def csr(edited: Edited) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    offsets = np.cumsum([0, *(len(ids) for ids, _ in edited)])
-    ids = np.array([i for ids, _ in edited for i in ids], np.int32)
-    return offsets, ids, np.array([value for _, values in edited for value in values])
-
-
-def plan_of(
-    softmax: Softmax,
-    hidden: np.ndarray,
-    draws: int,
-    temperature: float,
-    edited: Edited | None = None,
-    dtype: str = "float32",
-    step: int = 7,
-) -> tuple[DrawPlan, Softmax]:
-    stored, matrix = on_gpu(softmax, dtype)
-    edits = DeviceEdits(*map(tensor, csr(edited))) if edited else None
-    inputs = inputs_of(len(hidden), step, 1 / temperature)
-    return DrawPlan(matrix, tensor(hidden), draws, inputs, edits), stored
 
 
 def assert_same(
@@ -50,13 +19,11 @@ def assert_same(
     temperature: float,
     edited: Edited | None = None,
     dtype: str = "float32",
-    step: int = 7,
+    step: int = STEP,
 ) -> DrawPlan:
-    plan, stored = plan_of(softmax, hidden, draws, temperature, edited, dtype, step)
+    plan, stored = draw_plan(softmax, hidden, draws, 1 / temperature, edited, dtype, step)
     plan.run()
-    edits = csr(edited) if edited else None
-    asked = draws, seeds_of(len(hidden)), step, 1 / temperature, edits
-    ids, log_z, _ = ExactHead(stored).draw(hidden, *asked)
+    ids, log_z = exact_draws(stored, hidden, draws, 1 / temperature, edited, step)
     np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
     np.testing.assert_allclose(plan.log_z.cpu().numpy(), log_z, rtol=3e-7, atol=1e-6)
     return plan
@@ -133,28 +100,12 @@ def test_logits_too_near_each_other_for_float32_where_it_is_cold() -> None:
 @pytest.mark.parametrize("temperature", sweep(1.0, more=[1e-5, 1e4]))
 def test_edits(temperature: float) -> None:
     softmax, hidden = make_softmax(333, 17), make_hidden(6, 17)
-    best = np.argsort(-(hidden @ softmax.weight.T + softmax.bias))
-    minus = -np.inf
-    edited: Edited = [
-        ([], []),
-        ([int(best[1, 0])], [minus]),
-        (sorted(best[2, :5].tolist()), [minus, 1.5, minus, 2.5, 20.0]),
-        (list(range(16, 64)), [minus] * 48),
-        ([0, 1, 15, 16, 331, 332], [3.0, minus, 30.0, 30.0, minus, 29.0]),
-        ([i for i in range(333) if i % 3], [minus] * 222),
-    ]
-    assert_same(softmax, hidden, 3, temperature, edited)
+    assert_same(softmax, hidden, 3, temperature, edited_rows(softmax, hidden))
 
 
 @pytest.mark.parametrize("value", sweep(3.4e38, more=[-3.4e38, 1e10]))
 def test_edits_far_beyond_any_logit(value: float) -> None:
-    others = [i for i in range(70) if i not in (3, 40, 41)]
-    edited: Edited = [
-        ([3, 40, 41], [value, value, -np.inf]),
-        (others, [-np.inf] * 67),
-        (list(range(70)), [value if i in (3, 40) else -np.inf for i in range(70)]),
-    ]
-    assert_same(make_softmax(70, 5), make_hidden(3, 5), 3, 1.0, edited)
+    assert_same(make_softmax(70, 5), make_hidden(4, 5), 3, 1.0, edited_far(value))
 
 
 def test_edits_of_rows_with_overfull_slots() -> None:
@@ -168,20 +119,12 @@ def test_edits_of_rows_with_overfull_slots() -> None:
 @pytest.mark.parametrize("value", sweep(np.nan, 3e38, more=[np.inf, -np.inf]))
 def test_rows_that_cannot_be_answered_have_no_ids(value: float) -> None:
     softmax, hidden = make_softmax(200, 9), make_hidden(3, 9)
-    plain, _ = plan_of(softmax, hidden, 4, 1.0)
+    plain, _ = draw_plan(softmax, hidden, 4, 1.0)
     plain.run()
     hidden[1, 5] = value
-    plan, _ = plan_of(softmax, hidden, 4, 1.0)
+    plan, _ = draw_plan(softmax, hidden, 4, 1.0)
     plan.run()
     assert plan.ids[1].tolist() == [-1] * 4
     assert np.isnan(plan.log_z.cpu().numpy()).tolist() == [False, True, False]
     assert plan.ids[::2].tolist() == plain.ids[::2].tolist()
     assert plan.log_z[::2].tolist() == plain.log_z[::2].tolist()
-
-
-def twins_within_twice_the_slack() -> Softmax:
-    """400 ids of which 200 are near others, in other groups, with logits nearly as large."""
-    softmax = make_softmax(200, 17, scale=3.0)
-    off = 1 + 1.5e-5 * np.random.default_rng(2).standard_normal((200, 1))
-    weight = np.concatenate([softmax.weight, softmax.weight * off]).astype(np.float32)
-    return Softmax(weight, np.tile(softmax.bias, 2))
