@@ -18,6 +18,7 @@ from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.status import MAX_TEXT, TRAILER
 from logitsieve.server.scheduling.executor import Executor
@@ -103,13 +104,16 @@ class Services:
         self._work = Executor(ServeConfig(max_in_flight=64, max_queue_rows=4096))
         nothing = Shadow(0.0, 0.0, judged=lambda judgement: None, lost=lambda *why: None)
         decoder = DecoderService(config, repository, self._work, metrics, nothing)
-        describing = ModelsService(config, repository, metrics, 1 << 20)
+        describing = ModelsService(config, repository, 1 << 20)
         self._admin = AdminService(repository, metrics, Recalibrator(), describing.describe)
-        public = (decoder.handler(), describing.handler())
+        public = (decoder.handler(), service(describing, metrics))
         kserve = kserve_services()
         self._handlers = {
-            "public": (*public, kserve.KserveService(repository, decoder, metrics).handler()),
-            "admin": (self._admin.handler(), kserve.KserveAdmin(self._admin, metrics).handler()),
+            "public": (*public, service(kserve.KserveService(repository, decoder), metrics)),
+            "admin": (
+                service(self._admin, metrics),
+                service(kserve.KserveAdmin(self._admin), metrics),
+            ),
         }
         self._loop = asyncio.new_event_loop()
 

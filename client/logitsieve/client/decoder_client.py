@@ -134,11 +134,7 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
 
 
 class AsyncDecoderClient(DecoderConnection, AsyncRemoteDecoder):
-    """A decoder at `address`, for the event loop in which it is made.
-
-    Takes the arguments of `DecoderClient`: `timeout_s`, `max_message_bytes`, `keepalive_s`, `tls`
-    and `token`.
-    """
+    """A `DecoderClient`, by its arguments, for the event loop in which it is made."""
 
     api = grpc.aio
 

@@ -8,7 +8,6 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from logitsieve.api import errors
-from logitsieve.api.errors import LogitsieveError
 from logitsieve.v1 import decoder_pb2 as pb
 
 TRAILER = "logitsieve-error-bin"
@@ -30,7 +29,7 @@ HINTS: dict[str, tuple[str, str]] = {
 
 def to_exception(
     failure: grpc.RpcError, address: str = "", tls: bool = False, other_port: str = ""
-) -> LogitsieveError:
+) -> errors.LogitsieveError:
     """Return the exception that in-process code would have raised.
 
     Without a trailer of the server its text is gRPC's own, or says what may be wrong with the
@@ -44,7 +43,7 @@ def to_exception(
     return EXCEPTIONS.get(failure.code(), _internal)(error)
 
 
-def of_message(error: pb.Error) -> LogitsieveError:
+def of_message(error: pb.Error) -> errors.LogitsieveError:
     """Return the exception for an Error that came as the reply to one message of a stream."""
     return EXCEPTIONS.get(STATUS.get(error.code, grpc.StatusCode.UNKNOWN), _internal)(error)
 
@@ -70,7 +69,7 @@ def _trailer(failure: grpc.RpcError) -> pb.Error:
     return error
 
 
-def _invalid(error: pb.Error) -> LogitsieveError:
+def _invalid(error: pb.Error) -> errors.LogitsieveError:
     # "field: got X, allowed: Y", perhaps cut short: whatever becomes of its parts, the text stays.
     field = error.field or "request"
     got, _, allowed = error.message.removeprefix(f"{field}: got ").partition(", allowed: ")
@@ -80,22 +79,22 @@ def _invalid(error: pb.Error) -> LogitsieveError:
     return exception
 
 
-def _exhausted(error: pb.Error) -> LogitsieveError:
+def _exhausted(error: pb.Error) -> errors.LogitsieveError:
     # gRPC itself refuses a large message, on either side, and has no trailer of ours.
     if "larger than max" in error.message:
         return errors.RequestTooLarge("request", error.message, "the limits that models() shows")
     return errors.Overloaded(error.message, error.retry_after_ms / 1000)
 
 
-def _internal(error: pb.Error) -> LogitsieveError:
+def _internal(error: pb.Error) -> errors.LogitsieveError:
     return errors.InternalError(error.message, error.incident)
 
 
-def _about_field(kind: type[errors.ServiceError]) -> Callable[[pb.Error], LogitsieveError]:
+def _about_field(kind: type[errors.ServiceError]) -> Callable[[pb.Error], errors.LogitsieveError]:
     return lambda error: kind(error.message, error.field)
 
 
-EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], LogitsieveError]] = {
+EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], errors.LogitsieveError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: _invalid,
     grpc.StatusCode.RESOURCE_EXHAUSTED: _exhausted,
     grpc.StatusCode.NOT_FOUND: _about_field(errors.ModelNotFound),

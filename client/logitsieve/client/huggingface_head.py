@@ -100,12 +100,8 @@ class DecoderHead(nn.Module):
         self.enough = min(_looked_at(config) or self._least_k, self.out_features)
         self.k = max(self._least_k, self.enough)
         self._last_only = True
-        self._wants_log_z = bool(
-            (config.num_beams or 1) > 1
-            or config.do_sample
-            or config.output_scores
-            or config.output_logits
-        )
+        scored = config.do_sample or config.output_scores or config.output_logits
+        self._wants_log_z = bool(scored) or (config.num_beams or 1) > 1
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., D] to float32 [..., V]; of [B, T, D], only the last position in `generate`."""

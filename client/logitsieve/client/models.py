@@ -69,6 +69,7 @@ def model_info(model: pb.Model) -> ModelInfo:
     """The plain value of a message."""
     limits = model.limits
     same = ("name", "version", "error", "digest", "dim", "vocabulary_id")
+    measured = ("rows", "us_per_row", "mass_kept", "proven")
     return ModelInfo(
         **{name: getattr(model, name) for name in same},
         state=pb.State.Name(model.state).removeprefix("STATE_").lower(),
@@ -80,11 +81,8 @@ def model_info(model: pb.Model) -> ModelInfo:
             PointInfo(
                 head=point.head.name,
                 knobs=dict(point.head.knobs),
-                rows=point.rows,
-                us_per_row=point.us_per_row,
                 precision_at=dict(point.precision_at),
-                mass_kept=point.mass_kept,
-                proven=point.proven,
+                **{name: getattr(point, name) for name in measured},
             )
             for point in model.points
         ),

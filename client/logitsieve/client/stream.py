@@ -88,17 +88,15 @@ class PendingReplies(Generic[M]):
             raise of_message(reply.error)
         return getattr(reply, rpc.field)
 
-    def end(self, reason: str, failure: grpc.RpcError | None = None) -> None:
+    def end(self, why: str | grpc.RpcError) -> None:
         """Fail all calls, under way and to come; the first reason stays."""
+        failure = why if isinstance(why, grpc.RpcError) else None
+        reason = why if failure is None else str(self._options.to_exception(failure))
         with self._lock:
             self._ended = self._ended or reason
             for request_id in list(self._waiting):
                 if (mailbox := self._waiting.pop(request_id, None)) is not None:
                     self._put(mailbox, failure)
-
-    def end_by(self, failure: grpc.RpcError) -> None:
-        """End with the failure that broke the stream."""
-        self.end(str(self._options.to_exception(failure)), failure)
 
     def _over(self) -> Unavailable:
         return Unavailable(f"the stream has ended: {self._ended}")
@@ -149,7 +147,7 @@ class DecodeStream(Closing, RemoteDecoder):
             for response in self._call:
                 self._pending.deliver(response)
         except grpc.RpcError as failure:
-            self._pending.end_by(failure)
+            self._pending.end(failure)
         else:
             self._pending.end("the server closed it")
         self._send_no_more()
@@ -203,7 +201,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
             async for response in self._call:
                 self._pending.deliver(response)
         except grpc.RpcError as failure:
-            self._pending.end_by(failure)
+            self._pending.end(failure)
         else:
             self._pending.end("the server closed it")
         finally:

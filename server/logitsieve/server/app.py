@@ -23,12 +23,12 @@ from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices, answering
 from logitsieve.server.models.repository import Repository
-from logitsieve.server.models.routes import Version
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
 from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
+from logitsieve.server.rpc.handlers import service
 from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
@@ -93,7 +93,7 @@ class Server:
             raise taken("metrics_port", config.host, config.metrics_port, error) from error
         self.repository.prepare = self._ready_pool
         for name, number in versions:
-            await asyncio.to_thread(self._load, name, number, progress)
+            await asyncio.to_thread(self.repository.load, name, number, progress)
         self._listen(ports)
         for server in self._servers:
             await server.start()
@@ -112,7 +112,7 @@ class Server:
         """Say NOT_SERVING, take no new requests, give those in flight `drain_s` seconds."""
         self._ready, self._stopping = False, True
         await self._health.drain()
-        self._decoder.drain()
+        self._decoder.streams.drain()
         await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers))
         if self._admin is not None:
             self._admin.close()
@@ -120,12 +120,6 @@ class Server:
         await asyncio.to_thread(self._shadow.stop)
         await asyncio.to_thread(self._work.close)
         await self._http.stop()
-
-    def _load(self, name: str, number: int, progress: Progress) -> None:
-        label = Version(name, number).label
-        self.repository.load(
-            name, number, lambda stage, done, total: progress(f"{label} {stage}", done, total)
-        )
 
     def _ready_pool(self, decoder: LocalDecoder) -> None:
         """Warm the heads in each thread: on a GPU each has its own buffers and graphs."""
@@ -149,13 +143,12 @@ class Server:
         config = self.config
         dims = [v.served.decoder.index.dim for v in self.repository.versions() if v.served]
         max_bytes = config.max_message_bytes(max(dims, default=0))
-        models = ModelsService(config, self.repository, self.metrics, max_bytes)
+        models = ModelsService(config, self.repository, max_bytes)
         kserve = kserve_services()
-        handlers = [self._decoder.handler(), models.handler()]
+        handlers = [self._decoder.handler(), service(models, self.metrics)]
         if kserve is not None:
-            handlers.append(
-                kserve.KserveService(self.repository, self._decoder, self.metrics).handler()
-            )
+            infer = kserve.KserveService(self.repository, self._decoder)
+            handlers.append(service(infer, self.metrics))
         server = ports.server(READ, handlers, max_bytes)
         self._servers.append(server)
         add_HealthServicer_to_server(self._health, server)
@@ -164,9 +157,9 @@ class Server:
             self._admin = AdminService(
                 self.repository, self.metrics, self._recalibrator, models.describe
             )
-            handlers = [self._admin.handler()]
+            handlers = [service(self._admin, self.metrics)]
             if kserve is not None:
-                handlers.append(kserve.KserveAdmin(self._admin, self.metrics).handler())
+                handlers.append(service(kserve.KserveAdmin(self._admin), self.metrics))
             admin = ports.server(ADMIN, handlers, MESSAGE_OVERHEAD)
             self._servers.append(admin)
             self.admin_port = ports.bind(admin, "admin_port", config.admin_host, config.admin_port)

@@ -145,7 +145,6 @@ class ServeConfig:
 
     @property
     def device_by_model(self) -> dict[str, str]:
-        """model -> device, for the models that `model_devices` names."""
         return dict(pair.split("=") for pair in self.model_devices)
 
     def device_of(self, model: str) -> str:

@@ -155,23 +155,20 @@ class Metrics(Collector):
     def _count_finished(self) -> None:
         finished, self._finished = self._finished, []
         for call in finished:
-            self._count(call)
-
-    def _count(self, call: Call) -> None:
-        version, alias = call.version, call.alias
-        self._requests[call.rpc, call.model, call.code, version, alias] += 1
-        self._request_seconds.add((call.rpc, call.model, version, alias), call.elapsed_ns)
-        answer = call.answer
-        if answer is None:
-            return
-        by_head = answer.model, answer.head
-        self._queue_seconds.add((answer.model,), call.queue_ns)
-        if call.device_ns:
-            self._device_seconds.add(by_head, call.device_ns)
-        self._compute_seconds.add(by_head, answer.compute_ns)
-        # For the few rows of a usual request, Python adds and counts faster than numpy.
-        self._rows[(*by_head, version, alias)] += len(answer.exact)
-        self._scanned[by_head] += sum(answer.scanned.tolist())
-        self._certified[by_head] += answer.exact.tobytes().count(1)
-        if handed_over := answer.fallback.tobytes().count(1):
-            self._fallback[answer.model, "escalated"] += handed_over
+            version, alias = call.version, call.alias
+            self._requests[call.rpc, call.model, call.code, version, alias] += 1
+            self._request_seconds.add((call.rpc, call.model, version, alias), call.elapsed_ns)
+            answer = call.answer
+            if answer is None:
+                continue
+            by_head = answer.model, answer.head
+            self._queue_seconds.add((answer.model,), call.queue_ns)
+            if call.device_ns:
+                self._device_seconds.add(by_head, call.device_ns)
+            self._compute_seconds.add(by_head, answer.compute_ns)
+            # For the few rows of a usual request, Python adds and counts faster than numpy.
+            self._rows[(*by_head, version, alias)] += len(answer.exact)
+            self._scanned[by_head] += sum(answer.scanned.tolist())
+            self._certified[by_head] += answer.exact.tobytes().count(1)
+            if handed_over := answer.fallback.tobytes().count(1):
+                self._fallback[answer.model, "escalated"] += handed_over

@@ -49,7 +49,7 @@ REPLIES: dict[str, Any] = {
 def test_there_and_back(field: str, request_id: int) -> None:
     reply = REPLIES[field]
     origin = to_origin(cast(Engine, POINT))
-    response = origin + to_response(METHODS[field].rpc.response, reply, 5)
+    response = to_response(METHODS[field].rpc.response, reply, origin, 5)
     message = pb.DecodeResponse.FromString(to_decode_response(request_id, field, response))
     assert (message.id, message.WhichOneof("reply")) == (request_id, field)
     read = to_reply(METHODS[field].rpc, getattr(message, field))

@@ -8,17 +8,16 @@ from __future__ import annotations
 from importlib.metadata import version as version_of
 from typing import Any
 
-import grpc
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, PermissionDenied
 from logitsieve.server.kserve.infer import TENSORS, to_work
-from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
-from logitsieve.server.rpc.handlers import Context, service
+from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 
 SERVICE = kserve.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -34,11 +33,10 @@ STATES = {
 class KserveService:
     """The methods of KServe v2, without those that Triton adds for shared memory and traces."""
 
-    def __init__(self, repository: Repository, decoder: DecoderService, metrics: Metrics) -> None:
-        self._repository, self._decoder, self._metrics = repository, decoder, metrics
+    SERVICE = SERVICE
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return service(SERVICE, self, self._metrics)
+    def __init__(self, repository: Repository, decoder: DecoderService) -> None:
+        self._repository, self._decoder = repository, decoder
 
     async def ServerLive(self, request: Any, context: Context, call: Call) -> Any:
         return kserve.ServerLiveResponse(live=True)
@@ -105,11 +103,10 @@ class KserveService:
 class KserveAdmin:
     """Triton's way to load and unload a model, "name@version", by our Admin service."""
 
-    def __init__(self, admin: AdminService, metrics: Metrics) -> None:
-        self._admin, self._metrics = admin, metrics
+    SERVICE = SERVICE
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return service(SERVICE, self, self._metrics)
+    def __init__(self, admin: AdminService) -> None:
+        self._admin = admin
 
     async def RepositoryModelLoad(self, request: Any, context: Context, call: Call) -> Any:
         for parameter in request.parameters:  # a configuration or files of Triton's

@@ -91,9 +91,12 @@ class Repository:
 
         DeviceLost where its GPU has failed: no other version will do better there.
         """
+
+        def labelled(stage: str, done: int, total: int) -> None:
+            progress(f"{name}@{number} {stage}", done, total)
+
         try:
-            served = self._opened(name, number, progress)
-            version = Version(name, number, served)
+            version = Version(name, number, self._opened(name, number, labelled))
         except DeviceLost:
             raise
         except Exception as error:  # whatever is wrong with one version, the others must serve
@@ -211,15 +214,10 @@ class Repository:
             routes = self.routes.with_version(Version(name, number, served))
             self._change(routes, name, alias, number)
         old = None if replaced is None else replaced.served
-        _log(
-            "swap",
-            name,
-            number,
-            "answers" if old is None else "answers in the place of what was loaded before",
-            digest=served.decoder.index.digest,
-            replaced="" if old is None else old.decoder.index.digest,
-            alias=alias,
-        )
+        text = "answers" if old is None else "answers in the place of what was loaded before"
+        before = "" if old is None else old.decoder.index.digest
+        digest = served.decoder.index.digest
+        _log("swap", name, number, text, digest=digest, replaced=before, alias=alias)
         return old
 
     def _change(self, routes: Routes, name: str, alias: str, number: int | None) -> None:

@@ -53,7 +53,7 @@ class UseCount:
     def __init__(self, label: str) -> None:
         self._label = label
         self._lock = Lock()
-        self._uses = 0
+        self._uses = 1  # its own, until `end`
         self.ended = False
         self.idle: Future[None] = Future()
         self.idle.set_running_or_notify_cancel()  # cancelling a wait for it does not cancel it
@@ -61,20 +61,19 @@ class UseCount:
     def end(self) -> None:
         with self._lock:
             first, self.ended = not self.ended, True
-            idle = first and not self._uses
-        if idle:
-            self.idle.set_result(None)
+        if first:
+            self.__exit__()
 
     def __enter__(self) -> None:
         with self._lock:
-            if self.ended and not self._uses:
+            if not self._uses:
                 raise Unavailable(f"model: {self._label} is being unloaded", "model")
             self._uses += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._uses -= 1
-            idle = self.ended and not self._uses
+            idle = not self._uses
         if idle:
             self.idle.set_result(None)
 

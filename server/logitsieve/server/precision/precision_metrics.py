@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -91,18 +92,11 @@ class PrecisionMetrics(Collector):
     def _moved(self, model: str, version: str, move: Move) -> None:
         self._moves[model, "safer" if move.safer else "back"] += 1
         why = "its precision is below the one asked for" if move.safer else "it is precise again"
+        points: dict[str, Any] = {"source": move.source, "destination": move.destination}
         point = move.source if move.safer else move.destination
-        event(
-            log,
-            logging.WARNING,
-            "guard",
-            f"{model}@{version}: AUTO moves from {move.source} to {move.destination}, "
-            f"{point}: {why}",
-            model=model,
-            version=version,
-            source=move.source,
-            destination=move.destination,
-        )
+        moves = f"AUTO moves from {move.source} to {move.destination}"
+        message = f"{model}@{version}: {moves}, {point}: {why}"
+        event(log, logging.WARNING, "guard", message, model=model, version=version, **points)
 
 
 def shares(hits: Mapping[int, float]) -> dict[int, float]:

@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, TypeVar
 
-import grpc
-
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index.manifest import is_version
 from logitsieve.server.metrics import UNKNOWN, Call, Metrics
@@ -20,7 +18,7 @@ from logitsieve.server.models.repository import Repository, log_time
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
 from logitsieve.server.precision.recalibrator import Recalibrator
-from logitsieve.server.rpc.handlers import Context, service
+from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 
 T = TypeVar("T")
@@ -28,7 +26,7 @@ Describe = Callable[[Version], pb.Model]
 
 
 class AdminService:
-    """Changes the repository. Versions load one after the other, while others answer."""
+    SERVICE = pb.DESCRIPTOR.services_by_name["Admin"]
 
     def __init__(
         self, repository: Repository, metrics: Metrics, again: Recalibrator, describe: Describe
@@ -38,9 +36,6 @@ class AdminService:
         self._loader = ThreadPoolExecutor(1, "logitsieve-load")
         self._loads: dict[tuple[str, int, str], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        return service(pb.DESCRIPTOR.services_by_name["Admin"], self, self._metrics)
 
     async def Load(self, request: pb.LoadRequest, context: Context, call: Call) -> pb.Model:
         """Return once the version answers. Equal requests at one time are one load."""

@@ -95,8 +95,8 @@ def _to_sets(message: pb.IdSets, field: str) -> IdSets:
     return IdSets(offsets, np.empty(0, np.int32) if ids is None else ids)
 
 
-def to_response(kind: type[Any], reply: Reply, queue_ns: int) -> bytes:
-    """Serialize a reply, and the time that its request waited; `to_origin` makes the beginning.
+def to_response(kind: type[Any], reply: Reply, origin: bytes, queue_ns: int) -> bytes:
+    """Serialize a reply after its `to_origin`, with the time that its request waited.
 
     A reply's arrays are named as the fields of its message, and its answer comes last.
     """
@@ -104,7 +104,7 @@ def to_response(kind: type[Any], reply: Reply, queue_ns: int) -> bytes:
     for name, array in zip(reply._fields, arrays, strict=False):
         put(getattr(response, name), array)
     _put_answer(response.answer, reply.answer, queue_ns)
-    return cast(bytes, response.SerializeToString())
+    return origin + cast(bytes, response.SerializeToString())
 
 
 def to_origin(point: Engine) -> bytes:

@@ -13,7 +13,6 @@ from logitsieve.api.results import TopKReply
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
-from logitsieve.server.models.served import CostedPoint
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
 from logitsieve.server.rpc.handlers import Context, least_time_s, unary
@@ -23,8 +22,8 @@ from logitsieve.server.scheduling.executor import Executor
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
 
-# (reply, the point that computed it, nanoseconds that the request waited) -> the response
-Write = Callable[[Reply, CostedPoint, int], bytes]
+# (reply, `to_origin` of its point, nanoseconds that the request waited) -> the response
+Write = Callable[[Reply, bytes, int], bytes]
 
 
 class Work(NamedTuple):
@@ -46,7 +45,7 @@ class DecoderService:
     shadow: Shadow
 
     def __post_init__(self) -> None:
-        self._streams = DecodeStreams(self.answer, self.metrics)
+        self.streams = DecodeStreams(self.answer, self.metrics)
 
     def handler(self) -> grpc.GenericRpcHandler:
         handlers = {
@@ -54,19 +53,13 @@ class DecoderService:
             for method in METHODS.values()
             for rpc in (method.rpc,)
         }
-        handlers["Decode"] = self._streams.handler()
+        handlers["Decode"] = self.streams.handler()
         return grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", handlers)
-
-    def drain(self) -> None:
-        self._streams.drain()
 
     async def answer(
         self, method: Method, request: Any, context: Context, call: Call, timeout_s: float = 0.0
     ) -> bytes:
-        def write(reply: Reply, costed: CostedPoint, queue_ns: int) -> bytes:
-            return costed.origin + to_response(method.rpc.response, reply, queue_ns)
-
-        read = partial(method.read, request)
+        read, write = partial(method.read, request), partial(to_response, method.rpc.response)
         return await self.respond(
             Work(method, request.target, read, write, timeout_s), context, call
         )
@@ -94,4 +87,4 @@ class DecoderService:
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):
                 self.shadow.offer(served, costed, prepared.independent, reply)
-            return write(reply, costed, call.queue_ns)
+            return write(reply, costed.origin, call.queue_ns)

@@ -62,14 +62,14 @@ def unary(
     return grpc.unary_unary_rpc_method_handler(handler)
 
 
-def service(described: Any, servicer: object, metrics: Metrics) -> grpc.GenericRpcHandler:
-    """Serve the RPCs of a service's descriptor for which `servicer` has a method of their name."""
+def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
+    """Serve the RPCs of `servicer.SERVICE`, a descriptor, that it has a method for."""
     handlers = {
         rpc.name: unary(rpc.name, GetMessageClass(rpc.input_type), behaviour, metrics)
-        for rpc in described.methods
+        for rpc in servicer.SERVICE.methods
         if (behaviour := getattr(servicer, rpc.name, None)) is not None
     }
-    return grpc.method_handlers_generic_handler(described.full_name, handlers)
+    return grpc.method_handlers_generic_handler(servicer.SERVICE.full_name, handlers)
 
 
 async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes | CallStatus:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import grpc
-
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
-from logitsieve.server.rpc.handlers import Context, service
+from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 
 PAGE_SIZE = 100
@@ -22,13 +20,10 @@ MAX_PAGE_SIZE = 1000
 class ModelsService:
     """A read-only view of the repository; the port refuses requests over `most_bytes`."""
 
+    SERVICE = pb.DESCRIPTOR.services_by_name["Models"]
     config: ServeConfig
     repository: Repository
-    metrics: Metrics
     most_bytes: int
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        return service(pb.DESCRIPTOR.services_by_name["Models"], self, self.metrics)
 
     async def List(
         self, request: pb.ListModelsRequest, context: Context, call: Call

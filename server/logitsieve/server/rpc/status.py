@@ -9,7 +9,6 @@ from typing import NamedTuple
 from grpc import StatusCode
 
 from logitsieve.api import errors
-from logitsieve.api.errors import DeviceExhausted, LogitsieveError, Overloaded
 from logitsieve.v1 import decoder_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ MAX_TEXT = 500
 # A GPU has memory again when what uses it now is done: a few of the largest batches.
 EXHAUSTED_RETRY_MS = 100
 
-CODES: dict[type[LogitsieveError], StatusCode] = {
+CODES: dict[type[errors.LogitsieveError], StatusCode] = {
     errors.InvalidRequest: StatusCode.INVALID_ARGUMENT,
     errors.InvalidKnob: StatusCode.INVALID_ARGUMENT,
     errors.RequestTooLarge: StatusCode.RESOURCE_EXHAUSTED,
@@ -68,7 +67,7 @@ def to_status(error: Exception) -> CallStatus:
 
     Only the id leaves the server then: neither the message nor the traceback does.
     """
-    code = CODES[type(error)] if isinstance(error, LogitsieveError) else StatusCode.INTERNAL
+    code = CODES[type(error)] if isinstance(error, errors.LogitsieveError) else StatusCode.INTERNAL
     reply = pb.Error(code=code.value[0], message=_short(str(error)))
     if code is StatusCode.INTERNAL:
         reply.incident = uuid.uuid4().hex[:12]
@@ -76,9 +75,9 @@ def to_status(error: Exception) -> CallStatus:
         fields = {"event": "incident", "fields": {"incident": reply.incident}}
         log.error("incident %s", reply.incident, exc_info=error, extra=fields)
     reply.field = _short(getattr(error, "field", ""))
-    if isinstance(error, Overloaded):
+    if isinstance(error, errors.Overloaded):
         reply.retry_after_ms = round(error.retry_after_s * 1000)
-    elif isinstance(error, DeviceExhausted):
+    elif isinstance(error, errors.DeviceExhausted):
         reply.retry_after_ms = EXHAUSTED_RETRY_MS
     return CallStatus(code, reply)
 

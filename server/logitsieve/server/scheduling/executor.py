@@ -167,7 +167,6 @@ class Executor:
             task.done.cancel()
 
     def _finish(self, batch: Batch) -> Finished:
-        """Compute a batch and return the requests that it completes."""
         finished: Finished = [(waiting, DeadlineExceeded(TOO_LATE)) for waiting in batch.late]
         before = self._device_ns() if self._device_ns else 0
         outcomes = compute(batch.slices) if batch.slices else []

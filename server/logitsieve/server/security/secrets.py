@@ -96,8 +96,6 @@ class ReloadingFile(Generic[T]):
 
 
 class Tokens:
-    """The tokens of a file. InvalidRequest names `tokens` where it is not good at the start."""
-
     def __init__(self, path: Path) -> None:
         self._file = ReloadingFile("tokens", lambda: read_tokens(path), "a file of tokens", path)
 
@@ -134,8 +132,6 @@ def read_tokens(path: Path) -> Granted:
 
 
 class Certificates:
-    """The files of TLS. InvalidRequest where they are not good at the start."""
-
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
         self._require_clients = client_ca is not None
         files = (key, cert) if client_ca is None else (key, cert, client_ca)
