@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from logitsieve.index import HeadEntry, write_index
 from tests.cli.conftest import Run
+from tests.synthetic import certified_arrays, make_softmax
 
 
 def test_verify(run: Run, index: Path) -> None:
@@ -13,6 +15,16 @@ def test_verify(run: Run, index: Path) -> None:
     assert facts["ok"]
     assert {path.name for path in index.iterdir()} == set(facts["checked"])
     assert "no damage" in run("verify", index).stdout
+
+
+def test_verify_compares_rows_of_the_sketch(run: Run, tmp_path: Path) -> None:
+    softmax, out = make_softmax(vocab_size=5000), tmp_path / "demo" / "1"
+    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
+    parts = {"sketch": certified_arrays(softmax)}
+    write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="certified")
+    assert json.loads(run("verify", out, "--json").stdout)["rows"] == 1024
+    assert "1,024 of 5,000 rows of its sketch bound theirs" in run("verify", out).stdout
+    assert "5,000 of 5,000 rows" in run("verify", out, "--all-rows").stdout
 
 
 @pytest.mark.parametrize("name", ["softmax.safetensors", "screen.safetensors", "manifest.json"])

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import logitsieve.index.verify
 from logitsieve.api.errors import IndexUnreadable
+from logitsieve.heads import Softmax
+from logitsieve.index import HeadEntry, open_index, verify_index, write_index
 from logitsieve.index.contents import read_contents
-from logitsieve.index.verify import REMEMBERED, VerifiedMemory, fingerprint, verify_contents
-from tests.index.samples import forge, replace_file, spoil_tensor, tiny_softmax, write_tiny
+from logitsieve.index.sketch_rows import SAMPLED
+from logitsieve.index.tensorfile import pieces
+from logitsieve.index.verify import (
+    REMEMBERED,
+    VerifiedMemory,
+    checked_rows,
+    fingerprint,
+    verify_contents,
+)
+from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from tests.index.samples import (
+    forge,
+    read_manifest,
+    replace_file,
+    spoil_tensor,
+    tiny_softmax,
+    write_tiny,
+)
+from tests.synthetic import certified_arrays, make_hidden, make_softmax
 
 FILES = ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
 
@@ -88,6 +109,67 @@ def test_a_matrix_named_wrongly_everywhere_is_refused(tiny: Path) -> None:
     forge(tiny, softmax_sha256="0" * 64)
     with pytest.raises(IndexUnreadable, match="holds the matrix"):
         verify_contents(read_contents(tiny))
+
+
+def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
+    """An index of one matrix, all digests of which fit, with the sketch of another."""
+    sketch = encode(sketched, rotation(sketched, make_hidden(64)), Widths(16, 64))
+    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
+    parts = {"sketch": certified_arrays(softmax)}
+    write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="certified")
+    file = out / "sketch.safetensors"
+    metadata = {"softmax_sha256": read_manifest(out).softmax_sha256}
+    replace_file(file, b"".join(bytes(piece) for piece in pieces(sketch, metadata)))
+    forge(out)
+    return out
+
+
+def test_a_sketch_of_another_matrix_is_refused_by_its_row(tmp_path: Path) -> None:
+    softmax = make_softmax(vocab_size=3000)
+    weight = softmax.weight.copy()
+    weight[1500:] += 1  # a matrix that changed while an index was made of it
+    other = Softmax(weight, softmax.bias)
+    path = write_sketched(tmp_path / "demo" / "1", softmax, other)
+    with pytest.raises(IndexUnreadable, match=r"sketch\.safetensors: not the sketch of") as refused:
+        verify_contents(read_contents(path))
+    assert refused.value.file == path / "sketch.safetensors"
+    row = int(refused.value.reason.partition("row ")[2].partition(":")[0])
+    assert 1500 <= row < 1510
+    for verify in (partial(open_index, kernel_cache=tmp_path / "cache"), verify_index):
+        with pytest.raises(IndexUnreadable, match="not the sketch of this matrix: row 15"):
+            verify(path)
+    open_index(path, verify="sizes").close()
+
+
+def test_all_rows_find_what_a_sample_misses(tmp_path: Path) -> None:
+    softmax = make_softmax(vocab_size=20_000)
+    out = tmp_path / "demo" / "1"
+    checked = checked_rows(read_contents(write_sketched(out, softmax, softmax)), all_rows=False)
+    assert len(checked) == SAMPLED
+    wrong = int(np.setdiff1d(np.arange(20_000), checked)[7])
+    data = bytearray((out / "sketch.safetensors").read_bytes())
+    fine = read_contents(out).parts["sketch"]["fine"]
+    place = bytes(data).index(fine[wrong].tobytes())
+    data[place] ^= 0x40
+    replace_file(out / "sketch.safetensors", bytes(data))
+    forge(out)
+    contents = read_contents(out)
+    if wrong in checked_rows(contents, all_rows=False):  # the digest has changed, so has the sample
+        pytest.fail("another seed, please")
+    stages: dict[str, tuple[int, int]] = {}
+    verify_contents(contents, lambda stage, *done: stages.update({stage: done}))
+    assert stages["rows"] == (SAMPLED, SAMPLED)
+    with pytest.raises(IndexUnreadable, match=f"row {wrong}: fine codes are farther off"):
+        verify_index(out, all_rows=True)
+
+
+def test_the_sample_is_part_of_what_is_remembered(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier version checked without it counts for nothing."""
+    before = fingerprint(read_contents(tiny))
+    monkeypatch.setattr(logitsieve.index.verify, "SAMPLED", SAMPLED // 2)
+    assert fingerprint(read_contents(tiny)) != before
 
 
 def test_progress_counts_every_byte_once(tiny: Path) -> None:

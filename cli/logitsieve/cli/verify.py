@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from logitsieve.cli.console import bars, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder
 
+AllRows = Annotated[
+    bool,
+    typer.Option("--all-rows", help="Compare every row of the sketch with W, not a sample."),
+]
 
-def command(index: IndexFolder, as_json: AsJson = False) -> None:
-    """Check every byte and every number of an index.
+
+def command(
+    index: IndexFolder,
+    all_rows: AllRows = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every byte and every number of an index, and rows of its sketch against W.
 
     Exit code 1 names the damaged file and the reason. Nothing is remembered: each call reads all.
 
@@ -15,12 +28,17 @@ def command(index: IndexFolder, as_json: AsJson = False) -> None:
     """
     from logitsieve.index import verify_index
     from logitsieve.index.contents import read_contents
+    from logitsieve.index.verify import checked_rows
 
     with bars("verify") as progress:
-        files = verify_index(index, progress)
-    dtype = read_contents(index).manifest.dtype
+        files = verify_index(index, progress, all_rows)
+    contents = read_contents(index)
+    dtype, V = contents.manifest.dtype, contents.manifest.vocab_size
+    rows = len(checked_rows(contents, all_rows))
     if as_json:
-        print_json({"index": str(index), "dtype": dtype, "checked": files, "ok": True})
+        facts = {"index": str(index), "dtype": dtype, "checked": files, "rows": rows, "ok": True}
+        print_json(facts)
         return
-    rows = [(file, (index / file).stat().st_size) for file in files]
-    print_table(f"{index}: no damage, W is {dtype}", ["checked", "bytes"], rows)
+    sketch = f", {rows:,} of {V:,} rows of its sketch bound theirs" if rows else ""
+    sizes = [(file, (index / file).stat().st_size) for file in files]
+    print_table(f"{index}: no damage, W is {dtype}{sketch}", ["checked", "bytes"], sizes)

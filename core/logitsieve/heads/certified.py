@@ -64,7 +64,8 @@ SKETCH = PartSpec(
 class CertifiedHead(KernelHead):
     """Bounds every row of W, and computes those whose bound leaves a doubt.
 
-    The arrays are trusted to be the sketch of this softmax, as `fit_certified` makes it.
+    The arrays are trusted to be a sketch of this softmax. `open_index` has compared a sample of
+    their rows with it, `verify_index(all_rows=True)` all of them: index/sketch_rows.py.
     """
 
     name: ClassVar[str] = "certified"

@@ -30,10 +30,11 @@ def open_index(
 ) -> Index:
     """Map the index directory `path` (<name>/<version>) and build its heads.
 
-    `verify="full"` hashes every file and reads every number once, then remembers the result beside
-    the compiled kernels in `kernel_cache` by inode, size and times; "sizes" trusts the numbers, and
-    hashes only the parts that faiss will read. `device` "cuda" or "cuda:1": W and the arrays of the
-    heads that run on a GPU are copied to that one, where these heads answer.
+    `verify="full"` hashes every file, reads every number once and compares a sample of the sketch's
+    rows with the matrix, then remembers the result beside the compiled kernels in `kernel_cache` by
+    inode, size and times; "sizes" trusts the numbers, and hashes only the parts that faiss reads.
+    `device` "cuda" or "cuda:1": W and the arrays of the heads that run on a GPU are copied to that
+    one, where these heads answer.
     IndexUnreadable names the file and the reason, InvalidRequest the argument; DeviceExhausted and
     DeviceLost are the GPU's.
     """
@@ -54,11 +55,17 @@ def open_index(
     return assemble(contents, HEADS, threads, device, backend)
 
 
-def verify_index(path: Path | str, progress: Progress | None = None) -> list[str]:
-    """Check everything, remembering nothing; the names of the files that were checked."""
+def verify_index(
+    path: Path | str, progress: Progress | None = None, all_rows: bool = False
+) -> list[str]:
+    """Check everything, remembering nothing; the names of the files that were checked.
+
+    `all_rows` compares every row of a sketch with the matrix instead of a sample, in time O(V D^2):
+    then all that `certified` proves follows from the files. IndexUnreadable as `open_index`.
+    """
     contents = read_contents(path)
     _check_heads(contents, HEADS)
-    verify_contents(contents, progress)
+    verify_contents(contents, progress, all_rows)
     calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
     files = [entry.file for entry in contents.manifest.files()]
     return [MANIFEST_FILE, *files, *calibration]

@@ -1,4 +1,4 @@
-"""The full check: every byte against its digest, every number against its range.
+"""The full check: every byte against its digest, every number against its range or the matrix.
 
 Hashing a gigabyte takes most of a second, so two threads share the work, and a result can be
 remembered by the status of each file.
@@ -16,11 +16,16 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+
 from logitsieve.api.errors import IndexUnreadable
+from logitsieve.api.results import Int64
+from logitsieve.heads.certified import SKETCH
 from logitsieve.index.checks import PARTS, Report, require_values, softmax_sha256
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical
+from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
 
@@ -29,13 +34,16 @@ PIECE = 1 << 20  # bytes read at once
 REMEMBERED = 256  # results kept, the latest last
 
 
-def verify_contents(contents: Contents, progress: Progress | None = None) -> None:
+def verify_contents(
+    contents: Contents, progress: Progress | None = None, all_rows: bool = False
+) -> None:
     """Check everything the digest covers; IndexUnreadable names the first file at fault.
 
-    `progress` is called with ("verify", bytes done, bytes in all), one call at a time.
+    Of a sketch a sample of rows is compared with the matrix, or `all_rows`. `progress` is called
+    with ("verify", bytes done, bytes in all), then ("rows", ...), one call at a time.
     """
     jobs = _jobs(contents)
-    report = _counter(progress, sum(size for size, _ in jobs))
+    report = _counter(progress, "verify", sum(size for size, _ in jobs))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="logitsieve-verify") as pool:
         futures = [pool.submit(job, report) for _, job in jobs]
         try:
@@ -43,6 +51,28 @@ def verify_contents(contents: Contents, progress: Progress | None = None) -> Non
                 future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+    rows = checked_rows(contents, all_rows)
+    if len(rows):
+        _check_sketch(contents, rows, _counter(progress, "rows", len(rows)))
+
+
+def checked_rows(contents: Contents, all_rows: bool) -> Int64:
+    """The rows of W that a full check compares with their sketch; none without one."""
+    manifest = contents.manifest
+    if SKETCH.name not in contents.parts:
+        return np.empty(0, np.int64)
+    if all_rows:
+        return np.arange(manifest.vocab_size)
+    return sampled_rows(manifest.digest, manifest.vocab_size)
+
+
+def _check_sketch(contents: Contents, rows: Int64, report: Report) -> None:
+    """IndexUnreadable names the first of these rows that the sketch does not bound."""
+    try:
+        check_rows(contents.softmax, contents.parts[SKETCH.name], rows, report)
+    except ValueError as error:
+        file = contents.file(contents.manifest.parts[SKETCH.name])
+        raise IndexUnreadable(file, f"not the sketch of this matrix: {error}") from error
 
 
 def verify_foreign(contents: Contents) -> None:
@@ -98,7 +128,7 @@ def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
             yield buffer[:count]
 
 
-def _counter(progress: Progress | None, total: int) -> Report:
+def _counter(progress: Progress | None, stage: str, total: int) -> Report:
     if progress is None:
         return lambda _: None
     done, lock = 0, Lock()
@@ -107,7 +137,7 @@ def _counter(progress: Progress | None, total: int) -> Report:
         nonlocal done
         with lock:
             done += count
-            progress("verify", done, total)
+            progress(stage, done, total)
 
     return report
 
@@ -121,7 +151,8 @@ def fingerprint(contents: Contents) -> str:
         # The time of the last change of status too: a program can set the other one back.
         times = [status.st_mtime_ns, status.st_ctime_ns]
         statuses.append([status.st_dev, status.st_ino, status.st_size, *times])
-    state = [str(contents.path), contents.manifest.digest, sorted(PARTS), statuses]
+    checked = [sorted(PARTS), SAMPLED]
+    state = [str(contents.path), contents.manifest.digest, *checked, statuses]
     return hashlib.sha256(canonical(state)).hexdigest()
 
 

@@ -1,0 +1,204 @@
+"""A sketch that passes bounds every logit; one of another matrix, or damaged, names its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
+from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.utils.floats import narrowed
+from tests.synthetic import make_hidden, make_softmax
+
+Sketch = dict[str, np.ndarray]
+V, D = 300, 90
+WIDTHS = Widths(32, 64)
+
+
+def sketch_of(softmax: Softmax, widths: Widths = WIDTHS, seed: int = 0) -> Sketch:
+    random = np.random.default_rng(seed)
+    hidden = make_hidden(64, softmax.dim) * np.geomspace(1, 0.01, softmax.dim, dtype=np.float32)
+    order = random.permutation(softmax.vocab_size).astype(np.int32)
+    return encode(softmax, rotation(softmax, hidden), widths, order)
+
+
+def check(softmax: Softmax, sketch: Sketch, rows: Any = None) -> int:
+    done: list[int] = []
+    rows = np.arange(softmax.vocab_size) if rows is None else np.asarray(rows)
+    check_rows(softmax, sketch, rows, done.append)
+    return sum(done)
+
+
+def matrix(kind: str, vocab_size: int, dim: int) -> np.ndarray:
+    random = np.random.default_rng(5)
+    weight = random.standard_normal((vocab_size, dim))
+    kinds: dict[str, Callable[[], np.ndarray]] = {
+        "gaussian": lambda: weight,
+        "denormal": lambda: weight * 1e-40,
+        "hardly normal": lambda: weight * 1e-36,
+        "both": lambda: weight * np.geomspace(1e-44, 1e3, vocab_size)[:, None],
+        "large": lambda: weight * 1e30,
+        "rank one": lambda: weight[:, :1] * weight[:1],
+        "rank three": lambda: weight[:, :3] @ weight[:3],
+        "equal rows": lambda: np.repeat(weight[:1], vocab_size, axis=0),
+        "whole numbers": lambda: np.rint(3 * weight),
+        "one column": lambda: weight * (np.arange(dim) == 2),
+        "far from zero": lambda: weight + 1e4,
+        "zeros": lambda: np.zeros_like(weight),
+    }
+    return kinds[kind]().astype(np.float32)
+
+
+KINDS = (
+    *("gaussian", "denormal", "hardly normal", "both", "large", "rank one", "rank three"),
+    *("equal rows", "whole numbers", "one column", "far from zero", "zeros"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [(1, 1), (17, 3), (2100, 24), (300, 90)])
+def test_what_the_builder_makes_passes(kind: str, size: tuple[int, int]) -> None:
+    bias = np.arange(size[0], dtype=np.float32)
+    softmax = Softmax(matrix(kind, *size), bias)
+    for widths in (Widths(16, 64), Widths(64, 64), Widths(32, 128)):
+        assert check(softmax, sketch_of(softmax, widths)) == size[0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_types_are_checked_by_their_values(dtype: str) -> None:
+    softmax = Softmax(narrowed(make_softmax(V, D).weight, dtype), make_softmax(V, D).bias)
+    sketch = sketch_of(softmax)
+    assert check(softmax, sketch) == V
+    assert "weight" not in vars(Softmax(softmax.stored, softmax.bias))
+    with pytest.raises(ValueError, match=r"^row 0: "):
+        check(Softmax(softmax.stored[::-1].copy(), softmax.bias), sketch)
+
+
+def cell(name: str, *place: int, by: float) -> Callable[[Sketch], Any]:
+    return lambda sketch: sketch[name].__setitem__(place, sketch[name][place] * by)
+
+
+def coarse_extra(kind: int, row: int, change: Callable[[float], float]) -> Callable[[Sketch], Any]:
+    """Change the scale (0), the rest (1) or the bias (2) that `coarse` has of a row of W."""
+
+    def apply(sketch: Sketch) -> None:
+        group, lane = divmod(int(np.flatnonzero(sketch["order"] == row)[0]), 16)
+        extras = sketch["coarse"][group, -192:].copy().view(np.float32).reshape(3, 16)
+        extras[kind, lane] = change(extras[kind, lane])
+        sketch["coarse"][group, -192:] = extras.view(np.uint8).ravel()
+
+    return apply
+
+
+def fine_extra(kind: int, row: int, change: Callable[[float], float]) -> Callable[[Sketch], Any]:
+    """Change the scale (0) or the rest (1) that `fine` has of a row of W."""
+
+    def apply(sketch: Sketch) -> None:
+        extras = sketch["fine"][row, -8:].copy().view(np.float32)
+        extras[kind] = change(extras[kind])
+        sketch["fine"][row, -8:] = extras.view(np.uint8)
+
+    return apply
+
+
+def swapped(sketch: Sketch) -> None:
+    sketch["order"][[3, 40]] = sketch["order"][[40, 3]]
+
+
+def flip_code(sketch: Sketch) -> None:
+    sketch["fine"][77, 0] ^= 0x40
+
+
+LESS = 1 - 1e-5
+SPOILED: dict[str, tuple[Callable[[Sketch], Any], str]] = {
+    "kappa": (cell("limits", 0, by=LESS), r"^row \d+: coarse codes are farther off than kappa$"),
+    "Q": (cell("limits", 1, by=LESS), r"^row \d+: coarse coordinates are longer than Q$"),
+    "fine kappa": (cell("limits", 2, by=LESS), r"^row \d+: fine codes are farther"),
+    "fine Q": (cell("limits", 3, by=LESS), r"^row \d+: fine coordinates are longer"),
+    "left": (cell("limits", 4, by=0), r"^row \d+: left is below its residual$"),
+    "a limit below 0": (cell("limits", 2, by=-1), "limits are not all 0 or more"),
+    "basis": (cell("basis", 1, 2, by=1.01), r"^row \d+: "),
+    "singular": (lambda sketch: sketch["basis"].fill(0), "basis has no inverse"),
+    "order": (swapped, r"^row \d+: coarse has another bias"),
+    "code": (flip_code, r"^row 77: fine codes are farther off"),
+    "coarse scale": (coarse_extra(0, 9, lambda s: s * 2), "^row 9: coarse codes are farther off"),
+    "coarse rest": (coarse_extra(1, 9, lambda n: n * LESS), "^row 9: coarse rest is below"),
+    "coarse bias": (coarse_extra(2, 9, lambda b: b - 1), "^row 9: coarse has another bias"),
+    "fine scale": (fine_extra(0, 9, lambda s: -s), "^row 9: fine has no such scale"),
+    "fine NaN": (fine_extra(0, 9, lambda s: np.nan), "^row 9: fine has no such scale"),
+    "fine rest": (fine_extra(1, 9, lambda n: n * LESS), "^row 9: fine rest is below its norm"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_a_spoiled_sketch_names_its_row(case: str) -> None:
+    softmax = make_softmax(V, D)
+    sketch = sketch_of(softmax)
+    change, reason = SPOILED[case]
+    change(sketch)
+    with pytest.raises(ValueError, match=reason):
+        check(softmax, sketch)
+
+
+def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
+    softmax = make_softmax(V, D)  # 300 rows lie in 19 groups of 16
+    sketch = sketch_of(softmax)
+    sketch["coarse"][-1, -4:] = 0
+    with pytest.raises(ValueError, match="coarse has a bias beyond the vocabulary"):
+        check(softmax, sketch)
+
+
+def test_only_the_rows_named_are_checked() -> None:
+    softmax = make_softmax(V, D)
+    sketch, weight = sketch_of(softmax), softmax.weight.copy()
+    weight[123, 4] += 0.5
+    other = Softmax(weight, softmax.bias)
+    assert check(other, sketch, [0, 122, 124]) == 3
+    with pytest.raises(ValueError, match=r"^row 123: "):
+        check(other, sketch)
+
+
+def test_a_sample_has_a_row_of_each_stretch_and_depends_on_the_digest_alone() -> None:
+    rows = sampled_rows("ab" * 32, 50_000)
+    assert len(rows) == SAMPLED
+    stretches = np.arange(SAMPLED + 1) * 50_000 / SAMPLED
+    assert (np.floor(stretches[:-1]) <= rows).all()
+    assert (rows < stretches[1:]).all()
+    np.testing.assert_array_equal(rows, sampled_rows("ab" * 32, 50_000))
+    assert (rows != sampled_rows("cd" * 32, 50_000)).any()
+    for few in (1, 7, SAMPLED):
+        np.testing.assert_array_equal(sampled_rows("ab" * 32, few), np.arange(few))
+    assert sampled_rows("f" * 64, 2**31 - 1).max() < 2**31 - 1
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_the_least_limits_that_pass_still_bound_every_logit(limit: int) -> None:
+    """kappa lowered as far as the check allows, for contexts along what it bounds."""
+    softmax = make_softmax(V, 24)
+    sketch = sketch_of(softmax, Widths(16, 64))
+    inverse = np.linalg.inv(sketch["basis"].astype(np.float64))
+    turned = softmax.weight @ inverse
+    low, high = 0.0, float(sketch["limits"][limit])
+    for _ in range(60):
+        sketch["limits"][limit] = middle = (low + high) / 2
+        try:
+            check(softmax, sketch)
+            high = middle
+        except ValueError:
+            low = middle
+    sketch["limits"][limit] = high
+    scales = sketch["fine"][:, -8:].copy().view(np.float32)[:, :1].astype(np.float64)
+    errors = turned - (sketch["fine"][:, :24].astype(np.float64) - 128) * scales
+    worst = np.linalg.norm(errors / scales, axis=1).argsort()[-8:]
+    head = CertifiedHead(softmax, sketch)
+    for coordinates in (*errors[worst], *-errors[worst], *turned[worst]):
+        context = (inverse @ coordinates).astype(np.float32)
+        bounds = head.bounds(context[None] / np.abs(context).max(), 1)
+        logits = softmax.weight.astype(np.float64) @ (context / np.abs(context).max())
+        logits = (logits + softmax.bias).astype(np.float32)  # as the rows computed are
+        assert (bounds.lower <= logits).all()
+        assert (logits <= bounds.upper).all()
