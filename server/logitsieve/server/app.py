@@ -53,7 +53,7 @@ class Server:
         self.admin_port = 0  # stays 0 without an admin port
         self._ready = self._stopping = False
         self.lost: DeviceLost | None = None  # a GPU that has failed: the process must end
-        self._losing = asyncio.Event()
+        self.losing = asyncio.Event()  # set with `lost`: nothing is ready any more
         self._health = Health()
         self._devices = Devices(config, self.metrics.registry)
         self._work = Executor(
@@ -62,7 +62,7 @@ class Server:
             lose_device=self._lose,
             device_ns=gpu_ns if self._devices.gpus else None,
         )
-        self.metrics.queue_rows.set_function(lambda: self._work.queue_rows)
+        self.metrics.queue_rows.set_function(lambda: self._work.batcher.rows)
         self._recalibrator = Recalibrator()
         precision = PrecisionMetrics(self.metrics.registry, repository.versions)
         self._shadow = Shadow(
@@ -104,10 +104,6 @@ class Server:
         self._recalibrator.start(self.repository.versions())
         self._shadow.start()
 
-    async def until_lost(self) -> None:
-        """Return once a GPU has failed: `lost` is set then, and nothing is ready any more."""
-        await self._losing.wait()
-
     async def stop(self) -> None:
         """Say NOT_SERVING, take no new requests, give those in flight `drain_s` seconds."""
         self._ready, self._stopping = False, True
@@ -131,7 +127,7 @@ class Server:
         if self.lost is None:
             self.lost, self._ready, self._stopping = error, False, True
             event(log, logging.ERROR, "device_lost", str(error), device=error.device)
-            self._losing.set()
+            self.losing.set()
 
     def _publish(self) -> None:
         routes = self.repository.routes
@@ -189,9 +185,8 @@ async def _serve(
     config: ServeConfig, progress: ProgressShown, repository: Repository | None
 ) -> None:
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     server = create_server(config, repository=repository)
     stopped = asyncio.ensure_future(stopping.wait())
     try:
@@ -204,7 +199,7 @@ async def _serve(
             gc.collect()
             gc.freeze()
             _announce(server)
-            lost = asyncio.ensure_future(server.until_lost())
+            lost = asyncio.ensure_future(server.losing.wait())
             await asyncio.wait((stopped, lost), return_when=asyncio.FIRST_COMPLETED)
             message = f"stopping: {config.drain_s:g} s for what is in flight"
             event(log, logging.INFO, "stopping", message, drain_s=config.drain_s)

@@ -182,7 +182,7 @@ def test_with_a_lost_gpu_nothing_is_served(doubled: Running, gate: Gate) -> None
     with pytest.raises(grpc.RpcError) as caught:
         doubled.raw("Decoder/TopK", request.SerializeToString())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    doubled.loop.run(doubled.server.until_lost())
+    doubled.loop.run(doubled.server.losing.wait())
     assert doubled.server.lost is LOST
     assert get(doubled, "/readyz")[0] == 503
     watch = HealthStub(doubled.channel).Watch(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
@@ -221,7 +221,7 @@ def test_a_gpu_lost_by_a_load_ends_a_server_that_serves(
             pytest.raises(Unavailable),
         ):
             admin.load("demo", 1)
-        loop.run(run.server.until_lost())
+        loop.run(run.server.losing.wait())
         assert run.server.lost is LOST
 
 

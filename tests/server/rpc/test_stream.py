@@ -264,8 +264,8 @@ async def never(*arguments: Any) -> bytes:
 def test_a_client_that_does_not_read_is_not_read_from() -> None:
     async def scene() -> None:
         context = StuckContext()
-        handler: Any = DecodeStreams(never, Metrics()).handler()
-        stream = asyncio.create_task(handler.stream_stream(None, context))
+        decode: Any = DecodeStreams(never, Metrics()).decode
+        stream = asyncio.create_task(decode(None, context))
         for _ in range(10 * IN_FLIGHT):  # more turns of the loop than it could use
             await asyncio.sleep(0)
         assert (context.taken, context.written) == (IN_FLIGHT, 0)
@@ -284,8 +284,8 @@ def test_a_reply_that_cannot_be_written_ends_the_stream() -> None:
             raise grpc.aio.InternalError("the connection is closed")
 
     async def scene() -> None:
-        handler: Any = DecodeStreams(never, Metrics()).handler()
-        stream = asyncio.create_task(handler.stream_stream(None, GoneContext()))
+        decode: Any = DecodeStreams(never, Metrics()).decode
+        stream = asyncio.create_task(decode(None, GoneContext()))
         with pytest.raises(asyncio.CancelledError):
             await stream
 

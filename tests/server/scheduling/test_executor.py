@@ -94,7 +94,7 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Ex
         assert await asyncio.to_thread(started.wait, WAIT_S)
         waiting = asyncio.create_task(run(work, pytest.fail, LARGE))
         await asyncio.sleep(0)  # it enters the queue
-        assert work.queue_rows == 1
+        assert work.batcher.rows == 1
         with pytest.raises(Overloaded) as caught:
             await run(work, pytest.fail, LARGE)
         assert caught.value.retry_after_s > 0
@@ -105,7 +105,7 @@ def test_no_more_than_max_in_flight_and_the_cancelled_is_never_computed(work: Ex
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert work.queue_rows == 0  # its place is free at once
+        assert work.batcher.rows == 0  # its place is free at once
         release.set()
         assert (await first)[0] == "first"
         assert (await run(work, lambda: "next", LARGE))[0] == "next"
@@ -130,7 +130,7 @@ def test_closing_finishes_what_is_computing_and_cancels_what_waits() -> None:
         waiting = asyncio.create_task(run(work, pytest.fail, LARGE))
         await asyncio.sleep(0)
         closing = asyncio.create_task(asyncio.to_thread(work.close))
-        while work.queue_rows:
+        while work.batcher.rows:
             await asyncio.sleep(0)
         with pytest.raises(Unavailable):
             await run(work, pytest.fail, LARGE)
@@ -226,7 +226,7 @@ def test_an_errand_comes_between_two_batches_and_closing_ends_the_wait_for_it() 
         while not work._tasks[0]:
             await asyncio.sleep(0)
         closing = asyncio.create_task(asyncio.to_thread(work.close))
-        while not work._batcher._closed:
+        while not work.batcher._closed:
             await asyncio.sleep(0)
         release.set()
         with pytest.raises(Unavailable):

@@ -20,7 +20,6 @@ from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 
-SERVICE = kserve.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 PLATFORM = "logitsieve"
 STATES = {
     "available": "READY",
@@ -33,7 +32,7 @@ STATES = {
 class KserveService:
     """The methods of KServe v2, without those that Triton adds for shared memory and traces."""
 
-    SERVICE = SERVICE
+    SERVICE = kserve.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
     def __init__(self, repository: Repository, decoder: DecoderService) -> None:
         self._repository, self._decoder = repository, decoder
@@ -103,7 +102,7 @@ class KserveService:
 class KserveAdmin:
     """Triton's way to load and unload a model, "name@version", by our Admin service."""
 
-    SERVICE = SERVICE
+    SERVICE = KserveService.SERVICE
 
     def __init__(self, admin: AdminService) -> None:
         self._admin = admin

@@ -15,7 +15,7 @@ from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.codec import to_point_request, to_response
-from logitsieve.server.rpc.handlers import Context, least_time_s, unary
+from logitsieve.server.rpc.handlers import Context, unary
 from logitsieve.server.rpc.methods import METHODS, Method, Read
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
@@ -53,7 +53,7 @@ class DecoderService:
             for method in METHODS.values()
             for rpc in (method.rpc,)
         }
-        handlers["Decode"] = self.streams.handler()
+        handlers["Decode"] = grpc.stream_stream_rpc_method_handler(self.streams.decode)
         return grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", handlers)
 
     async def answer(
@@ -67,7 +67,9 @@ class DecoderService:
     async def respond(self, work: Work, context: Context, call: Call) -> bytes:
         """Read a request once it is admitted, compute its reply and write it."""
         method, target, read, write, timeout_s = work
-        time_left_s = least_time_s(timeout_s, context.time_remaining())
+        time_left_s = context.time_remaining()
+        if timeout_s:
+            time_left_s = timeout_s if time_left_s is None else min(timeout_s, time_left_s)
         served = self.repository.routes.served(target.model)
         call.route(target.model, served.decoder.name, served.decoder.version)
         self.work.admit(time_left_s)  # what is refused costs no more than it must

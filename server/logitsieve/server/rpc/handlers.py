@@ -50,8 +50,7 @@ def unary(
         return response if isinstance(response, bytes) else response.SerializeToString()
 
     async def handler(message: bytes, context: Context) -> bytes:
-        call = Call(rpc)
-        call.request_id = request_id(context.invocation_metadata())
+        call = Call(rpc, request_id=request_id(context.invocation_metadata()))
         outcome = await settle(answer(message, context, call), call, metrics)
         if isinstance(outcome, CallStatus):
             await abort(outcome, context, call.request_id)
@@ -91,13 +90,6 @@ async def settle(reply: Awaitable[bytes], call: Call, metrics: Metrics) -> bytes
     call.finish("OK")
     metrics.record(call)
     return response
-
-
-def least_time_s(timeout_s: float, left_s: float | None) -> float | None:
-    """The shorter of a message's own timeout, 0 for none, and the time that its call has left."""
-    if not timeout_s:
-        return left_s
-    return timeout_s if left_s is None else min(timeout_s, left_s)
 
 
 async def abort(status: CallStatus, context: Context, request_id: str = "") -> NoReturn:

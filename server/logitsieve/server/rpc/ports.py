@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import grpc
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
@@ -36,7 +36,7 @@ class Ports:
         self._tokens = None if config.tokens is None else Tokens(config.tokens)
 
     def server(
-        self, scope: str, handlers: Iterable[grpc.GenericRpcHandler], max_message_bytes: int
+        self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
         """Make a server that is not bound yet; with tokens, calls need one of this scope."""
         access = None if self._tokens is None else Access(self._tokens, scope, self._metrics)
@@ -54,8 +54,7 @@ class Ports:
                 *ages(self._config),
             ],
         )
-        handlers = tuple(handlers)
-        server.add_generic_rpc_handlers(handlers)
+        server.add_generic_rpc_handlers(tuple(handlers))
         if self._config.reflection:
             services = (handler.service_name() for handler in handlers)
             enable_server_reflection((*services, HEALTH, SERVICE_NAME), server)

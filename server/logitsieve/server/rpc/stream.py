@@ -36,16 +36,13 @@ class DecodeStreams:
         self._open: set[_Stream] = set()
         self._draining = False
 
-    def handler(self) -> grpc.RpcMethodHandler:
-        return grpc.stream_stream_rpc_method_handler(self._decode)
-
     def drain(self) -> None:
         """Take no more messages. A stream ends when those that it has taken are answered."""
         self._draining = True
         for stream in self._open:
             stream.end()
 
-    async def _decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
+    async def decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
         of_stream = request_id(context.invocation_metadata())
         if of_stream:
             context.set_trailing_metadata(((REQUEST_ID, of_stream),))
@@ -61,8 +58,7 @@ class DecodeStreams:
 
     async def _reply(self, of_stream: str, message: bytes, context: Context) -> bytes:
         """DecodeRequest -> DecodeResponse; a failure is an Error under the message's own id."""
-        call = Call("Decode")
-        call.request_id = of_stream
+        call = Call("Decode", request_id=of_stream)
         outcome = await settle(self._respond(message, context, call), call, self._metrics)
         if isinstance(outcome, CallStatus):
             return pb.DecodeResponse(id=call.id, error=outcome.error).SerializeToString()

@@ -69,7 +69,7 @@ class Executor:
         self._threads = config.threads
         self._count_batch, self._lose_device = count_batch, lose_device
         self._device_ns = device_ns
-        self._batcher = Batcher(
+        self.batcher = Batcher(
             workers=config.threads,
             max_in_flight=config.max_in_flight,
             max_rows=config.max_queue_rows,
@@ -83,14 +83,10 @@ class Executor:
         for thread in self._pool:
             thread.start()
 
-    @property
-    def queue_rows(self) -> int:
-        return self._batcher.rows
-
     def admit(self, time_left_s: float | None) -> None:
         """Refuse a request before it is read where `run` would, unless it is small."""
-        if self._batcher.in_flight > self._threads:
-            self._batcher.admit(time_left_s)
+        if self.batcher.in_flight > self._threads:
+            self.batcher.admit(time_left_s)
 
     async def run(
         self,
@@ -109,7 +105,7 @@ class Executor:
         left. A request that is cancelled while it waits is never computed.
         """
         small = estimate_us < INLINE_US and not on_gpu
-        if small and self._batcher.in_flight <= self._threads:
+        if small and self.batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
             queue_ns = perf_counter_ns() - arrived_ns
@@ -117,11 +113,11 @@ class Executor:
         deadline = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
         waiting = Waiting(point, request, estimate_us, arrived_ns, deadline, future, on_gpu)
-        self._batcher.put(waiting)
+        self.batcher.put(waiting)
         try:
             return cast("Computed", await future)
         except asyncio.CancelledError:
-            self._batcher.discard(waiting)
+            self.batcher.discard(waiting)
             raise
 
     def on_each(self, work: Callable[[], object]) -> None:
@@ -132,7 +128,7 @@ class Executor:
         for tasks in self._tasks:
             done: Future[None] = Future()
             tasks.append(ThreadTask(work, done))
-            if not self._batcher.wake():
+            if not self.batcher.wake():
                 done.cancel()
             try:
                 done.result()
@@ -141,21 +137,21 @@ class Executor:
 
     def close(self) -> None:
         """Wait for what is computing; what waits is cancelled."""
-        rest = self._batcher.close()
+        rest = self.batcher.close()
         for thread in self._pool:
             thread.join()
-        for waiting in rest + self._batcher.close():  # and what was put back meanwhile
+        for waiting in rest + self.batcher.close():  # and what was put back meanwhile
             waiting.future.get_loop().call_soon_threadsafe(waiting.future.cancel)
 
     def _work(self, tasks: deque[ThreadTask]) -> None:
-        while (batch := self._batcher.take(tasks)) is not None:
+        while (batch := self.batcher.take(tasks)) is not None:
             if not (batch.slices or batch.late):
                 tasks.popleft().run()
                 continue
             started = perf_counter_ns()
             finished = self._finish(batch)
             took_us = (perf_counter_ns() - started) / 1000
-            self._batcher.done(batch, took_us, {waiting for waiting, _ in finished})
+            self.batcher.done(batch, took_us, {waiting for waiting, _ in finished})
             loop = (batch.slices[0].waiting if batch.slices else batch.late[0]).future.get_loop()
             # Only the list is left to this thread: anything else it held while the loop goes on
             # would keep an index mapped that is unloaded by then.
