@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as kserve
 from logitsieve.api.decoder import NORMALIZER_CODES, SampleOptions
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.rpc.decoder_service import Work
+from logitsieve.server.rpc.decoder_service import IncomingRequest
 from logitsieve.server.rpc.methods import (
     METHODS,
     Read,
@@ -118,7 +118,7 @@ class Parameters:
             raise InvalidRequest(f"parameters.{name[:100]}", got, allowed)
 
 
-def to_work(message: Any, model: str) -> Work:
+def to_incoming(message: Any, model: str) -> IncomingRequest:
     """Take a ModelInferRequest for `model` apart; InvalidRequest names what is wrong with it."""
     parameters = Parameters(message.parameters)
     kind = parameters.text("method") or TOP_K.method
@@ -133,7 +133,7 @@ def to_work(message: Any, model: str) -> Work:
     if kind == TOP_K.method and not target.normalizer:
         outputs.remove("log_z")
     write = partial(to_infer_response, _outputs(message, outputs), message.id)
-    return Work(KINDS[kind], target, read, write, timeout_us * 1e-6)
+    return IncomingRequest(KINDS[kind], target, read, write, timeout_us * 1e-6)
 
 
 def to_infer_response(

@@ -11,7 +11,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, PermissionDenied
-from logitsieve.server.kserve.infer import TENSORS, to_work
+from logitsieve.server.kserve.infer import TENSORS, to_incoming
 from logitsieve.server.metrics import Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
@@ -72,8 +72,8 @@ class KserveService:
         )
 
     async def ModelInfer(self, request: Any, context: Context, call: Call) -> bytes:
-        work = to_work(request, _label(request.model_name, request.model_version))
-        return await self._decoder.respond(work, context, call)
+        incoming = to_incoming(request, _label(request.model_name, request.model_version))
+        return await self._decoder.respond(incoming, context, call)
 
     async def RepositoryIndex(self, request: Any, context: Context, call: Call) -> Any:
         _refuse_repository(request)

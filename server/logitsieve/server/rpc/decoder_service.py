@@ -26,7 +26,7 @@ from logitsieve.v1.rpcs import Reply
 Write = Callable[[Reply, bytes, int], bytes]
 
 
-class Work(NamedTuple):
+class IncomingRequest(NamedTuple):
     """A request of any form, taken apart, and the writer of its response."""
 
     method: Method
@@ -61,12 +61,12 @@ class DecoderService:
     ) -> bytes:
         read, write = partial(method.read, request), partial(to_response, method.rpc.response)
         return await self.respond(
-            Work(method, request.target, read, write, timeout_s), context, call
+            IncomingRequest(method, request.target, read, write, timeout_s), context, call
         )
 
-    async def respond(self, work: Work, context: Context, call: Call) -> bytes:
+    async def respond(self, incoming: IncomingRequest, context: Context, call: Call) -> bytes:
         """Read a request once it is admitted, compute its reply and write it."""
-        method, target, read, write, timeout_s = work
+        method, target, read, write, timeout_s = incoming
         time_left_s = context.time_remaining()
         if timeout_s:
             time_left_s = timeout_s if time_left_s is None else min(timeout_s, time_left_s)

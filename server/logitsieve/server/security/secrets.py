@@ -44,7 +44,7 @@ Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, the scopes 
 
 
 class ReloadingFile(Generic[T]):
-    """The value that `read()` returned when the files were last good; the first is the secret.
+    """The value that `read()` returned when the files were last good; the first file is the secret.
 
     InvalidRequest names the option where they are not good at the start. No clock: `renew` compares
     the files' stats, so it is called when the value is needed.
