@@ -5,6 +5,7 @@ BIN := .venv/bin
 PROTO := proto/logitsieve/v1
 DATA ?= demo
 FUZZ_SECONDS ?= 60
+ATTACK_MINUTES ?= 10
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # Modules are byte-compiled when they are first imported, not all of them when they are installed.
@@ -62,6 +63,9 @@ fuzz: .venv/dev       ## every target for FUZZ_SECONDS; the corpora keep what is
 	$(INSTALL) '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
+attack: .venv/dev     ## attack what is claimed to be exact for ATTACK_MINUTES
+	$(BIN)/python -m tests.attacks --minutes $(ATTACK_MINUTES)
+
 bench: .venv/dev      ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen
 
@@ -74,4 +78,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz bench race docs proto
+.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz attack bench race docs proto

@@ -1,0 +1,155 @@
+"""Softmaxes and contexts that are hard on what answers without computing everything.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, G groups of 16 rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from logitsieve.api.results import Float32, Float64
+from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.index_builder.fit_certified import Turned, Widths, code, rotation, turn
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
+
+LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
+DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
+WIDTHS = (Widths(16, 64), Widths(16, 128), Widths(32, 64), Widths(64, 192), Widths(128, 256))
+
+
+class Sketched(NamedTuple):
+    """A softmax with its sketch."""
+
+    softmax: Softmax
+    turned: Turned
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def head(self) -> CertifiedHead:
+        return CertifiedHead(self.softmax, self.arrays)
+
+    def with_bias(self, bias: Float32) -> Sketched:
+        """The same rows with other biases, of which a sketch holds nothing but copies."""
+        coarse = self.arrays["coarse"].copy()
+        extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32).reshape(-1, 3, LANES)
+        ordered = np.full(extras.shape[0] * LANES, -np.inf, np.float32)
+        ordered[: len(bias)] = bias[self.arrays["order"]]
+        extras[:, 2] = ordered.reshape(-1, LANES)
+        coarse[:, -LANES * COARSE_EXTRA :] = extras.reshape(len(coarse), -1).view(np.uint8)
+        return Sketched(
+            Softmax(self.softmax.weight, bias), self.turned, self.arrays | {"coarse": coarse}
+        )
+
+    def decoded(self, fine: bool) -> tuple[Float64, Float64]:
+        """(s_i q_i [V, M], s_i [V]) of either coding, in the order of the ids."""
+        M = min(self.softmax.dim, self.arrays["fine"].shape[1] - EXTRA)
+        if fine:
+            codes = self.arrays["fine"][:, :M].astype(np.float64) - 128
+            scales = self.arrays["fine"][:, -EXTRA:].copy().view(np.float32)[:, 0]
+            return codes * scales[:, None], scales.astype(np.float64)
+        coarse, order = self.arrays["coarse"], self.arrays["order"]
+        F = coarse.shape[1] // LANES - COARSE_EXTRA
+        quads = coarse[:, : LANES * F].reshape(-1, F // 4, LANES, 4).transpose(0, 2, 1, 3)
+        extras = coarse[:, LANES * F :].copy().view(np.float32).reshape(-1, 3, LANES)
+        codes, scales = quads.reshape(-1, F)[: len(order), :M], extras[:, 0].ravel()[: len(order)]
+        ordered = (codes.astype(np.float64) - 128) * scales[:, None]
+        back = np.argsort(order)
+        return ordered[back], scales[back].astype(np.float64)
+
+
+def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:
+    """A sketch of random widths, over any basis, for the proof holds for all of them."""
+    widths = widths or WIDTHS[random.integers(len(WIDTHS))]
+    turned = turn(softmax, basis_of(softmax, random))
+    order = random.permutation(softmax.vocab_size).astype(np.int32)
+    return Sketched(softmax, turned, code(softmax, turned, widths, order))
+
+
+def basis_of(softmax: Softmax, random: Generator) -> Float64:
+    """That of the builder, or a cheaper one: orthogonal, skewed, or none."""
+    D = softmax.dim
+    match random.integers(5):
+        case 0:
+            spread = random.standard_normal((max(2 * D, 64), D)).astype(np.float32)
+            return rotation(softmax, spread)
+        case 1:
+            return np.eye(D)
+        case 2:
+            skewed: Float64 = random.standard_normal((D, D)) + np.sqrt(D) * np.eye(D)
+            return skewed
+    axes: Float64 = np.linalg.qr(random.standard_normal((D, D)))[0] * 10.0 ** random.uniform(-1, 1)
+    return axes
+
+
+def rows_of(random: Generator, V: int, D: int) -> Float32:
+    """W of one of many kinds."""
+    kind, W = random.integers(10), random.standard_normal((V, D))
+    match kind:
+        case 0:  # of all magnitudes
+            W *= 10.0 ** random.uniform(-6, 3, (V, 1))
+        case 1:  # a few neighbours in float32 of a few rows
+            W = W[random.integers(max(1, V // 20), size=V)].astype(np.float32)
+            W = np.nextafter(W, random.choice([-1, 1], W.shape).astype(np.float32) * np.float32(9))
+        case 2:  # repeated rows
+            W = W[random.integers(max(1, V // 5), size=V)]
+        case 3:  # far from the origin
+            W += 100 * random.standard_normal(D)
+        case 4:  # of a low rank
+            rank = max(1, D // 4)
+            W = random.standard_normal((V, rank)) @ random.standard_normal((rank, D))
+        case 5:  # whole numbers, which codes hold exactly
+            W = random.integers(-3, 4, (V, D)).astype(np.float64)
+        case 6:  # next to nothing, or next to what is refused
+            W *= 10.0 ** random.choice([-42, -38, -30, 12, 17, 30])
+        case 7:  # a few large coordinates
+            W *= 10.0 ** random.uniform(-4, 4, D)
+        case 8:  # sparse
+            W *= random.random((V, D)) < 0.1
+    with np.errstate(under="ignore"):
+        return np.ascontiguousarray(W, np.float32)
+
+
+def biases_of(random: Generator, W: Float32) -> Float32:
+    """No biases, those of a vocabulary, many equal ones, or a few that are large."""
+    V, size = len(W), float(np.linalg.norm(W.astype(np.float64), axis=1).max())
+    match random.integers(4):
+        case 0:
+            return np.zeros(V, np.float32)
+        case 1:
+            return (size * random.standard_normal(V)).astype(np.float32)
+        case 2:
+            return (np.float32(size) * random.integers(-2, 3, V)).astype(np.float32)
+    return np.where(random.random(V) < 0.02, np.float32(100 * size), 0).astype(np.float32)
+
+
+def softmax_of(random: Generator, V: int, D: int) -> Softmax:
+    W = rows_of(random, V, D)
+    return Softmax(W, biases_of(random, W))
+
+
+def contexts_of(random: Generator, softmax: Softmax, B: int) -> Float32:
+    """Contexts along rows, against them, across them, whole numbers, of all magnitudes."""
+    D, W = softmax.dim, softmax.weight.astype(np.float64)
+    H = random.standard_normal((B, D)) * 10.0 ** random.uniform(-3, 2, (B, 1))
+    for row in range(B):
+        one, other = W[random.integers(len(W), size=2)]
+        length = max(float(np.linalg.norm(one)), 1e-300)
+        match random.integers(6):
+            case 0:
+                H[row] = one / length
+            case 1:  # two rows have about the same logit
+                apart = one - other
+                H[row] -= apart * (H[row] @ apart) / max(float(apart @ apart), 1e-300)
+            case 2:
+                H[row] = np.rint(8 * H[row])
+            case 3:
+                H[row] = 0
+                H[row, random.integers(D)] = 1
+    size = float(np.linalg.norm(W, axis=1).max())
+    most = LARGEST / max(size, 1e-30)
+    lengths = np.maximum(np.linalg.norm(H, axis=1, keepdims=True), 1e-300)
+    return np.ascontiguousarray(H * np.minimum(1, most / lengths), np.float32)
