@@ -19,8 +19,8 @@ from logitsieve.gpu.matrix import DeviceSketch, Matrix
 from logitsieve.gpu.plans import empty_output
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, ListDraws, draw_inputs
-from logitsieve.gpu.plans.exact import ExactPlan, LogitsPlan
+from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, draw_inputs, draw_listed
+from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from tests.gpu.compile_lists import run_lists, run_many_lists, run_svd
 
 TYPES = (torch.float32, torch.float16, torch.int16)
@@ -81,9 +81,9 @@ def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     inputs = draw_inputs(hidden)
     ids, values = torch.zeros(2, dtype=torch.int32), torch.zeros(2, dtype=torch.float64)
     edits = DeviceEdits(torch.zeros(rows + 1, dtype=torch.int64), ids, values)
-    LogitsPlan(softmax, hidden, torch.zeros((rows, 3), dtype=torch.int32)).run()
+    named_logits(softmax, hidden, torch.zeros((rows, 3), dtype=torch.int32))
     listed, filters = torch.zeros((rows, 40), dtype=torch.int32), torch.ones(3, dtype=torch.float64)
-    ListDraws(listed, listed.double(), 3, *inputs[1:], filters).run()
+    draw_listed(listed, listed.double(), 3, *inputs[1:], filters)
     for instead in (None, edits):
         DrawPlan(softmax, hidden, 3, inputs, instead).run()
         CertifiedDrawPlan(softmax, sketch_of(softmax), hidden, 3, inputs, instead).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.gpu.plans.exact import LogitsPlan
+from logitsieve.gpu.plans.exact import named_logits
 from tests.gpu.softmaxes import TYPES, on_gpu, tensor
 from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax
@@ -18,14 +18,12 @@ def test_logits_of_named_ids_and_of_all(dtype: str, rows: int, vocab_size: int, 
     hidden = make_hidden(rows, dim)
     expected = logits64(stored.weight, stored.bias, hidden)
     every = np.tile(np.arange(vocab_size, dtype=np.int32), (rows, 1))
-    plan = LogitsPlan(matrix, tensor(hidden), tensor(every))
-    plan.run()
-    np.testing.assert_array_equal(plan.logits.cpu().numpy(), expected)
+    logits = named_logits(matrix, tensor(hidden), tensor(every))
+    np.testing.assert_array_equal(logits.cpu().numpy(), expected)
     ids = np.random.default_rng(0).integers(-1, vocab_size, (rows, 21)).astype(np.int32)
-    named = LogitsPlan(matrix, tensor(hidden), tensor(ids))
-    named.run()
+    named = named_logits(matrix, tensor(hidden), tensor(ids))
     chosen = np.where(ids < 0, -np.inf, np.take_along_axis(expected, np.maximum(ids, 0), axis=1))
-    np.testing.assert_array_equal(named.logits.cpu().numpy(), chosen)
+    np.testing.assert_array_equal(named.cpu().numpy(), chosen)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
@@ -34,8 +32,7 @@ def test_rows_that_cannot_be_answered_have_none(value: float) -> None:
     hidden[1, 3] = value
     _, matrix = on_gpu(softmax)
     every = np.tile(np.arange(50, dtype=np.int32), (3, 1))
-    plan = LogitsPlan(matrix, tensor(hidden), tensor(every))
-    plan.run()
+    logits = named_logits(matrix, tensor(hidden), tensor(every))
     expected = logits64(softmax.weight, softmax.bias, hidden[::2])
-    np.testing.assert_array_equal(plan.logits.cpu().numpy()[::2], expected)
-    assert np.isnan(plan.logits[1].cpu().numpy()).all()
+    np.testing.assert_array_equal(logits.cpu().numpy()[::2], expected)
+    assert np.isnan(logits[1].cpu().numpy()).all()

@@ -23,8 +23,8 @@ from logitsieve.gpu.heads.base import LARGEST_BUCKET, GpuHead, Launch, chunks, r
 from logitsieve.gpu.plans import LaunchPlan
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, ListDraws, draw_inputs
-from logitsieve.gpu.plans.exact import ExactPlan, LogitsPlan
+from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, draw_inputs, draw_listed
+from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
 
@@ -155,9 +155,8 @@ class GpuExact(GpuDrawHead):
         inside = torch.where((ids >= 0) & (ids < self._vocab_size), ids, -1)
         inside = inside.to(hidden.device, torch.int32)
         with self.launching():
-            plan = LogitsPlan(self._gpu.matrix, hidden.float().contiguous(), inside.contiguous())
-            plan.run()
-        return plan.logits
+            rows = hidden.float().contiguous()
+            return named_logits(self._gpu.matrix, rows, inside.contiguous())
 
     def draw_listed(
         self, ids: Tensor, logits: Tensor, samples: int, seeds: Tensor, step: int,
@@ -170,9 +169,7 @@ class GpuExact(GpuDrawHead):
         bits = to_device(np.array([step], np.uint64).view(np.int64), self.device)
         numbers = to_device(np.array(filters), self.device)
         with self.launching():
-            plan = ListDraws(ids, logits, samples, seeds, bits, numbers)
-            plan.run()
-        return plan.drawn, plan.log_probs, plan.log_z
+            return draw_listed(ids, logits, samples, seeds, bits, numbers)
 
     def warm(self) -> None:
         """Compile, too, what draws from lists need."""

@@ -42,10 +42,8 @@ def route_logits_kernel(
             row = (route // P).to(tl.int64)
             found = dot64(weight, owners, place < last, hidden + row * D, D)
             found += tl.load(bias + owners, mask=place < last, other=0.0).to(tl.float64)
-            _store_route(
-                found, owners, place - first, offsets, ids, routes, starts, values, named, route, L,
-                steps, P,
-            )  # fmt: skip
+            lists = offsets, ids, routes, starts, values, named
+            _store_route(found, owners, place - first, lists, route, L, steps, P)
 
 
 @triton.jit
@@ -67,37 +65,22 @@ def shared_route_logits_kernel(
     place = begin + tl.arange(0, TILE)
     owners = tl.load(ids + place, mask=place < last, other=NO_ID)
     added = tl.load(bias + owners, mask=place < last, other=0.0).to(tl.float64)
-    fours = count // 4 * 4
+    fours, lists = count // 4 * 4, (offsets, ids, routes, starts, values, named)
     for i in range(0, fours, 4):
         r, s = _route_at(own, turn, route, i), _route_at(own, turn, route, i + 1)
         t, u = _route_at(own, turn, route, i + 2), _route_at(own, turn, route, i + 3)
         a, b, c, e = _dots64_4x1(
             weight, owners, place < last, hidden, r // P, s // P, t // P, u // P, D
         )
-        _store_route(
-            a + added, owners, place - first, offsets, ids, routes, starts, values, named, r, L,
-            steps, P,
-        )  # fmt: skip
-        _store_route(
-            b + added, owners, place - first, offsets, ids, routes, starts, values, named, s, L,
-            steps, P,
-        )  # fmt: skip
-        _store_route(
-            c + added, owners, place - first, offsets, ids, routes, starts, values, named, t, L,
-            steps, P,
-        )  # fmt: skip
-        _store_route(
-            e + added, owners, place - first, offsets, ids, routes, starts, values, named, u, L,
-            steps, P,
-        )  # fmt: skip
+        _store_route(a + added, owners, place - first, lists, r, L, steps, P)
+        _store_route(b + added, owners, place - first, lists, s, L, steps, P)
+        _store_route(c + added, owners, place - first, lists, t, L, steps, P)
+        _store_route(e + added, owners, place - first, lists, u, L, steps, P)
     for i in range(fours, count):
         r = _route_at(own, turn, route, i)
         row = (r // P).to(tl.int64)
         found = dot64(weight, owners, place < last, hidden + row * D, D)
-        _store_route(
-            found + added, owners, place - first, offsets, ids, routes, starts, values, named, r, L,
-            steps, P,
-        )  # fmt: skip
+        _store_route(found + added, owners, place - first, lists, r, L, steps, P)
 
 
 @triton.jit
@@ -132,11 +115,9 @@ def _lanes64(hidden, row, place, within, D):
 
 
 @triton.jit
-def _store_route(
-    found, owners, place, offsets, ids, routes, starts, values, named, route, L, steps,
-    P: tl.constexpr,
-):  # fmt: skip
+def _store_route(found, owners, place, lists, route, L, steps, P: tl.constexpr):
     """Write the logits of a tile for one route to its list, where `place` [N] is in the list."""
+    offsets, ids, routes, starts, values, named = lists
     row, inside, names = (route // P).to(tl.int64), owners != NO_ID, owners
     if P > 1:
         before = listed_before(offsets, ids, routes + row * P, route % P, owners, steps, P)

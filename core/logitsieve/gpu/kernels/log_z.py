@@ -43,39 +43,28 @@ def log_z_kernel(
     if FALLBACK:
         wanted = tl.load(status + row) == PASSED_ON
     if wanted:
-        found = _log_z(
-            scale, maxima, sums, cuts, values, counts, overfull, tops, totals, row, G, slots,
-            C, GROUP, BLOCK, SHARES,
-        )  # fmt: skip
+        flat, factor = row * slots, tl.load(scale)
+        most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
+        if tl.load(overfull + flat) > 0:
+            share = row * SHARES + tl.arange(0, SHARES)
+            apart = (tl.load(tops + share) - most) * factor
+            total = tl.sum(tl.load(totals + share) * tl.exp(apart), 0)
+        else:
+            place = tl.arange(0, C * GROUP)
+            inside = place < tl.load(counts + flat) * GROUP
+            found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
+            total = tl.sum(tl.exp((found - most) * factor), 0)
+            light, cut = tl.zeros([BLOCK], tl.float64), tl.load(cuts + row)
+            for start in range(0, G, BLOCK):
+                group = start + tl.arange(0, BLOCK)
+                top = tl.load(maxima + flat * G + group, mask=group < G, other=float("-inf"))
+                rest = tl.load(sums + row * G + group, mask=group < G, other=0.0)
+                weights = rest * tl.exp(((top.to(tl.float64) - most) * factor).to(tl.float32))
+                light += tl.where(top < cut, weights, 0.0).to(tl.float64)
+            total += tl.sum(light, 0)
+        value = most * factor + tl.log(total)
         refused = tl.load(status + row) == REFUSED
-        tl.store(log_z + row, tl.where(refused, float("nan"), found))
-
-
-@triton.jit
-def _log_z(
-    scale, maxima, sums, cuts, values, counts, overfull, tops, totals, row, G, slots,
-    C: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
-):  # fmt: skip
-    flat, factor = row * slots, tl.load(scale)
-    most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
-    if tl.load(overfull + flat) > 0:
-        share = row * SHARES + tl.arange(0, SHARES)
-        apart = (tl.load(tops + share) - most) * factor
-        total = tl.sum(tl.load(totals + share) * tl.exp(apart), 0)
-    else:
-        place = tl.arange(0, C * GROUP)
-        inside = place < tl.load(counts + flat) * GROUP
-        found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
-        total = tl.sum(tl.exp((found - most) * factor), 0)
-        light, cut = tl.zeros([BLOCK], tl.float64), tl.load(cuts + row)
-        for start in range(0, G, BLOCK):
-            group = start + tl.arange(0, BLOCK)
-            top = tl.load(maxima + flat * G + group, mask=group < G, other=float("-inf"))
-            rest = tl.load(sums + row * G + group, mask=group < G, other=0.0)
-            weights = rest * tl.exp(((top.to(tl.float64) - most) * factor).to(tl.float32))
-            light += tl.where(top < cut, weights, 0.0).to(tl.float64)
-        total += tl.sum(light, 0)
-    return most * factor + tl.log(total)
+        tl.store(log_z + row, tl.where(refused, float("nan"), value))
 
 
 OFF = tl.constexpr(1e-4)

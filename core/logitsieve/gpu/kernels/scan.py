@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from logitsieve.gpu.kernels.dots import INTERPRETED, norm_of, widened
-from logitsieve.gpu.kernels.status import DENSE, PASSED_ON, REFUSED, WANTED, admissible
+from logitsieve.gpu.kernels.status import DENSE, PASSED_ON, REFUSED, WANTED, admissible, any_of
 from logitsieve.gpu.kernels.topk import kth_floor, ordered32, unordered32
 
 
@@ -30,13 +30,11 @@ def scan_kernel(
 
     FALLBACK: blocks without a row that was PASSED_ON are left out.
     """
-    tile, block = tl.program_id(0), tl.program_id(1)
+    tile, block, wanted = tl.program_id(0), tl.program_id(1), True
     ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
-    wanted = 1
     if FALLBACK:
-        states = tl.load(status + rows, mask=rows < B, other=0)
-        wanted = tl.sum((states == PASSED_ON).to(tl.int32), 0)
-    if wanted > 0:
+        wanted = any_of(status, rows, B, PASSED_ON)
+    if wanted:
         logits = tile_logits(weight, bias, hidden, ids, rows, B, V, D, BLOCK_D)
         store_maxima(maxima, logits, tile, rows, rows < B, G, GROUP)
 

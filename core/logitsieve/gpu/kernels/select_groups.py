@@ -50,51 +50,39 @@ def select_groups_kernel(
     if FALLBACK:
         passed = tl.load(status + row) == PASSED_ON
     if passed:
-        _select_groups(
-            maxima, sums, hidden, limits, scale, listed, counts, overfull, cuts, status,
-            row, slot, flat, D, G, C, GROUPS, FALLBACK,
-        )  # fmt: skip
+        norm, place = norm_of(hidden + row * D, D), tl.arange(0, GROUPS)
+        fits = admissible(norm, limits)
+        slack, factor = norm * tl.load(limits + 2) + tl.load(limits + 3), tl.load(scale)
+        values = tl.load(maxima + flat * G + place, mask=place < G, other=float("-inf"))
+        best, loose = tl.max(values, 0), slack * factor > LOOSE
+        error = slack
+        if slot > 0:
+            a, b = factors(factor)
+            error = slack * a + (NOISE_ERROR + 2.0**-16) * b
+        sure = best - (2.001 * error).to(tl.float32) - 2.0**-20 * tl.abs(best)
+        cut, short = sure, sure
+        if slot == 0:
+            weights = tl.load(sums + row * G + place, mask=place < G, other=0.0)
+            light = _light_logit(values, weights, best, slack, factor, tl.where(loose, DEEP, LIGHT))
+            cut = tl.minimum(sure, light)
+            short = tl.where(loose, cut, sure)
+            many = tl.sum((values >= cut).to(tl.int32), 0) > C
+            floor = unordered32(kth_floor(ordered32(values), (place < G) & many, C // 2))
+            cut = tl.where(many, tl.maximum(cut, floor), cut)
+        chosen = (values >= cut) & (place < G)
+        count = tl.sum(chosen.to(tl.int32), 0)
+        slots = tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(listed + flat * C + slots, place, mask=chosen & (slots < C))
+        over = (count > C) | (cut > short)
+        tl.store(counts + flat, tl.where(fits & (count <= C), count, 0))
+        tl.store(overfull + flat, tl.where(fits & over, 1, 0))
+        if slot == 0:
+            tl.store(cuts + row, cut)
+            if not FALLBACK:
+                tl.store(status + row, tl.where(fits, WANTED, REFUSED))
     else:
         tl.store(counts + flat, 0)
         tl.store(overfull + flat, 0)
-
-
-@triton.jit
-def _select_groups(
-    maxima, sums, hidden, limits, scale, listed, counts, overfull, cuts, status,
-    row, slot, flat, D, G,
-    C: tl.constexpr, GROUPS: tl.constexpr, FALLBACK: tl.constexpr,
-):  # fmt: skip
-    norm, place = norm_of(hidden + row * D, D), tl.arange(0, GROUPS)
-    fits = admissible(norm, limits)
-    slack, factor = norm * tl.load(limits + 2) + tl.load(limits + 3), tl.load(scale)
-    values = tl.load(maxima + flat * G + place, mask=place < G, other=float("-inf"))
-    best, loose = tl.max(values, 0), slack * factor > LOOSE
-    error = slack
-    if slot > 0:
-        a, b = factors(factor)
-        error = slack * a + (NOISE_ERROR + 2.0**-16) * b
-    sure = best - (2.001 * error).to(tl.float32) - 2.0**-20 * tl.abs(best)
-    cut, short = sure, sure
-    if slot == 0:
-        weights = tl.load(sums + row * G + place, mask=place < G, other=0.0)
-        light = _light_logit(values, weights, best, slack, factor, tl.where(loose, DEEP, LIGHT))
-        cut = tl.minimum(sure, light)
-        short = tl.where(loose, cut, sure)
-        many = tl.sum((values >= cut).to(tl.int32), 0) > C
-        floor = unordered32(kth_floor(ordered32(values), (place < G) & many, C // 2))
-        cut = tl.where(many, tl.maximum(cut, floor), cut)
-    chosen = (values >= cut) & (place < G)
-    count = tl.sum(chosen.to(tl.int32), 0)
-    slots = tl.cumsum(chosen.to(tl.int32), 0) - 1
-    tl.store(listed + flat * C + slots, place, mask=chosen & (slots < C))
-    over = (count > C) | (cut > short)
-    tl.store(counts + flat, tl.where(fits & (count <= C), count, 0))
-    tl.store(overfull + flat, tl.where(fits & over, 1, 0))
-    if slot == 0:
-        tl.store(cuts + row, cut)
-        if not FALLBACK:
-            tl.store(status + row, tl.where(fits, WANTED, REFUSED))
 
 
 @triton.jit

@@ -161,28 +161,21 @@ class DrawPlan:
         return int(max(BLOCK, cdiv(self.matrix.rows, SHARES)))
 
 
-class ListDraws:
-    """Fills `drawn` [B, N] int32, `log_probs` [B, N] and `log_z` [B] float32.
+def draw_listed(
+    ids: Tensor, logits: Tensor, samples: int, seeds: Tensor, step: Tensor, filters: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws int32 [B, N], their log-probabilities [B, N] and log Z [B], both float32.
 
     Drawn from ids [B, K] int32 with logits [B, K] float64, best first. A row that cannot be
     answered has logits of NaN: its first id is drawn, with NaN. seeds [B] and step [1] are uint64
     held as int64, filters [3] float64: 1 / temperature, top-p, min-p.
     """
-
-    def __init__(
-        self, ids: Tensor, logits: Tensor, samples: int,
-        seeds: Tensor, step: Tensor, filters: Tensor,
-    ) -> None:  # fmt: skip
-        self.ids, self.logits, self.seeds, self.step = ids, logits, seeds, step
-        self.filters, self.drawn = filters, int32s(ids, len(ids), samples)
-        self.log_probs = torch.empty((len(ids), samples), device=ids.device)
-        self.log_z = torch.empty(len(ids), device=ids.device)
-
-    def run(self) -> None:
-        rows, samples = self.drawn.shape
-        # A product that is not rounded before the best is taken from it would not be the host's.
-        list_draws_kernel[(rows, cdiv(samples, DRAWS))](
-            self.ids, self.logits, self.seeds, self.step, self.filters,
-            self.drawn, self.log_probs, self.log_z, self.ids.shape[1], samples,
-            BLOCK=DRAWS, num_warps=1, enable_fp_fusion=False,
-        )  # fmt: skip
+    rows, drawn = len(ids), int32s(ids, len(ids), samples)
+    log_probs = torch.empty((rows, samples), device=ids.device)
+    log_z = torch.empty(rows, device=ids.device)
+    # A product that is not rounded before the best is taken from it would not be the host's.
+    list_draws_kernel[(rows, cdiv(samples, DRAWS))](
+        ids, logits, seeds, step, filters, drawn, log_probs, log_z, ids.shape[1], samples,
+        BLOCK=DRAWS, num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    return drawn, log_probs, log_z

@@ -22,7 +22,7 @@ SMALLEST = 16  # ids of a group, unless there would be more groups than that
 MOST = 64  # answers that are found this way; more of them come from all logits, sorted
 SLOTS = 4  # groups listed for each answer, the answers rounded up to a power of two
 SHARES = 64  # programs that a row of status DENSE is divided among
-BLOCK = 16  # ids of a program of LogitsPlan
+BLOCK = 16  # ids of a program of `named_logits`
 VALUES = 1 << 13  # of the matrix that one program of FloatLogits loads at once
 
 
@@ -99,24 +99,19 @@ class ExactPlan:
         )  # fmt: skip
 
 
-class LogitsPlan:
-    """Fills `logits` [B, M] float64 of `ids` [B, M] int32 for the rows of `hidden` [B, D].
+def named_logits(matrix: Matrix, hidden: Tensor, ids: Tensor) -> Tensor:
+    """float64 [B, M] of ids int32 [B, M] for the rows of hidden float32 [B, D].
 
     -inf where an id is negative, NaN in rows that are not finite or too large.
     """
-
-    def __init__(self, matrix: Matrix, hidden: Tensor, ids: Tensor) -> None:
-        self.matrix, self.hidden, self.ids = matrix, hidden, ids
-        self.logits = float64s(hidden, *ids.shape)
-
-    def run(self) -> None:
-        weight, bias, limits = self.matrix
-        rows, count = self.logits.shape
-        # Rows are the first axis: blocks of W that they share are read at about the same time.
-        named_logits_kernel[(rows, cdiv(count, BLOCK))](
-            weight, bias, self.hidden, limits, self.ids, self.logits,
-            self.matrix.rows, self.matrix.dim, count, BLOCK=BLOCK,
-        )  # fmt: skip
+    weight, bias, limits = matrix
+    logits = float64s(hidden, *ids.shape)
+    rows, count = ids.shape
+    # Rows are the first axis: blocks of W that they share are read at about the same time.
+    named_logits_kernel[(rows, cdiv(count, BLOCK))](
+        weight, bias, hidden, limits, ids, logits, matrix.rows, matrix.dim, count, BLOCK=BLOCK
+    )
+    return logits
 
 
 class FloatLogits:

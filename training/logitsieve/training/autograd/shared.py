@@ -18,7 +18,6 @@ from logitsieve.training.autograd.batch import SharedCandidates, Targets
 from logitsieve.training.autograd.classes import (
     ClassWeights,
     LogitForm,
-    TouchedRows,
     gather,
     read_touched,
 )
@@ -84,7 +83,13 @@ class _SharedLoss(torch.autograd.Function):
     ) -> Tensor:
         merged, targets, logit_form, sparse = rest
         rows = read_touched(weight_VD, bias_V1, merged.ids, logit_form, hidden_BD.dtype)
-        x_BC, x_P = _logits(hidden_BD, rows, merged, targets)
+        candidates_DC = rows.classes[: len(merged.log_weights)].T
+        x_P = (targets.of(hidden_BD) * rows.classes[merged.slots]).sum(-1)
+        if rows.bias is None:
+            x_BC = hidden_BD @ candidates_DC
+        else:
+            x_BC = torch.addmm(rows.bias[: candidates_DC.shape[1]], hidden_BD, candidates_DC)
+            x_P += rows.bias[merged.slots]
         signs = (x_BC.sign(), x_P.sign()) if logit_form.absolute else None
         if signs is not None:
             x_BC, x_P = x_BC.abs_(), x_P.abs_()
@@ -124,17 +129,6 @@ class _SharedLoss(torch.autograd.Function):
                 values_U.index_add_(0, merged.slots, ctx.p_P * targets.of(gradient_B))
                 d_bias = rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
             return d_hidden, d_weight, d_bias, None
-
-
-def _logits(
-    hidden_BD: Tensor, rows: TouchedRows, merged: MergedClasses, targets: Targets
-) -> tuple[Tensor, Tensor]:
-    candidates_CD, count = rows.classes[: len(merged.log_weights)], len(merged.log_weights)
-    x_P = (targets.of(hidden_BD) * rows.classes[merged.slots]).sum(-1)
-    if rows.bias is None:
-        return hidden_BD @ candidates_CD.T, x_P
-    x_BC = torch.addmm(rows.bias[:count], hidden_BD, candidates_CD.T)
-    return x_BC, x_P + rows.bias[merged.slots]
 
 
 def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:

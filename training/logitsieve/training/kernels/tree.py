@@ -124,18 +124,6 @@ def _push(places, shares, top, first, span, a, b, low, high, dot, log_p):
 
 
 @inline
-def _first_right(uniforms, leaves, given, a, b, split, middle):
-    """The first of the draws a .. b - 1 that goes right."""
-    if given:
-        while a < b and leaves[a] < middle:
-            a += 1
-    else:
-        while a < b and uniforms[a] < split:
-            a += 1
-    return a
-
-
-@inline
 def _descend_one(tree, query, one, given, uniforms, leaves, log_q, draws, places, shares):
     """`descend` for one query; a node is visited once, whatever the number of draws below it."""
     less, mass = _excluded_in(tree, one, 0, tree.classes)
@@ -159,7 +147,9 @@ def _descend_one(tree, query, one, given, uniforms, leaves, log_q, draws, places
             whole = 1.0  # no class below: only given leaves come here, and get probability 0
         # No draw may go to a side without classes, however things are rounded.
         split = high if right == 0 else low + (high - low) * (left / whole)
-        c = _first_right(uniforms, leaves, given, a, b, split, first + half)
+        c = a  # the first draw that goes right
+        while c < b and (leaves[c] < first + half if given else uniforms[c] < split):
+            c += 1
         log_left, log_right = log_p + log_of(left / whole), log_p + log_of(right / whole)
         right_dot = dot - dot_left
         top = _push(
