@@ -8,9 +8,10 @@ import pytest
 from logitsieve.index_builder import report_plots as plots
 
 COVERAGE = np.linspace(0.1, 1, 5)
+CURVE = plots.Curve(COVERAGE, {1: COVERAGE}, {1: COVERAGE}, 10 * COVERAGE, 0.5)
 PLOTS = {
     "speed_precision": lambda: plots.speed_precision([point("exact", 1), point("a$b$", 1)]),
-    "cascade": lambda: plots.cascade(COVERAGE, {1: COVERAGE}, {1: COVERAGE}, 10 * COVERAGE, 0.5),
+    "cascade": lambda: plots.cascade(CURVE),
     "histogram": lambda: plots.histogram([3, 3, 4], "size", "lists"),
     "ranked": lambda: plots.ranked([3, 9, 4], "list", "size"),
     "blocks": lambda: plots.blocks([0.9, 0.8], "labels"),

@@ -20,8 +20,6 @@ Action = Literal["load", "unload", "alias"]
 
 @dataclass(frozen=True, kw_only=True)
 class AdminOptions(ServerOptions):
-    """Options of the action, and the admin port."""
-
     address: str = flag("localhost:50052", "host:port of the admin port.")
     timeout_s: float = flag(600.0, TIMEOUT, callback=seconds)
     alias: str = flag("", "The alias; `load` gives it to the version once that answers.")

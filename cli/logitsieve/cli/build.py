@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitsieve.cli.console import bars, print_json, print_table, size
+from logitsieve.cli.console import bars, print_files, print_json
 from logitsieve.cli.options import AsJson, flag, numbers, read_words
 from logitsieve.cli.points import print_points, without_contexts
 from logitsieve.index_builder import BuildConfig, build
@@ -19,8 +19,6 @@ MUCH = 0.5  # share of rows left to the fallback above which a screen saves litt
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The files of a build, its heads and its target."""
-
     weight: str = flag(MISSING, "The matrix W [V, D]: W.npy, W.npz:NAME or W.safetensors:NAME.")
     contexts: str = flag(
         MISSING, "Context vectors [N, D]: a file like --weight, or a folder of shards."
@@ -79,12 +77,7 @@ def _bytes(index: Index) -> dict[str, int]:
 def show(index: Index) -> None:
     """Print the operating points, the sizes of the files, and the path of the index."""
     print_points(index)
-    matrix = index.vocab_size * index.dim * 4
-    rows = [
-        (name, size(count), f"{100 * count / matrix:.2f} %")
-        for name, count in _bytes(index).items()
-    ]
-    print_table("On disk", ["file", "size", "of W"], rows)
+    print_files("On disk", _bytes(index), index.vocab_size * index.dim)
     screen = index.manifest.heads.get("screen")
     escalated = 0.0 if screen is None else screen.config.get("escalated", 0.0)
     if escalated > MUCH:

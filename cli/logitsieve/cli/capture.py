@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
-    """The model, its data, and the folder of its contexts."""
-
     out: Path = flag(MISSING, "The folder to write, which must not exist.")
     module: str | None = flag(
         None,
@@ -43,7 +41,6 @@ class CaptureOptions:
     )
 
     def source(self) -> tuple[nn.Module, Iterable[Any]]:
-        """The model and its batches."""
         if (self.module is None) == (self.huggingface is None):
             got = "neither" if self.module is None else "both"
             raise InvalidRequest("module", f"{got} of --module and --huggingface", "one of them")

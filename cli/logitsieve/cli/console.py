@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -69,46 +69,27 @@ def size(count: float) -> str:
     return f"{count:.2f} GiB"
 
 
+def print_files(title: str, sizes: Mapping[str, int], numbers: int) -> None:
+    """A table of files by their bytes, beside W, which has so many `numbers` of four bytes."""
+    rows = [(file, size(n), f"{100 * n / (4 * numbers):.2f} %") for file, n in sizes.items()]
+    print_table(title, ["file", "size", "of W"], rows)
+
+
 class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
 
-@contextmanager
-def bars(title: str = "logitsieve") -> Iterator[ProgressCallback]:
-    """A progress callback: bars on a terminal, else `StageLines` that begin with `title`."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield StageLines(title)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}"),
-        _Speed(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as display:
-        tasks: dict[str, TaskID] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = display.add_task(stage)
-            display.update(tasks[stage], completed=done, total=total or None)
-
-        yield report
-
-
 class TrainDisplay:
-    """A training on stderr: bars on a terminal, else stage lines; a line for each validation."""
+    """A run on stderr: bars on a terminal, else stage lines; a line for each validation."""
 
-    def __init__(self, display: Progress, resumed: bool) -> None:
+    def __init__(self, display: Progress, title: str, resumed: bool = False) -> None:
         self._display, self._resumed = display, resumed
         self._tasks: dict[str, TaskID] = {}
-        self._lines = StageLines("train") if display.disable else no_progress
+        self._lines = StageLines(title) if display.disable else no_progress
 
     def progress(self, stage: str, done: int, total: int) -> None:
-        """Show a stage beside training; total 0 if unknown."""
+        """Show a stage; total 0 if unknown."""
         self._lines(stage, done, total)
         self._update(stage, done, total, f"{done:,}")
 
@@ -138,14 +119,21 @@ def perplexity_shown(perplexity: float) -> str:
     return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.2e}"
 
 
+def _display(*more: ProgressColumn) -> Progress:
+    console = Console(stderr=True)
+    shown = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), *more
+    disable = not console.is_terminal
+    return Progress(*shown, TimeRemainingColumn(), console=console, disable=disable)
+
+
+@contextmanager
+def bars(title: str = "logitsieve") -> Iterator[ProgressCallback]:
+    """A progress callback: bars on a terminal, else `StageLines` that begin with `title`."""
+    with _display(_Speed()) as display:
+        yield TrainDisplay(display, title).progress
+
+
 @contextmanager
 def train_display(resumed: bool) -> Iterator[TrainDisplay]:
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
-        yield TrainDisplay(display, resumed)
+    with _display() as display:
+        yield TrainDisplay(display, "train", resumed)

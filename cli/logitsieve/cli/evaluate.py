@@ -24,8 +24,6 @@ KS = (1, 5, 10)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """The head to measure, and how."""
-
     contexts: str = flag(
         MISSING, "Contexts: H.npy, a folder of shards, H.npz:NAME or H.safetensors:NAME."
     )

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.decoder import asked_precision
-from logitsieve.cli.console import print_json, print_table, size
+from logitsieve.cli import points
+from logitsieve.cli.console import print_files, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder, flag
-from logitsieve.cli.points import (
-    auto_of,
-    choices,
-    goal,
-    print_choices,
-    print_points,
-    without_contexts,
-)
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 
 if TYPE_CHECKING:
@@ -26,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions:
-    """The request for which AUTO's points are shown."""
-
     min_precision: float | None = flag(
         None, "Show the points that AUTO takes for this P@k, from 0 to 1."
     )
@@ -50,13 +41,13 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
     precision, k = asked_precision("", None, options.min_precision, options.exact), options.k
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
-        auto = auto_of(opened)
+        auto = points.auto_of(opened)
         # The index's own target does not look at k.
         ks = (BEYOND,) if precision is None else (*KS, BEYOND)
         if k is not None:
             chosen = k_class(checked_k(k, opened.vocab_size))
             ks = ks if precision is None else (chosen,)
-        taken = choices(auto, precision, ks)
+        taken = points.choices(auto, precision, ks)
         facts["auto"] = {
             "target": {f"p{k}": p for k, p in auto.target.items()},
             "min_precision": precision,
@@ -66,8 +57,8 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
             print_json(facts)
             return
         _show(facts)
-        print_points(opened)
-        print_choices(f"AUTO, {goal(auto, precision)}", taken)
+        points.print_points(opened)
+        points.print_choices(f"AUTO, {points.goal(auto, precision)}", taken)
 
 
 def _facts(index: Index) -> dict[str, Any]:
@@ -98,7 +89,7 @@ def _facts(index: Index) -> dict[str, Any]:
             for entry in manifest.files()
         },
         "memory": {name: _memory(part, matrix) for name, part in parts.items()},
-        "calibration": without_contexts(index.measured),
+        "calibration": points.without_contexts(index.measured),
     }
 
 
@@ -122,11 +113,8 @@ def _show(facts: Mapping[str, Any]) -> None:
     plain += [(f"config.{name}", value) for name, value in facts["config"].items()]
     plain += [(f"seed.{name}", value) for name, value in facts["seeds"].items()]
     print_table(f"{facts['name']} {facts['version']}", ["", "value"], plain)
-    files = [
-        (name, size(file["bytes"]), f"{100 * file['share_of_W']:.2f} %")
-        for name, file in facts["files"].items()
-    ]
-    print_table("Files", ["file", "size", "of W"], files)
+    files = {name: file["bytes"] for name, file in facts["files"].items()}
+    print_files("Files", files, facts["vocab_size"] * facts["dim"])
     _show_memory(facts["memory"])
     knobs = [
         (head, name, knob["value"], knob["low"], knob["high"], knob["help"])

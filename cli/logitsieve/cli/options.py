@@ -25,14 +25,8 @@ KNOB = "Knob of the head as NAME=VALUE; repeatable."
 IndexFolder = Annotated[Path, typer.Argument(help="The index: a folder <name>/<version>.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
-# What a file may hold for a field of each type: no string for a number, no number for a flag.
-IN_TOML: dict[type, tuple[type, ...]] = {
-    bool: (bool,),
-    int: (int,),
-    float: (float, int),
-    str: (str,),
-    Path: (str,),
-}
+# What a file may hold for a field of another type than its own.
+IN_TOML: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
 
 def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
@@ -74,15 +68,8 @@ def with_options(command: Callable[..., None], from_file: bool = False) -> Calla
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 CONTEXT = inspect.Parameter("context", KEYWORD, annotation=typer.Context)
-FILE = inspect.Parameter(
-    "config",
-    KEYWORD,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Option(help="TOML file of these options; options of the command line win."),
-    ],
-)
+CONFIG = typer.Option(help="TOML file of these options; options of the command line win.")
+FILE = inspect.Parameter("config", KEYWORD, default=None, annotation=Annotated[Path | None, CONFIG])
 
 
 def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
@@ -111,7 +98,7 @@ def _of_type(key: str, value: Any, hint: Any) -> Any:
         return tuple(_of_type(key, one, typing.get_args(hint)[0]) for one in value)
     kinds = [kind for kind in typing.get_args(hint) or (hint,) if isinstance(kind, type)] or [str]
     wanted = next(kind for kind in kinds if kind is not NoneType)
-    accepted = IN_TOML[wanted]
+    accepted = IN_TOML.get(wanted, (wanted,))
     if type(value) not in accepted:
         allowed = " or ".join(kind.__name__ for kind in accepted)
         raise InvalidRequest(key, repr(value), allowed)

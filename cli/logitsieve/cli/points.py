@@ -48,20 +48,13 @@ def print_points(index: Index, bounds: bool = False) -> None:
         ]
         for point in (*auto.points, *compared)
     ]
+    columns = ["head", *(f"P@{k}" for k in KS), "mass", "rows"]
     print_table(
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
         "mass: probability kept; rows: rows of W read; B: us per row at B rows per call; "
         f"{'in brackets: lower 95 % bounds; ' if bounds else ''}"
         f"AUTO: where it takes the point ({goal(auto, None)})",
-        [
-            "head",
-            *(f"P@{k}" for k in KS),
-            "mass",
-            "rows",
-            *(f"B={batch}" for batch in batches),
-            "proven",
-            "AUTO",
-        ],
+        [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
         rows,
     )
     if any(point["uneven"] for point in calibration["points"]):

@@ -22,8 +22,6 @@ from logitsieve.client import DecoderClient, ModelInfo
 
 @dataclass(frozen=True, kw_only=True)
 class QueryOptions:
-    """A question for the server, and the words of its answer."""
-
     model: str = flag("", "The model: name, name@version or name:alias.")
     hidden: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
     k: int = flag(5, "Number of answers per row.", "-k", min=1)

@@ -44,8 +44,6 @@ def _show_losses(wanted: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The files of a run, and how it begins."""
-
     out: Path = flag(MISSING, "Folder of the run, made if absent.")
     text: Path | None = flag(
         None, "Text to train on: UTF-8, plain or gzipped, words separated by spaces."

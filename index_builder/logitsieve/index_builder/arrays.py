@@ -58,7 +58,10 @@ def map_arrays(source: Path | str, field: str, scratch: Path) -> list[np.ndarray
     if path.is_dir() and not name:
         return [_map_npy(shard, field) for shard in _shards(path, field)]
     if path.suffix == ".npz":
-        return [_map_npy(_unpack(path, name, field, scratch), field)]
+        unpacked = scratch / f"{field}.npy"
+        with _member_of(path, name, field) as packed, unpacked.open("wb") as stream:
+            shutil.copyfileobj(packed, stream, UNPACKED)
+        return [_map_npy(unpacked, field)]
     return [_map_file(path, name, field)]
 
 
@@ -137,14 +140,6 @@ def _shards(folder: Path, field: str) -> list[Path]:
             field, f"{folder}: no shard {min(missing)}", f"every shard from 0 to {max(numbered)}"
         )
     return [numbered[number] for number in sorted(numbered)]
-
-
-def _unpack(path: Path, name: str, field: str, scratch: Path) -> Path:
-    """The member `name` of an `.npz` as a file of its own in `scratch`, copied in pieces."""
-    target = scratch / f"{field}.npy"
-    with _member_of(path, name, field) as packed, target.open("wb") as stream:
-        shutil.copyfileobj(packed, stream, UNPACKED)
-    return target
 
 
 @contextmanager

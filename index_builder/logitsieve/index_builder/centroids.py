@@ -98,11 +98,7 @@ def cluster_loss(
 
 
 def objective(
-    pbar_BC: Tensor,
-    loss_BC: Tensor,
-    average: Tensor,
-    budget: float,
-    overrun_weight: float,
+    pbar_BC: Tensor, loss_BC: Tensor, average: Tensor, budget: float, overrun_weight: float
 ) -> Tensor:
     """Eq. 8 on a batch: sum_i sum_t pbar_it l_it + gamma max(0, Lbar - B), `average` being Lbar."""
     return (pbar_BC * loss_BC).sum() + overrun_weight * torch.relu(average - budget)

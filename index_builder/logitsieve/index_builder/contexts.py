@@ -139,20 +139,18 @@ def open_contexts(source: Source, dim: int, scratch: Path, field: str = "context
         except InvalidRequest as error:
             raise InvalidRequest(field, error.got, error.allowed) from error
     for shard in shards:
-        _check(shard, dim, field)
+        if np.ma.is_masked(shard):
+            raise InvalidRequest(field, MASKED, FORMS)
+        floats = (
+            shard.dtype.kind == "f" or shard.dtype == np.uint16 or shard.dtype.name == "bfloat16"
+        )
+        if not floats or shard.dtype.itemsize > 8:
+            raise InvalidRequest(field, f"dtype {shard.dtype}", FORMS)
+        if shard.ndim != 2:
+            raise InvalidRequest(field, f"shape {list(shard.shape)}", "[N, D]")
+        if shard.shape[1] != dim:
+            raise InvalidRequest(field, f"D = {shard.shape[1]}", f"D = {dim}, the weight's")
     contexts = Contexts(shards, field)
     if not contexts.rows:
         raise InvalidRequest(field, "no rows", "at least one context")
     return contexts
-
-
-def _check(shard: np.ndarray, dim: int, field: str) -> None:
-    if np.ma.is_masked(shard):
-        raise InvalidRequest(field, MASKED, FORMS)
-    floats = shard.dtype.kind == "f" or shard.dtype == np.uint16 or shard.dtype.name == "bfloat16"
-    if not floats or shard.dtype.itemsize > 8:
-        raise InvalidRequest(field, f"dtype {shard.dtype}", FORMS)
-    if shard.ndim != 2:
-        raise InvalidRequest(field, f"shape {list(shard.shape)}", "[N, D]")
-    if shard.shape[1] != dim:
-        raise InvalidRequest(field, f"D = {shard.shape[1]}", f"D = {dim}, the weight's")

@@ -67,12 +67,14 @@ def fit_certified(inputs: FitInputs) -> FitResult:
     softmax, share = inputs.softmax, inputs.config.certified_memory
     turned = turn(softmax, rotation(softmax, inputs.sample))
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
-    hidden = inputs.heldout.sample(TIMED_ROWS)
+    hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
     measured: dict[Widths, float] = {}
 
     def time(widths: Widths) -> float:
         if widths not in measured:
-            measured[widths] = _time(softmax, code(softmax, turned, widths, order_V), hidden)
+            head = CertifiedHead(softmax, code(softmax, turned, widths, order_V))
+            runs = (us_per_row(head, hidden, k, 1, calls=len(hidden)) for _ in range(TIMINGS))
+            measured[widths] = min(runs)
             inputs.progress("sketch", len(measured), 0)
         return measured[widths]
 
@@ -100,12 +102,6 @@ def _neighbours(widths: Widths, dim: int, share: float) -> list[Widths]:
         if 0 <= i < len(COARSE) and 0 <= j < len(FINE) and COARSE[i] <= FINE[j]
     ]
     return [w for w in near if w.memory <= share * 4 * dim and w.fine < 2 * max(dim, FINE[0])]
-
-
-def _time(softmax: Softmax, arrays: dict[str, np.ndarray], hidden: Float32) -> float:
-    head = CertifiedHead(softmax, arrays)
-    k = min(TIMED_K, softmax.vocab_size)
-    return min(us_per_row(head, hidden, k, 1, calls=len(hidden)) for _ in range(TIMINGS))
 
 
 def rotation(softmax: Softmax, hidden: Float32) -> Float64:

@@ -8,6 +8,7 @@ L tables, N bits a table, J = L N planes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -187,14 +188,10 @@ class _Search:
         def recall(limit: int) -> float:
             return float((np.clip((limit - above) / equal, 0, 1) * hit).mean())
 
-        low, high = 0, len(self.words)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if recall(middle) * len(hit) >= self.needed - ROUNDING:
-                high = middle
-            else:
-                low = middle
-        return high, recall(high)
+        enough = self.needed - ROUNDING
+        limits = range(1, len(self.words))
+        least = 1 + bisect_left(limits, True, key=lambda n: recall(n) * len(hit) >= enough)
+        return least, recall(least)
 
 
 def _growing(most: int) -> list[int]:

@@ -158,7 +158,7 @@ class Search:
         One that misses the target comes last: training may make up for it.
         The partitions are not kept: most of them are never trained.
         """
-        ranked: list[tuple[float, int, Start]] = []
+        ranked: list[tuple[float, Start]] = []
         inputs, tried = self.inputs, self.inputs.config.clusters_tried
         labels = depths(self.target, inputs.config.labels, inputs.vocab_size)
         for number, clusters in enumerate(tried, start=1):
@@ -168,9 +168,9 @@ class Search:
                 partition = Partition(inputs, centroids_CD, depth)
                 costs = costs or measure(partition, self.timer, self.fallback_us)
                 cost = PrecisionGoal(self.target, costs).plan(partition).cost
-                ranked.append((cost, len(ranked), Start(centroids_CD, depth, costs)))
+                ranked.append((cost, Start(centroids_CD, depth, costs)))
             inputs.progress("search", number, len(tried))
-        return [begin for _, _, begin in sorted(ranked, key=lambda entry: entry[:2])]
+        return [begin for _, begin in sorted(ranked, key=lambda entry: entry[0])]
 
     def _fastest(self, screens: list[FittedScreen]) -> FittedScreen:
         """The fastest, timed in turn, so that a busy moment of the machine meets all of them."""

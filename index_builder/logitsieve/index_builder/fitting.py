@@ -176,9 +176,5 @@ def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
 
     Label j of context h is found by settings from needed_HK[h, j] on.
     """
-    return max(_quantile(needed_HK[:, 0], target), _quantile(needed_HK, target))
-
-
-def _quantile(values: np.ndarray, share: float) -> int:
-    ordered = np.sort(values, axis=None)
-    return int(ordered[int(np.ceil(share * ordered.size)) - 1])
+    values = (np.sort(needed, axis=None) for needed in (needed_HK[:, 0], needed_HK))
+    return max(int(each[int(np.ceil(target * each.size)) - 1]) for each in values)

@@ -50,9 +50,9 @@ def write_report(index: Index, out: Path | str, contexts: Source | None = None) 
     if screen is not None:
         lists = screen["offsets"].astype(np.int64), screen["ids"].astype(np.int64)
         sample = None if contexts is None else _sample(index, screen["centroids"], lists, contexts)
-        sections += [_clusters(lists, sample), *_coverage(sample)]
+        sections.append(_clusters(lists, sample))
         if sample is not None:
-            sections += cascade(index, sample.hidden, screen)
+            sections += [*_coverage(sample), *cascade(index, sample.hidden, screen)]
         sections += _words(index, lists, sample)
     page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(f"{index.name} {index.version}"),
@@ -185,9 +185,7 @@ def _clusters(lists: Lists, sample: ScreenSample | None) -> str:
     return "\n".join(parts)
 
 
-def _coverage(sample: ScreenSample | None) -> Iterator[str]:
-    if sample is None:
-        return
+def _coverage(sample: ScreenSample) -> Iterator[str]:
     share_B = sample.covered.mean(axis=1)
     blocks, coverage = block_means(share_B), summarize(share_B)
     yield "<h2>Labels in the lists</h2>"

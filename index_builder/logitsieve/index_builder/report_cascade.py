@@ -6,7 +6,6 @@ Shape letters: B sampled rows, D hidden size, C clusters, K answers a row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,19 +14,10 @@ from logitsieve.evaluation.precision import hits
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index import Index
 from logitsieve.index_builder import report_plots as plots
+from logitsieve.index_builder.report_plots import Curve
 
 KS = (1, 5)
 POINTS = 100  # of a curve
-
-
-class Curve(NamedTuple):
-    """The screen at each coverage, if it answers the rows of the highest cosines itself."""
-
-    coverage: Float64  # [n] rising to 1
-    precision: dict[int, Float64]  # k -> [n] of all rows
-    own: dict[int, Float64]  # k -> [n] of the rows that the screen answers itself
-    scanned: Float64  # [n] rows of W a context
-    stored: float  # the coverage at the knobs of the index
 
 
 def cascade(index: Index, hidden_BD: Float32, screen: Arrays) -> Iterator[str]:
@@ -44,7 +34,7 @@ def cascade(index: Index, hidden_BD: Float32, screen: Arrays) -> Iterator[str]:
         f"{curve.precision[k][place]:.4f} over all, {curve.scanned[place]:,.0f} rows of W are "
         "looked at. Dashed: the precision of what it answers itself.</p>"
     )
-    yield plots.cascade(*curve)
+    yield plots.cascade(curve)
 
 
 def trace(index: Index, hidden_BD: Float32, arrays: Arrays) -> Curve:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -93,27 +93,33 @@ def _curve(points: Sequence[Mapping[str, Any]], k: str) -> tuple[list[float], li
     return [us for us, _ in curve], [precision for _, precision in curve]
 
 
-def cascade(
-    coverage: Float64,
-    precision: Mapping[int, Float64],
-    own: Mapping[int, Float64],
-    scanned: Float64,
-    stored: float,
-) -> str:
+class Curve(NamedTuple):
+    """The screen at each coverage, if it answers the rows of the highest cosines itself."""
+
+    coverage: Float64  # [n] rising to 1
+    precision: dict[int, Float64]  # k -> [n] of all rows
+    own: dict[int, Float64]  # k -> [n] of the rows that the screen answers itself
+    scanned: Float64  # [n] rows of W a context
+    stored: float  # the coverage at the knobs of the index
+
+
+def cascade(curve: Curve) -> str:
     """Precision by k and rows of W over coverage, left to right fewer rows left to the fallback."""
+    coverage = curve.coverage
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(7.5, 5.0), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        for (k, whole), colour in zip(precision.items(), cycle(COLOURS), strict=False):
+        for (k, whole), colour in zip(curve.precision.items(), cycle(COLOURS), strict=False):
             upper.plot(coverage, whole, color=colour, label=f"P@{k}, all rows")
-            upper.plot(coverage, own[k], color=colour, linestyle="--", label=f"P@{k}, its own")
-        lower.plot(coverage, scanned, color=COLOURS[2])
+            own, label = curve.own[k], f"P@{k}, its own"
+            upper.plot(coverage, own, color=colour, linestyle="--", label=label)
+        lower.plot(coverage, curve.scanned, color=COLOURS[2])
         lower.set_ylim(bottom=0)
         for axes in (upper, lower):
             axes.set_facecolor("none")
-            axes.axvline(stored, color=COLOURS[4], linestyle=":", label="stored")
+            axes.axvline(curve.stored, color=COLOURS[4], linestyle=":", label="stored")
         upper.set(ylabel="precision")
-        upper.legend(loc="lower left", ncols=len(precision) + 1)
+        upper.legend(loc="lower left", ncols=len(curve.precision) + 1)
         lower.xaxis.set_major_formatter(PercentFormatter(1.0))
         lower.set(xlabel="coverage: contexts that the screen answers itself", ylabel="rows of W")
         return _svg(upper)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain, product, zip_longest
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.evaluation.operating_points import read_points, undominated
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from logitsieve.heads import Head
     from logitsieve.index import Index
     from logitsieve.index_builder.calibrate import Bench, Entry, Times
-
-
-class Swept(NamedTuple):
-    """Entries of the stored settings and of further ones, and numbers of settings."""
-
-    stored: list[list[Entry]]
-    swept: list[list[Entry]]
-    measured: int
-    left_out: int
 
 
 def tune(
@@ -60,17 +51,22 @@ def tune(
         judging = open_contexts(contexts, opened.dim, Path(scratch))
         heldout = judging.spread(config.rows, BLOCKS)
         bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
-        swept = _sweep(opened, bench, config.minutes, progress)
-        calibration = bench.calibration(_worth_keeping(swept), [])
-    calibration["settings"] = {"measured": swept.measured, "left_out": swept.left_out}
+        kept, settings = _sweep(opened, bench, config.minutes, progress)
+        calibration = bench.calibration(_worth_keeping(kept, stored=len(opened.heads)), [])
+    calibration["settings"] = settings
     if "fit" in (opened.calibration or {}):
         calibration["fit"] = (opened.calibration or {})["fit"]
     link_index(opened.path, out, calibration=calibration)
     return open_index(out)
 
 
-def _sweep(index: Index, bench: Bench, minutes: float, progress: Progress) -> Swept:
-    """Stored settings first. One that a proven point beats in time is beaten however precise."""
+def _sweep(
+    index: Index, bench: Bench, minutes: float, progress: Progress
+) -> tuple[list[list[Entry]], dict[str, int]]:
+    """Entries of the stored settings, then of further ones, and how many were measured or left out.
+
+    One that a proven point beats in time is beaten however precise.
+    """
     started = monotonic()
     stored = [index.head(name) for name in index.heads]
     further = list(_further(stored))
@@ -89,7 +85,7 @@ def _sweep(index: Index, bench: Bench, minutes: float, progress: Progress) -> Sw
         measured += 1
         progress("tune", measured, len(stored) + len(further))
     left_out = len(stored) + len(further) - measured
-    return Swept(kept[: len(stored)], kept[len(stored) :], measured, left_out)
+    return kept, {"measured": measured, "left_out": left_out}
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:
@@ -120,14 +116,13 @@ def _grid(head: Head) -> Iterator[Head]:
             yield other
 
 
-def _worth_keeping(swept: Swept) -> list[Entry]:
-    """The entries of the stored settings, and of those that nothing dominates."""
-    settings = [*swept.stored, *swept.swept]
+def _worth_keeping(settings: list[list[Entry]], stored: int) -> list[Entry]:
+    """The entries of the `stored` first settings, and of those that nothing dominates."""
     points = read_points(chain.from_iterable(settings))
     best = undominated(points)
     return [
         entry
         for number, (entries, point) in enumerate(zip(settings, points, strict=True))
-        if number < len(swept.stored) or point in best
+        if number < stored or point in best
         for entry in entries
     ]
