@@ -85,7 +85,7 @@ class SearchSoftmax(SampledSoftmax):
 
     @abstractmethod
     def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng) -> Csr:
-        """What each row finds, less its targets (padded by -1)."""
+        """The classes that each row finds, less its targets (padded by -1)."""
 
     @abstractmethod
     def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
