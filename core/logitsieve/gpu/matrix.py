@@ -25,6 +25,11 @@ DROPPED = {torch.float32: 2.0**-19, torch.float16: 2.0**-20, torch.int16: 2.0**-
 # The tensor cores cut off what they add up, where others round: less than 2^-23 of the largest of
 # up to 16 products and the sum so far. Two products for each weight need no more than this for one.
 CUT_OFF = 2.0**-22
+UNIT32 = 2.0**-24  # float32 rounds to this share
+# What proofs/gpu.py proves to be enough.
+STEPS_SPARE = 1.07  # for each product of a float32 logit
+COORDINATE_SPARE = 1.01  # of the rounding of a coordinate
+UNDERFLOW = 2.0**-120  # for each product, of factors and products too small for float32
 
 
 class Matrix(NamedTuple):
@@ -51,9 +56,9 @@ def matrix_on(device: torch.device, stored: np.ndarray, bias: Float32) -> Matrix
     norms = [piece.double().square().sum(1).amax() for piece in torch.split(values, 4096)]
     largest = float(torch.stack(norms).amax().sqrt()) * (1 + 1e-12)
     dim = stored.shape[1]
-    slack = (1.07 * dim * CUT_OFF / (1 - dim * CUT_OFF) + DROPPED[weight.dtype]) * largest
+    slack = (STEPS_SPARE * dim * CUT_OFF / (1 - dim * CUT_OFF) + DROPPED[weight.dtype]) * largest
     most = float(np.abs(bias).max())
-    lost = dim * 2.0**-120 * (1 + largest)  # of factors and products too small for float32
+    lost = dim * UNDERFLOW * (1 + largest)
     limits = torch.tensor([largest, most, slack, lost], dtype=torch.float64)
     return Matrix(weight, to_device(bias, device), limits.to(device))
 
@@ -89,9 +94,9 @@ def sketch_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> DeviceS
     codes[:, -EXTRA:] = 0
     scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T
     _, _, kappa, length, left = arrays["limits"].tolist()
-    many, one = STEP * CUT_OFF + DROPPED[torch.float32], -(-len(basis) // LANES) * 2.0**-24
+    many, one = STEP * CUT_OFF + DROPPED[torch.float32], -(-len(basis) // LANES) * UNIT32
     frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
-    rounding = 1.01 * (max(many, one) + 2.0**-24)
+    rounding = COORDINATE_SPARE * (max(many, one) + UNIT32)
     terms = [kappa, length, left, scales.max(), rests.max(), frobenius, rounding]
     host: Any = basis, codes, scales, rests, np.array(terms, np.float64)
     sketch: DeviceSketch = to_device(DeviceSketch(*host), device)

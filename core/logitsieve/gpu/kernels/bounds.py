@@ -24,6 +24,7 @@ from logitsieve.gpu.kernels.status import PASSED_ON, WANTED, any_of
 from logitsieve.gpu.kernels.topk import kth_floor, kth_largest, ordered32, unordered32
 
 STEP = tl.constexpr(64)  # codes at once: T is a multiple
+CUT_SPARE = tl.constexpr(2.0**-22)  # of the k-th best and the margin: proofs/gpu.py
 
 
 @triton.jit
@@ -124,7 +125,7 @@ def cut_kernel(
         worst = unordered32(best).to(tl.float64)
         margin = tl.load(factors + row * FACTORS + MARGIN)
         # Of `worst` and of the cut, what rounding them to float32 takes; and of this line.
-        cut = (worst - margin - 2.0**-22 * (tl.abs(worst) + margin)).to(tl.float32)
+        cut = (worst - margin - (tl.abs(worst) + margin) * CUT_SPARE).to(tl.float32)
         reach, place = tl.load(ends + row), tl.arange(0, GROUPS)
         most = tl.load(maxima + row * G + place, mask=place < G, other=float("-inf"))
         chosen = (most >= cut) & (place < tl.where(cut < reach, G, 0))

@@ -72,6 +72,13 @@ LARGEST_CODE = tl.constexpr(16256.0)  # kernels/simd/planes.py: 128 * 127
 LEAST, MOST = tl.constexpr(1e-30), tl.constexpr(1e30)  # between which a scale is a normal number
 NORMAL = tl.constexpr(1e-37)  # kernels/sketch/sketch.py: what float32 rounds by 2^-24 of itself
 ROUNDED = tl.constexpr(1.000001)
+# What proofs/gpu.py proves to be enough.
+BOUND_MARGIN = tl.constexpr(2.0**-20)  # of the largest magnitude that a bound is summed from
+LEAST_MARGIN = tl.constexpr(1e-30)  # for underflow
+LEFT_SPARE = tl.constexpr(1.01)
+EXACT_STEPS, UNIT64 = tl.constexpr(32), tl.constexpr(2.0**-52)  # roundings of dot64 beside D
+UNDERFLOW = tl.constexpr(2.0**-120)  # for each product
+NO_LARGER = tl.constexpr(1.0 - 2.0**-20)  # of 1 / scale: no code is above the largest
 
 
 @triton.jit
@@ -112,7 +119,7 @@ def _encode_row(
     frobenius = tl.load(terms + 5)
     off = tl.load(terms + 6) * frobenius * norm
     # What underflows in D products, and in the parts that they are split into.
-    off += 2.0**-120 * D * (1.0 + frobenius + norm)
+    off += D * UNDERFLOW * (1.0 + frobenius + norm)
     largest, far = _outline(rotated, D, M, BLOCK)
     scale = tl.where((largest > LEAST) & (largest < MOST), largest / LARGEST_CODE, 0.0)
     scale = scale.to(tl.float32).to(tl.float64)
@@ -121,11 +128,11 @@ def _encode_row(
     error = kappa * length + most * (tl.sqrt(errors) * ROUNDED + off)
     summed = tl.load(terms + 3) * ((kappa + most) * length + 2.0 * error)
     summed += 2.0 * tl.load(terms + 4) * rest + tl.load(limits + 1)
-    exact = 1.01 * left * norm + 2.0**-52 * (D + 32) * (norm * tl.load(limits))
+    exact = left * LEFT_SPARE * norm + (D + EXACT_STEPS) * UNIT64 * (norm * tl.load(limits))
     tl.store(factors + SCALE, scale)
     tl.store(factors + ERROR, error + NORMAL)
     tl.store(factors + REST, rest + NORMAL)
-    tl.store(factors + MARGIN, 2.0**-20 * summed + exact + 1e-30)
+    tl.store(factors + MARGIN, summed * BOUND_MARGIN + exact + LEAST_MARGIN)
     return summed
 
 
@@ -145,8 +152,7 @@ def _outline(rotated, D, M, BLOCK: tl.constexpr):
 def _encode(rotated, scale, high, low, M, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Write codes r = 128 high + low; ||g||^2 and ||a - g||^2 of a and g = scale r."""
     lane = tl.arange(0, BLOCK)
-    # A little less than 1 / scale, so that no code is above the largest.
-    factor = tl.where(scale > 0.0, (1.0 - 2.0**-20) / tl.where(scale > 0.0, scale, 1.0), 0.0)
+    factor = tl.where(scale > 0.0, NO_LARGER, 0.0) / tl.where(scale > 0.0, scale, 1.0)
     squares, errors = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
     for d in range(0, WIDTH, BLOCK):
         a = tl.load(rotated + d + lane, mask=d + lane < M, other=0.0).to(tl.float64)

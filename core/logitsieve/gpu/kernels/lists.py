@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from logitsieve.gpu.kernels.dots import LANES, dot64, norm_of, pair_sum, widened
-from logitsieve.gpu.kernels.scan import tile_logits
+from logitsieve.gpu.kernels.scan import REACH_SPARE, SLACK_SPARE, tile_logits
 from logitsieve.gpu.kernels.status import LARGEST, NO_ID, PASSED_ON, REFUSED, WANTED, admissible
 from logitsieve.gpu.kernels.topk import k_best, ordered64
 
@@ -232,8 +232,8 @@ def _list_close(scores, slacks, norm, near, C, P: tl.constexpr, CLUSTERS: tl.con
         # All that are equal leave at once, so that this is at most the P-th largest.
         rest = tl.where(rest < reach, rest, float("-inf"))
         reach = tl.max(rest, 0)
-    slack = (norm * tl.load(slacks + 2) + tl.load(slacks + 3)).to(tl.float32) * 1.0001
-    cut = reach - 2.0 * slack - 2.4e-7 * tl.abs(reach)  # and what this line itself rounds
+    slack = (norm * tl.load(slacks + 2) + tl.load(slacks + 3)).to(tl.float32) * SLACK_SPARE
+    cut = reach - 2.0 * slack - tl.abs(reach) * REACH_SPARE
     exact = norm * tl.load(slacks) <= LARGEST  # or float32 may have overflowed
     close = (place < C) & tl.where(exact, found >= cut, True)
     tl.store(near + tl.cumsum(close.to(tl.int32), 0) - 1, place, mask=close)

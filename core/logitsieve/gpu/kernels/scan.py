@@ -19,6 +19,9 @@ from logitsieve.gpu.kernels.dots import INTERPRETED, norm_of, widened
 from logitsieve.gpu.kernels.status import DENSE, PASSED_ON, REFUSED, WANTED, admissible, any_of
 from logitsieve.gpu.kernels.topk import kth_floor, ordered32, unordered32
 
+# Of a slack and of the largest logit, for what float32 rounds of a cut: proofs/gpu.py.
+SLACK_SPARE, REACH_SPARE = tl.constexpr(1.0001), tl.constexpr(2.4e-7)
+
 
 @triton.jit
 def scan_kernel(
@@ -126,11 +129,11 @@ def select_topk_groups_kernel(
     if passed:
         norm = norm_of(hidden + row * D, D)
         fits = admissible(norm, limits)
-        slack = (norm * tl.load(limits + 2) + tl.load(limits + 3)).to(tl.float32) * 1.0001
+        slack = (norm * tl.load(limits + 2) + tl.load(limits + 3)).to(tl.float32) * SLACK_SPARE
         place = tl.arange(0, GROUPS)
         values = tl.load(maxima + row * G + place, mask=place < G, other=float("-inf"))
         reach = unordered32(kth_floor(ordered32(values), place < G, k))
-        cut = reach - 2.0 * slack - 2.4e-7 * tl.abs(reach)  # and what this line itself rounds
+        cut = reach - 2.0 * slack - tl.abs(reach) * REACH_SPARE
         chosen = (values >= cut) & (place < G)
         count = tl.sum(chosen.to(tl.int32), 0)
         slots = tl.cumsum(chosen.to(tl.int32), 0) - 1

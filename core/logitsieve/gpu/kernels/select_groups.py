@@ -30,6 +30,11 @@ from logitsieve.gpu.kernels.gumbel import NOISE_ERROR, draw_of, factors, noise64
 from logitsieve.gpu.kernels.status import PASSED_ON, REFUSED, WANTED, admissible
 from logitsieve.gpu.kernels.topk import kth_floor, ordered32, unordered32
 
+# What proofs/gpu.py proves to be enough.
+NOISY_SPARE = tl.constexpr(2.0**-16)  # of b, for rounding a x + b G
+ERROR_SPARE, TWICE_SPARE = tl.constexpr(1.001), tl.constexpr(2.001)  # of errors
+BEST_SPARE = tl.constexpr(2.0**-20)  # of the largest
+
 LIGHT = tl.constexpr(7.0)  # nats: under a thousandth
 DEEP = tl.constexpr(30.0)  # nats: what is lighter is nothing to log Z, whatever float32 is off by
 LOOSE = tl.constexpr(0.5)  # nats of slack from which on light ids are not left to float32
@@ -58,8 +63,8 @@ def select_groups_kernel(
         error = slack
         if slot > 0:
             a, b = factors(factor)
-            error = slack * a + (NOISE_ERROR + 2.0**-16) * b
-        sure = best - (2.001 * error).to(tl.float32) - 2.0**-20 * tl.abs(best)
+            error = slack * a + b * (NOISE_ERROR + NOISY_SPARE)
+        sure = best - (error * TWICE_SPARE).to(tl.float32) - tl.abs(best) * BEST_SPARE
         cut, short = sure, sure
         if slot == 0:
             weights = tl.load(sums + row * G + place, mask=place < G, other=0.0)
@@ -122,9 +127,9 @@ def select_groups_by_bound_kernel(
             noise = noise64(tl.load(seeds + row), tl.load(step), draw_of(step, slot - 1), ids)
             found = found * tl.minimum(factor, 1.0) + noise * tl.minimum(1.0 / factor, 1.0)
             a, b = factors(factor)
-            error = error * a + (NOISE_ERROR + 2.0**-16) * b
+            error = error * a + b * (NOISE_ERROR + NOISY_SPARE)
         best = tl.max(found, 0)
-        cut = (best - 1.001 * error - 2.0**-20 * tl.abs(best)).to(tl.float32)
+        cut = (best - error * ERROR_SPARE - tl.abs(best) * BEST_SPARE).to(tl.float32)
         if slot == 0:
             light = _light_bound(values, sums + row * 3 * G + place, place < G, factor)
             cut = tl.minimum(cut, light)

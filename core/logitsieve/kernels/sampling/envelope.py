@@ -65,6 +65,14 @@ FAR = 20.0  # nats that a bound may stay above the best known logit, lest weight
 LIFTED = 1.0  # nats that float32 may cost: beyond it, at logits / T of millions, all is computed
 LEAST = 2e-38  # more than `exp_lanes` makes of -inf
 COARSE, FINE, EXACT = 0, 1, 2
+
+# What proofs/envelope.py proves to be enough.
+MARGIN_SPARE = 1 + 1e-6  # of a margin, for rounding it to float32
+BOUND_SPARE = 2.0**-21  # of a bound, for adding the margin
+LIFT, REACH = 2.0**-21, 100.0  # of |top| and of so many nats, for an exponent in float32
+LOW_LIFTS = 4  # for the exponents of lower bounds, and what computed rows leave of theirs
+SUM_SPARE = 1e-5  # of sums of weights
+LOG_SPARE = 2.0**-50  # of |top|
 ESTIMATES, LOWS, FAILED = 0, 1, 2
 
 # The tree of the weights, which are bounds of logits at first; pointers to float32 estimates
@@ -141,7 +149,7 @@ def weigh_all(descriptor, envelope, h, norm, inverse, edited, instead, count):
 def _bound_all(descriptor, envelope):
     """Estimates and bounds of all logits; -inf beyond the vocabulary."""
     sketch, query = sketch_at(descriptor), coarse_factors(envelope.factors)
-    margin = splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6)))
+    margin = splat32(np.float32(envelope.factors[MARGIN] * MARGIN_SPARE))
     for group in range(0, sketch.groups, FOUR):
         bounds = bound_four(sketch, envelope.planes, query, group, sketch.groups)
         a, b, c, e = four_from(group, sketch.groups)
@@ -157,7 +165,7 @@ def _bound_finely(descriptor, envelope):
     """Estimates and bounds by the fine codes, in the order of the rows of W."""
     sketch, margin = (
         sketch_at(descriptor),
-        splat32(np.float32(envelope.factors[MARGIN] * (1 + 1e-6))),
+        splat32(np.float32(envelope.factors[MARGIN] * MARGIN_SPARE)),
     )
     for first in range(0, sketch.rows, CHUNK):
         count = min(CHUNK, sketch.rows - first)
@@ -173,7 +181,7 @@ def _bound_finely(descriptor, envelope):
 @inline
 def _store_bounds(envelope, group, bounds, margin):
     estimate, upper = bounds
-    upper = multiply_add(magnitude(upper), splat32(np.float32(2.0**-21)), upper)
+    upper = multiply_add(magnitude(upper), splat32(np.float32(BOUND_SPARE)), upper)
     upper = multiply_add(margin, splat32(np.float32(1)), upper)
     store(envelope.estimates, group * LANES, estimate)
     store(envelope.tree.weights, group * LANES, upper)
@@ -228,9 +236,9 @@ def _weight_scale(descriptor, envelope, inverse, edited, instead, count):
                 logit = _logit(descriptor, envelope, place)
                 best, rows_computed = max(best, logit), rows_computed + 1
                 envelope.estimates[place] = np.float32(logit)
-                bounds[place] = np.float32(logit + 2.0**-21 * abs(logit))
+                bounds[place] = np.float32(logit + BOUND_SPARE * abs(logit))
     top = max(best, float(largest_of(bounds, size))) * inverse
-    lift = 2.0**-21 * (abs(top) + 100.0)
+    lift = LIFT * (abs(top) + REACH)
     if not lift <= LIFTED:
         return WeightScale(inverse, best * inverse, np.inf), rows_computed
     return WeightScale(inverse, top + 2 * lift, lift), rows_computed
@@ -315,10 +323,10 @@ def write_log_z(envelope, scale, log_z):
     A weight holds `lift` already. A lower bound does not, and where its row was computed, some was
     left of it: what `_put` takes off errs by 13/8 of the lift beside the lift itself.
     """
-    low, off = envelope.sums[LOWS] * (1 - 1e-5), 2.0**-50 * abs(scale.top)
+    low, off = envelope.sums[LOWS] * (1 - SUM_SPARE), LOG_SPARE * abs(scale.top)
     log_z[0] = scale.top + log(max(envelope.sums[ESTIMATES], LEAST))
-    log_z[1] = scale.top + log(low) - 4 * scale.lift - off if low > 0 else -np.inf
-    log_z[2] = scale.top + log(total_weight(envelope.tree)) + 1e-5 + off
+    log_z[1] = scale.top + log(low) - LOW_LIFTS * scale.lift - off if low > 0 else -np.inf
+    log_z[2] = scale.top + log(total_weight(envelope.tree)) + SUM_SPARE + off
 
 
 @inline
@@ -340,7 +348,7 @@ def refine_listed(descriptor, envelope, count):
 def fine_weight(envelope, scale, i):
     """The weight that the fine codes allow listed row i; never so little that float32 loses it."""
     upper = float(envelope.refined.uppers[i])
-    upper += envelope.factors[MARGIN] + 2.0**-21 * abs(upper)
+    upper += envelope.factors[MARGIN] + BOUND_SPARE * abs(upper)
     exponent = upper * scale.inverse + scale.lift - scale.top
     if not exponent < 0:
         return 1.0

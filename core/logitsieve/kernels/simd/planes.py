@@ -27,6 +27,7 @@ from logitsieve.kernels.simd.lanes import (
 )
 
 LARGEST_CODE = 16256.0  # 128 * 127
+NO_LARGER = 1.0 - 2.0**-20  # of 1 / scale: no code is above the largest (proofs/certified.py)
 SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes between which a scale is a normal number
 
 
@@ -46,7 +47,7 @@ def encode_planes(a, scale, first, last, high, low):
 
     Returns (sum of r, ||g||^2, ||a - g||^2). With a scale of 0, g is 0.
     """
-    factor = np.float32(1.0 - 2.0**-20) / scale if scale > 0 else np.float32(0)
+    factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
     step, one = splat64(float(scale)), splat64(1.0)
     total, squares, errors = zeros64(), zeros64(), zeros64()
     for d in range(first, last, LANES):

@@ -38,6 +38,7 @@ from logitsieve.kernels.sketch.sketch import (
     rotated_room,
     sketch_at,
 )
+from logitsieve.kernels.sketch.thresholds import SPARE
 from logitsieve.kernels.topk.csr import fill_logits
 from logitsieve.kernels.topk.descriptor import ROWS, matrix_at, widen_hidden
 from logitsieve.kernels.topk.queries import (
@@ -153,7 +154,7 @@ def _grown(array, used, least):
 @inline
 def _above(bound, margin):
     """A float32 that no logit of such a bound exceeds."""
-    return np.float32(bound + margin + 2.0**-22 * abs(bound))
+    return np.float32(bound + margin + SPARE * abs(bound))
 
 
 @kernel("(int64, float32[:,::1], float32[::1], float32[::1])")

@@ -67,6 +67,7 @@ from logitsieve.kernels.topk.descriptor import (
     LARGEST_NORM,
     MATRIX_FIELDS,
     ROWS,
+    UNIT32,
     fill_fields,
 )
 from logitsieve.kernels.topk.queries import CHUNK
@@ -85,6 +86,15 @@ FOUR = 4  # groups at once
 SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN = range(8)
 FACTORS = 8
 NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
+
+# What proofs/certified.py proves to be enough.
+ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings of a coordinate beside D / 16; their growth
+ROTATION_UNDERFLOW = 2.0**-140  # for each of D products
+NORM_SPARE = 1.000001  # of a norm in float64
+BOUND_MARGIN = 2.0**-20  # of the largest magnitude that a bound is summed from
+LEFT_SPARE = 1.01
+EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` beside D
+LEAST_MARGIN = 1e-30  # for underflow
 
 AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that are refined at once
 REFINED_ROOM = 2 * AT_MOST
@@ -151,8 +161,9 @@ def encode_query(descriptor, h, norm, rotated, planes, factors):
     dim, coarse, fine = descriptor[DIM], descriptor[COARSE_WIDTH], descriptor[FINE_WIDTH]
     _rotate(descriptor, h, rotated)
     # In float32: each coordinate is a sum of D / 16 terms a lane, then of sixteen lanes.
-    off = (dim / 16 + 6) * 1.01 * 2.0**-24 * float64_of_bits(descriptor[FROBENIUS]) * norm
-    off += dim * 2.0**-140
+    steps = (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE
+    off = steps * UNIT32 * float64_of_bits(descriptor[FROBENIUS]) * norm
+    off += dim * ROTATION_UNDERFLOW
     coded = min(dim, fine - EXTRA)
     far = _squares(rotated, coded, dim)
     near = _squares(rotated, min(coarse, coded), coded)
@@ -162,7 +173,7 @@ def encode_query(descriptor, h, norm, rotated, planes, factors):
     first = encode_planes(rotated, scale, 0, coarse, planes, low)
     others = encode_planes(rotated, scale, coarse, fine, planes, low)
     both = (first[0] + others[0], first[1] + others[1], first[2] + others[2])
-    rest, fine_rest = np.sqrt(near + far) * 1.000001 + off, np.sqrt(far) * 1.000001 + off
+    rest, fine_rest = np.sqrt(near + far) * NORM_SPARE + off, np.sqrt(far) * NORM_SPARE + off
     error, terms = _error(descriptor, KAPPA, off, first)
     fine_error, fine_terms = _error(descriptor, FINE_KAPPA, off, both)
     factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, 128 * first[0], 128 * both[0]
@@ -172,9 +183,9 @@ def encode_query(descriptor, h, norm, rotated, planes, factors):
     terms = max(terms, fine_terms) + 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
     terms += float64_of_bits(descriptor[LARGEST_BIAS])
     # What w' c is beside w h, and dot64 beside the real number.
-    exact = 1.01 * float64_of_bits(descriptor[LEFT]) * norm
-    exact += (dim + 32) * 2.0**-52 * norm * float64_of_bits(descriptor[LARGEST_NORM])
-    factors[MARGIN] = 2.0**-20 * terms + exact + 1e-30
+    exact = LEFT_SPARE * float64_of_bits(descriptor[LEFT]) * norm
+    exact += (dim + EXACT_STEPS) * UNIT64 * norm * float64_of_bits(descriptor[LARGEST_NORM])
+    factors[MARGIN] = BOUND_MARGIN * terms + exact + LEAST_MARGIN
     if not terms <= LARGEST_LOGIT:
         _bound_nothing(factors)
 
@@ -193,7 +204,7 @@ def _error(descriptor, place, off, codes):
     _, squares, errors = codes
     kappa, most = float64_of_bits(descriptor[place]), float64_of_bits(descriptor[place + 1])
     length = np.sqrt(squares)
-    error = kappa * length + most * (np.sqrt(errors) * 1.000001 + off)
+    error = kappa * length + most * (np.sqrt(errors) * NORM_SPARE + off)
     return error, float64_of_bits(descriptor[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
 
 

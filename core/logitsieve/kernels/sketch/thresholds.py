@@ -12,6 +12,7 @@ from logitsieve.kernels.topk.queries import SIZE
 
 SEEDS = 2  # rows computed first, for each answer wanted: their k-th best is nearly the k-th best
 LOWEST = np.float32(-3.4028234e38)
+SPARE = 2.0**-22  # of a threshold, for rounding it to float32: proofs/certified.py
 
 
 @inline
@@ -23,7 +24,7 @@ def threshold_of(queries, q, state, margin):
     if int(state[SIZE]) < queries.limit:
         return LOWEST
     worst = queries.values[q * queries.limit]
-    threshold = np.float32(worst - margin - 2.0**-22 * abs(worst))
+    threshold = np.float32(worst - margin - SPARE * abs(worst))
     return threshold if threshold > LOWEST else LOWEST  # also where the margin is not a number
 
 

@@ -20,6 +20,13 @@ WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS = range(6)
 MATRIX_FIELDS = 6
 LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
 
+# What proofs/scan.py proves to be enough.
+NORM_SPARE = 1.0 + 1e-12  # of a norm in float64
+UNIT32 = 2.0**-24  # float32 rounds to this share
+GAMMA_SPARE = 1.01  # of the rounding of a float32 dot, for what computing the slack rounds
+DOT64_SPARE = 2.0**-22  # of norms, for `dot64` beside the real number
+DOT_UNDERFLOW = 2.0**-148  # for each product
+
 Matrix = namedtuple("Matrix", "weight bias rows dim")
 
 
@@ -60,7 +67,7 @@ def largest_norm(weight):
             largest = squares  # NaN, once met, stays, and every request is refused
     keep_alive(scratch)
     keep_alive(weight)
-    return np.sqrt(largest) * (1.0 + 1e-12)
+    return np.sqrt(largest) * NORM_SPARE
 
 
 @inline
@@ -81,8 +88,8 @@ def slack_at(descriptor, place, norm):
     product = norm * float64_of_bits(descriptor[place + LARGEST_NORM])
     if not product + float64_of_bits(descriptor[place + LARGEST_BIAS]) <= LARGEST_LOGIT:
         return np.inf
-    gamma = dim * 2.0**-24 / (1.0 - dim * 2.0**-24)
-    return (1.01 * gamma + 2.0**-22) * product + dim * 2.0**-148
+    gamma = dim * UNIT32 / (1.0 - dim * UNIT32)
+    return (GAMMA_SPARE * gamma + DOT64_SPARE) * product + dim * DOT_UNDERFLOW
 
 
 @inline
