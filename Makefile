@@ -66,6 +66,9 @@ fuzz: .venv/dev       ## every target for FUZZ_SECONDS; the corpora keep what is
 attack: .venv/dev     ## attack what is claimed to be exact for ATTACK_MINUTES
 	$(BIN)/python -m tests.attacks --minutes $(ATTACK_MINUTES)
 
+proofs: .venv/dev     ## every rounding constant as a theorem, by Gappa (apt-get install gappa)
+	$(BIN)/python -m proofs
+
 bench: .venv/dev      ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen
 
@@ -78,4 +81,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz attack bench race docs proto
+.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz attack proofs bench race docs proto

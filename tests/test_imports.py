@@ -76,7 +76,7 @@ def test_a_file_imports_only_what_its_package_may(path: Path) -> None:
     allowed = reachable(package) | {package, "version"}
     for name in imports(path):
         top, _, rest = name.partition(".")
-        assert top not in {"tests", "demo", "benchmarks"}, name
+        assert top not in {"tests", "demo", "benchmarks", "proofs"}, name
         assert package in CONFINED.get(top, {package}), name
         if top == "logitsieve" and rest:
             assert rest.split(".")[0] in allowed, f"{package} may not import {name}"

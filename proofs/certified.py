@@ -1,0 +1,284 @@
+"""The bound of `certified` (docs/certified.md), on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from math import ceil, inf, isqrt
+
+from logitsieve.heads.certified import WIDEST
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, NO_LARGER, SMALLEST
+from logitsieve.kernels.sketch import sketch, thresholds
+from logitsieve.kernels.topk.descriptor import LARGEST_LOGIT, UNIT32
+from proofs.theorem import (
+    DIMS,
+    MOST32,
+    U32,
+    U64,
+    Checks,
+    Theorem,
+    growth,
+    multiplied,
+    nearer_one,
+    number,
+)
+
+# Of a margin: what no theorem about its terms takes, so that rounding a threshold may.
+SPARED = Fraction(1, 1 << 21)
+# Of T, down to where 1e-30 covers whatever is rounded. Those between differ in nothing but how far
+# away underflow is, and that matters most to the first.
+BINADES = range(-84, 127, 15)
+TREE = 4  # steps in which sixteen lanes are added
+
+
+def rounded_steps(x: str, y: str, z: str, fused: bool) -> str:
+    """z + x y, rounded once or twice."""
+    return f"f({z} + {x} * {y})" if fused else f"f({z} + f({x} * {y}))"
+
+
+# One product more
+
+
+def one_step(unit: float) -> Checks:
+    """A product, a sum and both at once round to `unit`; what underflows, only in a product."""
+    floats = "x = f(x_); y = f(y_); z = f(z_);\n"
+    for exact in ("x * y", "z + x * y"):
+        relative = f"|{exact}| in [1b-125, 1b127] -> f({exact}) -/ ({exact}) in"
+        yield f"{floats}{{ {relative} [-{number(unit)}, {number(unit)}] }}"
+        yield f"{floats}{{ |{exact}| <= 1b-125 -> |f({exact}) - ({exact})| <= 1b-150 }}"
+    relative = "|x + z| <= 1b127 -> f(x + z) -/ (x + z) in"
+    yield f"{floats}{{ {relative} [-{number(unit)}, {number(unit)}] }}"
+
+
+def lane_steps(dim: int) -> int:
+    """Roundings that a product goes through: those of its lane's sum, then of sixteen lanes."""
+    return ceil(dim / LANES) + TREE
+
+
+def coordinate(steps: float, spare: float) -> Checks:
+    """||B||_F is within D^2 2^-53 of itself, in whatever order it was summed."""
+    for dim in DIMS:
+        off = growth(lane_steps(dim)) * (1 + dim * dim * U64) * (1 + growth(lane_steps(dim), U64))
+        yield off <= (Fraction(dim, LANES) + Fraction(steps)) * Fraction(spare) * U32 * (
+            1 - 8 * U64
+        )
+
+
+def coordinate_underflow(each: float) -> Checks:
+    """D products a coordinate, 2^-150 each, and D coordinates."""
+    for dim in DIMS:
+        root = isqrt(dim - 1) + 1
+        yield root * dim * Fraction(2) ** -150 <= dim * Fraction(each) * (1 - SPARED)
+
+
+def norm(spare: float) -> Checks:
+    """A difference rounded, its square, the sum, the root, and what is done with it."""
+    for dim in DIMS:
+        yield growth(lane_steps(dim) + 8, U64) <= Fraction(spare) - 1
+
+
+# The bound itself
+
+
+TWICE = 2 * U32 + U32 * U32  # two roundings
+
+
+def scaled_sums() -> Checks:
+    """dot = float(sum) scale is within TWICE of sum scale, whatever codes a query has."""
+    least, most = SMALLEST / LARGEST_CODE / 2, 2 * LARGEST / LARGEST_CODE
+    yield f"""scale = f(scale_); dot = f(f(S) * scale);
+    {{ @FIX(S, 0) /\\ |S| in [1, 1b31] /\\ scale in [{number(least)}, {number(most)}]
+    -> dot -/ (S * scale) in [{number(-TWICE)}, {number(TWICE)}] }}"""
+
+
+def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
+    """Bounds that are summed from at most `magnitude`: X = q.g, and `dot` it but for TWICE.
+
+    R and K are the factors in float64, REST and ERROR of a query, at least NORMAL.
+    """
+    most = number(magnitude)
+    half = number(magnitude / 2)
+    upper = rounded_steps("n", "f(R)", "estimate", fused)
+    return f"""dot = f(dot_); s = f(s_); b = f(b_); n = f(n_);
+    estimate = {rounded_steps("dot", "s", "b", fused)};
+    upper = {rounded_steps("s", "f(K)", upper, fused)};
+    A = b + X * s;
+    {{ dot -/ X in [{number(-TWICE)}, {number(TWICE)}]
+    /\\ R in [1b-125, 1b126] /\\ K in [1b-125, 1b126] /\\ |n * R| <= {half} /\\ |s * K| <= {half}
+    /\\ |X * s| <= {most} /\\ |A| <= {most} /\\ |A + n * R| <= {most}
+    /\\ |A + n * R + s * K| <= {most} -> {goal} }}
+    {LOWER} -> (estimate - A) - (upper - (estimate + n * R + s * K));"""
+
+
+# What a bound is off by, and what twice the estimate less the bound is.
+UPPER, LOWER = "upper - (A + n * R + s * K)", "(2 * estimate - upper) - (A - (n * R + s * K))"
+
+
+def margin(share: float) -> Checks:
+    """T in [t, t + t / 2] and so on: what is summed rounds as in the upper end's binade."""
+    yield from scaled_sums()
+    for power, half, fused, off in product(BINADES, (2, 3), (True, False), (UPPER, LOWER)):
+        least = Fraction(2) ** (power - 1) * half
+        allowed = Fraction(share) * (1 - SPARED) * least
+        yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")
+
+
+def underflow(least: float) -> Checks:
+    """Below the first of BINADES."""
+    allowed = Fraction(least) * (1 - SPARED)
+    for fused, off in product((True, False), (UPPER, LOWER)):
+        yield bounds(fused, Fraction(2) ** BINADES[0], f"|{off}| <= {number(allowed)}")
+
+
+def finite(largest: float) -> Checks:
+    """Nothing that is summed for a bound overflows."""
+    for fused in (True, False):
+        for value in ("dot * s", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"):
+            yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
+
+
+def normal(least: float) -> Checks:
+    """A factor of a query is rounded to U32 of itself."""
+    rounded = f"f(R) -/ R in [{number(-U32)}, {number(U32)}]"
+    yield f"{{ R in [{number(least)}, 1b127] -> {rounded} }}"
+
+
+def whole_sums(width: float) -> Checks:
+    """Sums of bytes times fifteen-bit codes fit 31 bits before 128 times the codes is taken off."""
+    yield 255 * int(LARGEST_CODE) * int(width) < 1 << 31
+
+
+def codes(no_larger: float) -> Checks:
+    """No code is above LARGEST_CODE: x factor rounds to a whole number no larger."""
+    most, less = number(LARGEST_CODE), number(no_larger)
+    yield f"""m = f(m_); x = f(x_); scale = f(m / {most}); factor = f({less} / scale);
+    {{ m in [{number(SMALLEST)}, {number(LARGEST)}] /\\ x / m in [-1, 1]
+    -> |f(x * factor)| <= {number(LARGEST_CODE + 0.499)} }}
+    x * factor -> x / m * (m * factor) {{ m <> 0 }};
+    m * factor -> {most} * {less} * (1 + (factor - {less} / scale) / ({less} / scale))
+    / (1 + (scale - m / {most}) / (m / {most})) {{ m <> 0, scale <> 0 }};"""
+
+
+# What a threshold and a bound round
+
+
+def rounded_below(share: float) -> Checks:
+    """A threshold is at most the worst answer less the margin, but for SPARED of the margin.
+
+    The worst is in a binade and the margin is no larger, or the other way round.
+    """
+    exact = f"w - m - {number(share)} * a"
+    yield from float32_cuts(f"f(d(d(w - m) - {number(share)} * a)) - ({exact})", share)
+
+
+def float32_cuts(off: str, share: float) -> Iterator[str]:
+    """`off` is at most share |w|, or SPARED of m, which is LEAST_MARGIN at least."""
+    for power, half in product((-100, *BINADES), (2, 3)):
+        low = Fraction(2) ** (power - 1) * half
+        high = low * (half + 1) / half
+        for a, m, allowed in (
+            ((low, high), (0, high), Fraction(share) * low),
+            ((0, low), (low, high), SPARED * low),
+        ):
+            yield f"""w = d(w_); m = d(m_); a = d(a_);
+            {{ a in [{number(a[0])}, {number(a[1])}] /\\ |w| <= {number(a[1])}
+            /\\ m in [{number(m[0])}, {number(m[1])}]
+            -> |{off}| <= {number(allowed)} }}"""
+
+
+def rounded_above(share: float) -> Checks:
+    """A bound is at least that of a logit and the margin, but for SPARED of the margin.
+
+    Where the worst answer is the bound, without a margin, others are below it by LEAST_MARGIN.
+    """
+    exact = f"w + m + {number(share)} * a"
+    yield from float32_cuts(f"f(d(d(w + m) + {number(share)} * a)) - ({exact})", share)
+
+
+def exact_steps(steps: float, unit: float) -> Checks:
+    """Products are exact, sums round; what rounds of the bias is within the share of T."""
+    yield "x = f(x_); y = f(y_); { |x * y| <= 1b256 -> d(x * y) - x * y in [0, 0] }"
+    for dim in DIMS:
+        allowed = (dim + Fraction(steps)) * Fraction(unit)
+        yield growth(lane_steps(dim) + 1, U64) <= allowed * (1 - SPARED)
+
+
+def left(spare: float) -> Checks:
+    """||h|| in float64, the products here, and SPARED."""
+    for dim in DIMS:
+        yield (1 + growth(lane_steps(dim) + 8, U64)) * (1 + 2 * SPARED) <= Fraction(spare)
+
+
+SKETCH, THRESHOLDS = "kernels.sketch.sketch", "kernels.sketch.thresholds"
+STEPS, SPARE = sketch.ROTATION_STEPS, sketch.ROTATION_SPARE
+
+THEOREMS = [
+    Theorem(
+        "one step", "a product, a sum or both in float32, but for underflow of products",
+        "kernels.topk.descriptor.UNIT32", UNIT32, one_step, 1.01,
+    ),
+    Theorem(
+        "coordinates", "c = B h: roundings of a coordinate beside D / 16",
+        f"{SKETCH}.ROTATION_STEPS", STEPS, partial(coordinate, spare=SPARE), 1.3,
+    ),
+    Theorem(
+        "coordinates, growth", "c = B h: what these roundings come to together",
+        f"{SKETCH}.ROTATION_SPARE", SPARE, partial(coordinate, STEPS), 20, nearer_one,
+    ),
+    Theorem(
+        "coordinates, underflow", "c = B h: what D products lose of D coordinates",
+        f"{SKETCH}.ROTATION_UNDERFLOW", sketch.ROTATION_UNDERFLOW, coordinate_underflow, 2,
+    ),
+    Theorem(
+        "norms", "||a - g|| and rho in float64",
+        f"{SKETCH}.NORM_SPARE", sketch.NORM_SPARE, norm, 1e6, nearer_one,
+    ),
+    Theorem(
+        "codes of a query", "no code is above 16256",
+        "kernels.simd.planes.NO_LARGER", NO_LARGER, codes, inf, nearer_one,
+    ),
+    Theorem(
+        "sums of codes", "sums of products fit 31 bits",
+        "heads.certified.WIDEST", WIDEST, whole_sums, 1.02, multiplied,
+    ),
+    Theorem(
+        "factors", "K and rho are normal numbers of float32",
+        f"{SKETCH}.NORMAL", sketch.NORMAL, normal, 8.6,
+    ),
+    Theorem(
+        "bound", "what bounds round, in shares of T, fused or not",
+        f"{SKETCH}.BOUND_MARGIN", sketch.BOUND_MARGIN, margin, 2,
+    ),
+    Theorem(
+        "bound, underflow", "what bounds round where T is below 2^-84",
+        f"{SKETCH}.LEAST_MARGIN", sketch.LEAST_MARGIN, underflow, 3,
+    ),
+    Theorem(
+        "bound, overflow", "the largest T whose bounds are finite",
+        "kernels.topk.descriptor.LARGEST_LOGIT", LARGEST_LOGIT, finite, 4, multiplied,
+    ),
+    Theorem(
+        "dot64", "an exact logit beside the real number: roundings beside D",
+        f"{SKETCH}.EXACT_STEPS", sketch.EXACT_STEPS,
+        partial(exact_steps, unit=sketch.UNIT64), 32,
+    ),
+    Theorem(
+        "dot64, unit", "an exact logit beside the real number: each rounding",
+        f"{SKETCH}.UNIT64", sketch.UNIT64, partial(exact_steps, sketch.EXACT_STEPS), 16,
+    ),
+    Theorem(
+        "left", "w - B^T w', what ||h|| rounds",
+        f"{SKETCH}.LEFT_SPARE", sketch.LEFT_SPARE, left, 2e4, nearer_one,
+    ),
+    Theorem(
+        "threshold", "the k-th best less the margin, rounded to float32",
+        f"{THRESHOLDS}.SPARE", thresholds.SPARE, rounded_below, 2,
+    ),
+    Theorem(
+        "bounds of a logit", "a bound and the margin, rounded to float32",
+        f"{THRESHOLDS}.SPARE", thresholds.SPARE, rounded_above, 2,
+    ),
+]  # fmt: skip

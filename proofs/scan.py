@@ -1,0 +1,116 @@
+"""What float32 logits may leave out, and what rounds on the way: kernels/topk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from math import inf
+
+from logitsieve.kernels.topk import descriptor, scan
+from proofs.certified import lane_steps
+from proofs.theorem import (
+    DIMS,
+    MOST32,
+    U32,
+    U64,
+    Checks,
+    Theorem,
+    growth,
+    multiplied,
+    nearer_one,
+    number,
+)
+
+# Of a slack: what no theorem about its terms takes, so that computing a threshold may.
+SPARED = Fraction(1, 1 << 50)
+
+
+def largest_norm(spare: float) -> Checks:
+    """Squares are exact; their sum, its root and this product round."""
+    for dim in DIMS:
+        yield growth(lane_steps(dim), U64) / 2 + 3 * U64 <= Fraction(spare) - 1
+
+
+def slack(spare: float, dot64: float) -> Checks:
+    """In shares of ||w|| ||h||: a float32 dot in any order, and dot64; computed in float64."""
+    for dim in DIMS:
+        gamma = growth(dim)
+        computed = (Fraction(spare) * gamma + Fraction(dot64)) * (1 - 12 * U64)
+        norms = 1 - growth(lane_steps(dim) + 4, U64)
+        off = gamma + growth(lane_steps(dim) + 1, U64)
+        yield off <= computed * norms * (1 - SPARED)
+
+
+def slack_underflow(each: float) -> Checks:
+    """Of the products of two dots, and of a logit that is compared: 2^-150 each."""
+    for dim in DIMS:
+        lost = (2 * dim * (1 + growth(dim)) + 1) * Fraction(2) ** -150
+        yield lost <= 2 * dim * Fraction(each) * (1 - SPARED)
+
+
+def finite(largest: float) -> Checks:
+    """Sums of products overflow for no row that is answered, nor does its logit."""
+    for dim in DIMS:
+        yield Fraction(largest) * (1 + growth(dim + 1)) <= Fraction(MOST32)
+
+
+def threshold64(share: float, rounded: Fraction, slacks: int) -> Iterator[str]:
+    """w - slacks s - share |w| is at most w - rounded |w| - slacks s, but for SPARED of that.
+
+    In float64, which neither overflows nor underflows here: one binade stands for all.
+    """
+    computed = f"d(d(w - {slacks} * s) - {number(share)} * a)"
+    exact = f"w - {slacks} * s - {number(share)} * a"
+    for a, s, allowed in (
+        ((1, 2), (0, 2), Fraction(share) - rounded),
+        ((0, 1), (1, 2), SPARED),
+    ):
+        yield f"""w = d(w_); s = d(s_); a = d(a_);
+        {{ a in [{a[0]}, {a[1]}] /\\ |w| <= {a[1]} /\\ s in [{s[0]}, {s[1]}]
+        -> |{computed} - ({exact})| <= {number(allowed)} }}"""
+
+
+def rounding64(share: float) -> Checks:
+    """The worst of k exact logits, whose own sum was rounded when its bias was added."""
+    yield from threshold64(share, U64, 1)
+
+
+def rounding32(share: float) -> Checks:
+    """The k-th best of float32 logits, rounded likewise."""
+    yield from threshold64(share, U32, 2)
+
+
+TOPK = "kernels.topk.descriptor"
+
+THEOREMS = [
+    Theorem(
+        "largest norm", "max ||w|| in float64",
+        f"{TOPK}.NORM_SPARE", descriptor.NORM_SPARE, largest_norm, 2, nearer_one,
+    ),
+    Theorem(
+        "slack", "a float32 dot: what computing its slack rounds",
+        f"{TOPK}.GAMMA_SPARE", descriptor.GAMMA_SPARE,
+        partial(slack, dot64=descriptor.DOT64_SPARE), inf, nearer_one,
+    ),
+    Theorem(
+        "slack, dot64", "a float32 dot beside dot64, not the real number",
+        f"{TOPK}.DOT64_SPARE", descriptor.DOT64_SPARE, partial(slack, 1.0), 2e6,
+    ),
+    Theorem(
+        "slack, underflow", "what D products lose",
+        f"{TOPK}.DOT_UNDERFLOW", descriptor.DOT_UNDERFLOW, slack_underflow, 4,
+    ),
+    Theorem(
+        "logits, overflow", "the largest sum of products in float32",
+        f"{TOPK}.LARGEST_LOGIT", descriptor.LARGEST_LOGIT, finite, 4, multiplied,
+    ),
+    Theorem(
+        "worst of k", "a threshold from exact logits",
+        "kernels.topk.scan.ROUNDING64", scan.ROUNDING64, rounding64, 4,
+    ),
+    Theorem(
+        "worst of k, float32", "a threshold from float32 logits",
+        "kernels.topk.scan.ROUNDING32", scan.ROUNDING32, rounding32, 2,
+    ),
+]  # fmt: skip

@@ -1,0 +1,104 @@
+"""A theorem about one constant of the kernels, checked by Gappa and by exact arithmetic.
+
+Gappa (Daumas, Melquiond 2010, Certification of bounds on expressions involving rounded operators)
+proves bounds of expressions in which every rounding is written out, denormals included. It knows no
+overflow, so that every value is bounded, too, where it matters. What is counted, such as the
+roundings of a sum, is compared in fractions.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from functools import cache
+from math import inf
+from typing import NamedTuple
+
+# float32 and float64, to the nearest and ties to even; an assumption that breaks is an error.
+ROUNDINGS = "@f = float<ieee_32,ne>;\n@d = float<ieee_64,ne>;\n"
+MOST32 = float.fromhex("0x1.fffffep127")
+UNPROVEN, UNEQUAL = "some properties were not satisfied", "not trivially equal"
+
+LARGEST_DIM = 1 << 18  # the most coordinates that theorems about sums are stated for
+DIMS = [*range(1, 4097), *(n + i for n in (1 << p for p in range(13, 19)) for i in (-1, 0))]
+U32, U64 = Fraction(1, 1 << 24), Fraction(1, 1 << 53)
+
+Checks = Iterable[str | bool]
+
+
+def divided(value: float, by: float) -> float:
+    return value / by
+
+
+def multiplied(value: float, by: float) -> float:
+    return value * by
+
+
+def nearer_one(value: float, by: float) -> float:
+    """A factor whose distance from 1 is divided."""
+    return 1 + (value - 1) / by
+
+
+class Theorem(NamedTuple):
+    """What a constant is large enough for; `checks` are scripts for Gappa and truth values."""
+
+    name: str
+    statement: str
+    constant: str  # the module below logitsieve, and its name there
+    value: float
+    checks: Callable[[float], Checks]
+    slack: float  # weakened by this factor, the constant is not proven; inf: it is not needed
+    weakened: Callable[[float, float], float] = divided
+
+    def holds(self, value: float) -> bool:
+        return all(
+            check if isinstance(check, bool) else proven(check) for check in self.checks(value)
+        )
+
+    def proven_slack(self) -> float:
+        """The largest factor found by which the constant may be weakened, to 3 %, rounded down."""
+        if self.slack == inf:
+            return inf
+        low, high = 1.0, self.slack
+        while high > 1.03 * low:
+            middle = (low * high) ** 0.5
+            low, high = (
+                (middle, high) if self.holds(self.weakened(self.value, middle)) else (low, middle)
+            )
+        return low
+
+
+def gappa() -> str | None:
+    """The program, if it is installed."""
+    return shutil.which("gappa")
+
+
+@cache
+def proven(script: str) -> bool:
+    """True if Gappa proves it; RuntimeError if it cannot read it, or a hint is no equality."""
+    done = subprocess.run(
+        [gappa() or "gappa", "-Wno-unbound-variable"],
+        input=ROUNDINGS + script,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if UNEQUAL in done.stderr or (done.returncode and UNPROVEN not in done.stderr):
+        raise RuntimeError(f"{done.stderr}\nof\n{script}")
+    return done.returncode == 0
+
+
+def number(value: float | Fraction) -> str:
+    """A constant as Gappa reads it, exactly."""
+    exact = Fraction(value)
+    power = exact.denominator.bit_length() - 1
+    if exact.denominator != 1 << power:
+        raise ValueError(f"{value} is not a multiple of a power of two")
+    return f"{exact.numerator}b{-power}"
+
+
+def growth(steps: int | Fraction, unit: Fraction = U32) -> Fraction:
+    """At least (1 + unit)^steps - 1 (Higham 2002, Accuracy and Stability, lemma 3.1)."""
+    return steps * unit / (1 - steps * unit)
