@@ -127,10 +127,10 @@ def margin(share: float) -> Checks:
 
 
 def underflow(least: float) -> Checks:
-    """Below the first of BINADES."""
+    """Up to where the share of T takes over, and beyond."""
     allowed = Fraction(least) * (1 - SPARED)
     for fused, off in product((True, False), (UPPER, LOWER)):
-        yield bounds(fused, Fraction(2) ** BINADES[0], f"|{off}| <= {number(allowed)}")
+        yield bounds(fused, Fraction(2) ** (BINADES[0] + 4), f"|{off}| <= {number(allowed)}")
 
 
 def finite(largest: float) -> Checks:
@@ -230,7 +230,7 @@ THEOREMS = [
     ),
     Theorem(
         "coordinates, underflow", "c = B h: what D products lose of D coordinates",
-        f"{SKETCH}.ROTATION_UNDERFLOW", sketch.ROTATION_UNDERFLOW, coordinate_underflow, 2,
+        f"{SKETCH}.ROTATION_UNDERFLOW", sketch.ROTATION_UNDERFLOW, coordinate_underflow, 3,
     ),
     Theorem(
         "norms", "||a - g|| and rho in float64",
@@ -253,7 +253,7 @@ THEOREMS = [
         f"{SKETCH}.BOUND_MARGIN", sketch.BOUND_MARGIN, margin, 2,
     ),
     Theorem(
-        "bound, underflow", "what bounds round where T is below 2^-84",
+        "bound, underflow", "what bounds round where T is below 2^-80",
         f"{SKETCH}.LEAST_MARGIN", sketch.LEAST_MARGIN, underflow, 3,
     ),
     Theorem(
