@@ -101,22 +101,22 @@ class TrainDisplay:
         speed, loss = f"{status.words_per_second:,.0f} words/s", f"loss {status.loss:.3f}"
         if status.perplexity is not None:
             at = f"epoch {status.epoch}  step {status.steps:,}"
-            perplexity = perplexity_shown(status.perplexity)
+            perplexity = self.perplexity(status.perplexity)
             self.say(f"{at}  {speed}  {loss}  valid perplexity {perplexity}")
         self._update("train", status.steps, status.total, f"{speed}  {loss}")
 
     def say(self, line: str) -> None:
         self._display.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
+    @staticmethod
+    def perplexity(value: float) -> str:
+        """Two decimals, or the power of ten where it diverged."""
+        return f"{value:.2f}" if value < 1e6 else f"{value:.2e}"
+
     def _update(self, stage: str, done: int, total: int, note: str) -> None:
         if stage not in self._tasks:  # steps of an earlier process count for no speed
             self._tasks[stage] = self._display.add_task(stage, completed=done, note=note)
         self._display.update(self._tasks[stage], completed=done, total=total or None, note=note)
-
-
-def perplexity_shown(perplexity: float) -> str:
-    """Two decimals, or the power of ten where it diverged."""
-    return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.2e}"
 
 
 def _display(*more: ProgressColumn) -> Progress:

@@ -68,11 +68,7 @@ def _facts(index: Index) -> dict[str, Any]:
     manifest, parts = index.manifest, memory(read_contents(index.path))
     matrix = index.vocab_size * index.dim * 4
     return {
-        "name": index.name,
-        "version": index.version,
-        "digest": index.digest,
-        "vocab_size": index.vocab_size,
-        "dim": index.dim,
+        **{of: getattr(index, of) for of in ("name", "version", "digest", "vocab_size", "dim")},
         "dtype": manifest.dtype,
         "default_head": index.default_head,
         "format_version": manifest.format_version,

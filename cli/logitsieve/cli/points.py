@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.console import print_table, shown
@@ -81,21 +82,19 @@ def choices(
     """AUTO's point for each class of k and each batch size; `us_per_row` is None if unmeasured."""
     measured = {_key(point.head, point.knobs): point for point in auto.points}
     taken = []
-    for k in ks:
-        for batch in batches or auto.batches:
-            point = auto.engine((batch, k), precision, "")
-            timed = measured.get(_key(point.head, point.knobs))
-            taken.append(
-                {
-                    "k": "any" if precision is None else K_LABELS[k],
-                    "rows": batch,
-                    "head": point.head,
-                    "knobs": dict(point.knobs),
-                    "us_per_row": timed.us_at(batch) if timed else None,
-                    "precision_low": dict(timed.low) if timed else None,
-                    "proven": point.proves,
-                }
-            )
+    for k, batch in product(ks, batches or auto.batches):
+        point = auto.engine((batch, k), precision, "")
+        timed = measured.get(_key(point.head, point.knobs))
+        choice = {
+            "k": "any" if precision is None else K_LABELS[k],
+            "rows": batch,
+            "head": point.head,
+            "knobs": dict(point.knobs),
+            "us_per_row": timed.us_at(batch) if timed else None,
+            "precision_low": dict(timed.low) if timed else None,
+            "proven": point.proves,
+        }
+        taken.append(choice)
     return taken
 
 

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.console import (
-    TrainDisplay,
-    perplexity_shown,
-    print_json,
-    print_table,
-    train_display,
-)
+from logitsieve.cli.console import TrainDisplay, print_json, print_table, train_display
 from logitsieve.cli.options import AsJson, flag, is_typed
 from logitsieve.cli.train_to_index import ToServing
 from logitsieve.training.config import TrainConfig
@@ -92,7 +86,7 @@ def command(
         print_json({**facts, "contexts": contexts, "index": built})
         return
     assert outcome.perplexity is not None  # or it would not be finished
-    perplexity = perplexity_shown(outcome.perplexity)
+    perplexity = TrainDisplay.perplexity(outcome.perplexity)
     print(f"{out}: {outcome.steps:,} steps, perplexity {perplexity} on held-out text")
     after.show(out, contexts, index)
 

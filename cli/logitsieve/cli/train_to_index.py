@@ -12,6 +12,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.build import show
 from logitsieve.cli.options import flag, numbers, read_options
 from logitsieve.index_builder import BuildConfig, build
+from logitsieve.training.config import CONTEXTS, HELD_OUT
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 
@@ -55,7 +56,7 @@ class ToServing:
             from logitsieve.index_builder.fit_screen import checked_target
 
             checked_target(self.target, max(TARGETS.values()))
-        assert self.config  # its file is read now
+        _ = self.config  # its file is read now
 
     @cached_property
     def target(self) -> dict[str, float] | None:
@@ -71,7 +72,6 @@ class ToServing:
         if self.capture is None:
             return None, None
         from logitsieve.training.trainer import Corpus, LanguageModel
-        from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
 
         model, corpus = LanguageModel.load(out), Corpus.open(out)
         made, heldout = out / CONTEXTS, out / HELD_OUT
@@ -96,8 +96,6 @@ class ToServing:
         if index is not None:
             show(index)
         elif rows is not None:
-            from logitsieve.training.trainer.settings import CONTEXTS, HELD_OUT
-
             made = out / CONTEXTS
             print(f"{made}: {rows:,} contexts")
             print(

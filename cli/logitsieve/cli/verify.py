@@ -10,16 +10,11 @@ from logitsieve.cli.console import bars, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder
 
 AllRows = Annotated[
-    bool,
-    typer.Option("--all-rows", help="Compare every row of the sketch with W, not a sample."),
+    bool, typer.Option("--all-rows", help="Compare every row of the sketch with W, not a sample.")
 ]
 
 
-def command(
-    index: IndexFolder,
-    all_rows: AllRows = False,
-    as_json: AsJson = False,
-) -> None:
+def command(index: IndexFolder, all_rows: AllRows = False, as_json: AsJson = False) -> None:
     """Check every byte and every number of an index, and rows of its sketch against W.
 
     Exit code 1 names the damaged file and the reason. Nothing is remembered: each call reads all.

@@ -98,11 +98,9 @@ def _warn_of_misses(index: Index) -> None:
     for point in (index.calibration or {}).get("points", ()):
         p1 = point["precision_at"].get("1", 1.0)
         if point["head"]["name"] == index.default_head and p1 < LEAST_P1:
-            logger.warning(
+            said = (
                 "%s: the head %s, which answers by default, finds the best id of %.1f %% of the "
-                "held-out contexts; build with a target_precision for more",
-                index.path,
-                index.default_head,
-                100 * p1,
+                "held-out contexts; build with a target_precision for more"
             )
+            logger.warning(said, index.path, index.default_head, 100 * p1)
             return

@@ -30,9 +30,7 @@ class SpreadSample:
 
     def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
         self.seen = 0
-        self._path = path
-        self._max_rows = max_rows
-        self._seed = seed
+        self._path, self._max_rows, self._seed = path, max_rows, seed
         self._cell = 1  # rows of the stream for each row kept
         self._kept = 0
         self._reserved = 0  # rows that the disk surely holds

@@ -23,7 +23,7 @@ def fit_ivf(inputs: FitInputs) -> FitResult:
     clusters = config.ivf_clusters or max(1, round(4 * softmax.vocab_size**0.5))
     hidden_HD, labels_HK = heldout_sample(inputs)
     history: list[dict[str, float]] = []
-    fits: list[FitResult] = []
+    fits = []
     for number in range(config.ivf_starts):
         arrays = cluster_arrays(softmax, clusters, config.kmeans_iterations, config.seed + number)
         needed_HK, read_H = cluster_ranks(arrays, hidden_HD, labels_HK)

@@ -28,14 +28,15 @@ def fit_svd(inputs: FitInputs) -> FitResult:
     rank = len(arrays["basis"])
     hidden_HD, labels_HK = heldout_sample(inputs)
     history = []
-    for number, width in enumerate(widths := _widths(rank), start=1):
+    widths = sorted({-(-rank * part // 8) for part in (1, 2, 3, 4, 6, 8)})
+    for number, width in enumerate(widths, start=1):
         needed_HK = preview_ranks(softmax, arrays, width, hidden_HD, labels_HK)
         count = least_reaching(needed_HK)
         cost = width * (softmax.vocab_size + softmax.dim) + GATHERED * count * softmax.dim
         history.append({"width": width, "candidates": count, "cost": cost})
         inputs.progress("fit svd", number, len(widths))
     best = min(history, key=lambda entry: entry["cost"])
-    knobs = {"width": best["width"], "candidates": best["candidates"]}
+    knobs = {name: best[name] for name in ("width", "candidates")}
     return FitResult(arrays, {"rank": rank}, knobs, history)
 
 
@@ -83,8 +84,3 @@ def preview_ranks(
         for label in range(labels_HK.shape[1]):
             needed[part, label] = (scores_HV >= own_HK[:, label, None]).sum(1)
     return needed
-
-
-def _widths(rank: int) -> list[int]:
-    """Eighths of the rank, in whole lanes where it has as many."""
-    return sorted({-(-rank * part // 8) for part in (1, 2, 3, 4, 6, 8)})

@@ -112,17 +112,11 @@ def _points_table(points: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for (name, knobs), by_batch in settings.items():
         point = next(iter(by_batch.values()))
-        rows.append(
-            (
-                name,
-                knobs,
-                *(by_batch[b]["us_per_row"] if b in by_batch else None for b in batches),
-                *(_precision(point["precision"].get(k)) for k in ks),
-                point["mass_kept"],
-                point["candidates"],
-                point.get("coverage"),  # earlier builders did not measure it
-            )
-        )
+        us = [by_batch[b]["us_per_row"] if b in by_batch else None for b in batches]
+        precision = [_precision(point["precision"].get(k)) for k in ks]
+        # Earlier builders did not measure the coverage.
+        facts = [point["mass_kept"], point["candidates"], point.get("coverage")]
+        rows.append([name, knobs, *us, *precision, *facts])
     return f"<p>B: rows per call.</p>\n{_table(header, rows)}"
 
 

@@ -27,17 +27,13 @@ STYLE: Mapping[str, Any] = {
     "font.size": 10,
     "svg.fonttype": "none",
     "svg.hashsalt": "logitsieve",
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "grid.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": INK,
     "grid.alpha": 0.15,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "legend.frameon": False,
 }
 
@@ -50,7 +46,8 @@ def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
     """
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         axes = _axes(7.5, 4.0)
-        for head, colour in zip(_heads(points), cycle(COLOURS), strict=False):
+        heads = dict.fromkeys(point["head"]["name"] for point in points)
+        for head, colour in zip(heads, cycle(COLOURS), strict=False):
             of_head = [point for point in points if point["head"]["name"] == head]
             single = [point for point in of_head if point["rows"] == 1]
             if head == "exact":
@@ -76,10 +73,6 @@ def speed_precision(points: Sequence[Mapping[str, Any]]) -> str:
         axes.set(xlabel="µs per row (log scale)", ylabel="precision")
         axes.legend()
         return _svg(axes)
-
-
-def _heads(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(point["head"]["name"] for point in points))
 
 
 def _plain(name: str) -> str:

@@ -12,6 +12,7 @@ Optimizer = Literal["adamw", "adagrad", "sgd"]
 HeadOptimizer = Literal["auto", "adamw", "sparse-adam", "adagrad", "sgd"]
 Schedule = Literal["cosine", "linear", "constant"]
 
+CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of contexts captured after a training
 ADAGRAD_LR = 0.2  # its steps shrink as gradients add up
 
 CHOICES = {"optimizer": Optimizer, "head_optimizer": HeadOptimizer, "schedule": Schedule}

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.config import TrainConfig
+from logitsieve.training.config import CONTEXTS, HELD_OUT, TrainConfig
 from logitsieve.training.trainer.corpus import FOLDER
 from logitsieve.training.trainer.files import CHECKPOINT, COLUMNS, TENSORBOARD, replace_bytes
 from logitsieve.training.trainer.language_model import WEIGHTS_FILE
@@ -22,7 +22,6 @@ from logitsieve.training.trainer.losses import read_options
 from logitsieve.training.trainer.vocabulary import VOCABULARY_FILE
 
 SETTINGS = "settings.json"
-CONTEXTS, HELD_OUT = "contexts", "heldout"  # folders of contexts captured after a training
 
 
 def check_device(name: str) -> None:
