@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,12 @@ def test_the_command_loads_no_package_for_its_help() -> None:
 @pytest.mark.parametrize("package", ["server.app", "index", "decoding", "evaluation"])
 def test_serving_loads_neither_torch_nor_faiss(package: str) -> None:
     assert not modules_after(f"import logitsieve.{package}") & {"torch", "faiss", "matplotlib"}
+
+
+@pytest.mark.parametrize("package", ["server", "training"])
+def test_a_package_whose_names_are_imported_late_has_no_others(package: str) -> None:
+    with pytest.raises(AttributeError, match=f"'logitsieve.{package}' has no attribute 'other'"):
+        _ = import_module(f"logitsieve.{package}").other
 
 
 def test_answering_loads_neither_torch_nor_faiss(tmp_path: Path) -> None:

@@ -48,8 +48,9 @@ class ToServing:
             if self.capture is None:
                 raise InvalidRequest("capture", "nothing", "a number of contexts for --build")
             new_path(self.build)
-        for name in ("target_precision", "build_config"):
-            if (value := getattr(self, name)) and self.build is None:
+        targets, file = list(self.target_precision), self.build_config
+        for name, value in (("target_precision", targets), ("build_config", file)):
+            if value and self.build is None:
                 raise InvalidRequest(name, value, "nothing without --build")
         if self.target is not None:
             from logitsieve.index_builder.cascade import TARGETS
