@@ -9,7 +9,7 @@ import pytest
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads._base.spec import CHUNK
-from logitsieve.index.checks import require_structure, require_values, softmax_sha256
+from logitsieve.index.checks import require_structure, require_values
 from tests.index.samples import Arrays, tiny_screen, tiny_softmax
 
 FILE = Path("part.safetensors")
@@ -110,14 +110,3 @@ def test_every_chunk_is_looked_at(place: int) -> None:
     weight = np.ones((1, 1), np.float32)
     with pytest.raises(IndexUnreadable, match=f"row {place}$"):
         require_values(FILE, "softmax", {"weight": weight, "bias": bias}, lambda _: None)
-
-
-def test_the_identity_of_a_matrix_covers_its_shape_and_its_bias() -> None:
-    weight, bias = tiny_softmax().weight, tiny_softmax().bias
-    known = softmax_sha256(weight, bias)
-    assert softmax_sha256(weight.copy(), bias.copy()) == known
-    assert softmax_sha256(weight, bias + 1) != known
-    # The same numbers in the same order, cut elsewhere.
-    numbers = np.arange(12, dtype=np.float32)
-    wide = softmax_sha256(numbers[:9].reshape(3, 3), numbers[9:])
-    assert wide != softmax_sha256(numbers[:6].reshape(6, 1), numbers[6:])

@@ -15,11 +15,12 @@ import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads._base.head import Softmax
-from logitsieve.index import HeadEntry, link_index
+from logitsieve.index import HeadEntry, link_index, write_index
 from logitsieve.index.contents import read_contents
 from logitsieve.index.files import STALE_AFTER_S
 from logitsieve.index.verify import verify_contents
 from tests.index.samples import WORDS, arguments, tiny_screen, tiny_softmax, write_tiny
+from tests.synthetic import certified_arrays, make_softmax
 
 GOLDEN = Path(__file__).parent / "golden" / "1"
 STEPS = [
@@ -135,7 +136,45 @@ def test_a_failure_leaves_nothing(tmp_path: Path, last: str) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         write_tiny(tmp_path / "demo" / "1", checkpoint=fail)
-    assert not list((tmp_path / "demo").iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", ["folder", "part screen", "part softmax"])
+def test_arrays_that_change_while_they_are_written_leave_nothing(tmp_path: Path, step: str) -> None:
+    softmax, screen = tiny_softmax(), tiny_screen()
+
+    def change(done: str) -> None:
+        if done == step:
+            softmax.weight[3, 1] += 1
+            softmax.bias[3] += 1
+
+    out = tmp_path / "models" / "demo" / "1"
+    wanted = {"softmax": softmax, "parts": {"screen": screen}, "checkpoint": change}
+    if step == "part softmax":  # its file is written: what happens now is no concern of it
+        write_tiny(out, **wanted)
+        assert snapshot(out) == snapshot(GOLDEN)
+        return
+    with pytest.raises(InvalidRequest, match="changed while the index was built") as refused:
+        write_tiny(out, **wanted)
+    assert refused.value.field == "weight"
+    assert not list(tmp_path.iterdir())
+    write_tiny(out)
+    assert snapshot(out) == snapshot(GOLDEN)
+
+
+def test_a_sketch_of_another_matrix_is_not_written(tmp_path: Path) -> None:
+    heads = {"exact": HeadEntry(), "certified": HeadEntry("sketch")}
+    parts = {"sketch": certified_arrays(make_softmax(seed=1))}
+    with pytest.raises(InvalidRequest, match="not the sketch of this matrix: row 0") as refused:
+        write_index(
+            tmp_path / "demo" / "1",
+            softmax=make_softmax(seed=2),
+            parts=parts,
+            heads=heads,
+            default_head="certified",
+        )
+    assert refused.value.field == "parts['sketch']"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.system

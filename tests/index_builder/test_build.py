@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import run
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.heads import Softmax
@@ -196,6 +198,74 @@ def test_a_target_out_of_reach_writes_nothing(softmax: Softmax, tmp_path: Path) 
     assert not list(tmp_path.iterdir())
     index = build(**wanted, best_effort=True)
     assert index.heads == ("exact", "certified", "screen")
+
+
+def changing(weight: Any, stage: str, *, back: str = "") -> Callable[[str, int, int], None]:
+    """A progress that writes to `weight` as `stage` begins, and undoes that at the stage `back`."""
+    stages: list[str] = []
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name not in stages:
+            stages.append(name)
+            if name == stage:
+                weight[7:] *= 2
+            elif name == back:
+                weight[7:] /= 2
+
+    return progress
+
+
+def mapped(folder: Path, weight: np.ndarray) -> np.ndarray:
+    np.save(folder / "W.npy", weight)
+    return np.asanyarray(np.load(folder / "W.npy", mmap_mode="r+"))
+
+
+SHARED: dict[str, Callable[[Path, np.ndarray], tuple[Any, Any]]] = {  # what is built from, written
+    "array": lambda _, weight: (weight, weight),
+    "read-only view": lambda _, weight: (np.broadcast_to(weight, weight.shape), weight),
+    "half": lambda _, weight: (half := weight.astype(np.float16), half),
+    "memmap": lambda folder, weight: (array := mapped(folder, weight), array),
+    "file": lambda folder, weight: (folder / "W.npy", mapped(folder, weight)),
+    "tensor": lambda _, weight: (torch.from_numpy(weight).requires_grad_(), weight),
+}
+
+
+@pytest.mark.parametrize("form", SHARED)
+@pytest.mark.parametrize("stage", ["sketch", "write"])
+def test_a_matrix_that_changes_during_the_build_is_refused(
+    softmax: Softmax, tmp_path: Path, form: str, stage: str
+) -> None:
+    (folder := tmp_path / "input").mkdir()
+    weight, written = SHARED[form](folder, softmax.weight.copy())
+    wanted = arguments(softmax, out=tmp_path / "models" / "lm" / "1", weight=weight)
+    wanted["heads"] = ("exact", "certified")
+    with pytest.raises(InvalidRequest, match="changed while the index was built") as refused:
+        build(**wanted, progress=changing(written, stage))
+    assert refused.value.field == "weight"
+    assert list(tmp_path.iterdir()) == [folder]
+    index = build(**wanted)
+    np.testing.assert_array_equal(index.softmax.weight, written)
+
+
+def test_a_change_that_is_undone_before_the_matrix_is_written_is_refused(
+    softmax: Softmax, tmp_path: Path
+) -> None:
+    """A sketch of numbers that are in no file would prove what is not so."""
+    weight = softmax.weight.copy()
+    progress = changing(weight, "label held-out", back="sketch")
+    wanted = arguments(softmax, out=tmp_path / "lm" / "1", weight=weight, heads=("certified",))
+    with pytest.raises(InvalidRequest, match="weight: got numbers that changed while"):
+        build(**wanted, progress=progress)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bias_that_changes_during_the_build_is_not_read_again(
+    softmax: Softmax, tmp_path: Path
+) -> None:
+    bias = softmax.bias.copy()
+    wanted = arguments(softmax, out=tmp_path / "lm" / "1", bias=bias, heads=("certified",))
+    index = build(**wanted, progress=changing(bias, "sketch"))
+    np.testing.assert_array_equal(index.softmax.bias, softmax.bias)
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [

@@ -6,23 +6,18 @@ an address) runs at each open; `check_values` reads every number and runs when a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-
-from logitsieve.api.errors import IndexUnreadable, InvalidKnob
+from logitsieve.api.errors import IndexUnreadable, InvalidKnob, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Head, checked_knobs
 from logitsieve.heads._base.spec import SOFTMAX, Arrays, PartSpec, check_structure, check_values
 from logitsieve.index.manifest import HeadEntry
-from logitsieve.utils.floats import code_of
 
 Registry = Mapping[str, type[Head]]
 Report = Callable[[int], None]  # called with the bytes done since the last call
 ADDRESSES = ("ids", "offsets")  # what kernels use as addresses
-PIECE = 1 << 24  # bytes hashed between two reports
 
 PARTS: dict[str, PartSpec] = {
     part.name: part for part in (SOFTMAX, *(head.part for head in HEADS.values())) if part
@@ -54,20 +49,10 @@ def private(part: str, arrays: Arrays) -> Arrays:
     return {**arrays, **copies}
 
 
-def softmax_sha256(stored: np.ndarray, bias: np.ndarray, report: Report = lambda _: None) -> str:
-    """The identity of a matrix [V, D] as it is stored, and its bias [V].
-
-    "F32 V D\\n" (or F16, BF16), then their bytes, hashed.
-    """
-    rows, dim = stored.shape
-    digest = hashlib.sha256(f"{code_of(stored)} {rows} {dim}\n".encode())
-    for array in (stored, bias):
-        view = array.data.cast("B")
-        for start in range(0, len(view), PIECE):
-            piece = view[start : start + PIECE]
-            digest.update(piece)
-            report(len(piece))
-    return digest.hexdigest()
+def matrix_changed() -> InvalidRequest:
+    """The refusal of a matrix that something writes to while an index is made of it."""
+    got = "numbers that changed while the index was built"
+    return InvalidRequest("weight", got, "an array or file that nothing writes to meanwhile")
 
 
 def check_heads(heads: Mapping[str, HeadEntry], registry: Registry) -> None:

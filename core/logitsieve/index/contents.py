@@ -59,6 +59,11 @@ def read_contents(path: Path | str) -> Contents:
         versions = f"; versions in this folder: {', '.join(map(str, held))}" if held else ""
         reason = "an index lies in <name>/<version>/, version 1, 2, ..."
         raise IndexUnreadable(folder, reason + versions)
+    return read_folder(folder)
+
+
+def read_folder(folder: Path) -> Contents:
+    """Map a folder that need not have the name of an index yet: `read_contents` otherwise."""
     if not folder.is_dir():
         raise IndexUnreadable(folder, "no such directory")
     file = folder / MANIFEST_FILE

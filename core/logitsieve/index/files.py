@@ -74,7 +74,7 @@ def fsync_folder(path: Path) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` that gets its name when the block ends, and goes if it raises.
 
-    Missing parents are made. InvalidRequest if `out` exists by then.
+    Missing parents are made, and go with it. InvalidRequest if `out` exists by then.
     """
     missing = [path for path in out.parents if not path.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         fsync_folder(folder.parent)
     remove_stale(out.parent)
     path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-    path.mkdir()
+    path.mkdir(parents=True)  # another writer that failed may have removed its parents
     try:
         yield path
         try:
@@ -92,8 +92,12 @@ def new_folder(out: Path) -> Iterator[Path]:
                 raise
             raise InvalidRequest("out", f"{out}, which exists by now", "a new version") from error
         fsync_folder(out.parent)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)  # gone already where it was given its name
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # in use by others
+            for folder in missing:
+                folder.rmdir()
+        raise
 
 
 def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, str]:

@@ -75,8 +75,7 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     turn = _Turn(basis, inverse, float(np.linalg.norm(basis)), float(limits[4]))
     for start in range(0, len(rows), BLOCK_ROWS):
         block = rows[start : start + BLOCK_ROWS]
-        stored = softmax.stored[block]
-        weight = (stored if stored.dtype == np.float32 else widened(stored)).astype(np.float64)
+        weight = widened(softmax.stored[block]).astype(np.float64)
         codings = list(_codings(sketch, block, places[block], softmax.dim))
         with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
             _check_block(weight, turn, codings, block)

@@ -20,8 +20,9 @@ import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
+from logitsieve.heads._base.head import softmax_sha256
 from logitsieve.heads.certified import SKETCH
-from logitsieve.index.checks import PARTS, Report, require_values, softmax_sha256
+from logitsieve.index.checks import PARTS, Report, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical

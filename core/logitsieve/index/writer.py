@@ -22,10 +22,11 @@ from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.checks import (
     PARTS,
     check_heads,
+    matrix_changed,
     require_structure,
     require_values,
-    softmax_sha256,
 )
+from logitsieve.index.contents import read_folder
 from logitsieve.index.files import fsync_folder, link_or_copy, new_folder, write_file
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
@@ -39,6 +40,7 @@ from logitsieve.index.manifest import (
     is_version,
 )
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
+from logitsieve.index.verify import verify_contents
 from logitsieve.utils.floats import code_of
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -61,21 +63,22 @@ def write_index(
     """Write the index directory `out` (<name>/<version>) and return it.
 
     `parts` maps part names to named arrays, without `softmax`, whose matrix [V, D], in its stored
-    type, and bias [V] are written without a copy. Missing parents are made; an existing `out` is an
-    error. `checkpoint` is called with each step's name once the step is done. `finite` names parts
-    whose numbers the caller has checked, which are not checked again. Equal arguments give equal
-    files, but for `calibration`, which depends on the machine. InvalidRequest names the argument.
+    type, is written without a copy. Missing parents are made; an existing `out` is an error.
+    `checkpoint` is called with each step's name once the step is done. `finite` names parts whose
+    numbers the caller has checked: they are not checked before the folder is made. Equal arguments
+    give equal files, but for `calibration`, which depends on the machine. InvalidRequest names the
+    argument, also where the files, read back, fail the full check: W must be that of
+    `softmax.sha256`.
     """
     out = new_path(out)
     arrays = _checked_parts(softmax, parts, finite)
-    matrix = arrays["softmax"]
     words = None if vocabulary is None else _vocabulary_bytes(vocabulary, softmax.vocab_size)
     measured = None if calibration is None else _plain("calibration", calibration)
     fields: dict[str, Any] = {
         "vocab_size": softmax.vocab_size,
         "dim": softmax.dim,
         "dtype": code_of(softmax.stored),
-        "softmax_sha256": softmax_sha256(matrix["weight"], matrix["bias"]),
+        "softmax_sha256": softmax.sha256,
         "heads": {name: _plain_head(name, head) for name, head in heads.items()},
         "default_head": default_head,
         "config": _plain("config", config or {}),
@@ -86,6 +89,7 @@ def write_index(
     with new_folder(out) as folder:
         checkpoint("folder")
         _fill(folder, arrays, words, measured, fields, checkpoint)
+        _check_written(folder)
     checkpoint("named")
     return out
 
@@ -151,6 +155,17 @@ def _fill(
     checkpoint("manifest")
 
 
+def _check_written(folder: Path) -> None:
+    """Let the reader's full check judge what was written, before it gets its name."""
+    try:
+        verify_contents(read_folder(folder))
+    except IndexUnreadable as error:
+        if error.file.stem == "softmax":
+            raise matrix_changed() from error
+        field = f"parts[{error.file.stem!r}]"
+        raise InvalidRequest(field, error.reason, "docs/index-format.md") from error
+
+
 def new_path(out: Path | str) -> Path:
     """`out` as an absolute <name>/<version> that does not exist; InvalidRequest otherwise."""
     path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps its name
@@ -169,7 +184,8 @@ def _checked_parts(
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
     checked: dict[str, Arrays] = {}
-    matrix = {"weight": softmax.stored, "bias": softmax.bias}
+    # The bias is small: of a copy it is sure that it does not change.
+    matrix = {"weight": softmax.stored, "bias": softmax.bias.copy()}
     for name, arrays in {"softmax": matrix, **parts}.items():
         checked[name] = {key: _storable(name, key, array) for key, array in arrays.items()}
         if name not in PARTS:

@@ -34,7 +34,7 @@ _CODES = {dtype: CODES[name] for name, dtype in STORED.items()}
 def widened(half: np.ndarray) -> Float32:
     """float32 of the same values, laid out at a multiple of 64 bytes, as kernels like it.
 
-    `half` is float16 or the bits of bfloat16, of any shape.
+    `half` is float16 or the bits of bfloat16, of any shape; float32 is copied.
     """
     size = math.prod(half.shape)
     room = np.empty(size + LINE // 4, np.float32)

@@ -59,7 +59,7 @@ def _to_numpy(hidden: ArrayLike) -> np.ndarray:
     if isinstance(hidden, np.ndarray):
         if np.ma.is_masked(hidden):
             raise InvalidRequest("hidden", MASKED, ALLOWED)
-        return hidden
+        return np.asarray(hidden)  # not of a class with a mask
     if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden).__mro__):
         if hidden.device.type != "cpu":
             raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")

@@ -186,14 +186,15 @@ def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
 
 
 def vector(bias: ArrayLike | None, vocab_size: int) -> Float32:
-    """float32 [V]; None is zeros. InvalidRequest names what is wrong."""
+    """float32 [V], always a copy; None is zeros. InvalidRequest names what is wrong."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias
     if np.shape(array) != (vocab_size,):
         raise InvalidRequest("bias", f"shape {list(np.shape(array))}", f"[V] = [{vocab_size}]")
     rows = _rows(array, "bias")
-    return np.ascontiguousarray(_stored_as("float32", rows, "bias")[0])
+    copied: Float32 = _stored_as("float32", rows.copy(), "bias")[0]
+    return copied
 
 
 def _rows(array: ArrayLike, field: str) -> np.ndarray:

@@ -48,7 +48,8 @@ def build(
     labels, budget, probes and the rows left to the fallback for the least measured time;
     TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
     total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
-    nothing. InvalidRequest names the argument at fault. If it raises, nothing is written.
+    nothing. InvalidRequest names the argument at fault, also a `weight` that is written to
+    meanwhile. If it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
@@ -63,6 +64,8 @@ def build(
     out = new_path(out)  # refused before hours of fitting, not after
     stored_VD = matrix(weight, config.dtype)
     softmax = Softmax(stored_VD, vector(bias, len(stored_VD)))
+    # Hashed before anything reads W: what is fitted and what is written have to be these numbers.
+    logger.debug("%s: building from the matrix %s", out, softmax.sha256)
     if target_precision is not None:
         target_precision = pipeline.checked_target(target_precision, softmax.vocab_size)
     if vocabulary is not None and len(vocabulary) != softmax.vocab_size:

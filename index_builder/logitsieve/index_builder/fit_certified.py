@@ -16,9 +16,12 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.heads._base.head import begin_sha256
+from logitsieve.index.checks import matrix_changed
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
+from logitsieve.utils.floats import widened
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512)  # bytes of fine ones
@@ -57,15 +60,18 @@ class Turned(NamedTuple):
     basis: Float32  # B [D, D]
     rows: Float32  # w' [V, D]
     left: float  # >= ||w - B^T w'||
+    sha256: str = ""  # of the rows w and their bias, as they were read
 
 
 def fit_certified(inputs: FitInputs) -> FitResult:
     """The sketch measured to answer fastest of those within their share of memory.
 
-    The smallest is always among them.
+    The smallest is always among them. InvalidRequest if W is no longer what it was at first.
     """
     softmax, share = inputs.softmax, inputs.config.certified_memory
     turned = turn(softmax, rotation(softmax, inputs.sample))
+    if turned.sha256 != softmax.sha256:
+        raise matrix_changed()
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
     hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
     measured: dict[Widths, float] = {}
@@ -160,16 +166,22 @@ def turn(softmax: Softmax, rotation_DD: Float64) -> Turned:
     basis_DD = rotation_DD.astype(np.float32)
     B_DD = basis_DD.astype(np.float64)
     inverse_DD, size = np.linalg.inv(B_DD), np.linalg.norm(B_DD)
-    turned_VD, left = np.empty(softmax.weight.shape, np.float32), 0.0
-    for number, rows_RD in enumerate(_blocks(softmax.weight)):
-        here_RD = turned_VD[number * BLOCK_ROWS : number * BLOCK_ROWS + len(rows_RD)]
+    turned_VD, left = np.empty((softmax.vocab_size, softmax.dim), np.float32), 0.0
+    digest = begin_sha256(softmax.stored)
+    for start in range(0, softmax.vocab_size, BLOCK_ROWS):
+        # Read once: the rows that are hashed are those that the sketch is made of.
+        stored_RD = softmax.stored[start : start + BLOCK_ROWS].copy()
+        digest.update(stored_RD.data.cast("B"))
+        rows_RD = widened(stored_RD).astype(np.float64)
+        here_RD = turned_VD[start : start + len(rows_RD)]
         here_RD[:] = rows_RD @ inverse_DD
-        stored_RD = here_RD.astype(np.float64)
-        lost = np.linalg.norm(rows_RD - stored_RD @ B_DD, axis=1).max()
-        longest = np.linalg.norm(stored_RD, axis=1).max()
+        kept_RD = here_RD.astype(np.float64)
+        lost = np.linalg.norm(rows_RD - kept_RD @ B_DD, axis=1).max()
+        longest = np.linalg.norm(kept_RD, axis=1).max()
         rounded = 4 * softmax.dim * np.finfo(np.float64).eps * longest * size
         left = max(left, float(lost + rounded))
-    return Turned(basis_DD, turned_VD, left)
+    digest.update(softmax.bias.data)
+    return Turned(basis_DD, turned_VD, left, digest.hexdigest())
 
 
 def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:

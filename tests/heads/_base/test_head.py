@@ -15,6 +15,7 @@ from logitsieve.heads._base.head import (
     checked_knobs,
     ready_hidden,
     ready_request,
+    softmax_sha256,
 )
 
 TABLE = {
@@ -62,3 +63,22 @@ def test_a_half_type_is_widened_once_and_kept_as_given() -> None:
     assert softmax.weight is softmax.weight
     np.testing.assert_array_equal(softmax.weight, stored.astype(np.float32))
     assert (softmax.vocab_size, softmax.dim) == (2, 2)
+
+
+def test_the_identity_of_a_matrix_covers_its_shape_and_its_bias() -> None:
+    weight, bias = np.arange(21, dtype=np.float32).reshape(7, 3), np.ones(7, np.float32)
+    known = softmax_sha256(weight, bias)
+    assert softmax_sha256(weight.copy(), bias.copy()) == known
+    assert softmax_sha256(weight, bias + 1) != known
+    # The same numbers in the same order, cut elsewhere.
+    numbers = np.arange(12, dtype=np.float32)
+    wide = softmax_sha256(numbers[:9].reshape(3, 3), numbers[9:])
+    assert wide != softmax_sha256(numbers[:6].reshape(6, 1), numbers[6:])
+
+
+def test_a_softmax_is_hashed_once() -> None:
+    weight, bias = np.arange(21, dtype=np.float32).reshape(7, 3), np.ones(7, np.float32)
+    softmax, before = Softmax(weight, bias), softmax_sha256(weight, bias)
+    assert softmax.sha256 == before
+    weight[3, 1] += 1
+    assert softmax.sha256 == before != softmax_sha256(weight, bias)

@@ -5,7 +5,8 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M ids a row
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -19,12 +20,13 @@ from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int3
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.topk.csr import csr_logits
 from logitsieve.kernels.topk.descriptor import matrix_descriptor
-from logitsieve.utils.floats import STORED, widened
+from logitsieve.utils.floats import STORED, code_of, widened
 from logitsieve.utils.hidden import as_hidden
 
 # CSR offsets, ids, and the logits they have instead of W's: -inf for ids that must not be drawn.
 Edits = tuple[Int64, Int32, Float64]
 
+PIECE = 1 << 24  # bytes hashed between two reports
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 
 
@@ -65,6 +67,14 @@ class Softmax:
         return values
 
     @cached_property
+    def sha256(self) -> str:
+        """The identity of the numbers (hex), as docs/index-format.md defines it, hashed once.
+
+        Where `stored` is written to afterwards, it is that of what it held at the first use.
+        """
+        return softmax_sha256(self.stored, self.bias)
+
+    @cached_property
     def descriptor(self) -> Int64:
         """The matrix as the kernels take it, by the address of this array."""
         return matrix_descriptor(self.weight, self.bias)
@@ -85,6 +95,29 @@ class Softmax:
     def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
         """`logits64` rounded to float32, as answers have them."""
         return self.logits64(hidden, offsets, ids).astype(np.float32)
+
+
+def begin_sha256(stored: np.ndarray) -> hashlib._Hash:
+    """The hash of a matrix [V, D], before the bytes of its rows and of its bias.
+
+    It has "F32 V D\\n" (or F16, BF16): the same numbers in another shape have another identity.
+    """
+    rows, dim = stored.shape
+    return hashlib.sha256(f"{code_of(stored)} {rows} {dim}\n".encode())
+
+
+def softmax_sha256(
+    stored: np.ndarray, bias: np.ndarray, report: Callable[[int], None] = lambda _: None
+) -> str:
+    """The identity of a matrix as it is stored, and its bias; `report` gets the bytes hashed."""
+    digest = begin_sha256(stored)
+    for array in (stored, bias):
+        view = array.data.cast("B")
+        for start in range(0, len(view), PIECE):
+            piece = view[start : start + PIECE]
+            digest.update(piece)
+            report(len(piece))
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
