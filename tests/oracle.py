@@ -68,6 +68,25 @@ def edited(
     return found
 
 
+def log_probs(logits_V: NDArray[np.float64]) -> NDArray[np.longdouble]:
+    """[V] log-probabilities of one row: of two numbers of one sign, so that nothing cancels."""
+    wide = logits_V.astype(np.longdouble)
+    best = wide.argmax()
+    weights = np.exp(wide - wide[best])
+    weights[best] = 0
+    return np.asarray((wide - wide[best]) - np.log1p(weights.sum()))
+
+
+def nearest_or_below(
+    printed: NDArray[np.float32], true: NDArray[np.longdouble]
+) -> NDArray[np.bool_]:
+    """Whether each is the float32 nearest to the true number, or the one below that."""
+    with np.errstate(over="ignore"):
+        nearest = true.astype(np.float32)
+    below = np.nextafter(nearest, np.float32(-np.inf))
+    return np.asarray((printed == nearest) | (printed == below))
+
+
 class Hypothesis(NamedTuple):
     """One parent of a beam step."""
 

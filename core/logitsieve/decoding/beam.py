@@ -1,9 +1,10 @@
 """One step of a beam search over several groups at once; nothing is kept between steps.
 
-A pair's score is that of its hypothesis plus logit - log Z, in float64, of the float32 log Z that
-the reply names: so pairs are in the order in which the full softmax has them, if log Z is exact.
-Where log Z is proven to lie in an interval, most orders are decided by it; for groups in which one
-is not, the exact log Z is computed.
+A pair's score is that of its hypothesis plus logit - log Z. Where the interval in which log Z is
+proven to lie leaves open which pairs of a group are best, or their order, log Z of the group's rows
+is found anew: in float64, to some 1e-12, then in double-double arithmetic, to 2^-76, and the pairs
+are compared as rational numbers. Rows with the same bits of hidden have the same log Z, whatever it
+is. Scores of other rows that are within 2^-75 of each other count as equal.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
@@ -13,7 +14,8 @@ K pairs a group.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from fractions import Fraction
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -21,9 +23,13 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import Beams
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
+from logitsieve.decoding.log_z import LogZ, PrintedLogZ, rounded_down
 from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
-from logitsieve.decoding.normalizers import EXACT, LogZ, Normalizer, Query
-from logitsieve.kernels.topk.merge import HIGH, LOW, VALUE, best_pairs
+from logitsieve.decoding.normalizers import EXACT, Normalizer, Query, interval
+from logitsieve.heads.exact import ExactHead
+from logitsieve.kernels.sampling.double_double import ERROR
+from logitsieve.kernels.sampling.log_z import FIELDS
+from logitsieve.kernels.topk.merge import ROUNDED, TOP, VALUE, best_pairs
 
 
 class BeamChoice(NamedTuple):
@@ -35,7 +41,7 @@ class BeamChoice(NamedTuple):
     ranks: Float32  # [G, K]
     finished: Bool  # [G, K]
     provenance: Provenance  # scanned: 0 for finished hypotheses
-    log_z: LogZ  # NaN for finished hypotheses
+    log_z: PrintedLogZ  # NaN for finished hypotheses
 
 
 class _Lists(NamedTuple):
@@ -53,6 +59,18 @@ class _Pairs(NamedTuple):
     doubtful: Bool  # [G] the bounds of log Z leave open which pairs, or their order
 
 
+class _Step(NamedTuple):
+    """What pairs are chosen from."""
+
+    scores: Float64  # [B]
+    divisors: Float64  # [B] of scores, to rank by
+    twins: (
+        Int64  # [B] equal numbers for rows that have the same log Z; of finished ones, 0, it is -1
+    )
+    lists: _Lists
+    log_z: Float64  # [4, B] TOP, VALUE, LOW, HIGH
+
+
 def beam_step(
     query: Query, beams: Beams, constraints: Constraints | None, normalizer: Normalizer
 ) -> BeamChoice:
@@ -66,17 +84,76 @@ def beam_step(
     query = query._replace(k=min(beams.beams_out, softmax.vocab_size))
     if live.size < rows:  # an error later would count the live rows alone
         softmax.check_hidden(query.hidden)
-    lists = _lists(query, beams, constraints, live)
+    lists, log_z = _lists(query, beams, constraints, live), np.zeros((FIELDS, rows))
     estimate = _log_z(query.rows(live), normalizer)
-    log_z = _bounds(estimate, live, rows, normalizer)
+    if constraints is None:
+        estimate = estimate.raised(lists.logits[live], lists.ids[live])
+    log_z[:, live] = _fields(estimate)
     lengths = beams.lengths.astype(np.float64) + ~beams.finished
     divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
-    pairs = _pairs(beams, divisors, lists, log_z)
+    twins = np.where(beams.finished, -1, np.arange(rows))
+    step = _Step(beams.scores.astype(np.float64), divisors, twins, lists, log_z)
+    pairs = _pairs(beams, step)
     if normalizer.has_bounds and pairs.doubtful.any():
-        open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
-        log_z[:, open_] = EXACT.log_z(query.rows(open_)).value
-        pairs = _pairs(beams, divisors, lists, log_z)
-    return _step(beams, divisors, lists, log_z, pairs, _reported(estimate, live, log_z))
+        pairs = _refined(query, beams, step, pairs.doubtful)
+    return _choice(beams, step, pairs, _reported(estimate, live, log_z))
+
+
+def _refined(query: Query, beams: Beams, step: _Step, doubtful: Bool) -> _Pairs:
+    """The pairs after log Z of the rows of doubtful groups is found as closely as it takes."""
+    for group in np.flatnonzero(doubtful).tolist():
+        rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
+        equal = (query.hidden[rows, None] == query.hidden[rows]).all(axis=2)
+        step.twins[rows] = np.where(beams.finished[rows], -1, rows.start + equal.argmax(axis=1))
+    pairs = _pairs(beams, step)
+    open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
+    if open_.size:
+        step.log_z[:, open_] = _fields(EXACT.log_z(query.rows(open_)))
+        pairs = _pairs(beams, step)
+    for group in np.flatnonzero(pairs.doubtful).tolist():
+        _settle(query, beams, step, pairs, group)
+    return pairs
+
+
+def _settle(query: Query, beams: Beams, step: _Step, pairs: _Pairs, group: int) -> None:
+    """Choose a group's pairs anew by rational numbers.
+
+    Each log Z is within ERROR of its number. Scores of different hypotheses that this leaves open
+    count as equal.
+    """
+    first, lists = group * beams.beams_in, step.lists
+    rows = range(first, first + beams.beams_in)
+    close = cast(ExactHead, EXACT.source(query.index)).close_log_z(query.hidden[rows])
+    log_z = [sum(map(Fraction, fields)) for fields in close.tolist()]
+    error = [Fraction(ERROR if query.index.vocab_size > 1 else 0)] * len(rows)
+    for beam in np.flatnonzero(beams.finished[rows]).tolist():
+        log_z[beam] = error[beam] = Fraction(0)
+    divisors = [Fraction(divisor) for divisor in step.divisors[rows].tolist()]
+    scores = [Fraction(score) for score in step.scores[rows].tolist()]
+    fronts = [0] * len(rows)
+
+    def rank(beam: int) -> Fraction:
+        logit = Fraction(float(lists.logits[first + beam, fronts[beam]]))
+        return (scores[beam] + logit - log_z[beam]) / divisors[beam]
+
+    def off(beam: int, other: int) -> Fraction:
+        """The difference from which on two ranks are unequal."""
+        alike = step.twins[first + beam] == step.twins[first + other]
+        if alike and divisors[beam] == divisors[other]:
+            return Fraction(0)
+        return error[beam] / divisors[beam] + error[other] / divisors[other]
+
+    for pair in range(beams.beams_out):
+        open_ = [beam for beam in range(len(rows)) if fronts[beam] < lists.counts[first + beam]]
+        pairs.parents[group, pair], pairs.places[group, pair] = -1, 0
+        if not open_:
+            continue
+        ranks = {beam: rank(beam) for beam in open_}
+        best = max(open_, key=lambda beam: (ranks[beam], -beam))
+        chosen = min(beam for beam in open_ if ranks[best] - ranks[beam] <= off(beam, best))
+        pairs.parents[group, pair], pairs.places[group, pair] = chosen, fronts[chosen]
+        fronts[chosen] += 1
+    pairs.doubtful[group] = False
 
 
 def _lists(query: Query, beams: Beams, constraints: Constraints | None, live: Int64) -> _Lists:
@@ -107,55 +184,48 @@ def _best(query: Query, constraints: Constraints | None, live: Int64) -> tuple[B
 
 
 def _log_z(query: Query, normalizer: Normalizer) -> LogZ:
-    """log Z of any number of rows; normalizers need one at least."""
-    if len(query.hidden):
-        return normalizer.log_z(query)
-    none = np.empty(0, np.float32)
-    return LogZ(none, none, none) if normalizer.has_bounds else LogZ(none)
+    """log Z of any number of rows; most orders need less of it than `exact` gives."""
+    if not len(query.hidden):
+        none = np.empty(0)
+        return LogZ(none, none, none) if normalizer.has_bounds else LogZ(none)
+    if normalizer is EXACT:
+        exact = cast(ExactHead, EXACT.source(query.index))
+        return interval(exact.quick_log_z(query.hidden), query.scale)
+    return normalizer.log_z(query)
 
 
-def _bounds(estimate: LogZ, live: Int64, rows: int, normalizer: Normalizer) -> Float64:
-    """[3, B] log Z and its bounds: 0 for finished hypotheses, infinite where none are proven."""
-    low, high = estimate.low, estimate.high
-    if normalizer.is_exact:
-        low = high = estimate.value
-    log_z = np.zeros((3, rows))
-    log_z[VALUE, live] = estimate.value
-    log_z[LOW, live] = -np.inf if low is None else low
-    log_z[HIGH, live] = np.inf if high is None else high
-    return log_z
+def _fields(log_z: LogZ) -> Float64:
+    """[4, B] TOP, VALUE, LOW, HIGH; infinite bounds where none are proven."""
+    low = -np.inf if log_z.low is None else log_z.low
+    high = np.inf if log_z.high is None else log_z.high
+    return np.stack(np.broadcast_arrays(log_z.top, log_z.value, low, high))
 
 
-def _pairs(beams: Beams, divisors: Float64, lists: _Lists, log_z: Float64) -> _Pairs:
-    groups, scores = len(beams.scores) // beams.beams_in, beams.scores.astype(np.float64)
+def _pairs(beams: Beams, step: _Step) -> _Pairs:
+    groups = len(beams.scores) // beams.beams_in
     parents, places = (np.empty((groups, beams.beams_out), np.int32) for _ in range(2))
-    pairs = _Pairs(parents, places, np.empty(groups, np.bool_))
-    best_pairs(scores, divisors, lists.logits, lists.counts, log_z, *pairs)
+    pairs, lists = _Pairs(parents, places, np.empty(groups, np.bool_)), step.lists
+    best_pairs(*step[:3], lists.logits, lists.counts, step.log_z, *pairs)
     return pairs
 
 
-def _step(
-    beams: Beams,
-    divisors: Float64,
-    lists: _Lists,
-    log_z: Float64,
-    pairs: _Pairs,
-    reported: LogZ,
-) -> BeamChoice:
+def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: PrintedLogZ) -> BeamChoice:
     parents, places, doubtful = pairs
-    missing = parents < 0
+    lists, log_z, missing = step.lists, step.log_z, parents < 0
     rows = np.arange(len(parents))[:, None] * beams.beams_in + np.maximum(parents, 0)
     tokens = np.where(missing, -1, lists.ids[rows, places]).astype(np.int32)
-    scores = beams.scores.astype(np.float64)[rows] + (
-        lists.logits[rows, places] - log_z[VALUE, rows]
-    )
+    apart, rest = lists.logits[rows, places] - log_z[TOP, rows], log_z[VALUE, rows]
+    off = ROUNDED * (np.abs(step.scores[rows]) + np.abs(apart) + np.abs(rest))
+    off[beams.finished[rows]] = 0.0
+    scores = step.scores[rows] + (apart - rest) - off  # not above the true ones
+    ranks = np.minimum.accumulate(scores / step.divisors[rows], axis=1)
     ended = np.isin(tokens, np.array(beams.eos_ids, np.int32))
     exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
     return BeamChoice(
         parents,
         tokens,
         _printed(scores, missing),
-        _printed(scores / divisors[rows], missing),
+        _printed(ranks, missing),
         ~missing & (beams.finished[rows] | ended),
         lists.provenance._replace(exact=np.repeat(exact, beams.beams_in)),
         reported,
@@ -163,17 +233,21 @@ def _step(
 
 
 def _printed(values: Float64, missing: Bool) -> Float32:
-    """float32 values within its range, -inf where a pair is missing."""
-    return np.where(missing, -np.inf, np.clip(values, -LARGEST, LARGEST)).astype(np.float32)
+    """float32 values within its range, rounded down; -inf where a pair is missing."""
+    within = np.clip(values, -LARGEST, LARGEST)
+    return rounded_down(np.where(missing, -np.inf, within))
 
 
-def _reported(estimate: LogZ, live: Int64, log_z: Float64) -> LogZ:
+def _reported(estimate: LogZ, live: Int64, log_z: Float64) -> PrintedLogZ:
     """log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
-    by_row = np.full(log_z.shape, np.nan, np.float32)
-    by_row[:, live] = log_z[:, live]
-    value, low, high = by_row
-    error = None
-    if estimate.error is not None:
-        error = np.full(len(value), np.nan, np.float32)
-        error[live] = estimate.error
-    return LogZ(value, low, high, error) if estimate.low is not None else LogZ(value, error=error)
+    found = LogZ.of(log_z.T[live], 1.0, bounds=estimate.low is not None)
+    printed = found._replace(error=estimate.error).printed()
+
+    def by_row(values: Float32 | None) -> Float32 | None:
+        if values is None:
+            return None
+        every = np.full(log_z.shape[1], np.nan, np.float32)
+        every[live] = values
+        return every
+
+    return PrintedLogZ(*map(by_row, printed))

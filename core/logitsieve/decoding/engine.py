@@ -26,10 +26,10 @@ from logitsieve.api.results import (
 )
 from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.constrained import best_edited, wanted_of
+from logitsieve.decoding.log_z import PrintedLogZ, printed_log_probs
 from logitsieve.decoding.logit_edits import check_ids, edits_of, open_edits
 from logitsieve.decoding.normalizers import (
     STEPPING,
-    LogZ,
     Query,
     default_normalizer,
     find_normalizer,
@@ -38,7 +38,7 @@ from logitsieve.decoding.sampler import sample
 from logitsieve.heads._base.head import Head, checked_k, ready_hidden
 from logitsieve.index import Index
 
-NO_LOG_Z = LogZ(None)
+NO_LOG_Z = PrintedLogZ(None)
 
 
 class Engine:
@@ -99,7 +99,7 @@ class Engine:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
         ids, logits, exact, scanned = head.topk(hidden, k)
         if self._normalizer is not None:
-            log_z = self._normalizer.log_z(Query(self._index, head, hidden, k=k))
+            log_z = self._normalizer.log_z(Query(self._index, head, hidden, k=k)).printed()
         # A plain tuple: making a Provenance would take a tenth of this method's own time.
         provenance = exact, scanned, fallback_of(exact, self.proves)
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
@@ -114,7 +114,7 @@ class Engine:
         wanted = wanted_of(edits, k, index.vocab_size)
         best = best_edited(index.softmax, head, hidden, wanted, edits)
         if self._normalizer is not None:
-            log_z = self._normalizer.log_z(Query(index, head, hidden, edits, k))
+            log_z = self._normalizer.log_z(Query(index, head, hidden, edits, k)).printed()
         answer = self.answer(started, best.provenance, self.normalizer, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
@@ -128,15 +128,11 @@ class Engine:
         started, normalizer, rows = perf_counter_ns(), self._scoring, len(hidden)
         check_ids(targets, self._index.vocab_size, "targets")
         log_z, logits = normalizer.target_logits(self._query(hidden, constraints), targets)
-        assert log_z.value is not None, "a normalizer finds a value"
-        possible = logits > -np.inf
-        log_probs = np.full(targets.shape, -np.inf, np.float32)
-        with np.errstate(over="ignore"):  # what is less than any float32 is -inf too
-            values = log_z.value.astype(np.float64)[np.nonzero(possible)[0]]
-            log_probs[possible] = logits[possible] - values
+        log_probs, exact = printed_log_probs(log_z, logits, targets)
         scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
-        provenance = Provenance(normalizer.proven(log_z, rows), scanned, fallback)
-        return ScoreReply(log_probs, self.answer(started, provenance, normalizer.name, log_z))
+        provenance = Provenance(exact, scanned, fallback)
+        answer = self.answer(started, provenance, normalizer.name, log_z.printed())
+        return ScoreReply(log_probs, answer)
 
     def sample(
         self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
@@ -168,7 +164,7 @@ class Engine:
         started: int,
         provenance: tuple[Bool, Int32, Bool],
         normalizer: str,
-        log_z: LogZ = NO_LOG_Z,
+        log_z: PrintedLogZ = NO_LOG_Z,
     ) -> Answer:
         """The origin of a reply begun at `started` (ns); `provenance` has Provenance's fields."""
         exact, scanned, fallback = provenance  # starred arguments would take twice the time

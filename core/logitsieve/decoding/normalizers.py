@@ -17,7 +17,8 @@ from typing import ClassVar, NamedTuple, cast
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, UInt64
+from logitsieve.api.results import Float32, Float64, Int32, Int64, UInt64
+from logitsieve.decoding.log_z import LogZ
 from logitsieve.decoding.logit_edits import (
     Edits,
     ListedLogits,
@@ -31,8 +32,8 @@ from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
+from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
 from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
-from logitsieve.kernels.topk.csr import csr_log_sum_exp
 
 # Logits of all V at a time: 16 MiB of float32, whatever the number of rows.
 LOGITS_AT_ONCE = 1 << 22
@@ -68,19 +69,6 @@ class Query(NamedTuple):
         source = cast(CertifiedHead, head)  # the exact head has no options
         return source.draw(self.hidden, samples, seeds, step, self.scale, edits, **options)
 
-    def drawn_log_z(self, head: Head, **options: bool) -> Float64:
-        """The log Z of `draw`, without a draw."""
-        return self.draw(head, 0, np.zeros(len(self.hidden), np.uint64), 0, **options)[1]
-
-
-class LogZ(NamedTuple):
-    """log of the sum of exp(scale x logit), for each row."""
-
-    value: Float32 | None  # [B]
-    low: Float32 | None = None  # [B] it is proven to lie between these
-    high: Float32 | None = None  # [B]
-    error: Float32 | None = None  # [B] the standard error of an estimate
-
 
 class Prices(NamedTuple):
     """Microseconds a row: what the cost of a log Z is estimated from."""
@@ -97,7 +85,6 @@ class Normalizer(ABC):
     name: ClassVar[str]
     code: ClassVar[int]  # in decoder.proto's enum Normalizer
     reads: ClassVar[str] = ""  # the head that makes a pass over all V; "": the answering one scans
-    is_exact: ClassVar[bool] = False  # the value is the full softmax's, computed
     has_bounds: ClassVar[bool] = False  # log Z is proven to lie between `low` and `high`
 
     @abstractmethod
@@ -108,16 +95,10 @@ class Normalizer(ABC):
         """Microseconds that it takes a row, beside the top k."""
         return prices.pass_us(self.reads) if self.reads else prices.head_us
 
-    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float32 | Float64]:
+    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
         """log Z, and the logits [B, T] of `targets` that belong to it; -inf for those of p = 0."""
         logits = target_logits(query.index.softmax, query.hidden, targets, query.edits)
         return self.log_z(query), logits
-
-    def proven(self, log_z: LogZ, rows: int) -> Bool:
-        """[B] whether `log_z` is the full softmax's, computed or proven."""
-        if log_z.low is None or log_z.high is None:
-            return np.full(rows, self.is_exact)
-        return np.asarray(log_z.low == log_z.high)
 
     def source(self, index: Index) -> Head:
         """The head that it `reads`; InvalidRequest if the index has none."""
@@ -139,15 +120,15 @@ class _Candidates(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         listed = query.listed()
-        return LogZ(_log_sum_exp(listed.offsets, listed.logits, query.scale))
+        return _log_sum_exp(listed.offsets, listed.logits, query.scale)
 
-    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float32 | Float64]:
+    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
         softmax, vocab_size = query.index.softmax, query.index.vocab_size
         logits = target_logits(softmax, query.hidden, targets, query.edits)
         listed = query.listed()
         keys = np.arange(len(targets))[:, None] * vocab_size + targets
         inside = among(keys, np.sort(keys_of(listed.offsets, listed.ids, vocab_size)))
-        log_z = LogZ(_log_sum_exp(listed.offsets, listed.logits, 1.0))
+        log_z = _log_sum_exp(listed.offsets, listed.logits, query.scale)
         return log_z, np.where(inside, logits, -np.inf)
 
 
@@ -163,7 +144,7 @@ class _LowRank(Normalizer):
     def log_z(self, query: Query) -> LogZ:
         return _log_z_all(self._slices(query), query.scale)
 
-    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float32 | Float64]:
+    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
         chosen: list[Float32] = []
 
         def choosing() -> Iterator[tuple[slice, Float32]]:
@@ -171,19 +152,22 @@ class _LowRank(Normalizer):
                 chosen.append(np.take_along_axis(logits, targets[rows], axis=1))
                 yield rows, logits
 
-        return _log_z_all(choosing(), 1.0), np.concatenate(chosen)
+        return _log_z_all(choosing(), 1.0), np.concatenate(chosen).astype(np.float64)
 
     def _slices(self, query: Query) -> Iterator[tuple[slice, Float32]]:
+        """All V logits of some rows at a time, after edits: LOGITS_AT_ONCE, or one row."""
         head = query.head
         source = cast(SvdHead, head if head.name == self.reads else self.source(query.index))
-
-        def all_logits(hidden: Float32) -> Float32:
-            logits, scanned = source.scores(hidden), head.candidates(hidden, query.k)
-            rows = np.repeat(np.arange(len(hidden)), np.diff(scanned.offsets))
-            logits[rows, scanned.ids] = scanned.logits
-            return logits
-
-        return _edited_slices(query, all_logits)
+        step = max(1, LOGITS_AT_ONCE // query.index.vocab_size)
+        for start in range(0, len(query.hidden), step):
+            rows = slice(start, min(start + step, len(query.hidden)))
+            logits = source.scores(query.hidden[rows])
+            scanned = head.candidates(query.hidden[rows], query.k)
+            owners = np.repeat(np.arange(len(logits)), np.diff(scanned.offsets))
+            logits[owners, scanned.ids] = scanned.logits
+            if query.edits is not None:
+                query.edits.rows(np.arange(rows.start, rows.stop)).apply_to_all(logits)
+            yield rows, logits
 
 
 class _Sampled(Normalizer):
@@ -207,7 +191,8 @@ class _Sampled(Normalizer):
             sizes[query.edits.allow_list] = 0  # nothing else may be answered
         address = query.index.softmax.descriptor.ctypes.data
         sampled_log_z(address, hidden, _seeds(hidden), query.scale, *listed, sizes, log_z)
-        return LogZ(log_z[:, 0].copy(), error=log_z[:, 1].copy())
+        value, error = log_z.T.astype(np.float64)
+        return LogZ(value, error=error, scale=query.scale)
 
     def cost(self, prices: Prices) -> float:
         sampled = SAMPLED_ROOTS * sqrt(prices.vocab_size) * prices.us_per_logit
@@ -215,78 +200,62 @@ class _Sampled(Normalizer):
 
 
 class _Certified(Normalizer):
-    """An estimate by the sketch's fine codes, and the interval that is proven to hold log Z.
-
-    `low` and `high` are rounded outward; they are equal where all that remains is computed.
-    """
+    """An estimate by the sketch's fine codes, and the interval that is proven to hold log Z."""
 
     name, code, reads, has_bounds = "certified", 4, "certified", True
 
     def log_z(self, query: Query) -> LogZ:
         source, edits = self.source(query.index), query.edits
-        if edits is None or not edits.allow_list.any():
-            return interval(query.drawn_log_z(source, fine=True))
-        log_z = np.empty((3, len(query.hidden)), np.float32)
-        # Rows with an allow list are computed whole: those need no proof.
-        for rows, normalizer in ((edits.allow_list, CANDIDATES), (~edits.allow_list, self)):
-            places = np.flatnonzero(rows)
-            if places.size:
-                part = normalizer.log_z(query.rows(places))
-                log_z[:, places] = part.value if part.low is None else part[:3]
-        return LogZ(*log_z)
+        if edits is not None and edits.allow_list.any():
+            return _with_allow_lists(self, query, edits)
+        seeds = np.zeros(len(query.hidden), np.uint64)
+        return interval(query.draw(source, 0, seeds, 0, fine=True)[1], query.scale)
 
 
 class _Exact(Normalizer):
     """The full softmax's log Z, whatever head answers: O(V D) a row."""
 
-    name, code, reads, is_exact = "exact", 5, "exact", True
+    name, code, reads, has_bounds = "exact", 5, "exact", True
 
     def log_z(self, query: Query) -> LogZ:
-        exact = cast(ExactHead, self.source(query.index))
-        if query.edits is None:
-            return LogZ(exact.log_z(query.hidden, query.scale))
-        slices = _edited_slices(query, lambda hidden: exact.candidates(hidden, 1).logits)
-        return _log_z_all(slices, query.scale)
+        exact, edits = cast(ExactHead, self.source(query.index)), query.edits
+        if edits is not None and edits.allow_list.any():
+            return _with_allow_lists(self, query, edits)
+        fields = exact.log_z(query.hidden, query.scale, edits and edits[:3])
+        return LogZ.of(fields, query.scale)
 
 
-def interval(log_z: Float64) -> LogZ:
-    """float32 of [B, 3]: an estimate, and what encloses the interval it is proven to lie in."""
-    infinite = np.float32(np.inf)
-    with np.errstate(over="ignore"):  # what is beyond float32 lies between its end and infinity
-        value, low, high = log_z.astype(np.float32).T
-        low = np.where(low > log_z[:, 1], np.nextafter(low, -infinite), low)
-        high = np.where(high < log_z[:, 2], np.nextafter(high, infinite), high)
-    return LogZ(np.clip(value, low, high), low, high)
+def _with_allow_lists(normalizer: Normalizer, query: Query, edits: Edits) -> LogZ:
+    """Rows with an allow list are computed whole, all others as the normalizer does."""
+    listed, others = np.flatnonzero(edits.allow_list), np.flatnonzero(~edits.allow_list)
+    named = edits.rows(listed)
+    whole = _log_sum_exp(named.offsets, named.values, query.scale, bounds=True)
+    if not others.size:
+        return whole
+    return LogZ.joined([whole, normalizer.log_z(query.rows(others))], [listed, others])
 
 
-def _edited_slices(
-    query: Query, logits_of: Callable[[Float32], Float32]
-) -> Iterator[tuple[slice, Float32]]:
-    """All V logits of some rows at a time, after edits: no more than LOGITS_AT_ONCE, or one row."""
-    vocab_size, count = query.index.vocab_size, len(query.hidden)
-    step = max(1, LOGITS_AT_ONCE // vocab_size)
-    for start in range(0, count, step):
-        rows = slice(start, min(start + step, count))
-        logits = logits_of(query.hidden[rows]).reshape(-1, vocab_size)
-        if query.edits is not None:
-            query.edits.rows(np.arange(rows.start, rows.stop)).apply_to_all(logits)
-        yield rows, logits
+def interval(log_z: Float64, scale: float) -> LogZ:
+    """Of [B, 3]: an estimate, and the interval that it is proven to lie in."""
+    value, low, high = log_z.T
+    return LogZ(np.clip(value, low, high), low, high, scale=scale)
 
 
 def _log_z_all(slices: Iterator[tuple[slice, Float32]], scale: float) -> LogZ:
     sums = []
     for _, logits in slices:
         rows, vocab_size = logits.shape
-        sums.append(_log_sum_exp(np.arange(rows + 1) * vocab_size, logits.ravel(), scale))
-    return LogZ(np.concatenate(sums))
+        offsets = np.arange(rows + 1) * vocab_size
+        sums.append(_log_sum_exp(offsets, logits.ravel().astype(np.float64), scale))
+    values = [scale * part.top + part.value for part in sums]
+    return LogZ(np.concatenate(values), scale=scale)
 
 
-def _log_sum_exp(offsets: Int64, logits: Float32 | Float64, scale: float) -> Float32:
-    """log sum exp of CSR rows."""
-    scaled = logits if scale == 1.0 else logits * scale
-    log_z = np.empty(len(offsets) - 1, np.float32)
-    csr_log_sum_exp(offsets, np.ascontiguousarray(scaled, np.float32), log_z)
-    return log_z
+def _log_sum_exp(offsets: Int64, logits: Float64, scale: float, *, bounds: bool = False) -> LogZ:
+    """log Z of CSR rows among themselves; with `bounds`, as that is the one asked for."""
+    fields = np.empty((len(offsets) - 1, FIELDS))
+    csr_log_z(offsets, np.ascontiguousarray(logits), scale, fields)
+    return LogZ.of(fields, scale, bounds=bounds)
 
 
 def _seeds(hidden: Float32) -> UInt64:

@@ -18,19 +18,20 @@ import numpy as np
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited
+from logitsieve.decoding.log_z import LogZ, PrintedLogZ, printed_log_probs
 from logitsieve.decoding.logit_edits import offsets_of, target_logits, unedited
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
     CERTIFIED,
     EXACT,
     SAMPLED,
-    LogZ,
     Normalizer,
     Query,
     interval,
 )
 from logitsieve.heads._base.head import refuse_first
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
+from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
 
 TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
@@ -43,7 +44,7 @@ class Draws(NamedTuple):
     log_probs: Float32  # [B, N] under the distribution that was drawn from
     provenance: Provenance  # exact: that is the full softmax's, after the filters, proven
     normalizer: str  # its name
-    log_z: LogZ  # of the distribution that was drawn from, at its temperature
+    log_z: PrintedLogZ  # of the distribution that was drawn from, at its temperature
 
 
 class _Drawn(NamedTuple):
@@ -54,7 +55,6 @@ class _Drawn(NamedTuple):
     scanned: Int32  # [B]
     normalizer: Normalizer  # of `log_z`, or else the one to find it by
     log_z: LogZ | None = None
-    value: Float64 | None = None  # [B] log_z.value before it is rounded
 
 
 def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
@@ -64,7 +64,7 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     are normalized among themselves: "candidates".
     """
     if how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0 or how.temperature == 0.0:
-        return _from_lists(query, how)
+        return _without_bounds(_from_lists(query, how))
     query = query._replace(scale=1.0 / how.temperature)
     if query.edits is None or not query.edits.allow_list.any():
         return _from_all(query, how, normalizer)
@@ -72,9 +72,14 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     listed, open_ = np.flatnonzero(allow_list), np.flatnonzero(~allow_list)
     part = _from_lists(query.rows(listed), how._replace(seeds=how.seeds[listed]))
     if not open_.size:
-        return part
+        return _without_bounds(part)
     rest = _from_all(query.rows(open_), how._replace(seeds=how.seeds[open_]), normalizer)
     return _by_row(listed, part, open_, rest)
+
+
+def _without_bounds(draws: Draws) -> Draws:
+    """The same; bounds are of the full log Z, and this is that of lists."""
+    return draws._replace(log_z=PrintedLogZ(draws.log_z.value))
 
 
 def _by_row(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
@@ -84,54 +89,51 @@ def _by_row(listed: Int64, part: Draws, open_: Int64, rest: Draws) -> Draws:
     def join(one: Any, other: Any) -> Any:
         return None if one is None or other is None else np.concatenate([one, other])[order]
 
-    value = part.log_z.value
-    exactly = LogZ(value, value, value, np.zeros(len(listed), np.float32))
+    lists = part.log_z
+    exactly = PrintedLogZ(lists.value, lists.low, lists.high, np.zeros(len(listed), np.float32))
     return Draws(
         join(part.ids, rest.ids),
         join(part.log_probs, rest.log_probs),
         Provenance.joined([part.provenance, rest.provenance], order),
         rest.normalizer,
-        LogZ(*map(join, exactly, rest.log_z)),
+        PrintedLogZ(*map(join, exactly, rest.log_z)),
     )
 
 
 def _from_lists(query: Query, how: Sampling) -> Draws:
     lists, rows = shortlist(query, how), len(query.hidden)
-    places, log_z = np.empty((rows, how.samples), np.int32), np.empty(rows, np.float32)
-    log_probs = np.empty(places.shape, np.float32)
+    places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
-    list_sample(lists.offsets, lists.logits, how.seeds, how.step, scale, places, log_probs, log_z)
-    ids = lists.ids[lists.offsets[:-1, None] + places]
-    return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, LogZ(log_z))
+    list_sample(lists.offsets, lists.logits, how.seeds, how.step, scale, places)
+    csr_log_z(lists.offsets, lists.logits, scale, fields)
+    log_z, chosen = LogZ.of(fields, scale), lists.offsets[:-1, None] + places
+    ids = lists.ids[chosen]
+    log_probs = printed_log_probs(log_z, lists.logits[chosen], ids)[0]
+    return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.printed())
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
-    normalizer, log_z, value = normalizer or drawn.normalizer, drawn.log_z, drawn.value
-    if log_z is None or value is None or normalizer is not drawn.normalizer:
+    normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
+    if log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
-        assert log_z.value is not None, "a normalizer finds a value"
-        value = log_z.value.astype(np.float64)
     logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
-    # An estimate of log Z may lie below the logit of what was drawn, which log Z never does.
-    log_probs = np.minimum(logits * query.scale - value[:, None], 0.0).astype(np.float32)
+    log_probs = printed_log_probs(log_z, logits, drawn.ids)[0]
     rows = len(query.hidden)
     provenance = Provenance(np.full(rows, drawn.exact), drawn.scanned, np.zeros(rows, np.bool_))
-    return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z)
+    return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.printed())
 
 
 def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step)
-    with np.errstate(over="ignore"):  # of what is beyond float32, infinity says so
-        rounded = LogZ(log_z.astype(np.float32))
-    return _Drawn(ids, True, scanned, EXACT, rounded, log_z)
+    return _Drawn(ids, True, scanned, EXACT, LogZ.of(log_z, query.scale))
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     """log Z by the coarse codes that the draw needs anyway, or by the fine ones, if named."""
     fine = normalizer is CERTIFIED
     ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step, fine=fine)
-    return _Drawn(ids, True, scanned, CERTIFIED, interval(log_z), np.clip(*log_z.T))
+    return _Drawn(ids, True, scanned, CERTIFIED, interval(log_z, query.scale))
 
 
 def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
@@ -221,15 +223,13 @@ class _Masses:
         if "certified" not in self._query.index.heads:
             self.compute(rows)
             return
-        bounds = CERTIFIED.log_z(self._query.rows(rows))
-        self.log_z[rows, 0], self.log_z[rows, 1] = bounds.low, bounds.high
+        self.log_z[rows] = CERTIFIED.log_z(self._query.rows(rows)).bounds()
 
     def compute(self, rows: Int64) -> None:
-        """Compute the exact log Z of `rows`, which have no allow list."""
+        """Compute the exact log Z of `rows`, to the last bits of float64."""
         if rows.size:
-            exact = self._query.index.head("exact")
-            log_z = self._query.rows(rows).drawn_log_z(exact)
-            self.log_z[rows], self.computed[rows] = log_z[:, None], True
+            self.log_z[rows] = EXACT.log_z(self._query.rows(rows)).bounds()
+            self.computed[rows] = True
 
 
 def _cut(best: BestLogits, wanted: Int64, others: Int64, how: Sampling, log_z: Float64) -> Int64:

@@ -20,6 +20,7 @@ from logitsieve.heads._base.head import Edits, no_edits, ready_hidden, ready_req
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.sampling.log_z import FIELDS, HIGH, LOW, TOP, csr_log_z
 from logitsieve.kernels.sampling.rejection import envelope_sample
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.certified import (
@@ -28,10 +29,9 @@ from logitsieve.kernels.sketch.certified import (
     certified_topk,
 )
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
-from logitsieve.kernels.topk.csr import csr_log_sum_exp
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
-SPREAD = np.float32(1e-5)  # of a log Z: more than summing a million exponentials may err by
+FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
 def _check_sizes(arrays: Arrays) -> None:
@@ -90,12 +90,16 @@ class CertifiedHead(KernelHead):
         bounds = np.empty((2, self._vocab_size), np.float32)
         certified_bounds(self._address, hidden, bounds[0], bounds[1])
         bounds[:, candidates.ids] = candidates.logits
-        log_z = np.empty(2, np.float32)
+        # Logits that are printed are rounded; no bound is beyond float64's range.
+        outward = np.nextafter(bounds, np.array([[-np.inf], [np.inf]], np.float32)).clip(*FINITE)
+        log_z = np.empty((2, FIELDS))
         ends = np.arange(3, dtype=np.int64) * self._vocab_size
-        csr_log_sum_exp(ends, bounds.ravel(), log_z)
-        spread = SPREAD * np.maximum(1, np.abs(log_z))
-        low, high = float(log_z[0] - spread[0]), float(log_z[1] + spread[1])
-        return Bounds(candidates.ids, candidates.logits, bounds[0], bounds[1], low, high)
+        csr_log_z(ends, outward.ravel().astype(np.float64), 1.0, log_z)
+        low, high = np.nextafter(log_z[[0, 1], TOP] + log_z[[0, 1], [LOW, HIGH]], [-np.inf, np.inf])
+        high = high if np.isfinite(bounds[1]).all() else np.inf
+        return Bounds(
+            candidates.ids, candidates.logits, bounds[0], bounds[1], float(low), float(high)
+        )
 
     def draw(
         self,

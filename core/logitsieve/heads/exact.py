@@ -15,8 +15,10 @@ from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int3
 from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.sampling.double_double import double_double_log_z
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
-from logitsieve.kernels.sampling.log_z import dense_log_z
+from logitsieve.kernels.sampling.log_z import FIELDS, dense_log_z
+from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.topk.exact import dense_topk
 
 
@@ -39,11 +41,26 @@ class ExactHead(KernelHead):
         logits = self._softmax.logits(hidden, offsets, ids)
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
-    def log_z(self, hidden: Float32, scale: float) -> Float32:
-        """[B] the logarithm of the sum of e^{scale x} over all logits of rows of hidden [B, D]."""
-        log_z = np.empty(len(hidden), np.float32)
-        fill = partial(dense_log_z.entry(), self._address, hidden, scale, log_z)
+    def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
+        """[B, 4] log Z of all e^{scale x} as kernels have it: `top`, the rest, and its bounds."""
+        rows = len(hidden)
+        log_z = np.empty((rows, FIELDS))
+        options = scale, *(edits or no_edits(rows)), log_z
+        fill = partial(dense_log_z.entry(), self._address, hidden, *options)
+        refuse_first(run_slices(fill, rows, self._threads))
+        return log_z
+
+    def quick_log_z(self, hidden: Float32) -> Float64:
+        """[B, 3] an estimate of log Z and a proven interval, mostly from float32 dots."""
+        log_z = np.empty((len(hidden), 3))
+        fill = partial(quick_log_z.entry(), self._address, hidden, log_z)
         refuse_first(run_slices(fill, len(hidden), self._threads))
+        return log_z
+
+    def close_log_z(self, hidden: Float32) -> Float64:
+        """[B, 3] log Z as `top` and two numbers more to add to it, within 2^-76 nats."""
+        log_z = np.empty((len(hidden), 3))
+        double_double_log_z(self._address, hidden, log_z)
         return log_z
 
     def draw(
@@ -55,9 +72,9 @@ class ExactHead(KernelHead):
         scale: float,
         edits: Edits | None,
     ) -> tuple[Int32, Float64, Int32]:
-        """Draws from softmax(scale x logits): ids [B, samples], log Z [B], scanned [B]."""
+        """Draws from softmax(scale x logits): ids [B, samples], `log_z` [B, 4], scanned [B]."""
         rows = len(hidden)
-        ids, log_z = np.empty((rows, samples), np.int32), np.empty(rows)
+        ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
         options = seeds, step, scale, *(edits or no_edits(rows))
         draw = partial(gumbel_sample.entry(), self._address, hidden, *options, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
@@ -69,4 +86,5 @@ class ExactHead(KernelHead):
         self.topk(zeros, 1)
         self._softmax.logits(zeros, np.zeros(2, np.int64), np.empty(0, np.int32))
         self.log_z(zeros, 1.0)
+        self.quick_log_z(zeros)
         self.draw(zeros, 1, seeds, 0, 1.0, None)

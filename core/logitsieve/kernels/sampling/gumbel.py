@@ -17,6 +17,7 @@ from math import exp, log
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.sampling.log_z import FIELDS, write_log_z
 from logitsieve.kernels.sampling.philox import NOISE, random_bits, uniform
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
@@ -40,7 +41,7 @@ def noise_of(seed, step, draw, row):
 
 @kernel(
     "(int64, float32[:,::1], uint64[::1], uint64, float64, int64[::1], int32[::1], float64[::1],"
-    " int32[:,::1], float64[::1], int64, int64)"
+    " int32[:,::1], float64[:,::1], int64, int64)"
 )
 def gumbel_sample(
     address, hidden, seeds, step, inverse, offsets, edited, values, ids, log_z, start, stop
@@ -48,8 +49,8 @@ def gumbel_sample(
     """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
 
     The logits of edited[offsets[r] : offsets[r+1]] are `values` [E] instead, -inf for what must not
-    be drawn. log_z [B] is the logarithm of the sum of all e^{x / T}. `address` is that of
-    W's descriptor. Returns -1, or the first row that is not finite or too large.
+    be drawn. log_z [B, 4] is that of all e^{x / T}, as in log_z.py. `address` is that of W's
+    descriptor. Returns -1, or the first row that is not finite or too large.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -73,8 +74,8 @@ def gumbel_sample(
         for i in range(matrix.rows):
             scaled[i] = (scaled[i] - most) * inverse
             weights[i] = exp(scaled[i])
-            total += weights[i]
-        log_z[row] = most * inverse + log(total)
+            total += weights[i] if i != best else 0.0
+        write_log_z(most, total, matrix.rows, matrix.rows, row_of(pointer(log_z), row, FIELDS))
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             ids[row, draw] = _largest(scaled, weights, matrix.rows, best, seeds[row], step, key)

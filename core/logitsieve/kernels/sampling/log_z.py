@@ -1,124 +1,198 @@
-"""log Z over all rows of W: the logarithm of the sum of all exponentials.
+"""log Z, the logarithm of the sum of all e^{scale x}, in float64 with a computed interval.
 
-Float32 dots, a chunk of rows at a time, relative to the largest logit so far; never all in memory.
-A row that may weigh more than e^-LIGHT of the sum so far is evaluated by `dot64` instead. What is
-left errs by its rounding, far within `slack` a row, times its share of all weight; and where slack
-would let a float32 dot say anything, all rows are `dot64`'s. Batching changes no bit.
+log Z = scale top + rest: top is the largest logit, rest = log(1 + S), S the sum of all other
+e^{scale (x - top)}. So log p = scale (x - top) - rest adds two numbers of one sign: nothing
+cancels, and it is never above 0. A kernel writes, for each row, TOP, VALUE, LOW and HIGH: `top`,
+the `rest`, and two numbers that it is proven to lie between.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, Q queries answered together.
+A logit is `dot64` + bias, or what edits put in its place; scale and logits are exact numbers. The
+errors, as parts of S (docs/exactness.md):
+
+    SPREAD  the exponent is rounded twice, to 2^-53 of at most 708, as often as the top is replaced
+            in all; an exponential is within EXP64_ERROR of itself
+    STEP    of each addition that a lane, a chunk and the sum of all chunks go through, and of each
+            replacement of the top, of which every chunk has one at most
+    TINY    of 1 a row, which is what underflows at most
+
+Shape letters: B batch rows, D hidden size, V vocabulary, E edits of all rows.
 """
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, log1p
 
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel, splice
-from logitsieve.kernels.simd.dots import padded, row_of
-from logitsieve.kernels.simd.exponential import sum_of_exponentials
-from logitsieve.kernels.simd.lanes import LANES, largest_of, load
-from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
-from logitsieve.kernels.simd.pointers import as_int32, int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import matrix_at, slack_at, widen_hidden
+from logitsieve.kernels.simd.dots import dot64, dot64_pair, padded, row_of
+from logitsieve.kernels.simd.exponential import exp64_lanes
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    largest_of64,
+    load,
+    multiply_add,
+    pair_sum,
+    splat64,
+    zeros64,
+)
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
 from logitsieve.kernels.topk.queries import CHUNK, at_once
-from logitsieve.kernels.topk.scan import UNLISTED, fill_four, fill_one, tile_rows
+from logitsieve.kernels.topk.scan import tile_rows
 
-MOST, TOTAL, CLOSE, STATE = range(4)
-LIGHT = 7.0  # nats: under a thousandth
-LOOSE = 2.0**-6  # nats of slack from which on nothing is left to float32 dots
+TOP, VALUE, LOW, HIGH = range(4)
+FIELDS = 4
+
+SPREAD, STEP, TINY = 2.0**-41, 2.0**-51, 2.0**-1000
+LOG_ERROR = 2.0**-51  # of a log1p
+
+SUM, NEXT = 1, 2  # of a sum's state, whose first is TOP: S, and the next edit to be made
+STATE = 3
 
 
-@kernel("(int64, float32[:,::1], float64, float32[::1], int64, int64)")
-def dense_log_z(address, hidden, scale, log_z, start, stop):
-    """Fill log_z [B] for rows start .. stop-1 of hidden [B, D]: log of the sum of e^{scale x}.
+@kernel(
+    "(int64, float32[:,::1], float64, int64[::1], int32[::1], float64[::1], float64[:,::1],"
+    " int64, int64)"
+)
+def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, stop):
+    """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D].
 
-    `address` is that of W's descriptor. Returns -1, or the first row that is not finite or too
-    large.
+    The logits of edited[offsets[r] : offsets[r+1]], rising ids, are `values` [E] instead, -inf for
+    those that do not count. `address` is that of W's descriptor. Returns -1, or the first row that
+    is not finite or too large. Batching changes no bit.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
-    block = at_once(stop - start, padded(dim) + STATE + CHUNK)
-    scratch = np.empty(block * (padded(dim) + STATE), np.float64)
-    logits = np.empty(block * CHUNK, np.float32)
+    each = padded(dim) + CHUNK + STATE
+    block = at_once(stop - start, each)
+    scratch = np.empty(block * each, np.float64)
     wide = pointer(scratch)
-    sums = shift(wide, block * padded(dim))
-    bad = -1
+    logits = shift(wide, block * padded(dim))
+    sums = shift(logits, block * CHUNK)
     for first in range(start, stop, block):
-        count, rows = min(block, stop - first), row_of(pointer(hidden), first, dim)
+        count = min(block, stop - first)
         for q in range(count):
-            norm = widen_hidden(descriptor, row_of(rows, q, dim), row_of(wide, q, padded(dim)))
-            if norm < 0 and bad < 0:
-                bad = first + q
-            slack, sum_ = slack_at(descriptor, 0, norm) * scale, row_of(sums, q, STATE)
-            sum_[MOST], sum_[TOTAL] = -np.inf, 0.0
-            sum_[CLOSE] = LIGHT + 2.0 * slack if slack < LOOSE else np.inf
-        if bad >= 0:
-            break
-        ids = as_int32(wide)  # of the right type, and not read: all rows are scanned
-        _scan(matrix, rows, ids, wide, sums, pointer(logits), scale, count)
+            h = row_of(pointer(hidden), first + q, dim)
+            if widen_hidden(descriptor, h, row_of(wide, q, padded(dim))) < 0:
+                return first + q
+            state = row_of(sums, q, STATE)
+            _begin(state)
+            state[NEXT] = offsets[first + q]
+        for chunk in range(0, matrix.rows, CHUNK):
+            rows = min(CHUNK, matrix.rows - chunk)
+            _fill(matrix, wide, count, chunk, chunk + rows, logits)
+            for q in range(count):
+                state, found = row_of(sums, q, STATE), row_of(logits, q, CHUNK)
+                _edit(edited, values, offsets[first + q + 1], chunk, chunk + rows, state, found)
+                _add(state, found, rows, scale)
         for q in range(count):
-            sum_ = row_of(sums, q, STATE)
-            log_z[first + q] = np.float32(sum_[MOST] + log(sum_[TOTAL]))
+            fields = row_of(pointer(log_z), first + q, FIELDS)
+            _write(row_of(sums, q, STATE), matrix.rows, fields)
     keep_alive(scratch)
-    keep_alive(logits)
-    return bad
+    return np.int64(-1)
 
 
 @splice
-def _scan(matrix, hidden, ids, wide, sums, logits, scale, count):
-    """Add every row of the matrix to every query's sum, a chunk at a time."""
-    tile = tile_rows(matrix, count)
-    for first in range(0, matrix.rows, CHUNK):
-        last = min(first + CHUNK, matrix.rows)
-        for start in range(first, last, tile):
-            stop = min(start + tile, last)
-            _fill(matrix, hidden, ids, count, start, stop, shift(logits, start - first))
-        for q in range(count):
-            widened = row_of(wide, q, padded(matrix.dim))
-            _add(
-                matrix,
-                widened,
-                row_of(sums, q, STATE),
-                row_of(logits, q, CHUNK),
-                first,
-                last,
-                scale,
-            )
+def _fill(matrix, wide, count, first, last, logits):
+    """Exact logits of rows first .. last-1 for all queries, each one's CHUNK apart."""
+    dim, tile = matrix.dim, tile_rows(matrix, count)
+    for start_row in range(first, last, tile):
+        end = min(start_row + tile, last)
+        for q in range(0, count - 1, 2):
+            one, other = row_of(wide, q, padded(dim)), row_of(wide, q + 1, padded(dim))
+            own, next_ = row_of(logits, q, CHUNK), row_of(logits, q + 1, CHUNK)
+            for row in range(start_row, end):
+                pair = dot64_pair(row_of(matrix.weight, row, dim), one, other, dim)
+                bias = matrix.bias[row]
+                own[row - first], next_[row - first] = pair[0] + bias, pair[1] + bias
+        if count % 2:
+            one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, CHUNK)
+            for row in range(start_row, end):
+                dot = dot64(row_of(matrix.weight, row, dim), one, dim)
+                own[row - first] = dot + matrix.bias[row]
 
 
 @inline
-def _fill(matrix, hidden, ids, count, first, last, logits):
-    """Float32 logits of rows first .. last-1 for all queries, each one's CHUNK apart."""
-    dim, fours = matrix.dim, count // 4 * 4
-    for q in range(0, fours, 4):
-        four = row_of(logits, q, CHUNK)
-        fill_four(matrix, UNLISTED, ids, first, last, hidden, q, q + 1, q + 2, q + 3, four)
-    for q in range(fours, count):
-        fill_one(matrix, False, ids, first, last, row_of(hidden, q, dim), row_of(logits, q, CHUNK))
+def _edit(edited, values, end, first, last, state, logits):
+    """Put the edits of rows first .. last-1 in their places."""
+    i = int(state[NEXT])
+    while i < end and edited[i] < last:
+        logits[edited[i] - first] = values[i]
+        i += 1
+    state[NEXT] = i
+
+
+@kernel("(int64[::1], float64[::1], float64, float64[:,::1])")
+def csr_log_z(offsets, logits, scale, log_z):
+    """Fill log_z [B, 4] of rows that own logits[offsets[r] : offsets[r+1]].
+
+    Logits are finite, or -inf for those that do not count; of none, all is -inf but a top of 0.
+    """
+    scratch = np.empty(CHUNK + STATE, np.float64)
+    chunk = pointer(scratch)
+    state = shift(chunk, CHUNK)
+    for row in range(log_z.shape[0]):
+        _begin(state)
+        counted = 0
+        for first in range(offsets[row], offsets[row + 1], CHUNK):
+            count = min(CHUNK, offsets[row + 1] - first)
+            for i in range(count):
+                chunk[i] = logits[first + i]
+                counted += logits[first + i] > -np.inf
+            _add(state, chunk, count, scale)
+        _write(state, counted, row_of(pointer(log_z), row, FIELDS))
+    keep_alive(scratch)
 
 
 @inline
-def _add(matrix, wide, sum_, logits, first, last, scale):
-    """Add a chunk's exponentials to a running sum, relative to the largest so far."""
-    count = last - first
-    for i in range(count, padded(count)):
+def _begin(state):
+    state[TOP], state[SUM] = -np.inf, 0.0
+
+
+@inline
+def _add(state, logits, count, scale):
+    """Add logits[:count], at most CHUNK; they are overwritten up to whole lanes."""
+    whole = padded(count)
+    for i in range(count, whole):
         logits[i] = -np.inf
-    if scale != 1.0:
-        for i in range(count):
-            logits[i] = np.float32(logits[i] * scale)
-    so_far = sum_[MOST] + log(sum_[TOTAL]) if sum_[TOTAL] > 0 else -np.inf
-    threshold = np.float32(max(so_far, float(largest_of(logits, count))) - sum_[CLOSE])
+    best = largest_of64(logits, whole)
+    if best > state[TOP]:
+        if state[TOP] > -np.inf:
+            state[SUM] = (state[SUM] + 1.0) * exp((state[TOP] - best) * scale)
+        state[TOP] = best
+        place = 0
+        while logits[place] != best:
+            place += 1
+        logits[place] = -np.inf  # it is the 1 of log(1 + S)
+    if state[TOP] > -np.inf:
+        state[SUM] += _sum_of_exponentials(logits, whole, state[TOP], scale)
+
+
+@inline
+def _sum_of_exponentials(logits, count, top, scale):
+    """The sum of e^{scale (x - top)} over logits[:count], none above `top`."""
+    total, one, zero = zeros64(), splat64(1.0), zeros64()
+    down, factor = splat64(-top), splat64(scale)
     for i in range(0, count, LANES):
-        mask = lanes_not_below(load(logits, i), threshold)
-        while mask != 0:
-            place = i + lowest_bit(mask)
-            mask &= mask - 1
-            if place < count:
-                row = first + place
-                logits[place] = np.float32(np.float32(exact_logit(matrix, wide, row)) * scale)
-    most = max(sum_[MOST], float(largest_of(logits, count)))
-    kept = sum_[TOTAL] * exp(sum_[MOST] - most) if sum_[TOTAL] > 0 else 0.0
-    sum_[TOTAL] = kept + sum_of_exponentials(logits, count, np.float32(most))
-    sum_[MOST] = most
+        apart = multiply_add(load(logits, i), one, down)
+        total = multiply_add(exp64_lanes(multiply_add(apart, factor, zero)), one, total)
+    return pair_sum(total)
+
+
+@inline
+def _write(state, rows, log_z):
+    """The fields of a sum of so many rows."""
+    additions = CHUNK // LANES + LANES + 2 * (rows // CHUNK + 1)
+    write_log_z(state[TOP], state[SUM], rows, additions, log_z)
+
+
+@inline
+def write_log_z(top, sum_, rows, additions, log_z):
+    """TOP, VALUE, LOW and HIGH of a sum of so many rows, which went through so many additions."""
+    if top == -np.inf:
+        log_z[TOP], log_z[VALUE], log_z[LOW], log_z[HIGH] = 0.0, -np.inf, -np.inf, -np.inf
+        return
+    tiny, spread = max(0, rows - 1) * TINY, SPREAD + STEP * additions
+    log_z[TOP], log_z[VALUE] = top, log1p(sum_)
+    log_z[LOW] = log1p(max(0.0, sum_ * (1.0 - spread) - tiny)) * (1.0 - LOG_ERROR)
+    log_z[HIGH] = log1p(sum_ * (1.0 + spread) + tiny) * (1.0 + LOG_ERROR)

@@ -5,7 +5,7 @@ Shape letters: B batch rows, N draws; lists are CSR, row r's at offsets[r] .. of
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp
 
 import numpy as np
 
@@ -67,14 +67,11 @@ def _length(logits, first, count, inverse, min_p, low, high, whole):
     return OPEN if reached else SHORT
 
 
-@kernel(
-    "(int64[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1], float32[:,::1],"
-    " float32[::1])"
-)
-def list_sample(offsets, logits, seeds, step, inverse, places, log_probs, log_z):
-    """Fill places [B, N] within the lists, their log-probabilities, and log Z [B] of the lists.
+@kernel("(int64[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1])")
+def list_sample(offsets, logits, seeds, step, inverse, places):
+    """Fill places [B, N] within the lists, drawn at a temperature of 1 / inverse.
 
-    At a temperature of 1 / inverse. Logits are finite.
+    Logits are finite.
     """
     most = 0
     for row in range(places.shape[0]):
@@ -86,10 +83,7 @@ def list_sample(offsets, logits, seeds, step, inverse, places, log_probs, log_z)
         for i in range(count):
             total += exp(logits[begin + i] * inverse - best)
             sums[i] = total
-        log_z[row] = np.float32(best + log(total))
         for draw in range(places.shape[1]):
             bits = random_bits(seeds[row], step, np.uint64(draw) | TRIALS, np.uint64(0))
             place = np.searchsorted(sums[:count], uniform(bits[0]) * total, side="right")
-            place = min(place, count - 1)
-            places[row, draw] = place
-            log_probs[row, draw] = np.float32(logits[begin + place] * inverse - best - log(total))
+            places[row, draw] = min(place, count - 1)

@@ -46,6 +46,20 @@ def dot64(W, H64, dim):
 
 
 @inline
+def dot64_pair(W, first, second, dim):
+    """`dot64` of one row of W with two of H64, bit for bit: what is widened is used twice."""
+    a, b = zeros64(), zeros64()
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        w = widen(load(W, d))
+        a, b = multiply_add(w, load(first, d), a), multiply_add(w, load(second, d), b)
+    if whole < dim:
+        w = widen(load_first(W, whole, dim - whole))
+        a, b = multiply_add(w, load(first, whole), a), multiply_add(w, load(second, whole), b)
+    return pair_sum(a), pair_sum(b)
+
+
+@inline
 def dots_1x4(W, i, j, k, m, h, dim):
     """Dots of one row h with the four rows of W that start at offsets i, j, k, m, in their type."""
     zero = splat_like(h, 0.0)

@@ -287,10 +287,39 @@ def times_power_of_two(typing_context, lanes, powers):
     return LANES32(LANES32, LANES32), codegen
 
 
+@intrinsic
+def shifted_exponents(typing_context, lanes, steps, below, limit):
+    """lanes * 2^n in float64 where `below` >= `limit`, else 0; `steps` are n + 1.5 2^52.
+
+    The low bits of such a sum are those of the whole number n. Results are normal numbers.
+    """
+    integers, vector = ir.VectorType(ir.IntType(64), LANES), vector_of(types.float64)
+
+    def codegen(context, builder, signature, arguments):
+        values, counts, compared, least = arguments
+        exponents = builder.shl(
+            builder.bitcast(counts, integers), ir.Constant(integers, [52] * LANES)
+        )
+        bits = builder.add(builder.bitcast(values, integers), exponents)
+        kept = builder.fcmp_ordered(">=", compared, least)
+        return builder.select(kept, builder.bitcast(bits, vector), ir.Constant(vector, None))
+
+    return LANES64(LANES64, LANES64, LANES64, LANES64), codegen
+
+
 @inline
 def largest_of(values, count):
     """The largest of float32 values[:count], which are whole lanes; -inf of none."""
     most = splat32(np.float32(-np.inf))
+    for i in range(0, count, LANES):
+        most = larger(most, load(values, i))
+    return largest_lane(most)
+
+
+@inline
+def largest_of64(values, count):
+    """The same of float64 values."""
+    most = splat64(-np.inf)
     for i in range(0, count, LANES):
         most = larger(most, load(values, i))
     return largest_lane(most)

@@ -1,19 +1,15 @@
-"""CSR rows, of which row r owns places offsets[r] .. offsets[r+1]-1: exact logits and log Z.
+"""Exact logits of CSR rows, of which row r owns places offsets[r] .. offsets[r+1]-1.
 
 Shape letters: B batch rows, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-from math import log
-
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import dot64, padded, row_of
-from logitsieve.kernels.simd.exponential import sum_of_exponentials
-from logitsieve.kernels.simd.lanes import LANES, largest_of
-from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
 
 
@@ -50,25 +46,3 @@ def csr_logits(address, hidden, offsets, ids, logits):
             logits[i] = exact_logit(matrix, wide, ids[i])
     keep_alive(scratch)
     return bad
-
-
-@kernel("(int64[::1], float32[::1], float32[::1])")
-def csr_log_sum_exp(offsets, values, out):
-    """log of the sum of exp(values) of each row, summed in float64; -inf for an empty row."""
-    start = pointer(values)
-    for row in range(out.size):
-        out[row] = _log_sum_exp(shift(start, offsets[row]), offsets[row + 1] - offsets[row])
-
-
-@inline
-def _log_sum_exp(values, count):
-    if count == 0:
-        return np.float32(-np.inf)
-    whole = count - count % LANES
-    largest = largest_of(values, whole)
-    for i in range(whole, count):
-        largest = max(largest, values[i])
-    if not -np.inf < largest < np.inf:
-        return largest
-    total = sum_of_exponentials(values, count, largest)
-    return np.float32(float(largest) + log(total))

@@ -13,7 +13,8 @@ from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer
 from logitsieve.kernels.topk.heap import offer, sort_best_first
 
-VALUE, LOW, HIGH = range(3)  # rows of log_z
+TOP, VALUE, LOW, HIGH = range(4)  # rows of log_z
+ROUNDED = 2.0**-50  # more than a rank is rounded by, of what is added up
 
 
 @kernel(
@@ -46,23 +47,39 @@ def merge_edited(
 
 
 @inline
-def _rank(score, value, log_z, divisor):
-    """Rises with `value` and falls with `log_z`, as rounded: so bounds of log Z bound it."""
-    return (score + (value - log_z)) / divisor
+def _rank(score, apart, rest, divisor, off):
+    """(score + log p) / divisor, and `off` times more than it can be rounded by."""
+    magnitude = abs(score) + abs(apart) + abs(rest)
+    if not magnitude < np.inf:
+        return -rest  # nothing is known of log Z
+    return (score + (apart - rest) + off * ROUNDED * magnitude) / divisor
+
+
+@inline
+def _sum_exceeds(a, b, c, e):
+    """The sign of (a + b) - (c + e), exactly."""
+    left, right = a + b, c + e
+    if left != right:
+        return 1 if left > right else -1
+    # What the sums were rounded by: Knuth 1969, The Art of Computer Programming, 4.2.2.
+    d, f = left - a, right - c
+    left, right = (a - (left - d)) + (b - d), (c - (right - f)) + (e - f)
+    return 1 if left > right else (-1 if left < right else 0)
 
 
 @kernel(
-    "(float64[::1], float64[::1], float64[:,::1], int64[::1], float64[:,::1],"
+    "(float64[::1], float64[::1], int64[::1], float64[:,::1], int64[::1], float64[:,::1],"
     " int32[:,::1], int32[:,::1], boolean[::1])"
 )
-def best_pairs(scores, divisors, logits, counts, log_z, parents, places, doubtful):
+def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, doubtful):
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
     Row r has score scores[r] and counts[r] tokens of falling logits[r] [B, N], so that a group's
     pairs are merged from the fronts of its rows' lists. Pairs are ordered by
     (score + logit - log Z) / divisors[r], equal ones by parent, then by place; where a group has
-    too few, -1 and 0. log_z [3, B] holds values and their bounds; a group is doubtful if bounds
-    leave open which pairs are chosen, or their order.
+    too few, -1 and 0. log_z [4, B] holds `top` of each row, the rest of its log Z, and bounds of
+    that; a group is doubtful if bounds leave open which pairs are chosen, or their order. Rows of a
+    group with equal twins[r] have the same log Z, which need not be known then.
     """
     groups, most = parents.shape
     beams = scores.size // groups
@@ -75,21 +92,36 @@ def best_pairs(scores, divisors, logits, counts, log_z, parents, places, doubtfu
             for beam in range(beams):
                 row, place = start + beam, fronts[beam]
                 if place < counts[row]:
-                    value = logits[row, place]
-                    rank = _rank(scores[row], value, log_z[VALUE, row], divisors[row])
-                    if chosen < 0 or rank > best:
+                    apart = logits[row, place] - log_z[TOP, row]
+                    rank = _rank(scores[row], apart, log_z[VALUE, row], divisors[row], 0.0)
+                    better = chosen < 0 or rank > best
+                    if chosen >= 0:
+                        other, front = start + chosen, fronts[chosen]
+                        if twins[row] == twins[other] and divisors[row] == divisors[other]:
+                            value, rival = logits[row, place], logits[other, front]
+                            better = _sum_exceeds(scores[row], value, scores[other], rival) > 0
+                    if better:
                         chosen, best = beam, rank
             parents[group, pair], places[group, pair] = chosen, 0
             if chosen < 0:
                 continue
             row, place = start + chosen, fronts[chosen]
-            least = _rank(scores[row], logits[row, place], log_z[HIGH, row], divisors[row])
+            value = logits[row, place]
+            apart = value - log_z[TOP, row]
+            least = _rank(scores[row], apart, log_z[HIGH, row], divisors[row], -1.0)
             for beam in range(beams):
                 other, front = start + beam, fronts[beam]
-                if beam != chosen and front < counts[other]:
-                    value = logits[other, front]
-                    most_of = _rank(scores[other], value, log_z[LOW, other], divisors[other])
-                    doubt |= most_of > least or (most_of == least and beam < chosen)
+                if beam == chosen or front >= counts[other]:
+                    continue
+                rival = logits[other, front]
+                if twins[row] == twins[other] and divisors[row] == divisors[other]:
+                    order = _sum_exceeds(scores[row], value, scores[other], rival)
+                    doubt |= order < 0 or (order == 0 and beam < chosen)
+                else:
+                    apart = rival - log_z[TOP, other]
+                    doubt |= not (
+                        _rank(scores[other], apart, log_z[LOW, other], divisors[other], 1.0) < least
+                    )
             places[group, pair] = place
             fronts[chosen] += 1
         doubtful[group] = doubt

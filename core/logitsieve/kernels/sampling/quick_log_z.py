@@ -1,0 +1,156 @@
+"""A proven interval of log Z from one pass of float32 dots, most of it in float32.
+
+A row that may weigh more than e^-LIGHT of the sum so far is evaluated by `dot64` and weighed in
+float64. All others are float32 dots, a chunk of rows at a time, relative to the largest logit so
+far, each within `slack` of the exact logit; where slack would let them say little, all rows are
+`dot64`'s. Batching changes no bit.
+
+An exponent is off by scale slack, by the rounding of the logit and of the largest one to float32
+(ROUNDED of the largest and 90, as what is 87 below it is e^-87), and the exponential itself by
+ROUGH. The error that this makes is added up as the sum is.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, Q queries answered together.
+"""
+
+from __future__ import annotations
+
+from math import exp, expm1, log
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.simd.dots import padded, row_of
+from logitsieve.kernels.simd.exponential import sum_of_exponentials
+from logitsieve.kernels.simd.lanes import LANES, largest_of, load
+from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
+from logitsieve.kernels.simd.pointers import as_int32, int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.csr import exact_logit
+from logitsieve.kernels.topk.descriptor import matrix_at, slack_at, widen_hidden
+from logitsieve.kernels.topk.queries import CHUNK, at_once
+from logitsieve.kernels.topk.scan import UNLISTED, fill_four, fill_one, tile_rows
+
+VALUE, LOW, HIGH = range(3)
+
+# Relative to e^MOST: what heavy rows weigh, what light ones do, and by how much those may be off.
+MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK = range(6)
+STATE = 6
+NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light
+LOOSE = 2.0**-6  # nats of slack from which on nothing is left to float32 dots
+ROUGH = 2.0**-22  # of a float32 exponential, and of its exponent near 87
+ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, and of the one that it is relative to
+SUMMED = 2.0**-32  # of a float64 exponential and of a sum of up to 2^20 of them
+TINY = 2.0**-125  # of e^MOST: what e^-87 is put for, a row
+
+
+@kernel("(int64, float32[:,::1], float64[:,::1], int64, int64)")
+def quick_log_z(address, hidden, log_z, start, stop):
+    """Fill log_z [B, 3] for rows start .. stop-1 of hidden [B, D]: log of the sum of all e^x.
+
+    An estimate, and two numbers that the logarithm is proven to lie between. `address` is that of
+    W's descriptor. Returns -1, or the first row that is not finite or too large.
+    """
+    descriptor = int64_pointer(address)
+    matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
+    block = at_once(stop - start, padded(dim) + STATE + CHUNK)
+    scratch = np.empty(block * (padded(dim) + STATE), np.float64)
+    logits = np.empty(block * CHUNK, np.float32)
+    wide = pointer(scratch)
+    sums = shift(wide, block * padded(dim))
+    bad = -1
+    for first in range(start, stop, block):
+        count, rows = min(block, stop - first), row_of(pointer(hidden), first, dim)
+        for q in range(count):
+            norm = widen_hidden(descriptor, row_of(rows, q, dim), row_of(wide, q, padded(dim)))
+            if norm < 0 and bad < 0:
+                bad = first + q
+            _begin(row_of(sums, q, STATE), slack_at(descriptor, 0, norm))
+        if bad >= 0:
+            break
+        ids = as_int32(wide)  # of the right type, and not read: all rows are scanned
+        _scan(matrix, rows, ids, wide, sums, pointer(logits), count)
+        for q in range(count):
+            _write(row_of(sums, q, STATE), matrix.rows, row_of(pointer(log_z), first + q, 3))
+    keep_alive(scratch)
+    keep_alive(logits)
+    return bad
+
+
+@inline
+def _begin(sum_, slack):
+    sum_[MOST], sum_[HEAVY], sum_[LIGHT], sum_[ERROR] = -np.inf, 0.0, 0.0, 0.0
+    sum_[SLACK] = min(slack, LOOSE)  # beyond it no row is light
+    sum_[CLOSE] = NEAR + 2.0 * slack if slack < LOOSE else np.inf
+
+
+@splice
+def _scan(matrix, hidden, ids, wide, sums, logits, count):
+    """Add every row of the matrix to every query's sum, a chunk at a time."""
+    tile = tile_rows(matrix, count)
+    for first in range(0, matrix.rows, CHUNK):
+        last = min(first + CHUNK, matrix.rows)
+        for start in range(first, last, tile):
+            stop = min(start + tile, last)
+            _fill(matrix, hidden, ids, count, start, stop, shift(logits, start - first))
+        for q in range(count):
+            widened, found = row_of(wide, q, padded(matrix.dim)), row_of(logits, q, CHUNK)
+            _add(matrix, widened, row_of(sums, q, STATE), found, first, last)
+
+
+@inline
+def _fill(matrix, hidden, ids, count, first, last, logits):
+    """Float32 logits of rows first .. last-1 for all queries, each one's CHUNK apart."""
+    dim, fours = matrix.dim, count // 4 * 4
+    for q in range(0, fours, 4):
+        four = row_of(logits, q, CHUNK)
+        fill_four(matrix, UNLISTED, ids, first, last, hidden, q, q + 1, q + 2, q + 3, four)
+    for q in range(fours, count):
+        fill_one(matrix, False, ids, first, last, row_of(hidden, q, dim), row_of(logits, q, CHUNK))
+
+
+@inline
+def _add(matrix, wide, sum_, logits, first, last):
+    """Add a chunk's weights: those of heavy rows by their exact logits, then all others."""
+    count = last - first
+    for i in range(count, padded(count)):
+        logits[i] = -np.inf
+    total = sum_[HEAVY] + sum_[LIGHT]
+    so_far = sum_[MOST] + log(total) if total > 0 else -np.inf
+    threshold = np.float32(max(so_far, float(largest_of(logits, count))) - sum_[CLOSE])
+    for i in range(0, count, LANES):
+        mask = lanes_not_below(load(logits, i), threshold)
+        while mask != 0:
+            place = i + lowest_bit(mask)
+            mask &= mask - 1
+            if place < count:
+                logit = exact_logit(matrix, wide, first + place)
+                _move(sum_, logit)
+                sum_[HEAVY] += exp(logit - sum_[MOST])
+                logits[place] = -np.inf
+    _move(sum_, float(largest_of(logits, count)))
+    light = sum_of_exponentials(logits, count, np.float32(sum_[MOST]))
+    off = sum_[SLACK] + ROUNDED * (abs(sum_[MOST]) + 90.0) + ROUGH
+    if light > count * TINY:
+        sum_[LIGHT] += light
+        sum_[ERROR] += light * expm1(off)
+
+
+@inline
+def _move(sum_, logit):
+    """Make the sums relative to a float32 that is not below `logit`, up to its rounding."""
+    if logit > sum_[MOST]:
+        most = float(np.float32(logit))
+        factor = exp(sum_[MOST] - most)
+        sum_[HEAVY], sum_[LIGHT] = sum_[HEAVY] * factor, sum_[LIGHT] * factor
+        sum_[ERROR], sum_[MOST] = sum_[ERROR] * factor, most
+
+
+@inline
+def _write(sum_, rows, log_z):
+    """VALUE, LOW and HIGH; a logarithm and its addition round to far less than 2^-50."""
+    total = sum_[HEAVY] + sum_[LIGHT]
+    off = sum_[ERROR] + total * SUMMED + rows * TINY
+    log_z[VALUE] = sum_[MOST] + log(total)
+    low = sum_[MOST] + log(total - off) if total > off else -np.inf
+    high = sum_[MOST] + log(total + off)
+    log_z[LOW] = low - 2.0**-50 * (abs(sum_[MOST]) + 50.0)
+    log_z[HIGH] = high + 2.0**-50 * (abs(sum_[MOST]) + 50.0)
