@@ -21,7 +21,7 @@ from benchmarks import raw
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
 from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.kernels.topk.csr import csr_log_sum_exp, csr_logits
+from logitsieve.kernels.topk.csr import csr_logits
 
 OUT = raw.RESULTS / "kernels.json.gz"
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
@@ -92,8 +92,6 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     codes, hot = CLUSTERS * dim, min(weight.nbytes, CLUSTERS * LISTED * dim * 4)
     row = Rows(hidden)
     found = screen.candidates(hidden[:1], K)
-    values, log_z = np.zeros(vocab_size, np.float32), np.empty(1, np.float32)
-    ends = np.array([0, vocab_size], np.int64)
     logits = np.empty(len(found.ids), np.float64)
     address = softmax.descriptor.ctypes.data
     return [
@@ -124,10 +122,9 @@ def works(vocab_size: int, dim: int) -> list[Work]:
             listed,
             2 * listed / 4,
         ),
-        Work(
-            "csr_log_sum_exp", lambda: csr_log_sum_exp(ends, values, log_z), 1, 4 * vocab_size,
-            4 * vocab_size, 0,
-        ),
+        Work("log Z, B=1", lambda: exact.log_z(row(1), 1.0), 1, whole, whole, whole / 2),
+        Work("log Z, B=64", lambda: exact.log_z(row(64), 1.0), 64, whole, whole, 64 * whole / 2),
+        Work("quick log Z, B=1", lambda: exact.quick_log_z(row(1)), 1, whole, whole, whole / 4),
     ]  # fmt: skip
 
 

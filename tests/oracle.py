@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from math import erfc, sqrt
 from typing import NamedTuple
 
@@ -77,6 +78,11 @@ def log_probs(logits_V: NDArray[np.float64]) -> NDArray[np.longdouble]:
     return np.asarray((wide - wide[best]) - np.log1p(weights.sum()))
 
 
+def log_z_of(logits_V: NDArray[np.float64]) -> Fraction:
+    """log Z of one row: the largest logit, and a float64 beside it."""
+    return Fraction(float(logits_V.max())) - Fraction(float(log_probs(logits_V).max()))
+
+
 def nearest_or_below(
     printed: NDArray[np.float32], true: NDArray[np.longdouble]
 ) -> NDArray[np.bool_]:
@@ -94,7 +100,7 @@ class Hypothesis(NamedTuple):
     length: int
     finished: bool
     logits: Sequence[float]  # [V] as edited
-    log_z: float
+    log_z: Fraction
 
 
 class Pair(NamedTuple):
@@ -114,14 +120,15 @@ def beam_pairs(
     found = []
     for parent, one in enumerate(group):
         length = one.length + (not one.finished)
-        children = {eos_ids[0]: (0.0, 0.0)} if one.finished else {}
+        children = {eos_ids[0]: (0.0, Fraction(0))} if one.finished else {}
         if not one.finished:
             possible = [i for i, logit in enumerate(one.logits) if logit > -np.inf]
             children = {i: (one.logits[i], one.log_z) for i in possible}
         for token, (logit, log_z) in children.items():
-            score = one.score + (logit - log_z)
-            rank = score / ((5 + length) / 6) ** alpha
-            pair = Pair(parent, token, score, rank, one.finished or token in eos_ids)
+            score = Fraction(one.score) + (Fraction(logit) - log_z)
+            rank = score / Fraction(((5 + length) / 6) ** alpha)
+            ended = one.finished or token in eos_ids
+            pair = Pair(parent, token, float(score), float(rank), ended)
             found.append(((-rank, parent, -logit, token), pair))
     return [pair for _, pair in sorted(found)[:most]]
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from logitsieve.kernels.compile import use_cache
 use_cache(Path(sys.argv[1]))
-from logitsieve.kernels.topk.csr import csr_log_sum_exp
-out = np.empty(1, np.float32)
-csr_log_sum_exp(np.array([0, 2]), np.zeros(2, np.float32), out)
-print(sum(csr_log_sum_exp._dispatcher.stats.cache_hits.values()), out[0])
+from logitsieve.kernels.sampling.log_z import csr_log_z
+out = np.empty((1, 4))
+csr_log_z(np.array([0, 2]), np.zeros(2), 1.0, out)
+print(sum(csr_log_z._dispatcher.stats.cache_hits.values()), np.float32(out[0, 1]))
 """
 
 

@@ -108,17 +108,28 @@ class TopKReply(NamedTuple):
     answer: Answer
 
     def log_probs(self) -> Float32:
-        """[B, K] logits - log Z under `answer.normalizer`; ValueError without one."""
+        """[B, K] logits - log Z under `answer.normalizer`, rounded down; ValueError without one.
+
+        Log Z is at least that of the K ids, so that their probabilities add up to 1 at most.
+        """
         if self.answer.log_z is None:
             raise ValueError("no log Z in this reply: ask topk for a normalizer")
-        return self.logits - self.answer.log_z[:, None]
+        if not isinstance(self.logits, np.ndarray):  # tensors on a GPU
+            return (self.logits - self.answer.log_z[:, None]).clip(max=0)
+        apart = self.logits - self.logits[:, :1].astype(np.float64)
+        rest = np.log1p(np.exp(apart[:, 1:]).sum(axis=1)) * (1 + 2.0**-40)
+        rest = np.maximum(rest, self.answer.log_z.astype(np.float64) - self.logits[:, 0])
+        exact = apart - rest[:, None]
+        log_probs = exact.astype(np.float32)
+        below = np.nextafter(log_probs, np.float32(-np.inf))
+        return np.asarray(np.where(log_probs > exact, below, log_probs))
 
 
 class ScoreReply(NamedTuple):
     """A decoder's answer to `score`."""
 
     log_probs: Float32  # [B, T]
-    answer: Answer  # exact: log Z is the full softmax's, or proven to equal it as printed
+    answer: Answer  # exact: each is proven the correctly rounded one, or the float32 below it
 
 
 class SampleReply(NamedTuple):

@@ -23,7 +23,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Beams, Sampling, score_targets
 from logitsieve.api.results import BeamStepReply, Provenance, SampleReply, ScoreReply, TopKReply
 from logitsieve.decoding.engine import NO_LOG_Z, Engine
-from logitsieve.decoding.normalizers import CANDIDATES, CERTIFIED, EXACT, STEPPING, LogZ
+from logitsieve.decoding.log_z import PrintedLogZ
+from logitsieve.decoding.normalizers import CANDIDATES, CERTIFIED, EXACT, STEPPING
 from logitsieve.gpu.beam import next_beams
 from logitsieve.gpu.device import name_of, to_device, to_host
 from logitsieve.gpu.heads import gpu_heads
@@ -136,7 +137,7 @@ class GpuEngine(Engine):
             top.scanned.masked_fill(finished, 0),
             top.exact & (not self.proves) & ~finished,
         )
-        log_z = LogZ(value.masked_fill(finished, torch.nan))
+        log_z = PrintedLogZ(value.masked_fill(finished, torch.nan))
         answer = self.answer(started, provenance, STEPPING, log_z)
         reply: Any = *next_beams(beams, top.ids, log_probs), answer
         return BeamStepReply(*reply)
@@ -176,7 +177,7 @@ class GpuEngine(Engine):
         ids, log_probs, log_z = _head(self._index, "exact").draw_listed(
             top.ids, self._logits(hidden, top.ids), sampling.samples, seeds, sampling.step, filters
         )
-        return ids, log_probs, self._provenance(top), CANDIDATES.name, LogZ(log_z)
+        return ids, log_probs, self._provenance(top), CANDIDATES.name, PrintedLogZ(log_z)
 
     def _draw_from_all(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
         """The same by a pass over W or over the sketch."""
@@ -224,10 +225,10 @@ def _rounded(sums: Tensor) -> tuple[Any, Tensor]:
     Bounds are rounded outwards, as `interval` on the host does.
     """
     if sums.ndim == 1:
-        return LogZ(sums.float()), sums  # type: ignore[arg-type]
+        return PrintedLogZ(sums.float()), sums  # type: ignore[arg-type]
     value, low, high = sums.float().unbind(1)
     infinite = torch.full_like(low, torch.inf)
     low = torch.where(low > sums[:, 1], torch.nextafter(low, -infinite), low)
     high = torch.where(high < sums[:, 2], torch.nextafter(high, infinite), high)
-    log_z: Any = LogZ(value.clamp(low, high), low, high)  # type: ignore[arg-type]
+    log_z: Any = PrintedLogZ(value.clamp(low, high), low, high)  # type: ignore[arg-type]
     return log_z, sums[:, 0].clamp(sums[:, 1], sums[:, 2])

@@ -8,6 +8,7 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sampling.gumbel import gumbel, gumbel_sample, noise_of
+from logitsieve.kernels.sampling.log_z import FIELDS, TOP, VALUE
 from tests.oracle import log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
 
@@ -30,14 +31,14 @@ def drawn(
     offsets = np.cumsum([0, *(len(ids) for ids, _ in edits)])
     named = np.array([i for ids, _ in edits for i in ids], np.int32)
     values = np.array([value for _, values in edits for value in values])
-    ids, log_z = np.empty((rows, draws), np.int32), np.empty(rows)
+    ids, log_z = np.empty((rows, draws), np.int32), np.empty((rows, FIELDS))
     seeds = np.arange(rows, dtype=np.uint64)
     bad = gumbel_sample(
         softmax.descriptor.ctypes.data, hidden, seeds, np.uint64(4), inverse,
         offsets, named, values, ids, log_z, 0, rows,
     )  # fmt: skip
     assert bad == -1
-    return ids, log_z
+    return ids, inverse * log_z[:, TOP] + log_z[:, VALUE]
 
 
 @pytest.mark.parametrize("size", [1, 2, 17, 300])

@@ -1,4 +1,4 @@
-"""log Z over all rows against float64, also where float32 dots mislead; who shares a pass."""
+"""log Z in float64: its value, interval and place among batches, also of one-sided roundings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.heads.exact import ExactHead
-from tests.oracle import logits64
+from logitsieve.kernels.sampling.log_z import FIELDS, HIGH, LOW, TOP, VALUE, csr_log_z
+from tests.oracle import log_probs, logits64
 
 Make = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -47,17 +48,75 @@ def tiny(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
     return 1e-25 * weight, 1e-30 * bias, 1e-25 * hidden
 
 
+def one_sided(random: np.random.Generator, V: int, D: int) -> tuple[np.ndarray, ...]:
+    """Equal rows, and each float32 sum of a product rounds down: nothing averages out."""
+    scale = 4.0
+    row, hidden = np.zeros(D), np.zeros((9, D))
+    row[:16] = np.sqrt(scale)
+    row[16:] = np.sqrt(scale * 2.0**-24 * 0.98)
+    hidden[:, :16] = scale * (1 + 2.0**-20) / row[:16]
+    hidden[:, 16:] = scale * 2.0**-24 * 0.98 / row[16:]
+    return np.repeat(row[None], V, 0), np.full(V, -float(row @ hidden[0])), hidden
+
+
+MAKERS = [gaussian, flat, peaked, biased, cancelling, tiny, one_sided]
+
+
+def made(make: Make, V: int, D: int) -> tuple[ExactHead, np.ndarray, np.ndarray]:
+    """The head, rows of hidden, and the logits in float64."""
+    parts = make(np.random.default_rng(V), V, D)
+    weight, bias, hidden = (part.astype(np.float32) for part in parts)
+    return ExactHead(Softmax(weight, bias)), hidden, logits64(weight, bias, hidden)
+
+
+def true_rest(logits: np.ndarray, scale: float) -> np.ndarray:
+    """log Z less scale times the largest logit, by row."""
+    tops = logits.max(axis=1, keepdims=True)
+    apart = (logits.astype(np.longdouble) - tops) * scale
+    return np.array([-log_probs(row).max() for row in apart])
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.5, 3.0])
 @pytest.mark.parametrize(("V", "D"), [(1, 1), (15, 3), (257, 40), (1000, 70)])
-@pytest.mark.parametrize("make", [gaussian, flat, peaked, biased, cancelling, tiny])
-def test_it_is_that_of_float64_and_of_each_row_alone(
+@pytest.mark.parametrize("make", MAKERS)
+def test_it_is_that_of_long_doubles_and_of_each_row_alone(
     make: Make, V: int, D: int, scale: float
 ) -> None:
-    random = np.random.default_rng(V)
-    weight, bias, hidden = (part.astype(np.float32) for part in make(random, V, D))
-    head = ExactHead(Softmax(weight, bias))
-    logits = logits64(weight, bias, hidden) * scale
-    found = head.log_z(hidden, scale)
-    np.testing.assert_allclose(found, np.logaddexp.reduce(logits, axis=1), rtol=3e-7, atol=3e-7)
+    head, hidden, logits = made(make, V, D)
+    found, wanted = head.log_z(hidden, scale), true_rest(logits, scale)
+    np.testing.assert_array_equal(found[:, TOP], logits.max(axis=1))
+    assert ((found[:, LOW] <= wanted) & (wanted <= found[:, HIGH])).all()
+    np.testing.assert_allclose(found[:, VALUE], wanted.astype(np.float64), rtol=1e-13)
+    assert (found[:, HIGH] - found[:, LOW] <= 3e-12 * found[:, VALUE] + 1e-280).all()
     for row in range(len(hidden)):
-        assert head.log_z(hidden[row : row + 1].copy(), scale)[0] == found[row]
+        alone = head.log_z(hidden[row : row + 1].copy(), scale)[0]
+        np.testing.assert_array_equal(alone, found[row])
+
+
+def test_edits_take_the_place_of_logits() -> None:
+    head, hidden, logits = made(gaussian, 600, 24)
+    random = np.random.default_rng(0)
+    ids = [np.sort(random.choice(600, count, replace=False)) for count in [0, 1, 600] + [40] * 6]
+    values = [random.standard_normal(len(row)) * 3 for row in ids]
+    values[3][::2] = -np.inf
+    for row, (places, edits) in enumerate(zip(ids, values, strict=True)):
+        logits[row, places] = edits
+    offsets = np.cumsum([0, *map(len, ids)])
+    edits = offsets, np.concatenate(ids).astype(np.int32), np.concatenate(values)
+    found, wanted = head.log_z(hidden, 0.7, edits), true_rest(logits, 0.7)
+    assert ((found[:, LOW] <= wanted) & (wanted <= found[:, HIGH])).all()
+
+
+def test_rows_of_any_length_and_scale() -> None:
+    random = np.random.default_rng(0)
+    rows = [random.standard_normal(n) * s for n, s in ((1, 1), (50, 100), (700, 1), (7, 1e4))]
+    rows += [np.array([]), np.array([-np.inf] * 3), np.array([2.0, -np.inf])]
+    offsets = np.cumsum([0, *map(len, rows)])
+    out = np.empty((len(rows), FIELDS))
+    csr_log_z(offsets, np.concatenate(rows), 1.0, out)
+    for row, logits in enumerate(rows[:4]):
+        wanted = true_rest(logits[None], 1.0)[0]
+        assert out[row, TOP] == logits.max()
+        assert out[row, LOW] <= wanted <= out[row, HIGH]
+    assert out[4:6].tolist() == [[0, -np.inf, -np.inf, -np.inf]] * 2
+    assert out[6].tolist() == [2.0, 0.0, 0.0, 0.0]

@@ -124,30 +124,22 @@ def test_log_z_says_nothing_of_forced_ids_but_the_list_does() -> None:
     assert length_of(forced[:1], 0.99, 0.0, others=299, log_z=log_z) == OPEN
 
 
-def sample(
-    logits: np.ndarray, draws: int, inverse: float = 1.0, seed: int = 3
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """(places, log-probabilities, log Z) of draws from one list, another before it."""
+def sample(logits: np.ndarray, draws: int, inverse: float = 1.0, seed: int = 3) -> np.ndarray:
+    """Places of draws from one list, another before it."""
     both, offsets = np.concatenate([[7.0], logits]), np.array([0, 1, 1 + len(logits)])
-    places, log_probs = np.empty((2, draws), np.int32), np.empty((2, draws), np.float32)
-    log_z, seeds = np.empty(2, np.float32), np.array([0, seed], np.uint64)
-    list_sample(offsets, both, seeds, np.uint64(9), inverse, places, log_probs, log_z)
+    places, seeds = np.empty((2, draws), np.int32), np.array([0, seed], np.uint64)
+    list_sample(offsets, both, seeds, np.uint64(9), inverse, places)
     assert (places[0] == 0).all()
-    assert (log_probs[0] == 0).all()
-    return places[1], log_probs[1], float(log_z[1])
+    return places[1]
 
 
 @pytest.mark.parametrize("inverse", [0.5, 1.0, 2.0])
 def test_draws_follow_the_list(inverse: float) -> None:
     logits = -np.sort(np.random.default_rng(1).exponential(size=30) * 3) + 5
-    places, log_probs, log_z = sample(logits, 50_000, inverse)
-    probs = softmax(logits, 1 / inverse)
-    assert chi_square_p(np.bincount(places, minlength=30), probs) > 1e-3
-    np.testing.assert_allclose(log_probs, np.log(probs)[places], rtol=1e-6, atol=1e-8)
-    assert log_z == pytest.approx(log_sum_exp(logits * inverse), rel=1e-6)
+    places = sample(logits, 50_000, inverse)
+    assert chi_square_p(np.bincount(places, minlength=30), softmax(logits, 1 / inverse)) > 1e-3
 
 
 def test_what_has_no_share_is_never_drawn() -> None:
-    places, log_probs, _ = sample(np.array([1e30, 1e30, -1e30]), 2000, 1e5)
+    places = sample(np.array([1e30, 1e30, -1e30]), 2000, 1e5)
     assert set(places.tolist()) == {0, 1}
-    np.testing.assert_allclose(log_probs, np.log(0.5), rtol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.simd.exponential import exp_lanes, sum_of_exponentials
+from logitsieve.kernels.simd.exponential import exp64_lanes, exp_lanes, sum_of_exponentials
 from logitsieve.kernels.simd.lanes import LANES, load, store
 from logitsieve.kernels.simd.pointers import pointer
 
@@ -15,6 +15,12 @@ from logitsieve.kernels.simd.pointers import pointer
 def exponentials(values):
     for i in range(0, values.size, LANES):
         store(pointer(values), i, exp_lanes(load(pointer(values), i)))
+
+
+@kernel("(float64[::1],)")
+def exponentials64(values):
+    for i in range(0, values.size, LANES):
+        store(pointer(values), i, exp64_lanes(load(pointer(values), i)))
 
 
 @kernel("(float32[::1], float32)")
@@ -38,3 +44,14 @@ def test_sums_are_numpys(size: int) -> None:
     most = values.max()
     wanted = np.exp(values.astype(np.float64) - most).sum()
     assert total(values, most) == pytest.approx(wanted, rel=3e-7)
+
+
+def test_exp_in_float64_is_within_its_error_and_ends_in_zero() -> None:
+    x = np.concatenate([np.linspace(-708, 0, 1 << 14), -np.geomspace(1e-300, 1, 1 << 10)])
+    got = x.copy()
+    exponentials64(got)
+    true = np.exp(x.astype(np.longdouble))
+    assert (np.abs(got - true) <= 2.0**-50 * true).all()
+    nothing = np.resize([-709.0, -1e300, -np.inf, -745.0], LANES)
+    exponentials64(nothing)
+    assert (nothing == 0).all()

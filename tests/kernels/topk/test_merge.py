@@ -12,6 +12,8 @@ from logitsieve.kernels.topk.merge import best_pairs, merge_edited
 
 HALVES = st.integers(-8, 8).map(lambda n: n / 2)  # few values, so that many are equal
 
+TOUCHING = 1e-9  # numbers that are no further apart may be equal
+
 
 class Group:
     """Drawn hypotheses of one group."""
@@ -33,10 +35,13 @@ class Group:
         self, log_z: np.ndarray, low: np.ndarray, high: np.ndarray
     ) -> tuple[list[tuple[int, int]], bool]:
         parents, places = np.empty((1, self.most), np.int32), np.empty((1, self.most), np.int32)
-        doubtful, bounds = np.empty(1, np.bool_), np.stack([log_z, low, high])
+        top = np.full(len(low), 0.5)
+        doubtful = np.empty(1, np.bool_)
+        bounds = np.stack([top, log_z - top, low - top, high - top])
         best_pairs(
-            self.scores, self.divisors, self.logits, self.counts, bounds, parents, places, doubtful
-        )
+            self.scores, self.divisors, np.arange(len(low)), self.logits, self.counts, bounds,
+            parents, places, doubtful,
+        )  # fmt: skip
         return list(zip(parents[0].tolist(), places[0].tolist(), strict=True)), bool(doubtful[0])
 
     def sorted(self, log_z: np.ndarray) -> list[tuple[int, int]]:
@@ -55,7 +60,7 @@ def test_the_best_pairs_come_out_best_first_and_ties_by_parent(data: st.DataObje
     group = Group(data)
     pairs, doubtful = group.merged(group.low, group.low, group.low)
     assert pairs == group.sorted(group.low)
-    assert not doubtful
+    assert doubtful == _undecided(group, group.low - TOUCHING, group.low + TOUCHING)
 
 
 @settings(max_examples=500, deadline=None)
@@ -74,7 +79,7 @@ def test_a_group_is_doubtful_where_another_log_z_within_would_change_it(
             width = np.where(np.isfinite(group.width), group.width, 100.0)
             within = np.minimum(group.low + width * shares[: len(width)], high)
             assert group.sorted(within) == pairs
-    assert doubtful == _undecided(group, group.low, high)
+    assert doubtful == _undecided(group, group.low - TOUCHING, high + TOUCHING)
 
 
 def _undecided(group: Group, low: np.ndarray, high: np.ndarray) -> bool:
@@ -90,13 +95,27 @@ def _undecided(group: Group, low: np.ndarray, high: np.ndarray) -> bool:
 def test_groups_do_not_meet() -> None:
     logits = np.array([[3.0, 1.0], [2.0, 0.0], [1.0, 0.0], [5.0, 4.0]])
     parents, places = np.empty((2, 2), np.int32), np.empty((2, 2), np.int32)
-    doubtful, log_z = np.empty(2, np.bool_), np.zeros((3, 4))
-    log_z[1:, 1] = -2.0, 2.0
+    doubtful, log_z = np.empty(2, np.bool_), np.zeros((4, 4))
+    log_z[2:, 1] = -2.0, 2.0
     counts = np.full(4, 2, np.int64)
-    best_pairs(np.zeros(4), np.ones(4), logits, counts, log_z, parents, places, doubtful)
+    twins = np.arange(4)
+    best_pairs(np.zeros(4), np.ones(4), twins, logits, counts, log_z, parents, places, doubtful)
     assert parents.tolist() == [[0, 1], [1, 1]]
     assert places.tolist() == [[0, 0], [0, 1]]
     assert doubtful.tolist() == [True, False]
+
+
+def test_rows_with_the_same_log_z_need_none() -> None:
+    """Sums that only exact arithmetic tells apart, and equal ones, which parents order."""
+    scores, logits = np.array([1.0, 1.0 + 2.0**-52, 1.0]), np.full((3, 1), 2.0**30)
+    parents, places = np.empty((1, 3), np.int32), np.empty((1, 3), np.int32)
+    doubtful, counts = np.empty(1, np.bool_), np.ones(3, np.int64)
+    log_z = np.array([[0.0] * 3, [9.0] * 3, [-np.inf] * 3, [np.inf] * 3])
+    for twins, doubt in ((np.zeros(3, np.int64), False), (np.arange(3), True)):
+        best_pairs(scores, np.ones(3), twins, logits, counts, log_z, parents, places, doubtful)
+        assert doubtful.tolist() == [doubt]
+        if not doubt:
+            assert parents.tolist() == [[1, 0, 2]]
 
 
 def test_edited_ids_are_merged_into_rows_of_any_length() -> None:

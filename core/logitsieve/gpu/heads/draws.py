@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Bounds, UInt64
+from logitsieve.api.results import ArrayLike, Bounds, Float32, Float64, UInt64
 from logitsieve.gpu.device import to_device
 from logitsieve.gpu.heads.base import LARGEST_BUCKET, GpuHead, Launch, chunks, refuse_unanswered
 from logitsieve.gpu.plans import LaunchPlan
@@ -27,6 +27,7 @@ from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, draw_inputs, draw_
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.exact import ExactHead
 
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
 
@@ -134,13 +135,36 @@ class GpuExact(GpuDrawHead):
     def plan(self, hidden: Tensor, k: int) -> LaunchPlan:
         return ExactPlan(self._gpu.matrix, hidden, k)
 
-    def log_z(self, hidden: Any, scale: float) -> Any:
-        """[B] the logarithm of the sum of e^{scale x} over all logits of rows of hidden [B, D].
+    def log_z(self, hidden: Any, scale: float, edits: Edits | None = None) -> Any:
+        """[B, 4] of an array, by the host; [B] float32 of a tensor on the GPU, in one there.
 
-        A tensor on the GPU is answered in one there, NaN for a row that `topk` would refuse.
+        NaN for a row of a tensor that `topk` would refuse.
         """
-        _, log_z, _ = self.draw(hidden, 0, None, 0, scale, None)
-        return log_z.float() if isinstance(log_z, Tensor) else log_z.astype(np.float32)
+        if not isinstance(hidden, Tensor):
+            return self._on_host.log_z(hidden, scale, edits)
+        return super().draw(hidden, 0, None, 0, scale, None)[1].float()
+
+    def quick_log_z(self, hidden: Float32) -> Float64:
+        """That of the head on the host."""
+        return self._on_host.quick_log_z(hidden)
+
+    def close_log_z(self, hidden: Float32) -> Float64:
+        """That of the head on the host."""
+        return self._on_host.close_log_z(hidden)
+
+    @property
+    def _on_host(self) -> ExactHead:
+        return cast(ExactHead, self.cpu_head)
+
+    def draw(
+        self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
+        edits: Edits | None, *, fine: bool = False,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """As `GpuDrawHead`; log Z of an array is [B, 4], by the host."""
+        ids, log_z, scanned = super().draw(hidden, samples, seeds, step, scale, edits, fine=fine)
+        if not isinstance(hidden, Tensor):
+            log_z = self.log_z(hidden, scale, edits)
+        return ids, log_z, scanned
 
     def logits64(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the GPU.

@@ -1,0 +1,30 @@
+"""The interval of the float32 pass: true of every kind of softmax, and as close as it promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from tests.kernels.sampling.test_log_z import MAKERS, Make, gaussian, made, true_rest
+
+
+@pytest.mark.parametrize(("V", "D"), [(1, 1), (15, 3), (257, 40), (3000, 70)])
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_interval_holds_log_z_and_a_row_is_as_if_alone(make: Make, V: int, D: int) -> None:
+    head, hidden, logits = made(make, V, D)
+    found, wanted = head.quick_log_z(hidden), logits.max(axis=1) + true_rest(logits, 1.0)
+    value, low, high = found.T
+    assert ((low <= wanted) & (wanted <= high)).all()
+    assert ((low <= value) & (value <= high)).all()
+    assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
+    for row in range(len(hidden)):
+        np.testing.assert_array_equal(head.quick_log_z(hidden[row : row + 1].copy())[0], found[row])
+
+
+def test_a_row_that_is_not_finite_is_refused() -> None:
+    head, hidden, _ = made(gaussian, 50, 8)
+    hidden[2, 0] = np.inf
+    with pytest.raises(InvalidRequest) as refused:
+        head.quick_log_z(hidden)
+    assert refused.value.field == "hidden[2]"
