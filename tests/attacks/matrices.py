@@ -69,6 +69,15 @@ def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) 
     return Sketched(softmax, turned, code(softmax, turned, widths, order))
 
 
+def other_sketch(victim: Sketched, weight: Float32) -> Sketched:
+    """The victim's softmax with the sketch of another matrix."""
+    other = Softmax(weight, victim.softmax.bias)
+    fine, coarse = victim.arrays["fine"].shape[1], victim.arrays["coarse"].shape[1]
+    widths = Widths(coarse // LANES - COARSE_EXTRA, fine)
+    turned = turn(other, victim.turned.basis.astype(np.float64))
+    return victim._replace(arrays=code(other, turned, widths, victim.arrays["order"]))
+
+
 def basis_of(softmax: Softmax, random: Generator) -> Float64:
     """That of the builder, or a cheaper one: orthogonal, skewed, or none."""
     D = softmax.dim
