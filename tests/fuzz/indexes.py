@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def _edit(fields: Any, feed: Feed) -> None:
     elif kind % 16 == 2:
         fields[feed.word()] = fields.pop(key)
     else:
-        fields[key] = ODD[feed.byte() % len(ODD)]
+        fields[key] = deepcopy(ODD[feed.byte() % len(ODD)])  # edits may go into it
 
 
 class Opened:
