@@ -220,8 +220,7 @@ class Decoder(Protocol):
         its log Z is NaN in the answer, and its row of `hidden` only has to be finite.
 
         Ranked by score / ((5 + length) / 6)^length_alpha, equal ones by parent, then logit, then
-        id. Where a proven interval of log Z leaves an order open, the exact log Z settles it, and
-        is both its bounds in the answer.
+        id. Where a proven interval of log Z leaves an order open, a closer one settles it.
         """
         ...
 
