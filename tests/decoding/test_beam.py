@@ -217,6 +217,20 @@ def _of_rows(constraints: Constraints, rows: range) -> Constraints:
     return Constraints(**lists, repetition_penalty=constraints.repetition_penalty)
 
 
+def test_equal_contexts_are_ordered_by_their_scores_beside_one_that_ties_with_both(
+    whole: Whole,
+) -> None:
+    """Both rows of W are equal: scores alone decide, by less than log Z is known to."""
+    hidden = make_hidden(3, 8)
+    hidden[1] = hidden[0]
+    scores = np.array([-3e-45, -1e-45, 0], np.float32)
+    beams: Any = {"beams_in": 3, "beams_out": 6, "eos_ids": [0], "head": "certified"}
+    step = whole(2, True).beam_step(hidden, scores, **beams)
+    assert step.answer.exact.all()
+    parents = [parent for parent in step.parents[0].tolist() if parent < 2]
+    assert parents == [1, 1, 0, 0]
+
+
 def test_all_finished_cost_nothing(whole: Whole) -> None:
     reply = whole(300, False).beam_step(
         make_hidden(4, 8),

@@ -150,7 +150,13 @@ def _settle(query: Query, beams: Beams, step: _Step, pairs: _Pairs, group: int) 
             continue
         ranks = {beam: rank(beam) for beam in open_}
         best = max(open_, key=lambda beam: (ranks[beam], -beam))
-        chosen = min(beam for beam in open_ if ranks[best] - ranks[beam] <= off(beam, best))
+        ties = [beam for beam in open_ if ranks[best] - ranks[beam] <= off(beam, best)]
+        # Of rows that have the same log Z the order is never left open.
+        chosen = next(
+            beam
+            for beam in ties
+            if not any(ranks[other] > ranks[beam] and not off(beam, other) for other in ties)
+        )
         pairs.parents[group, pair], pairs.places[group, pair] = chosen, fronts[chosen]
         fronts[chosen] += 1
     pairs.doubtful[group] = False
