@@ -9,6 +9,7 @@ from itertools import product
 from math import ceil, inf, isqrt
 
 from logitsieve.heads.certified import WIDEST
+from logitsieve.index.sketch_rows import ROUNDED
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, NO_LARGER, SMALLEST
 from logitsieve.kernels.sketch import sketch, thresholds
@@ -28,6 +29,8 @@ from proofs.theorem import (
 
 # Of a margin: what no theorem about its terms takes, so that rounding a threshold may.
 SPARED = Fraction(1, 1 << 21)
+# Of T: what the check of a sketch lets its numbers be off by.
+ACCEPTED = Fraction(ROUNDED) - 1
 # Of T, down to where 1e-30 covers whatever is rounded. Those between differ in nothing but how far
 # away underflow is, and that matters most to the first.
 BINADES = range(-84, 127, 15)
@@ -122,7 +125,7 @@ def margin(share: float) -> Checks:
     yield from scaled_sums()
     for power, half, fused, off in product(BINADES, (2, 3), (True, False), (UPPER, LOWER)):
         least = Fraction(2) ** (power - 1) * half
-        allowed = Fraction(share) * (1 - SPARED) * least
+        allowed = (Fraction(share) - ACCEPTED) * (1 - SPARED) * least
         yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")
 
 
@@ -249,7 +252,7 @@ THEOREMS = [
         f"{SKETCH}.NORMAL", sketch.NORMAL, normal, 8.6,
     ),
     Theorem(
-        "bound", "what bounds round, in shares of T, fused or not",
+        "bound", "what bounds round and a sketch may be off by, in shares of T",
         f"{SKETCH}.BOUND_MARGIN", sketch.BOUND_MARGIN, margin, 2,
     ),
     Theorem(
