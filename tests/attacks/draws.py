@@ -1,10 +1,15 @@
-"""Attacks on `sample`: only ids that constraints and filters leave, with log p of at most 0.
+"""Attacks on `sample`: only ids that constraints and filters leave, with probabilities of theirs.
+
+No log p is above 0, and the probabilities of a row's different ids add up to at most 1. Where the
+distribution is known to the last bit, log p is the truth rounded down: for the head `exact`, and
+where filters leave a few ids.
 
 Shape letters: B batch rows, V vocabulary, N draws.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import partial
 
 import numpy as np
@@ -13,7 +18,15 @@ from numpy.random import Generator
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
 from tests.attacks.decoders import KINDS, decoding
-from tests.attacks.judge import LONG, exact_logits
+from tests.attacks.judge import (
+    LONG,
+    decimal_log_prob,
+    exact_logits,
+    log_probs,
+    log_z,
+    probabilities_above_one,
+    rounded_down,
+)
 from tests.attacks.tally import Tally
 from tests.oracle import best, edited
 
@@ -42,7 +55,9 @@ def drawn(random: Generator, kind: str) -> Tally:
                 head=str(random.choice(["exact", "certified"])),
             )
             remaining = possible(left, temperature, top_k, min_p)
-            tally.join(judged(reply, remaining))
+            scale = 1.0 / temperature if temperature else 1.0
+            known = reply.answer.normalizer in ("candidates", "exact") and not min_p
+            tally.join(judged(reply, np.where(remaining, left, -np.inf), scale, known))
     return tally
 
 
@@ -76,13 +91,24 @@ def possible(left: Float64, temperature: float, top_k: int, min_p: float) -> Boo
     return remaining
 
 
-def judged(reply: SampleReply, remaining: Bool) -> Tally:
-    tally, rows = Tally(), np.arange(len(remaining))[:, None]
+def judged(reply: SampleReply, left: Float64, scale: float, known: bool) -> Tally:
+    """`left` are the logits of the ids that may be drawn; `known` to the last bit."""
+    tally, rows, printed = Tally(), np.arange(len(left))[:, None], reply.log_probs
+    logits = left[rows, reply.ids]
+    first = np.stack([np.isin(np.arange(len(row)), np.unique(row, True)[1]) for row in reply.ids])
+    above = probabilities_above_one(np.where(first, printed, -np.inf))
     faults = {
-        "an id that may not be drawn": ~remaining[rows, reply.ids],
-        "log p above 0": reply.log_probs > 0,
-        "no log p": ~np.isfinite(reply.log_probs),
+        "an id that may not be drawn": logits == -np.inf,
+        "log p above 0": printed > 0,
+        "no log p": np.isnan(printed),
+        "probabilities above 1": np.repeat(above[:, None], logits.shape[1], axis=1),
     }
+    if known:
+        good, near = rounded_down(log_probs(logits, log_z(left, scale), scale), printed)
+        for row, place in zip(*np.nonzero(near), strict=True):
+            truth = decimal_log_prob(left[row], int(reply.ids[row, place]), scale)
+            good[row, place] = Decimal(float(printed[row, place])) <= truth
+        faults["log p not rounded down"] = ~good
 
     def describe(place: int) -> str:
         names = [name for name, fault in faults.items() if fault[place].any()]

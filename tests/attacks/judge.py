@@ -127,3 +127,9 @@ def rounded_down(truth: Long, printed: Float32) -> tuple[Bool, Bool]:
     wide = printed.astype(LONG)
     within = (wide <= truth + off) & (printed >= np.nextafter(nearest, np.float32(-np.inf)))
     return within, within & (wide > truth - off) & (off > 0)
+
+
+def probabilities_above_one(printed: Float32) -> Bool:
+    """[B] whether the probabilities of rows [B, T] add up to more than long doubles round away."""
+    total = np.exp(printed.astype(LONG)).sum(axis=1)
+    return np.asarray(total > 1 + LONG(2) ** -60)

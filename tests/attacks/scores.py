@@ -27,13 +27,13 @@ from tests.attacks.judge import (
     exact_logits,
     log_probs,
     log_z,
+    probabilities_above_one,
     rounded_down,
 )
 from tests.attacks.tally import Tally
 
 ROWS = 8
 NORMALIZERS: tuple[NormalizerName, ...] = ("exact", "certified")
-ONE = LONG(1) + LONG(2) ** -60  # long doubles add V terms
 ULP = np.float32(2.0**-23)
 
 
@@ -66,14 +66,14 @@ def judged(
     truth_z = log_z(logits)
     truth = log_probs(logits, truth_z)
     wrong, parts = misprinted(logits, truth, printed)
-    faults = {
-        "log p above 0": (printed > 0).any(axis=1),
-        "log p not rounded down": wrong & exact,
-        "probabilities above 1": exact & (np.exp(printed.astype(LONG)).sum(axis=1) > ONE),
+    faults: dict[str, Bool] = {
+        "log p above 0": np.asarray((printed > 0).any(axis=1)),
+        "log p not rounded down": np.asarray(wrong & exact),
+        "probabilities above 1": probabilities_above_one(printed),
         "log Z outside its interval": outside(reply.answer, truth_z.value()),
     }
     if normalizer == "exact":
-        faults["not exact"] = ~exact
+        faults["not exact"] = np.asarray(~exact)
 
     def describe(place: int) -> str:
         names = [name for name, fault in faults.items() if fault[place]]

@@ -1,0 +1,84 @@
+"""Attacks on the intervals of log Z in float64, of every pass that computes one.
+
+How tight: the distance of the truth from the middle of an interval, in halves of its width.
+
+Shape letters: B batch rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import partial
+
+import numpy as np
+from numpy.random import Generator
+
+from logitsieve.api.results import Bool, Float32, Float64
+from logitsieve.heads import Softmax
+from logitsieve.heads.exact import ExactHead
+from logitsieve.kernels.sampling.double_double import ERROR
+from tests.attacks import judge
+from tests.attacks.decoders import KINDS
+from tests.attacks.judge import DOUBT, LONG, Long, decimal_log_z, exact_logits
+from tests.attacks.matrices import sketched
+from tests.attacks.tally import Tally
+
+ROWS, CLOSE_ROWS = 64, 2  # the second by Decimal
+
+
+def enclosed(random: Generator, kind: str) -> Tally:
+    """The passes in float32, float64 and by fine codes, at several temperatures."""
+    softmax, hidden = KINDS[kind](random, ROWS)
+    logits, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
+    exact, scale = ExactHead(softmax), float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
+    truth = judge.log_z(logits, scale)
+    _, _, low, high = exact.log_z(hidden, scale).T
+    tally.join(judged("float64", low, high, truth.rest))
+    _, low, high = exact.quick_log_z(hidden).T
+    tally.join(judged("float32", low, high, judge.log_z(logits).value()))
+    tally.join(by_codes(softmax, hidden, truth.value(scale), scale, random))
+    return tally
+
+
+def by_codes(
+    softmax: Softmax, hidden: Float32, truth: Long, scale: float, random: Generator
+) -> Tally:
+    head, tally = sketched(softmax, random).head, Tally()
+    seeds = np.zeros(len(hidden), np.uint64)
+    for fine in (False, True):
+        _, log_z, _ = head.draw(hidden, 0, seeds, 0, scale, None, fine=fine)
+        tally.join(judged("fine" if fine else "coarse", log_z[:, 1], log_z[:, 2], truth))
+    return tally
+
+
+def settled(random: Generator, kind: str) -> Tally:
+    """The pass in double-double arithmetic, which decides orders that nothing else does."""
+    softmax, hidden = KINDS[kind](random, CLOSE_ROWS)
+    logits, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
+    for row, (top, *rest) in enumerate(ExactHead(softmax).close_log_z(hidden).tolist()):
+        largest, truth = decimal_log_z(logits[row])
+        off = abs(sum(map(Decimal, rest)) - truth) if Decimal(top) == largest else Decimal("inf")
+        tally.add(np.array([off > Decimal(ERROR)]), lambda _, off=off: f"off by {off:.3e}")  # type: ignore[misc]
+        tally.tighten(np.array([float(off / Decimal(ERROR))]))
+    return tally
+
+
+def judged(name: str, low: Float64, high: Float64, truth: Long) -> Tally:
+    """`truth` [B] outside low .. high by more than the judge may be off is wrong."""
+    tally, off = Tally(), np.abs(truth) * DOUBT
+    wrong: Bool = np.asarray((truth < low - off) | (truth > high + off) | np.isnan(low + high))
+
+    def describe(place: int) -> str:
+        return f"{name}: {truth[place]} outside {low[place]!r} .. {high[place]!r}"
+
+    tally.add(wrong, describe)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        wide = high.astype(LONG) - low
+        parts = np.where(wide > 64 * off, np.abs(2 * truth - low - high) / wide, np.nan)
+    tally.tighten(parts[np.isfinite(parts)].astype(np.float64))
+    return tally
+
+
+ATTACKS = {f"log-z-{kind}": partial(enclosed, kind=kind) for kind in KINDS} | {
+    f"log-z-settled-{kind}": partial(settled, kind=kind) for kind in KINDS
+}
