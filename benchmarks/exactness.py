@@ -68,9 +68,9 @@ def count_stages(decoder: LocalDecoder, steps: list[Step], normalizer: str) -> C
     kind = type(NORMALIZERS["exact"])
     refined, settle, exact = beam._refined, beam._settle, kind.log_z
 
-    def counting_refined(query: Any, beams: Any, step: Any, doubtful: Any) -> Any:
+    def counting_refined(query: Any, beams: Any, step: Any, doubtful: Any, closer: Any) -> Any:
         counts["in doubt after the first interval"] += int(doubtful.sum())
-        return refined(query, beams, step, doubtful)
+        return refined(query, beams, step, doubtful, closer)
 
     def counting_log_z(self: Any, query: Any) -> Any:
         counts["rows in float64"] += len(query.hidden)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from logitsieve.api.decoder import NORMALIZER_CODES
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
+from logitsieve.decoding.log_z import LogZ
 from logitsieve.decoding.logit_edits import edits_of
-from logitsieve.decoding.normalizers import EXACT, Prices, Query, interval
+from logitsieve.decoding.normalizers import EXACT, Prices, Query
 from logitsieve.index import open_index
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.decoding.drawn import edited_logits
@@ -167,7 +168,8 @@ def test_certified_is_an_interval_that_holds_it(
     above=st.floats(0, 1e3),
 )
 def test_an_interval_is_rounded_outward(value: float, below: float, above: float) -> None:
-    found = interval(np.array([[value, value - below, value + above]]), 1.0).printed()
+    log_z = np.array([[value, value - below, value + above]])
+    found = LogZ.interval(log_z, 1.0).printed()
     assert found.value is not None
     assert found.low is not None
     assert found.high is not None

@@ -14,6 +14,7 @@ K pairs a group.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple, cast
 
@@ -25,7 +26,7 @@ from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provena
 from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
 from logitsieve.decoding.log_z import LogZ, PrintedLogZ, rounded_down
 from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
-from logitsieve.decoding.normalizers import EXACT, Normalizer, Query, interval
+from logitsieve.decoding.normalizers import EXACT, Normalizer, Query
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.double_double import ERROR
 from logitsieve.kernels.sampling.log_z import FIELDS
@@ -68,7 +69,7 @@ class _Step(NamedTuple):
         Int64  # [B] equal numbers for rows that have the same log Z; of finished ones, 0, it is -1
     )
     lists: _Lists
-    log_z: Float64  # [4, B] TOP, VALUE, LOW, HIGH
+    log_z: Float64  # [B, 4] TOP, VALUE, LOW, HIGH
 
 
 def beam_step(
@@ -84,32 +85,37 @@ def beam_step(
     query = query._replace(k=min(beams.beams_out, softmax.vocab_size))
     if live.size < rows:  # an error later would count the live rows alone
         softmax.check_hidden(query.hidden)
-    lists, log_z = _lists(query, beams, constraints, live), np.zeros((FIELDS, rows))
+    lists, log_z = _lists(query, beams, constraints, live), np.zeros((rows, FIELDS))
     estimate = _log_z(query.rows(live), normalizer)
-    if constraints is None:
-        estimate = estimate.raised(lists.logits[live], lists.ids[live])
-    log_z[:, live] = _fields(estimate)
+    log_z[live] = estimate.fields
     lengths = beams.lengths.astype(np.float64) + ~beams.finished
     divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
     twins = np.where(beams.finished, -1, np.arange(rows))
     step = _Step(beams.scores.astype(np.float64), divisors, twins, lists, log_z)
     pairs = _pairs(beams, step)
     if normalizer.has_bounds and pairs.doubtful.any():
-        pairs = _refined(query, beams, step, pairs.doubtful)
+        closer = CLOSER[1:] if normalizer is EXACT else CLOSER
+        pairs = _refined(query, beams, step, pairs.doubtful, closer)
+    if constraints is None:
+        found = estimate._replace(fields=log_z[live])
+        log_z[live] = found.raised(lists.logits[live], lists.ids[live]).fields
     return _choice(beams, step, pairs, _reported(estimate, live, log_z))
 
 
-def _refined(query: Query, beams: Beams, step: _Step, doubtful: Bool) -> _Pairs:
+def _refined(
+    query: Query, beams: Beams, step: _Step, doubtful: Bool, closer: Sequence[FindLogZ]
+) -> _Pairs:
     """The pairs after log Z of the rows of doubtful groups is found as closely as it takes."""
     for group in np.flatnonzero(doubtful).tolist():
         rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
         equal = (query.hidden[rows, None] == query.hidden[rows]).all(axis=2)
         step.twins[rows] = np.where(beams.finished[rows], -1, rows.start + equal.argmax(axis=1))
     pairs = _pairs(beams, step)
-    open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
-    if open_.size:
-        step.log_z[:, open_] = _fields(EXACT.log_z(query.rows(open_)))
-        pairs = _pairs(beams, step)
+    for find_log_z in closer:
+        open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
+        if open_.size:
+            step.log_z[open_] = find_log_z(query.rows(open_)).fields
+            pairs = _pairs(beams, step)
     for group in np.flatnonzero(pairs.doubtful).tolist():
         _settle(query, beams, step, pairs, group)
     return pairs
@@ -192,19 +198,18 @@ def _best(query: Query, constraints: Constraints | None, live: Int64) -> tuple[B
 def _log_z(query: Query, normalizer: Normalizer) -> LogZ:
     """log Z of any number of rows; most orders need less of it than `exact` gives."""
     if not len(query.hidden):
-        none = np.empty(0)
-        return LogZ(none, none, none) if normalizer.has_bounds else LogZ(none)
-    if normalizer is EXACT:
-        exact = cast(ExactHead, EXACT.source(query.index))
-        return interval(exact.quick_log_z(query.hidden), query.scale)
-    return normalizer.log_z(query)
+        return LogZ(np.empty((0, FIELDS)), bounded=normalizer.has_bounds)
+    return _quick_log_z(query) if normalizer is EXACT else normalizer.log_z(query)
 
 
-def _fields(log_z: LogZ) -> Float64:
-    """[4, B] TOP, VALUE, LOW, HIGH; infinite bounds where none are proven."""
-    low = -np.inf if log_z.low is None else log_z.low
-    high = np.inf if log_z.high is None else log_z.high
-    return np.stack(np.broadcast_arrays(log_z.top, log_z.value, low, high))
+def _quick_log_z(query: Query) -> LogZ:
+    exact = cast(ExactHead, EXACT.source(query.index))
+    return LogZ.interval(exact.quick_log_z(query.hidden), query.scale)
+
+
+# Ways to find log Z, each closer than the one before.
+FindLogZ = Callable[[Query], LogZ]
+CLOSER: Sequence[FindLogZ] = (_quick_log_z, EXACT.log_z)
 
 
 def _pairs(beams: Beams, step: _Step) -> _Pairs:
@@ -220,7 +225,7 @@ def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: PrintedLogZ) -> 
     lists, log_z, missing = step.lists, step.log_z, parents < 0
     rows = np.arange(len(parents))[:, None] * beams.beams_in + np.maximum(parents, 0)
     tokens = np.where(missing, -1, lists.ids[rows, places]).astype(np.int32)
-    apart, rest = lists.logits[rows, places] - log_z[TOP, rows], log_z[VALUE, rows]
+    apart, rest = lists.logits[rows, places] - log_z[rows, TOP], log_z[rows, VALUE]
     off = ROUNDED * (np.abs(step.scores[rows]) + np.abs(apart) + np.abs(rest))
     off[beams.finished[rows]] = 0.0
     scores = step.scores[rows] + (apart - rest) - off  # not above the true ones
@@ -246,13 +251,12 @@ def _printed(values: Float64, missing: Bool) -> Float32:
 
 def _reported(estimate: LogZ, live: Int64, log_z: Float64) -> PrintedLogZ:
     """log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
-    found = LogZ.of(log_z.T[live], 1.0, bounds=estimate.low is not None)
-    printed = found._replace(error=estimate.error).printed()
+    printed = estimate._replace(fields=log_z[live]).printed()
 
     def by_row(values: Float32 | None) -> Float32 | None:
         if values is None:
             return None
-        every = np.full(log_z.shape[1], np.nan, np.float32)
+        every = np.full(len(log_z), np.nan, np.float32)
         every[live] = values
         return every
 

@@ -26,7 +26,7 @@ from logitsieve.api.results import (
 )
 from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.constrained import best_edited, wanted_of
-from logitsieve.decoding.log_z import PrintedLogZ, printed_log_probs
+from logitsieve.decoding.log_z import PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids, edits_of, open_edits
 from logitsieve.decoding.normalizers import (
     STEPPING,
@@ -128,7 +128,7 @@ class Engine:
         started, normalizer, rows = perf_counter_ns(), self._scoring, len(hidden)
         check_ids(targets, self._index.vocab_size, "targets")
         log_z, logits = normalizer.target_logits(self._query(hidden, constraints), targets)
-        log_probs, exact = printed_log_probs(log_z, logits, targets)
+        log_probs, exact = log_z.log_probs(logits, targets)
         scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
         provenance = Provenance(exact, scanned, fallback)
         answer = self.answer(started, provenance, normalizer.name, log_z.printed())

@@ -120,7 +120,7 @@ class _Candidates(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         listed = query.listed()
-        return _log_sum_exp(listed.offsets, listed.logits, query.scale)
+        return _log_sum_exp(listed.offsets, listed.logits, query.scale).unbounded()
 
     def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
         softmax, vocab_size = query.index.softmax, query.index.vocab_size
@@ -128,7 +128,7 @@ class _Candidates(Normalizer):
         listed = query.listed()
         keys = np.arange(len(targets))[:, None] * vocab_size + targets
         inside = among(keys, np.sort(keys_of(listed.offsets, listed.ids, vocab_size)))
-        log_z = _log_sum_exp(listed.offsets, listed.logits, query.scale)
+        log_z = _log_sum_exp(listed.offsets, listed.logits, query.scale).unbounded()
         return log_z, np.where(inside, logits, -np.inf)
 
 
@@ -192,7 +192,7 @@ class _Sampled(Normalizer):
         address = query.index.softmax.descriptor.ctypes.data
         sampled_log_z(address, hidden, _seeds(hidden), query.scale, *listed, sizes, log_z)
         value, error = log_z.T.astype(np.float64)
-        return LogZ(value, error=error, scale=query.scale)
+        return LogZ.estimate(value, query.scale, error)
 
     def cost(self, prices: Prices) -> float:
         sampled = SAMPLED_ROOTS * sqrt(prices.vocab_size) * prices.us_per_logit
@@ -209,7 +209,7 @@ class _Certified(Normalizer):
         if edits is not None and edits.allow_list.any():
             return _with_allow_lists(self, query, edits)
         seeds = np.zeros(len(query.hidden), np.uint64)
-        return interval(query.draw(source, 0, seeds, 0, fine=True)[1], query.scale)
+        return LogZ.interval(query.draw(source, 0, seeds, 0, fine=True)[1], query.scale)
 
 
 class _Exact(Normalizer):
@@ -222,40 +222,33 @@ class _Exact(Normalizer):
         if edits is not None and edits.allow_list.any():
             return _with_allow_lists(self, query, edits)
         fields = exact.log_z(query.hidden, query.scale, edits and edits[:3])
-        return LogZ.of(fields, query.scale)
+        return LogZ(fields, query.scale)
 
 
 def _with_allow_lists(normalizer: Normalizer, query: Query, edits: Edits) -> LogZ:
     """Rows with an allow list are computed whole, all others as the normalizer does."""
     listed, others = np.flatnonzero(edits.allow_list), np.flatnonzero(~edits.allow_list)
     named = edits.rows(listed)
-    whole = _log_sum_exp(named.offsets, named.values, query.scale, bounds=True)
+    whole = _log_sum_exp(named.offsets, named.values, query.scale)
     if not others.size:
         return whole
     return LogZ.joined([whole, normalizer.log_z(query.rows(others))], [listed, others])
 
 
-def interval(log_z: Float64, scale: float) -> LogZ:
-    """Of [B, 3]: an estimate, and the interval that it is proven to lie in."""
-    value, low, high = log_z.T
-    return LogZ(np.clip(value, low, high), low, high, scale=scale)
-
-
 def _log_z_all(slices: Iterator[tuple[slice, Float32]], scale: float) -> LogZ:
-    sums = []
+    parts = []
     for _, logits in slices:
         rows, vocab_size = logits.shape
         offsets = np.arange(rows + 1) * vocab_size
-        sums.append(_log_sum_exp(offsets, logits.ravel().astype(np.float64), scale))
-    values = [scale * part.top + part.value for part in sums]
-    return LogZ(np.concatenate(values), scale=scale)
+        parts.append(_log_sum_exp(offsets, logits.ravel().astype(np.float64), scale).fields)
+    return LogZ(np.concatenate(parts), scale).unbounded()
 
 
-def _log_sum_exp(offsets: Int64, logits: Float64, scale: float, *, bounds: bool = False) -> LogZ:
-    """log Z of CSR rows among themselves; with `bounds`, as that is the one asked for."""
+def _log_sum_exp(offsets: Int64, logits: Float64, scale: float) -> LogZ:
+    """log Z of CSR rows among themselves."""
     fields = np.empty((len(offsets) - 1, FIELDS))
     csr_log_z(offsets, np.ascontiguousarray(logits), scale, fields)
-    return LogZ.of(fields, scale, bounds=bounds)
+    return LogZ(fields, scale)
 
 
 def _seeds(hidden: Float32) -> UInt64:

@@ -18,7 +18,7 @@ import numpy as np
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited
-from logitsieve.decoding.log_z import LogZ, PrintedLogZ, printed_log_probs
+from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import offsets_of, target_logits, unedited
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
@@ -27,7 +27,6 @@ from logitsieve.decoding.normalizers import (
     SAMPLED,
     Normalizer,
     Query,
-    interval,
 )
 from logitsieve.heads._base.head import refuse_first
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
@@ -106,9 +105,9 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     list_sample(lists.offsets, lists.logits, how.seeds, how.step, scale, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
-    log_z, chosen = LogZ.of(fields, scale), lists.offsets[:-1, None] + places
+    log_z, chosen = LogZ(fields, scale), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]
-    log_probs = printed_log_probs(log_z, lists.logits[chosen], ids)[0]
+    log_probs, _ = log_z.log_probs(lists.logits[chosen], ids)
     return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.printed())
 
 
@@ -118,7 +117,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
     if log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
     logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
-    log_probs = printed_log_probs(log_z, logits, drawn.ids)[0]
+    log_probs, _ = log_z.log_probs(logits, drawn.ids)
     rows = len(query.hidden)
     provenance = Provenance(np.full(rows, drawn.exact), drawn.scanned, np.zeros(rows, np.bool_))
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.printed())
@@ -126,14 +125,14 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
 
 def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step)
-    return _Drawn(ids, True, scanned, EXACT, LogZ.of(log_z, query.scale))
+    return _Drawn(ids, True, scanned, EXACT, LogZ(log_z, query.scale))
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     """log Z by the coarse codes that the draw needs anyway, or by the fine ones, if named."""
     fine = normalizer is CERTIFIED
     ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step, fine=fine)
-    return _Drawn(ids, True, scanned, CERTIFIED, interval(log_z, query.scale))
+    return _Drawn(ids, True, scanned, CERTIFIED, LogZ.interval(log_z, query.scale))
 
 
 def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:

@@ -37,7 +37,7 @@ class Group:
         parents, places = np.empty((1, self.most), np.int32), np.empty((1, self.most), np.int32)
         top = np.full(len(low), 0.5)
         doubtful = np.empty(1, np.bool_)
-        bounds = np.stack([top, log_z - top, low - top, high - top])
+        bounds = np.stack([top, log_z - top, low - top, high - top], axis=1)
         best_pairs(
             self.scores, self.divisors, np.arange(len(low)), self.logits, self.counts, bounds,
             parents, places, doubtful,
@@ -96,7 +96,7 @@ def test_groups_do_not_meet() -> None:
     logits = np.array([[3.0, 1.0], [2.0, 0.0], [1.0, 0.0], [5.0, 4.0]])
     parents, places = np.empty((2, 2), np.int32), np.empty((2, 2), np.int32)
     doubtful, log_z = np.empty(2, np.bool_), np.zeros((4, 4))
-    log_z[2:, 1] = -2.0, 2.0
+    log_z[1, 2:] = -2.0, 2.0
     counts = np.full(4, 2, np.int64)
     twins = np.arange(4)
     best_pairs(np.zeros(4), np.ones(4), twins, logits, counts, log_z, parents, places, doubtful)
@@ -110,7 +110,7 @@ def test_rows_with_the_same_log_z_need_none() -> None:
     scores, logits = np.array([1.0, 1.0 + 2.0**-52, 1.0]), np.full((3, 1), 2.0**30)
     parents, places = np.empty((1, 3), np.int32), np.empty((1, 3), np.int32)
     doubtful, counts = np.empty(1, np.bool_), np.ones(3, np.int64)
-    log_z = np.array([[0.0] * 3, [9.0] * 3, [-np.inf] * 3, [np.inf] * 3])
+    log_z = np.array([[0.0, 9.0, -np.inf, np.inf]] * 3)
     for twins, doubt in ((np.zeros(3, np.int64), False), (np.arange(3), True)):
         best_pairs(scores, np.ones(3), twins, logits, counts, log_z, parents, places, doubtful)
         assert doubtful.tolist() == [doubt]

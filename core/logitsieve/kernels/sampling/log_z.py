@@ -24,7 +24,7 @@ from math import exp, log1p
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel, splice
-from logitsieve.kernels.simd.dots import dot64, dot64_pair, padded, row_of
+from logitsieve.kernels.simd.dots import dot64, dots64_2x2, padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -101,10 +101,14 @@ def _fill(matrix, wide, count, first, last, logits):
         for q in range(0, count - 1, 2):
             one, other = row_of(wide, q, padded(dim)), row_of(wide, q + 1, padded(dim))
             own, next_ = row_of(logits, q, CHUNK), row_of(logits, q + 1, CHUNK)
-            for row in range(start_row, end):
-                pair = dot64_pair(row_of(matrix.weight, row, dim), one, other, dim)
-                bias = matrix.bias[row]
-                own[row - first], next_[row - first] = pair[0] + bias, pair[1] + bias
+            for row in range(start_row, end, 2):
+                after = min(row + 1, end - 1)
+                w, v = row_of(matrix.weight, row, dim), row_of(matrix.weight, after, dim)
+                here, there = dots64_2x2(w, v, one, other, dim)
+                bias, place = matrix.bias[row], row - first
+                own[place], next_[place] = here[0] + bias, here[1] + bias
+                bias, place = matrix.bias[after], after - first
+                own[place], next_[place] = there[0] + bias, there[1] + bias
         if count % 2:
             one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, CHUNK)
             for row in range(start_row, end):

@@ -13,6 +13,7 @@ from logitsieve.kernels.simd.lanes import (
     load_first,
     multiply_add,
     pair_sum,
+    pair_sums_of_four,
     splat_like,
     store,
     sums_of_four,
@@ -46,17 +47,26 @@ def dot64(W, H64, dim):
 
 
 @inline
-def dot64_pair(W, first, second, dim):
-    """`dot64` of one row of W with two of H64, bit for bit: what is widened is used twice."""
-    a, b = zeros64(), zeros64()
+def dots64_2x2(W, other_W, h, other_h, dim):
+    """`dot64` of two rows of W with two of H64, bit for bit: each value is used twice.
+
+    Two tuples, one for each row of W.
+    """
+    a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
-        w = widen(load(W, d))
-        a, b = multiply_add(w, load(first, d), a), multiply_add(w, load(second, d), b)
+        w, x, y = widen(load(W, d)), load(h, d), load(other_h, d)
+        a, b = multiply_add(w, x, a), multiply_add(w, y, b)
+        w = widen(load(other_W, d))
+        c, e = multiply_add(w, x, c), multiply_add(w, y, e)
     if whole < dim:
-        w = widen(load_first(W, whole, dim - whole))
-        a, b = multiply_add(w, load(first, whole), a), multiply_add(w, load(second, whole), b)
-    return pair_sum(a), pair_sum(b)
+        n = dim - whole
+        w, x, y = widen(load_first(W, whole, n)), load(h, whole), load(other_h, whole)
+        a, b = multiply_add(w, x, a), multiply_add(w, y, b)
+        w = widen(load_first(other_W, whole, n))
+        c, e = multiply_add(w, x, c), multiply_add(w, y, e)
+    sums = pair_sums_of_four(a, b, c, e)
+    return (sums[0], sums[1]), (sums[2], sums[3])
 
 
 @inline

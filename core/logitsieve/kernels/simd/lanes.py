@@ -237,6 +237,25 @@ def pair_sum(typing_context, lanes):
 
 
 @intrinsic
+def pair_sums_of_four(typing_context, a, b, c, d):
+    """Four times `pair_sum`, bit for bit, at the price of little more than one."""
+
+    def codegen(context, builder, signature, arguments):
+        def fold(left, right):
+            lanes = left.type.count + (right.type.count if right is not left else 0)
+            even = _shuffle(builder, left, right, list(range(0, lanes, 2)))
+            return builder.fadd(even, _shuffle(builder, left, right, list(range(1, lanes, 2))))
+
+        values = fold(fold(arguments[0], arguments[1]), fold(arguments[2], arguments[3]))
+        while values.type.count > 4:
+            values = fold(values, values)
+        sums = [builder.extract_element(values, ir.Constant(_INT32, i)) for i in range(4)]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    return types.UniTuple(a.dtype, 4)(a, b, c, d), codegen
+
+
+@intrinsic
 def sums_of_four(typing_context, a, b, c, d):
     """The sums of the lanes of four vectors, at the price of little more than one."""
 

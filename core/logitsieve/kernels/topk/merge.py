@@ -13,7 +13,7 @@ from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer
 from logitsieve.kernels.topk.heap import offer, sort_best_first
 
-TOP, VALUE, LOW, HIGH = range(4)  # rows of log_z
+TOP, VALUE, LOW, HIGH = range(4)  # columns of log_z
 ROUNDED = 2.0**-50  # more than a rank is rounded by, of what is added up
 
 
@@ -77,7 +77,7 @@ def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, 
     Row r has score scores[r] and counts[r] tokens of falling logits[r] [B, N], so that a group's
     pairs are merged from the fronts of its rows' lists. Pairs are ordered by
     (score + logit - log Z) / divisors[r], equal ones by parent, then by place; where a group has
-    too few, -1 and 0. log_z [4, B] holds `top` of each row, the rest of its log Z, and bounds of
+    too few, -1 and 0. log_z [B, 4] holds `top` of each row, the rest of its log Z, and bounds of
     that; a group is doubtful if bounds leave open which pairs are chosen, or their order. Rows of a
     group with equal twins[r] have the same log Z, which need not be known then.
     """
@@ -92,8 +92,8 @@ def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, 
             for beam in range(beams):
                 row, place = start + beam, fronts[beam]
                 if place < counts[row]:
-                    apart = logits[row, place] - log_z[TOP, row]
-                    rank = _rank(scores[row], apart, log_z[VALUE, row], divisors[row], 0.0)
+                    apart = logits[row, place] - log_z[row, TOP]
+                    rank = _rank(scores[row], apart, log_z[row, VALUE], divisors[row], 0.0)
                     better = chosen < 0 or rank > best
                     if chosen >= 0:
                         other, front = start + chosen, fronts[chosen]
@@ -107,8 +107,8 @@ def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, 
                 continue
             row, place = start + chosen, fronts[chosen]
             value = logits[row, place]
-            apart = value - log_z[TOP, row]
-            least = _rank(scores[row], apart, log_z[HIGH, row], divisors[row], -1.0)
+            apart = value - log_z[row, TOP]
+            least = _rank(scores[row], apart, log_z[row, HIGH], divisors[row], -1.0)
             for beam in range(beams):
                 other, front = start + beam, fronts[beam]
                 if beam == chosen or front >= counts[other]:
@@ -118,9 +118,9 @@ def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, 
                     order = _sum_exceeds(scores[row], value, scores[other], rival)
                     doubt |= order < 0 or (order == 0 and beam < chosen)
                 else:
-                    apart = rival - log_z[TOP, other]
+                    apart = rival - log_z[other, TOP]
                     doubt |= not (
-                        _rank(scores[other], apart, log_z[LOW, other], divisors[other], 1.0) < least
+                        _rank(scores[other], apart, log_z[other, LOW], divisors[other], 1.0) < least
                     )
             places[group, pair] = place
             fronts[chosen] += 1

@@ -1,0 +1,106 @@
+"""log Z and log-probabilities as float32, so that what is proven of the float64 still holds.
+
+Bounds are rounded outward, log-probabilities down: none is above 0, and those of one row add up to
+1 at most (docs/exactness.md). log_z [B, 4] is TOP, VALUE, LOW and HIGH of log_z.py, with infinite
+bounds where nothing is proven.
+
+Shape letters: B batch rows, M ids of a row.
+"""
+
+from __future__ import annotations
+
+from math import exp, log1p
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.sampling.log_z import HIGH, LOW, TOP, VALUE
+
+ROUNDED = 2.0**-50  # of what is added up: more than a few roundings to float64
+SUMMED = 2.0**-51  # of a sum of exponentials, for each of them
+PRINTED_VALUE, PRINTED_LOW, PRINTED_HIGH = range(3)
+
+
+@kernel("(float64[:,::1], float64, float32[:,::1])")
+def print_log_z(log_z, scale, printed):
+    """Fill printed [3, B]: an estimate of log Z, and what it is proven to lie between."""
+    for row in range(log_z.shape[0]):
+        base, value = scale * log_z[row, TOP], log_z[row, VALUE]
+        low, high = base + log_z[row, LOW], base + log_z[row, HIGH]
+        printed_low = _down(low - ROUNDED * (abs(base) + abs(low)))
+        printed_high = -_down(-high - ROUNDED * (abs(base) + abs(high)))
+        value = np.float32(base + value)
+        printed[PRINTED_VALUE, row] = min(max(value, printed_low), printed_high)
+        printed[PRINTED_LOW, row], printed[PRINTED_HIGH, row] = printed_low, printed_high
+
+
+@kernel("(float64[:,::1], int32[:,::1], float64[:,::1], float64, float32[:,::1], boolean[::1])")
+def print_log_probs(logits, ids, log_z, scale, log_probs, exact):
+    """Fill log_probs [B, M] of ids with those logits [B, M], and exact [B].
+
+    A row is exact if each of its log-probabilities is proven to less than half of a float32's last
+    place: rounded down, it is the correctly rounded one, or the float32 below it.
+    """
+    rows, count = ids.shape
+    for row in range(rows):
+        top, low, high = log_z[row, TOP], log_z[row, LOW], log_z[row, HIGH]
+        exact[row] = high - low < 1.0
+        for i in range(count):
+            apart = (logits[row, i] - top) * scale
+            if apart > -np.inf and exact[row]:
+                off = ROUNDED * (abs(apart) + high)
+                least, most = apart - high - off, apart - low + off
+                exact[row] = most - least < 0.5 * _place(most)
+                log_probs[row, i] = _down(min(least, 0.0))
+        if not exact[row]:
+            _raise(logits[row], ids[row], log_z[row], scale)
+        value = log_z[row, VALUE]
+        for i in range(count):
+            apart = (logits[row, i] - top) * scale
+            if not apart > -np.inf:
+                log_probs[row, i] = -np.inf
+            elif not exact[row]:
+                off = ROUNDED * (abs(apart) + abs(value))
+                log_probs[row, i] = _down(min(apart - value - off, 0.0))
+
+
+@kernel("(float64[:,::1], int32[:,::1], float64[:,::1], float64)")
+def raise_log_z(logits, ids, log_z, scale):
+    """Raise VALUE to the log Z of the row's different `ids` [B, M] where it is below that.
+
+    An estimate may be, and then probabilities would add up to more than 1.
+    """
+    for row in range(ids.shape[0]):
+        _raise(logits[row], ids[row], log_z[row], scale)
+
+
+@inline
+def _raise(logits, ids, log_z, scale):
+    order = np.argsort(ids)
+    best = np.max(logits)
+    if best == -np.inf:
+        return
+    total, before = -1.0, -1  # the best one's 1 is that of log(1 + S)
+    for i in order:
+        if ids[i] != before:
+            total += exp((logits[i] - best) * scale)
+            before = ids[i]
+    total = max(total, 0.0)
+    rest = log1p(total + SUMMED * ids.size * total)
+    least = (best - log_z[TOP]) * scale + rest
+    if log_z[VALUE] < least:
+        log_z[VALUE] = least + ROUNDED * abs(least)
+
+
+@inline
+def _down(value):
+    """The largest float32 that is not above `value`."""
+    nearest = np.float32(value)
+    return np.nextafter(nearest, np.float32(-np.inf)) if nearest > value else nearest
+
+
+@inline
+def _place(value):
+    """The distance of a float32's magnitude to the next larger one."""
+    magnitude = np.float32(abs(value))
+    return float(np.nextafter(magnitude, np.float32(np.inf))) - float(magnitude)

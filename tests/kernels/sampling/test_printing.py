@@ -1,0 +1,67 @@
+"""Printed log Z and log-probabilities: outward, downward, and never more than there is."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
+from logitsieve.kernels.sampling.printing import print_log_probs, print_log_z, raise_log_z
+from tests.oracle import log_probs, nearest_or_below
+
+
+def log_z_of(logits: np.ndarray) -> np.ndarray:
+    rows, count = logits.shape
+    fields = np.empty((rows, FIELDS))
+    csr_log_z(np.arange(rows + 1) * count, logits.ravel(), 1.0, fields)
+    return fields
+
+
+def printed(
+    logits: np.ndarray, ids: np.ndarray, fields: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    out, exact = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
+    print_log_probs(logits, ids.astype(np.int32), fields, 1.0, out, exact)
+    return out, exact
+
+
+@pytest.mark.parametrize("spread", [1e-6, 0.1, 3.0, 40.0, 700.0])
+def test_log_probabilities_are_nearest_or_below_and_add_up_to_one_at_most(spread: float) -> None:
+    logits = np.random.default_rng(0).standard_normal((50, 31)) * spread
+    ids = np.tile(np.arange(31), (50, 1))
+    found, exact = printed(logits, ids, log_z_of(logits))
+    assert exact.all()
+    true = np.stack([log_probs(row) for row in logits])
+    assert nearest_or_below(found, true).all()
+    assert (np.exp(found.astype(np.longdouble)).sum(axis=1) <= 1).all()
+
+
+def test_an_estimate_is_raised_to_what_its_own_ids_weigh() -> None:
+    """Ids that are named twice weigh once; an estimate that is high enough stays."""
+    logits = np.array([[1.0, 1.0, 0.0, -np.inf]] * 2)
+    ids = np.array([[7, 7, 3, 9]] * 2)
+    fields = np.array([[0.0, -5.0, -np.inf, np.inf], [0.0, 9.0, -np.inf, np.inf]])
+    found, exact = printed(logits, ids, fields)
+    assert not exact.any()
+    wanted = np.log(np.exp(1.0) + 1)
+    np.testing.assert_allclose(found[0], [1 - wanted, 1 - wanted, -wanted, -np.inf], rtol=1e-6)
+    assert np.exp(found[0, 1:].astype(np.longdouble)).sum() <= 1
+    np.testing.assert_allclose(found[1], [-8.0, -8.0, -9.0, -np.inf], rtol=1e-6)
+    raise_log_z(np.full((1, 2), -np.inf), np.zeros((1, 2), np.int32), fields[:1], 1.0)
+    assert fields[0, 1] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("top", [0.0, 1e-30, -3.7, 1e9, 1e38])
+def test_bounds_of_log_z_are_rounded_outward(top: float) -> None:
+    fields = np.array([[top, 0.1, 0.1 - 1e-13, 0.1 + 1e-13], [top, 0.1, -np.inf, np.inf]])
+    out = np.empty((3, 2), np.float32)
+    print_log_z(fields, 0.5, out)
+    value, low, high = out[:, 0].tolist()
+    base = Fraction(top) / 2
+    assert Fraction(low) <= base + Fraction(fields[0, 2])
+    assert base + Fraction(fields[0, 3]) <= Fraction(high)
+    assert low <= value <= high
+    assert high <= np.nextafter(np.nextafter(np.float32(low), np.inf), np.inf)
+    assert out[1:, 1].tolist() == [-np.inf, np.inf]
