@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from proofs import certified, scan
+from proofs import certified, gpu, scan
 
-THEOREMS = [*certified.THEOREMS, *scan.THEOREMS]
+THEOREMS = [*certified.THEOREMS, *scan.THEOREMS, *gpu.THEOREMS]

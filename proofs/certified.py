@@ -120,10 +120,10 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
 UPPER, LOWER = "upper - (A + n * R + s * K)", "(2 * estimate - upper) - (A - (n * R + s * K))"
 
 
-def margin(share: float) -> Checks:
+def margin(share: float, fusions: tuple[bool, ...] = (True, False)) -> Checks:
     """T in [t, t + t / 2] and so on: what is summed rounds as in the upper end's binade."""
     yield from scaled_sums()
-    for power, half, fused, off in product(BINADES, (2, 3), (True, False), (UPPER, LOWER)):
+    for power, half, fused, off in product(BINADES, (2, 3), fusions, (UPPER, LOWER)):
         least = Fraction(2) ** (power - 1) * half
         allowed = (Fraction(share) - ACCEPTED) * (1 - SPARED) * least
         yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")
@@ -177,16 +177,23 @@ def rounded_below(share: float) -> Checks:
     yield from float32_cuts(f"f(d(d(w - m) - {number(share)} * a)) - ({exact})", share)
 
 
-def float32_cuts(off: str, share: float) -> Iterator[str]:
-    """`off` is at most share |w|, or SPARED of m, which is LEAST_MARGIN at least."""
+def float32_cuts(
+    off: str, share: float | Fraction, other: float | Fraction = SPARED, floats: str = "d"
+) -> Iterator[str]:
+    """`off` is at most share |w| and `other` of m, which is LEAST_MARGIN at least.
+
+    Of m and w in `floats`, and a = |w|, one is in a binade, the other no larger.
+    """
     for power, half in product((-100, *BINADES), (2, 3)):
         low = Fraction(2) ** (power - 1) * half
         high = low * (half + 1) / half
-        for a, m, allowed in (
-            ((low, high), (0, high), Fraction(share) * low),
-            ((0, low), (low, high), SPARED * low),
+        for a, m in (
+            ((low, high), (0, low / 16)),
+            ((low, high), (low / 16, high)),
+            ((0, low), (low, high)),
         ):
-            yield f"""w = d(w_); m = d(m_); a = d(a_);
+            allowed = Fraction(share) * a[0] + Fraction(other) * m[0]
+            yield f"""w = {floats}(w_); m = d(m_); a = {floats}(a_);
             {{ a in [{number(a[0])}, {number(a[1])}] /\\ |w| <= {number(a[1])}
             /\\ m in [{number(m[0])}, {number(m[1])}]
             -> |{off}| <= {number(allowed)} }}"""

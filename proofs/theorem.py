@@ -79,7 +79,7 @@ def gappa() -> str | None:
 def proven(script: str) -> bool:
     """True if Gappa proves it; RuntimeError if it cannot read it, or a hint is no equality."""
     done = subprocess.run(
-        [gappa() or "gappa", "-Wno-unbound-variable"],
+        [gappa() or "gappa", "-Wno-unbound-variable", "-Eno-auto-dichotomy"],
         input=ROUNDINGS + script,
         capture_output=True,
         text=True,

@@ -1,0 +1,329 @@
+"""What rounds otherwise on a GPU: coordinates, cuts, noise and sums of exponentials.
+
+Triton's arithmetic in float32 and float64 rounds to the nearest, and may fuse. Of a GPU's own units
+this is assumed, and no theorem: tensor cores cut each addend off at CUT of the largest, and their
+result likewise (Fasi, Higham, Mikaitis, Pranesh 2021, Numerical behavior of NVIDIA tensor cores);
+they cut float32 factors down to tf32; logarithms are within LOG of themselves, divisions within
+DIVISION, and e^x within EXPONENTIAL of e^(x (1 + PRODUCT)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise, product
+from math import ceil
+
+import numpy as np
+import torch
+
+from logitsieve.gpu import matrix
+from logitsieve.gpu.kernels import bounds, encode_query, gumbel, log_z, scan, select_groups
+from proofs import certified
+from proofs.certified import SPARED, float32_cuts
+from proofs.theorem import (
+    DIMS,
+    U32,
+    U64,
+    Checks,
+    Theorem,
+    growth,
+    nearer_one,
+    number,
+)
+
+CUT = Fraction(1, 1 << 24)
+LOG, DIVISION = 8 * U32, 4 * U32  # four units in the last place, two
+EXPONENTIAL, PRODUCT = 4 * U32, 2 * U32
+TF32, BFLOAT16 = "@t = float<11,-1000,zr>;\n", "@t = float<8,-1000,zr>;\n"
+
+
+# Factors in parts
+
+
+def cut_tail(tail: int) -> int:
+    """The last 13 bits of a float32, cut to the 11 that tf32 keeps from the first that is set."""
+    return tail >> max(0, tail.bit_length() - 11) << max(0, tail.bit_length() - 11)
+
+
+def split_products(dropped: float) -> Checks:
+    """Three products of tf32x3; of factors from 1 to 2, in eighths, as powers of two are exact."""
+    rest = max(tail - cut_tail(tail) for tail in range(1 << 13))
+    x_rest, y_rest = "(x - t(x) - t(x - t(x)))", "(y - t(y) - t(y - t(y)))"
+    parts = "t(x) * t(y) + t(x) * t(y - t(y)) + t(x - t(x)) * t(y)"
+    lost = f"(x - t(x)) * (y - t(y)) + t(x) * {y_rest} + {x_rest} * t(y)"
+    for i, j in product(range(8, 16), repeat=2):
+        yield f"""{TF32}x = f(x_); y = f(y_);
+        {{ x in [{i}b-3, {i + 1}b-3] /\\ y in [{j}b-3, {j + 1}b-3]
+        /\\ |{x_rest}| <= {rest}b-23 /\\ |{y_rest}| <= {rest}b-23
+        -> |x * y - ({parts})| <= {number(Fraction(dropped) * i * j / 64)} }}
+        x * y - ({parts}) -> {lost};"""
+
+
+def split_factor(dropped: float, rounding: str) -> Iterator[str]:
+    """A factor in two parts beside an exact one."""
+    yield f"""{rounding}x = f(x_);
+    {{ x in [1, 2] -> |x - t(x) - t(x - t(x))| <= {number(dropped)} }}"""
+
+
+# Sums on tensor cores and beside them
+
+
+def cut_sums(cut_off: float, width: int, passes: int, among: int) -> Checks:
+    """Each of `passes` adds `width` products to a sum and cuts off these, the sum and the result.
+
+    `passes` add up `among` products; those of the small parts beside them are 2^-10 as large.
+    """
+    small = 2 * passes * Fraction(width + 2, 1 << 10)
+    yield (passes * (width + 2) + small) * CUT <= Fraction(cut_off) * among
+
+
+def logit_sums(spare: float) -> Checks:
+    """Of 16 weights in two parts: as many products of each, in steps of 8 or 16."""
+    for width in (8, 16):
+        passes = 2 * 16 // width
+        cut = passes * (width + 2) * CUT * (1 + Fraction(1, 100))
+        yield cut <= Fraction(spare) * 16 * Fraction(matrix.CUT_OFF)
+
+
+def coordinate(spare: float) -> Checks:
+    """||B||_F and ||h|| in float64, sums of sums in float64, and the last rounding."""
+    many = matrix.STEP * Fraction(matrix.CUT_OFF) + Fraction(matrix.DROPPED[torch.float32])
+    for dim in DIMS:
+        steps = ceil(dim / matrix.LANES)
+        sums = (1 + growth(dim, U64)) * (1 + dim * dim * U64)
+        allowed = Fraction(spare) * (max(many, steps * U32) + U32)
+        yield (max(many, growth(steps)) + U32) * (1 + U32) * sums <= allowed
+
+
+def coordinate_underflow(each: float) -> Checks:
+    """Three products at 2^-149 each, and parts cut off at 2^-136; vectors of D numbers."""
+    for dim in DIMS:
+        yield 3 * dim * Fraction(2) ** -149 <= Fraction(each) and Fraction(2) ** -136 <= each
+
+
+# Cuts
+
+
+def cut_of_worst(share: float) -> Checks:
+    """The k-th best, rounded to float32, less the margin and this share of both."""
+    exact = f"w - m - {number(share)} * (a + m)"
+    computed = f"f(d(d(f(w) - m) - {number(share)} * d(a + m)))"
+    yield from float32_cuts(f"{computed} - ({exact})", share, SPARED + Fraction(share))
+
+
+def cut_of_reach(slack_spare: float, reach_spare: float) -> Checks:
+    """At most r - 2 m - U32 |r|, m being a slack: logits that reach r were rounded."""
+    spare, share = single(slack_spare), single(reach_spare)
+    slack = f"f(f(m) * {number(spare)})"
+    exact = f"w - 2 * (m * {number(spare)}) - {number(share)} * a"
+    for power, eighth, fused in product((-100, 0, 100), range(8, 16), (True, False)):
+        unit = Fraction(2) ** (power - 3)
+        low, high = eighth * unit, (eighth + 1) * unit
+        last = f"{number(share)} * a"
+        computed = f"f(f(w - 2 * {slack}) - {last if fused else f'f({last})'})"
+        # A slack is small beside the logit, or what it is raised by is large beside roundings.
+        for least, most in ((Fraction(0), low / 64), (low / 64, low), (low, 64 * low)):
+            allowed = (share - U32) * low + 2 * (spare - 1) * least
+            yield f"""w = f(w_); a = f(a_); m = d(m_);
+            {{ a in [{number(low)}, {number(high)}] /\\ |w| <= {number(high)}
+            /\\ m in [{number(least)}, {number(most)}]
+            -> |{computed} - ({exact})| <= {number(allowed)} }}"""
+
+
+def single(value: float) -> Fraction:
+    """A constant as float32 arithmetic takes it."""
+    return Fraction(float(np.float32(value)))
+
+
+# Noise
+
+
+def noisy(spare: float) -> Checks:
+    """q = a x + b G is within 2^-22 of itself and this share of b, |G| being below 37.
+
+    P = a x; a and b are rounded to float32. b is from 1/2 to 1, as powers of two are exact, and q
+    in steps of a quarter, until b is nothing beside it.
+    """
+    steps = [Fraction(0), *(Fraction(n, 4) * 2**p for p in range(1, 9) for n in (4, 5, 6, 7))]
+    for (low, high), quarter, fused in product(pairwise(steps), (2, 3), (True, False)):
+        least, most = Fraction(quarter, 4), Fraction(quarter + 1, 4)
+        allowed = 4 * U32 * low + Fraction(spare) * least
+        yield noisy_script(low, high, most, allowed, fused)
+    for quarter, fused in product(range(4, 8), (True, False)):
+        low, high = Fraction(quarter, 4), Fraction(quarter + 1, 4)
+        yield noisy_script(low, high, Fraction(1, 256), 4 * U32 * low, fused)
+
+
+def noisy_script(
+    low: Fraction, high: Fraction, most: Fraction, allowed: Fraction, fused: bool
+) -> str:
+    noise = 37 * most
+    rounded = "f(x * f(a)) + g * f(b)" if fused else "f(x * f(a)) + f(g * f(b))"
+    return f"""x = f(x_); g = f(g_);
+    {{ a in [1b-20, 1] /\\ b in [1b-20, 1] /\\ |x * a| in [0, {number(high + noise)}]
+    /\\ |x| >= 1b-60 /\\ |x| <= 1b100
+    /\\ |g * b| <= {number(noise)} /\\ |x * a + g * b| <= {number(high)}
+    -> |f({rounded}) - (x * a + g * b)| <= {number(allowed)} }}"""
+
+
+def surely(best_spare: float, twice_spare: float) -> Checks:
+    """At most q - 2 m - 2^-22 (|q| + |q| + 2 m): both what leads and what follows are rounded."""
+    share, twice = Fraction(best_spare), Fraction(twice_spare)
+    exact = f"w - {number(twice)} * m - {number(share)} * a"
+    computed = f"f(f(w - f(d({number(twice)} * m))) - f({number(share)} * a))"
+    room = 8 * U32 * (1 + 4 * U32)
+    off = f"{computed} - ({exact})"
+    yield from float32_cuts(off, share - room, twice - 2 - room, "f")
+
+
+def surely_by_bound(best_spare: float, error_spare: float) -> Checks:
+    """At most q - m - 2^-22 (|q| + m), in float64 and rounded once to float32."""
+    share, spare = Fraction(best_spare), Fraction(error_spare)
+    exact = f"w - {number(spare)} * m - {number(share)} * a"
+    computed = f"f(d(d(w - d({number(spare)} * m)) - d({number(share)} * a)))"
+    room = 4 * U32 * (1 + 4 * U32)
+    yield from float32_cuts(f"{computed} - ({exact})", share - room, spare - 1 - room)
+
+
+LN2 = Fraction(6931471805599453, 10**16)  # but for 1e-16
+
+
+def noise(error: float) -> Checks:
+    """-log(-log u): u within two roundings, or near 1 by what it lacks, v, from w = fl(1 - v).
+
+    There log u is v log(w) / (w - 1): as log(1 - v) / v changes by less than 9/10 of itself for
+    each 1 that v changes by, v below 1/2, it is off by 9/10 U32 / 2 for w.
+    """
+    twice = number(2 * U32 * (1 + U32))
+    yield f"""{{ @FIX(h, 0) /\\ h in [1, 4294967295] /\\ e in [0, 1b-32]
+    -> f(f(h) * 1b-32 + e) -/ (h * 1b-32 + e) in [-{twice}, {twice}] }}"""
+    yield "w = f(w_); { w in [1b-1, 1] -> f(w - 1) - (w - 1) in [0, 0] }"
+    uniform = 2 * U32 * (1 + U32)
+    lower = uniform / (1 - uniform) / (LN2 - U32) + LOG
+    near_one = uniform + LOG + DIVISION + U32 + Fraction(9, 10) * U32 / 2
+    off = max(lower, near_one) * (1 + 64 * U32)
+    yield off <= 16 * U32
+    yield off * (1 + off) + LOG * 53 * (LN2 + U32) <= Fraction(error)
+
+
+# Sums of exponentials
+
+
+def sums(off: float) -> Checks:
+    """Of exponents down to -88: of weights of a group, then of groups; and of 512 steps."""
+    reach = 88
+    yield f"""u = f(u_); m = f(m_);
+    {{ |u - m| * s in [0, {reach}] /\\ |(u - m) * s| <= {reach} /\\ s in [1b-20, 1b20]
+    -> |f(f(u - m) * f(s)) - (u - m) * s| <= {number(3 * U32 * reach * (1 + 4 * U32))} }}"""
+    within = (3 * U32 * reach + PRODUCT * reach + EXPONENTIAL) * (1 + Fraction(1, 10_000))
+    among = (U32 * reach + PRODUCT * reach + EXPONENTIAL + U32) * (1 + Fraction(1, 10_000))
+    yield (1 + within) * (1 + among) * (1 + growth(512)) - 1 <= Fraction(off)
+
+
+MATRIX, KERNELS = "gpu.matrix", "gpu.kernels"
+DROPPED = matrix.DROPPED
+BEST, TWICE = select_groups.BEST_SPARE.value, select_groups.TWICE_SPARE.value
+REACH, SLACK = scan.REACH_SPARE.value, scan.SLACK_SPARE.value
+
+THEOREMS = [
+    Theorem(
+        "tf32x3", "what three products leave out of one",
+        f"{MATRIX}.DROPPED", DROPPED[torch.float32], split_products, 2,
+    ),
+    Theorem(
+        "float16 weights", "what two parts of tf32 leave out of a factor",
+        f"{MATRIX}.DROPPED", DROPPED[torch.float16], partial(split_factor, rounding=TF32), 2.1,
+    ),
+    Theorem(
+        "bfloat16 weights", "what two parts of bfloat16 leave out of a factor",
+        f"{MATRIX}.DROPPED", DROPPED[torch.int16], partial(split_factor, rounding=BFLOAT16), 2,
+    ),
+    Theorem(
+        "coordinates on tensor cores", "sums of STEP products in tf32x3",
+        f"{MATRIX}.CUT_OFF", matrix.CUT_OFF,
+        partial(cut_sums, width=8, passes=4, among=matrix.STEP), 4,
+    ),
+    Theorem(
+        "logits on tensor cores", "sums of products of weights in two parts",
+        f"{MATRIX}.STEPS_SPARE", matrix.STEPS_SPARE, logit_sums, 2,
+    ),
+    Theorem(
+        "coordinates on a GPU", "c = B h: growth, and sums in float64",
+        f"{MATRIX}.COORDINATE_SPARE", matrix.COORDINATE_SPARE, coordinate, 1e6, nearer_one,
+    ),
+    Theorem(
+        "coordinates on a GPU, underflow", "c = B h: what D products lose of D coordinates",
+        f"{MATRIX}.UNDERFLOW", matrix.UNDERFLOW, coordinate_underflow, 1e4,
+    ),
+    Theorem(
+        "bound on a GPU", "what bounds round, in shares of T",
+        f"{KERNELS}.encode_query.BOUND_MARGIN", encode_query.BOUND_MARGIN.value,
+        partial(certified.margin, fusions=(True,)), 2.5,
+    ),
+    Theorem(
+        "bound on a GPU, underflow", "what bounds round where T is below 2^-80",
+        f"{KERNELS}.encode_query.LEAST_MARGIN", encode_query.LEAST_MARGIN.value,
+        certified.underflow, 3,
+    ),
+    Theorem(
+        "norms on a GPU", "||a - g|| and rho in float64",
+        f"{KERNELS}.encode_query.ROUNDED", encode_query.ROUNDED.value, certified.norm,
+        1e6, nearer_one,
+    ),
+    Theorem(
+        "dot64 on a GPU", "an exact logit beside the real number",
+        f"{KERNELS}.encode_query.UNIT64", encode_query.UNIT64.value,
+        partial(certified.exact_steps, encode_query.EXACT_STEPS.value), 16,
+    ),
+    Theorem(
+        "left on a GPU", "w - B^T w', what ||h|| rounds",
+        f"{KERNELS}.encode_query.LEFT_SPARE", encode_query.LEFT_SPARE.value, certified.left,
+        2e4, nearer_one,
+    ),
+    Theorem(
+        "cut of bounds", "the k-th best less the margin, rounded to float32 twice",
+        f"{KERNELS}.bounds.CUT_SPARE", bounds.CUT_SPARE.value, cut_of_worst, 2,
+    ),
+    Theorem(
+        "cut of logits", "what reaches the k-th best, by float32 logits and their slack",
+        f"{KERNELS}.scan.REACH_SPARE", REACH, partial(cut_of_reach, SLACK), 1.5,
+    ),
+    Theorem(
+        "cut of logits, slack", "the slack itself, in float32",
+        f"{KERNELS}.scan.SLACK_SPARE", SLACK,
+        partial(cut_of_reach, reach_spare=REACH), 32, nearer_one,
+    ),
+    Theorem(
+        "noisy logits", "a x + b G in float32, in shares of b beside 2^-22 of it",
+        f"{KERNELS}.select_groups.NOISY_SPARE", select_groups.NOISY_SPARE.value, noisy, 1.3,
+    ),
+    Theorem(
+        "cut of noisy logits", "twice the error below the largest, in float32",
+        f"{KERNELS}.select_groups.BEST_SPARE", BEST, partial(surely, twice_spare=TWICE), 2,
+    ),
+    Theorem(
+        "cut of noisy logits, error", "twice the error itself, in float32",
+        f"{KERNELS}.select_groups.TWICE_SPARE", TWICE,
+        partial(surely, BEST), 1.001, lambda value, by: 2 + (value - 2) / by,
+    ),
+    Theorem(
+        "cut of noisy bounds", "the error below a draw's logit, rounded to float32",
+        f"{KERNELS}.select_groups.BEST_SPARE", BEST,
+        partial(surely_by_bound, error_spare=select_groups.ERROR_SPARE.value), 4,
+    ),
+    Theorem(
+        "cut of noisy bounds, error", "the error itself",
+        f"{KERNELS}.select_groups.ERROR_SPARE", select_groups.ERROR_SPARE.value,
+        partial(surely_by_bound, BEST), 1e4, nearer_one,
+    ),
+    Theorem(
+        "noise", "-log(-log u) in float32",
+        f"{KERNELS}.gumbel.NOISE_ERROR", gumbel.NOISE_ERROR.value, noise, 2,
+    ),
+    Theorem(
+        "sums of weights", "sums of e^x in float32 for an interval of log Z",
+        f"{KERNELS}.log_z.OFF", log_z.OFF.value, sums, 2,
+    ),
+]  # fmt: skip
