@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from proofs import certified, gpu, scan
+from proofs import certified, envelope, exponential, gpu, log_z, scan
 
-THEOREMS = [*certified.THEOREMS, *scan.THEOREMS, *gpu.THEOREMS]
+THEOREMS = [
+    *certified.THEOREMS,
+    *scan.THEOREMS,
+    *exponential.THEOREMS,
+    *log_z.THEOREMS,
+    *envelope.THEOREMS,
+    *gpu.THEOREMS,
+]

@@ -19,7 +19,8 @@ from typing import NamedTuple
 # float32 and float64, to the nearest and ties to even; an assumption that breaks is an error.
 ROUNDINGS = "@f = float<ieee_32,ne>;\n@d = float<ieee_64,ne>;\n"
 MOST32 = float.fromhex("0x1.fffffep127")
-UNPROVEN, UNEQUAL = "some properties were not satisfied", "not trivially equal"
+UNPROVEN = "some properties were not satisfied", "no contradiction was found"
+UNEQUAL = "not trivially equal"
 
 LARGEST_DIM = 1 << 18  # the most coordinates that theorems about sums are stated for
 DIMS = [*range(1, 4097), *(n + i for n in (1 << p for p in range(13, 19)) for i in (-1, 0))]
@@ -79,13 +80,14 @@ def gappa() -> str | None:
 def proven(script: str) -> bool:
     """True if Gappa proves it; RuntimeError if it cannot read it, or a hint is no equality."""
     done = subprocess.run(
-        [gappa() or "gappa", "-Wno-unbound-variable", "-Eno-auto-dichotomy"],
+        [gappa() or "gappa", "-Wno-unbound-variable", "-Eno-auto-dichotomy", "-Eprecision=128"],
         input=ROUNDINGS + script,
         capture_output=True,
         text=True,
         check=False,
     )
-    if UNEQUAL in done.stderr or (done.returncode and UNPROVEN not in done.stderr):
+    unproven = any(reason in done.stderr for reason in UNPROVEN)
+    if UNEQUAL in done.stderr or (done.returncode and not unproven):
         raise RuntimeError(f"{done.stderr}\nof\n{script}")
     return done.returncode == 0
 

@@ -9,7 +9,7 @@ A logit is `dot64` + bias, or what edits put in its place; scale and logits are 
 errors, as parts of S (docs/exactness.md):
 
     SPREAD  the exponent is rounded twice, to 2^-53 of at most 708, as often as the top is replaced
-            in all; an exponential is within EXP64_ERROR of itself
+            in all; an exponential is within ERROR64 of itself
     STEP    of each addition that a lane, a chunk and the sum of all chunks go through, and of each
             replacement of the top, of which every chunk has one at most
     TINY    of 1 a row, which is what underflows at most

@@ -38,8 +38,10 @@ NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far i
 LOOSE = 2.0**-6  # nats of slack from which on nothing is left to float32 dots
 ROUGH = 2.0**-22  # of a float32 exponential, and of its exponent near 87
 ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, and of the one that it is relative to
-SUMMED = 2.0**-32  # of a float64 exponential and of a sum of up to 2^20 of them
+# Of a sum in float64: a row's exponentials, and what each row adds and may make it relative to.
+SUMMED, STEP = 2.0**-42, 2.0**-50
 TINY = 2.0**-125  # of e^MOST: what e^-87 is put for, a row
+LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # of |MOST| and of so many nats, for a logarithm
 
 
 @kernel("(int64, float32[:,::1], float64[:,::1], int64, int64)")
@@ -146,11 +148,11 @@ def _move(sum_, logit):
 
 @inline
 def _write(sum_, rows, log_z):
-    """VALUE, LOW and HIGH; a logarithm and its addition round to far less than 2^-50."""
+    """VALUE, LOW and HIGH of a sum of so many rows."""
     total = sum_[HEAVY] + sum_[LIGHT]
-    off = sum_[ERROR] + total * SUMMED + rows * TINY
+    off = sum_[ERROR] + total * (SUMMED + STEP * rows) + rows * TINY
+    rounded = LOG_SPARE * (abs(sum_[MOST]) + LOG_REACH)
     log_z[VALUE] = sum_[MOST] + log(total)
     low = sum_[MOST] + log(total - off) if total > off else -np.inf
     high = sum_[MOST] + log(total + off)
-    log_z[LOW] = low - 2.0**-50 * (abs(sum_[MOST]) + 50.0)
-    log_z[HIGH] = high + 2.0**-50 * (abs(sum_[MOST]) + 50.0)
+    log_z[LOW], log_z[HIGH] = low - rounded, high + rounded

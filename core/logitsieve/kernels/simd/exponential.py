@@ -29,11 +29,12 @@ LOG2_E = np.float32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 # Taylor's series to the seventh power: within 1e-8 of e^r for |r| <= ln 2 / 2.
 SERIES = tuple(np.float32(1.0 / n) for n in (5040, 720, 120, 24, 6, 2, 1, 1))
+ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
 
 
 @inline
 def exp_lanes(x):
-    """e^x for x <= 0, within 2e-7 of itself where x >= -87; e^-87 below."""
+    """e^x for x <= 0, within ERROR32 of itself where x >= -87; e^-87 below."""
     x = larger(x, splat32(LOWEST))
     n = rounded(multiply_add(x, splat32(LOG2_E), zeros32()))
     r = multiply_add(n, splat32(-LN2_HIGH), x)
@@ -50,6 +51,7 @@ def exp_lanes(x):
 
 
 LOWEST64 = -708.0  # e^-708 is the least that is a normal number; what is below becomes 0
+LOG2_E64 = 1.4426950408889634
 LN2_HIGH64, LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # Taylor's series to the thirteenth power: within 2^-57 of e^r for |r| <= ln 2 / 2.
 SERIES64 = tuple(1.0 / factorial(n) for n in range(13, -1, -1))
@@ -58,8 +60,8 @@ WHOLE = 1.5 * 2.0**52  # what is added to it is rounded to a whole number, in it
 
 @inline
 def exp64_lanes(x):
-    """e^x for x <= 0 in float64, within 2^-50 of itself where x >= -708; 0 below."""
-    steps = multiply_add(x, splat64(1.4426950408889634), splat64(WHOLE))
+    """e^x for x <= 0 in float64, within ERROR64 of itself where x >= -708; 0 below."""
+    steps = multiply_add(x, splat64(LOG2_E64), splat64(WHOLE))
     n = multiply_add(splat64(-WHOLE), splat64(1.0), steps)
     r = multiply_add(n, splat64(-LN2_HIGH64), x)
     r = multiply_add(n, splat64(-LN2_LOW64), r)

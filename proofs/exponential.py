@@ -1,0 +1,153 @@
+"""e^x of lanes, from the range that x is reduced to: kernels/simd/exponential.py.
+
+With n the whole number next to x / log 2, r = x - n log 2 and p a polynomial of r, e^x is p 2^n.
+Four things are off: r, which Gappa bounds; p in floating point, likewise; p beside e^r, by what
+Taylor's series leaves; and nothing else, as 2^n p is a normal number. All of it is relative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import partial
+from math import ceil, factorial
+from typing import NamedTuple
+
+from logitsieve.kernels.simd import exponential
+from proofs.theorem import Checks, Theorem, number
+
+with localcontext() as digits:
+    digits.prec = 50
+    LN2 = Decimal(2).ln()
+LN2_OFF = Fraction(1, 10**45)
+PIECES = 16  # into which the range of r is divided
+
+
+class Lanes(NamedTuple):
+    """The exponential of one type of lanes."""
+
+    rounding: str  # the operator of theorem.py
+    whole: float  # what is added for n to remain, if that is how it is rounded
+    log2_e: float
+    high: float
+    low: float
+    series: tuple[float, ...]
+    lowest: float
+
+    @property
+    def unit(self) -> Fraction:
+        return Fraction(1, 1 << (24 if self.rounding == "f" else 53))
+
+
+LANES32 = Lanes(
+    "f", 0, float(exponential.LOG2_E), float(exponential.LN2_HIGH),
+    float(exponential.LN2_LOW), tuple(map(float, exponential.SERIES)), float(exponential.LOWEST),
+)  # fmt: skip
+LANES64 = Lanes(
+    "d", exponential.WHOLE,
+    exponential.LOG2_E64, exponential.LN2_HIGH64, exponential.LN2_LOW64,
+    exponential.SERIES64, exponential.LOWEST64,
+)  # fmt: skip
+
+
+def rounded_up(value: Fraction) -> Fraction:
+    """To a multiple of a power of two, as Gappa reads numbers."""
+    return Fraction(ceil(value * (1 << 100)), 1 << 100)
+
+
+def steps_off(lanes: Lanes) -> Fraction:
+    """How far n may be from x / log 2: half, and what the product is rounded by."""
+    return Fraction(1, 2) + abs(Fraction(lanes.lowest)) * 2 * lanes.unit
+
+
+def reach(lanes: Lanes) -> Fraction:
+    """The largest |r|, rounded up."""
+    product = abs(1 - Fraction(lanes.log2_e) * Fraction(LN2)) + LN2_OFF
+    off = steps_off(lanes) * (Fraction(LN2) + LN2_OFF)
+    return rounded_up(off + abs(Fraction(lanes.lowest)) * product)
+
+
+def whole_numbers(lanes: Lanes) -> Iterator[str]:
+    """n, fused or not; in float64 it is what a sum with `whole` has room for."""
+    rounding, whole = lanes.rounding, number(lanes.whole)
+    for fused in (True, False):
+        product = "x * L" if fused else f"{rounding}(x * L)"
+        sum_ = f"{rounding}({whole} + {product})"
+        n = f"{sum_} - {whole}" if lanes.whole else f"int<ne>({rounding}(x * L))"
+        hint = f"n - x * L -> ({sum_} - ({whole} + {product})) + ({product} - x * L);"
+        yield f"""x = {rounding}(x_); L = {number(lanes.log2_e)}; n = {n};
+        {{ x in [{number(lanes.lowest)}, 0] -> |n - x * L| <= {number(steps_off(lanes))} }}
+        {hint if lanes.whole else ""}"""
+
+
+def reduced(lanes: Lanes, off: Fraction) -> Iterator[str]:
+    """r where n is not 0: the first product and its difference from x are exact."""
+    rounding, high, low = lanes.rounding, number(lanes.high), number(lanes.low)
+    exact = f"x - n * {LN2}"
+    for fused in (True, False):
+        product = f"n * {low}" if fused else f"{rounding}(n * {low})"
+        yield f"""x = {rounding}(x_); a = {rounding}(x - n * {high}); r = {rounding}(a - {product});
+        {{ @FIX(n, 0) /\\ n in [{number(lanes.lowest * 2)}, -1]
+        /\\ x in [{number(lanes.lowest)}, -1b-2] /\\ |{exact}| <= {number(reach(lanes))}
+        -> |r - ({exact})| <= {number(off)} /\\ {rounding}(n * {high}) - n * {high} in [0, 0] }}
+        x - n * {high} -> ({exact}) + n * ({LN2} - {high});
+        r - ({exact}) -> (r - ((x - n * {high}) - n * {low})) + n * ({LN2} - {high} - {low});"""
+
+
+def polynomial(lanes: Lanes, off: Fraction) -> Iterator[str]:
+    """p, in shares of e^r, for r in pieces of its range."""
+    degree = len(lanes.series) - 1
+    edge = reach(lanes) + Fraction(1, 1 << 20)
+    for piece in range(-PIECES, PIECES):
+        low, high = (rounded_up(edge * place / PIECES) for place in (piece, piece + 1))
+        for fused in (True, False):
+            computed, exact = number(lanes.series[0]), f"1 / {factorial(degree)}"
+            for place, term in enumerate(lanes.series[1:], 1):
+                product = f"({computed}) * r"
+                product = product if fused else f"{lanes.rounding}({product})"
+                computed = f"{lanes.rounding}({product} + {number(term)})"
+                exact = f"({exact}) * r + 1 / {factorial(degree - place)}"
+            allowed = number(rounded_up(off * exponential_below(low)))
+            yield f"""r = {lanes.rounding}(r_);
+            {{ r in [{number(low)}, {number(high)}] -> |{computed} - ({exact})| <= {allowed} }}"""
+
+
+def exponential_below(x: Fraction) -> Fraction:
+    """A number that is at most e^x."""
+    with localcontext() as digits:
+        digits.prec = 40
+        power = (Decimal(x.numerator) / Decimal(x.denominator)).exp()
+    return Fraction(power) * (1 - Fraction(1, 10**30))
+
+
+def left_of_series(lanes: Lanes) -> Fraction:
+    """Of e^r: the terms that Taylor's series goes on with."""
+    most = reach(lanes) + Fraction(1, 1 << 20)
+    count = len(lanes.series)
+    rest = most**count / factorial(count) / (1 - most / (count + 1))
+    return rest / exponential_below(-most)
+
+
+def exponentials(lanes: Lanes, error: float) -> Checks:
+    """r is off by `shifted` at most, and p by what that and the series leave of the error."""
+    shifted = Fraction(9, 8) * lanes.unit / 4 + abs(Fraction(lanes.lowest)) * 2 * lanes.unit**2
+    yield from whole_numbers(lanes)
+    yield from reduced(lanes, rounded_up(shifted))
+    rest = (1 + Fraction(error)) / (1 + left_of_series(lanes)) / (1 + shifted * (1 + shifted)) - 1
+    yield rest > 0
+    yield from polynomial(lanes, rest)
+
+
+EXPONENTIAL = "kernels.simd.exponential"
+
+THEOREMS = [
+    Theorem(
+        "exponentials in float32", "e^x, of itself",
+        f"{EXPONENTIAL}.ERROR32", exponential.ERROR32, partial(exponentials, LANES32), 2,
+    ),
+    Theorem(
+        "exponentials in float64", "e^x, of itself",
+        f"{EXPONENTIAL}.ERROR64", exponential.ERROR64, partial(exponentials, LANES64), 8,
+    ),
+]  # fmt: skip

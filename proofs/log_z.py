@@ -1,0 +1,146 @@
+"""log Z in float64, and from one pass of float32 dots: kernels/sampling.
+
+Of exp and log1p of the C library this is assumed: they are within a unit in the last place, LIBM.
+Sums are of positive numbers, so that what rounds is a share of the sum.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+
+from logitsieve.kernels.sampling import log_z, quick_log_z
+from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST, LOWEST64
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.topk.queries import CHUNK
+from proofs.exponential import exponential_below
+from proofs.theorem import U64, Checks, Theorem, growth, number
+
+LIBM = 2 * U64
+COMPUTED = 16 * U64  # of an error, which is computed in float64, too
+ROWS = [*range(1, 4097, 5), *(1 << p for p in range(12, 27))]
+DEEPEST = 745  # nats: what is further down is 0 in float64
+
+
+def spread(share: float) -> Checks:
+    """An exponent is rounded twice, and the exponents of replacements add up to the whole."""
+    reach, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
+    yield f"""x = d(x_); t = d(t_); s = d(s_);
+    {{ x - t in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
+    -> d(d(x - t) * s) -/ ((x - t) * s) in [{number(-twice)}, {number(twice)}] }}"""
+    yield growth(1, twice * reach) + Fraction(ERROR64) * 2 <= Fraction(share) - COMPUTED
+
+
+def step(share: float) -> Checks:
+    """Lanes and pairs of a chunk; the chunk, and what the sum is replaced by, once a chunk.
+
+    That is an exponential, 1 that is added, and their product.
+    """
+    for rows in ROWS:
+        chunks = rows // CHUNK + 1
+        rounded = growth(CHUNK // LANES + LANES.bit_length() - 1 + 3 * chunks, U64)
+        allowed = Fraction(share) * (CHUNK // LANES + LANES + 2 * chunks)
+        yield rounded + growth(chunks, LIBM) * (1 + rounded) <= allowed * (1 - COMPUTED)
+
+
+def tiny(least: float) -> Checks:
+    """An exponential that is taken for 0, and what a replacement makes of nearly nothing."""
+    below = 1 / exponential_below(-Fraction(LOWEST64) * (1 - 4 * U64))
+    yield below + 2 * Fraction(2) ** -1074 <= Fraction(least) * (1 - COMPUTED)
+
+
+def log_error(share: float) -> Checks:
+    """log1p of an end of the interval, and this product."""
+    yield (1 + LIBM) * (1 + U64) * (1 - Fraction(share)) <= 1
+    yield (1 - LIBM) * (1 - U64) * (1 + Fraction(share)) >= 1
+
+
+def rough(share: float) -> Checks:
+    """An exponential in float32."""
+    yield Fraction(ERROR32) <= Fraction(share) * (1 - COMPUTED)
+
+
+def rounded(share: float) -> Checks:
+    """A logit when its bias is added, and when the largest, `most`, is taken off.
+
+    `most` is nothing, or in a binade. All logits are 88 below it at most, or weigh as e^-87.
+    """
+    for low, high in ((0, 1), *((1 << p, 2 << p) for p in range(126))):
+        size = high + 88
+        allowed = Fraction(share) * (low + 90) * (1 - COMPUTED)
+        yield f"""m = f(m_);
+        {{ |m| in [{low}, {high}] /\\ |y| <= {size} /\\ |y - m| <= 88
+        -> |(f(f(y) - m)) - (y - m)| <= {number(allowed)} }}"""
+
+
+def quick_sums(share: float, each: float) -> Checks:
+    """A row's own exponent; its addition, and that all before is made relative to it."""
+    for rows in ROWS:
+        exponents = DEEPEST * U64 * (1 + U64)
+        lost = growth(1, exponents) + growth(2 * rows + 64, U64) + growth(rows + 1, LIBM)
+        yield lost * (1 + lost) <= (Fraction(share) + Fraction(each) * rows) * (1 - COMPUTED)
+
+
+def clamped(least: float) -> Checks:
+    """e^-87, which is put for all that is less."""
+    most = 1 / exponential_below(-Fraction(float(LOWEST))) * (1 + Fraction(ERROR32))
+    yield most <= Fraction(least) * (1 - COMPUTED)
+
+
+def logarithm(share: float, reach: float) -> Checks:
+    """Of 37 nats at most, either way, and its addition to the largest logit."""
+    nats = 37
+    yield LIBM * nats + U64 * nats * (1 + LIBM) + COMPUTED / 16 <= Fraction(share) * Fraction(reach)
+    yield Fraction(share) >= U64
+
+
+EXACT, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
+
+THEOREMS = [
+    Theorem(
+        "log Z, exponents", "an exponential and its exponent, of itself",
+        f"{EXACT}.SPREAD", log_z.SPREAD, spread, 4,
+    ),
+    Theorem(
+        "log Z, additions", "what each addition or replacement rounds, of the sum",
+        f"{EXACT}.STEP", log_z.STEP, step, 2,
+    ),
+    Theorem(
+        "log Z, underflow", "a row that counts as 0",
+        f"{EXACT}.TINY", log_z.TINY, tiny, 1 << 22,
+    ),
+    Theorem(
+        "log Z, logarithm", "log1p of an end of the interval, of itself",
+        f"{EXACT}.LOG_ERROR", log_z.LOG_ERROR, log_error, 1.5,
+    ),
+    Theorem(
+        "quick log Z, exponentials", "a weight in float32, of itself",
+        f"{QUICK}.ROUGH", quick_log_z.ROUGH, rough, 1.3,
+    ),
+    Theorem(
+        "quick log Z, exponents", "a float32 logit and its distance from the largest",
+        f"{QUICK}.ROUNDED", quick_log_z.ROUNDED, rounded, 2,
+    ),
+    Theorem(
+        "quick log Z, sums", "exponents of a row in float64, of its weight",
+        f"{QUICK}.SUMMED", quick_log_z.SUMMED,
+        partial(quick_sums, each=quick_log_z.STEP), 4,
+    ),
+    Theorem(
+        "quick log Z, rows", "what each row rounds, of the sum",
+        f"{QUICK}.STEP", quick_log_z.STEP, partial(quick_sums, quick_log_z.SUMMED), 4,
+    ),
+    Theorem(
+        "quick log Z, underflow", "e^-87 in place of less",
+        f"{QUICK}.TINY", quick_log_z.TINY, clamped, 1.5,
+    ),
+    Theorem(
+        "quick log Z, logarithm", "a logarithm and its addition, in shares of nats",
+        f"{QUICK}.LOG_SPARE", quick_log_z.LOG_SPARE,
+        partial(logarithm, reach=quick_log_z.LOG_REACH), 4,
+    ),
+    Theorem(
+        "quick log Z, reach", "the nats of a logarithm",
+        f"{QUICK}.LOG_REACH", quick_log_z.LOG_REACH, partial(logarithm, quick_log_z.LOG_SPARE), 4,
+    ),
+]  # fmt: skip
