@@ -19,7 +19,7 @@ from typing import NamedTuple
 # float32 and float64, to the nearest and ties to even; an assumption that breaks is an error.
 ROUNDINGS = "@f = float<ieee_32,ne>;\n@d = float<ieee_64,ne>;\n"
 MOST32 = float.fromhex("0x1.fffffep127")
-UNPROVEN = "some properties were not satisfied", "no contradiction was found"
+UNPROVEN = "properties were not satisfied", "no contradiction was found", "Error: the range of"
 UNEQUAL = "not trivially equal"
 
 LARGEST_DIM = 1 << 18  # the most coordinates that theorems about sums are stated for
