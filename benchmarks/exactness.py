@@ -1,18 +1,21 @@
 """What proofs cost: `score` and `beam_step` by normalizer, and how far log Z has to be refined.
 
-    python -m benchmarks.exactness           # the German-English Transformer of ../shared, beam 5
+    python -m benchmarks.exactness nmt       # the German-English Transformer of ../shared
+    python -m benchmarks.exactness demo      # the demo's language model
 
-One thread. Every step of a beam search over sentences of the test set is replayed with each
-normalizer. docs/exactness.md quotes what this prints.
+One thread. Every step of beam searches is replayed with each normalizer. docs/exactness.md quotes
+what this prints.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -22,15 +25,36 @@ from benchmarks.machine import describe
 from benchmarks.race.nmt_contexts import capture, load_model_file, read_pairs
 from benchmarks.race.prepare import SHARED
 from benchmarks.timing import batches_of, race
+from demo.decode import Reader
 from logitsieve.client.beam_search import beam_search
-from logitsieve.decoding import NORMALIZERS, LocalDecoder, beam
+from logitsieve.decoding import LocalDecoder, beam
 from logitsieve.index import open_index
 from logitsieve.index_builder import build
+from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.trainer.vocabulary import END
 
 BEAMS, AT_ONCE, LONGEST = 5, 20, 60
-CONTEXTS = 1000  # sentences of the training set whose contexts the sketch is fitted to
+FITTED = 1000  # sentences whose contexts the sketch is fitted to
+PROMPT = 8  # words of a paragraph that the language model completes
 
 Step = tuple[np.ndarray, dict[str, Any]]
+
+
+class Search(NamedTuple):
+    """The start of beam searches of some sentences at once."""
+
+    hidden: np.ndarray
+    step: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    end: int
+
+
+class Task(NamedTuple):
+    """A softmax, contexts to fit a sketch to, and searches."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    contexts: np.ndarray
+    searches: Iterator[Search]
 
 
 class Recorder:
@@ -44,11 +68,23 @@ class Recorder:
         return self._decoder.beam_step(hidden, scores, **options)
 
 
-@torch.inference_mode()
-def translate(module: Any, model: Any, decoder: Recorder, sentences: list[list[str]]) -> None:
-    """Beam searches of some sentences at once."""
-    memory, mask = model.encode(model.batch(sentences))
-    prefixes = torch.full((len(sentences), 1), module.START)
+def nmt(sentences: int) -> Task:
+    """Translations of the test set."""
+    folder = SHARED / "data" / "nmt-de-en"
+    module = load_model_file(folder / "nmt_model.py")
+    model = module.Translator.load(folder)
+    sources = [source for source, _ in read_pairs(folder / "test.tsv")[:sentences]]
+    fitted = read_pairs(folder / "train.tsv.gz")[::50][:FITTED]
+    contexts = capture(module, model, fitted, "contexts", lambda *_: None)
+    weight, bias = (part.detach().numpy() for part in (model.output.weight, model.output.bias))
+    starts = range(0, len(sources), AT_ONCE)
+    searches = (_translation(module, model, sources[i : i + AT_ONCE]) for i in starts)
+    return Task(weight, bias, contexts, searches)
+
+
+def _translation(module: Any, model: Any, sources: list[list[str]]) -> Search:
+    memory, mask = model.encode(model.batch(sources))
+    prefixes = torch.full((len(sources), 1), module.START)
 
     def step(parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         nonlocal memory, mask, prefixes
@@ -57,34 +93,52 @@ def translate(module: Any, model: Any, decoder: Recorder, sentences: list[list[s
         prefixes = torch.cat([prefixes[rows], torch.from_numpy(tokens).long()[:, None]], dim=1)
         return np.asarray(model.hidden(prefixes, memory, mask)[:, -1].numpy())
 
-    first = model.hidden(prefixes, memory, mask)[:, -1].numpy()
-    options: Any = {"beams": BEAMS, "eos_ids": [module.END], "max_tokens": LONGEST}
-    beam_search(decoder, first, step, **options, head="certified")  # type: ignore[arg-type]
+    return Search(model.hidden(prefixes, memory, mask)[:, -1].numpy(), step, module.END)
+
+
+def demo(sentences: int) -> Task:
+    """Completions of paragraphs."""
+    folder = Path("demo")
+    model = LanguageModel.load(folder / "model")
+    vocabulary = Vocabulary.load(folder / "model")
+    text = gzip.decompress((folder / "text" / "docs.txt.gz").read_bytes()).decode()
+    paragraphs = [line for line in text.split("\n") if len(line.split()) > 2 * PROMPT]
+    prompts = [vocabulary.encode(line)[:PROMPT] for line in paragraphs[-sentences:]]
+    words = vocabulary.encode("\n".join(paragraphs[:FITTED]))
+    rows = torch.tensor(words[: len(words) // 64 * 64]).view(-1, 64)
+    contexts = model.hidden(rows, None)[0].flatten(0, 1).numpy()
+    weight, bias = (part.detach().numpy() for part in (model.output.weight, model.output.bias))
+    [end] = vocabulary.encode(END)
+    starts = range(0, len(prompts), AT_ONCE)
+    return Task(
+        weight, bias, contexts, (_completion(model, prompts[i : i + AT_ONCE], end) for i in starts)
+    )
+
+
+def _completion(model: LanguageModel, prompts: list[Any], end: int) -> Search:
+    reader = Reader(model)
+    return Search(reader.read(prompts), reader.step, end)
 
 
 def count_stages(decoder: LocalDecoder, steps: list[Step], normalizer: str) -> Counter[str]:
     """Groups of all steps, and those that each stage was needed for."""
     counts: Counter[str] = Counter()
-    kind = type(NORMALIZERS["exact"])
-    refined, settle, exact = beam._refined, beam._settle, kind.log_z
+    settle = beam._settle
 
-    def counting_refined(query: Any, beams: Any, step: Any, doubtful: Any, closer: Any) -> Any:
-        counts["in doubt after the first interval"] += int(doubtful.sum())
-        return refined(query, beams, step, doubtful, closer)
+    def counting(name: str, find_log_z: beam.FindLogZ) -> beam.FindLogZ:
+        def find(query: Any) -> Any:
+            counts[f"rows {name}"] += len(query.hidden)
+            return find_log_z(query)
 
-    def counting_log_z(self: Any, query: Any) -> Any:
-        counts["rows in float64"] += len(query.hidden)
-        return exact(self, query)
+        return find
 
     def counting_settle(*arguments: Any) -> None:
-        counts["in double-double"] += 1
+        counts["groups in double-double"] += 1
         settle(*arguments)
 
-    with (
-        patch.object(beam, "_refined", counting_refined),
-        patch.object(beam, "_settle", counting_settle),
-        patch.object(kind, "log_z", counting_log_z),
-    ):
+    names = "again in float32", "in float64"
+    closer = [counting(*each) for each in zip(names, beam.CLOSER, strict=True)]
+    with patch.object(beam, "_settle", counting_settle), patch.object(beam, "CLOSER", closer):
         for hidden, options in steps:
             reply = decoder.beam_step(hidden, **options | {"normalizer": normalizer})
             counts["groups"] += len(reply.parents)
@@ -126,29 +180,23 @@ def print_costs(decoder: LocalDecoder, hidden: np.ndarray) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sentences", type=int, default=200, help="of the test set")
+    parser.add_argument("data", choices=["nmt", "demo"])
+    parser.add_argument("--sentences", type=int, default=200, help="beam searches")
     options = parser.parse_args()
     print(describe())
-    folder = SHARED / "data" / "nmt-de-en"
-    module = load_model_file(folder / "nmt_model.py")
-    model = module.Translator.load(folder)
-    fitted = read_pairs(folder / "train.tsv.gz")[::50][:CONTEXTS]
-    pairs = read_pairs(folder / "test.tsv")[: options.sentences]
     torch.set_num_threads(1)
     with torch.inference_mode(), tempfile.TemporaryDirectory() as place:
-        contexts = capture(module, model, fitted, "contexts", lambda *_: None)
-        weight, bias = (part.detach().numpy() for part in (model.output.weight, model.output.bias))
-        path = Path(place) / "nmt" / "1"
-        build(weight, bias, contexts, path, heads=("exact", "certified"), progress=None)
-        recorder = Recorder(LocalDecoder(open_index(path)))
-        for start in range(0, len(pairs), AT_ONCE):
-            sources = [source for source, _ in pairs[start : start + AT_ONCE]]
-            translate(module, model, recorder, sources)
+        task = {"nmt": nmt, "demo": demo}[options.data](options.sentences)
+        path, heads = Path(place) / options.data / "1", ("exact", "certified")
+        build(task.weight, task.bias, task.contexts, path, heads=heads, progress=None)
         decoder = LocalDecoder(open_index(path))
+        recorder: Any = Recorder(decoder)
+        for search in task.searches:
+            searching: Any = {"beams": BEAMS, "eos_ids": [search.end], "max_tokens": LONGEST}
+            beam_search(recorder, search.hidden, search.step, **searching, head="certified")
         for normalizer in ("exact", "certified"):
             print(normalizer, dict(count_stages(decoder, recorder.steps, normalizer)))
-        hidden = np.concatenate([rows for rows, _ in recorder.steps])[:6400]
-        print_costs(decoder, hidden)
+        print_costs(decoder, np.concatenate([rows for rows, _ in recorder.steps])[:6400])
 
 
 if __name__ == "__main__":
