@@ -13,10 +13,10 @@ from numpy.random import Generator
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
 from logitsieve.index_builder.fit_certified import Turned, Widths, code
+from tests.attacks import topk
 from tests.attacks.judge import LONG, exact_logits, log_z
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
-from tests.attacks.topk import extreme_row, parallel
 
 CLIMBERS, STEPS = 16, 40
 
@@ -25,14 +25,22 @@ def coding_errors(random: Generator) -> Tally:
     """Contexts parallel to the coding error and the rest of a row, for several rows."""
     D = int(random.choice(DIMS))
     victim = sketched(softmax_of(random, int(random.integers(1, 700)), D), random)
-    rows = [extreme_row(victim, random) for _ in range(8)]
-    contexts = [parallel(victim, row, bool(random.integers(2)), random) for row in rows]
+    rows = [topk.extreme_row(victim, random) for _ in range(8)]
+    contexts = [topk.parallel(victim, row, bool(random.integers(2)), random) for row in rows]
     return judged(victim, np.stack(contexts))
 
 
 def odd_matrices(random: Generator) -> Tally:
     softmax = softmax_of(random, int(random.integers(1, 700)), int(random.choice(DIMS)))
     return judged(sketched(softmax, random), contexts_of(random, softmax, 16))
+
+
+def whole_numbers(random: Generator) -> Tally:
+    """What codes hold exactly, with large biases: all of a bound's width is there for rounding."""
+    victim, h = topk.coded_exactly(random, int(random.integers(1, 300)))
+    logits = exact_logits(victim.softmax.weight, victim.softmax.bias, h[None])[0]
+    bias = topk.tying_biases(logits, int(random.integers(len(logits))), random)
+    return judged(victim.with_bias(bias), h[None])
 
 
 def climbing_contexts(random: Generator) -> Tally:
@@ -136,6 +144,7 @@ def judged(victim: Sketched, hidden: Float32) -> Tally:
 ATTACKS = {
     "bounds-odd-matrices": odd_matrices,
     "bounds-coding-errors": coding_errors,
+    "bounds-whole-numbers": whole_numbers,
     "bounds-climbing-contexts": climbing_contexts,
     "bounds-climbing-rows": climbing_rows,
 }

@@ -24,6 +24,7 @@ from tests.attacks.matrices import sketched
 from tests.attacks.tally import Tally
 
 ROWS, CLOSE_ROWS = 64, 2  # the second by Decimal
+LEAST = 1e-200  # of log Z - top: below it an interval begins at 0
 
 
 def enclosed(random: Generator, kind: str) -> Tally:
@@ -77,7 +78,8 @@ def judged(name: str, low: Float64, high: Float64, truth: Long) -> Tally:
     tally.add(wrong, describe)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         wide = high.astype(LONG) - low
-        parts = np.where(wide > 64 * off, np.abs(2 * truth - low - high) / wide, np.nan)
+        counted = (wide > 64 * off) & (np.abs(truth) > LEAST)
+        parts = np.where(counted, np.abs(2 * truth - low - high) / wide, np.nan)
     tally.tighten(parts[np.isfinite(parts)].astype(np.float64))
     return tally
 

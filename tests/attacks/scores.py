@@ -72,6 +72,8 @@ def judged(
         "probabilities above 1": probabilities_above_one(printed),
         "log Z outside its interval": outside(reply.answer, truth_z.value()),
     }
+    only = (logits > -np.inf).sum(axis=1) == 1
+    faults["log p of the only id is not 0"] = only & (printed.max(axis=1) != 0)
     if normalizer == "exact":
         faults["not exact"] = np.asarray(~exact)
 

@@ -52,17 +52,25 @@ def coding_errors(random: Generator) -> Tally:
 
 def whole_numbers(random: Generator) -> Tally:
     """Rows and contexts that codes hold exactly: rounding alone separates bounds from logits."""
-    D, k = int(random.choice([4, 16, 31, 50])), int(random.choice([1, 2, 5]))
-    V = int(random.integers(16 * k, 800))
+    k = int(random.choice([1, 2, 5]))
+    victim, h = coded_exactly(random, int(random.integers(16 * k, 800)))
+    row = int(random.integers(victim.softmax.vocab_size))
+    return judged(*nearly_tied(victim, h, row, k, random))
+
+
+def coded_exactly(random: Generator, V: int) -> tuple[Sketched, Float32]:
+    """Rows of whole numbers, coded without an error or a rest, and such a context [D]."""
+    D = int(random.choice([1, 4, 16, 31, 50]))
     W = random.integers(-127, 128, (V, D)).astype(np.float32)
     W[:, random.integers(D)] = 127  # the scale is a power of two then
     W *= np.float32(2.0 ** random.integers(-20, 20))
     softmax = Softmax(W, np.zeros(V, np.float32))
     arrays = encode(softmax, np.eye(D), Widths(int(random.choice([16, 64])), 64))
-    size = np.float32(2.0 ** random.integers(-9, 9))
-    h = random.integers(-8000, 8001, D).astype(np.float32) * size
-    victim = Sketched(softmax, Turned(arrays["basis"], W, float(arrays["limits"][4])), arrays)
-    return judged(*nearly_tied(victim, h, int(random.integers(V)), k, random))
+    h = random.integers(-16256, 16257, D).astype(np.float32)
+    h[random.integers(D)] = 16256  # the largest code: its scale is a power of two too
+    h *= np.float32(2.0 ** random.integers(-9, 9))
+    turned = Turned(arrays["basis"], W, float(arrays["limits"][4]))
+    return Sketched(softmax, turned, arrays), h
 
 
 def near_ties(random: Generator) -> Tally:
