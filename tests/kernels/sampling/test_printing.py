@@ -53,6 +53,14 @@ def test_an_estimate_is_raised_to_what_its_own_ids_weigh() -> None:
     assert fields[0, 1] == pytest.approx(wanted)
 
 
+def test_an_estimate_is_raised_by_ids_that_weigh_nearly_nothing() -> None:
+    """A thousand ids of e^-37.5 are added up before the best, and not lost beside its 1."""
+    logits = np.append(np.full(1000, -37.5), 0.0)[None]
+    fields = np.array([[0.0, 0.0, -np.inf, np.inf]])
+    found = printed(logits, np.arange(1001)[None], fields)[0][0].astype(np.longdouble)
+    assert np.expm1(found[-1]) + np.exp(found[:-1]).sum() <= 0
+
+
 @pytest.mark.parametrize("top", [0.0, 1e-30, -3.7, 1e9, 1e38])
 def test_bounds_of_log_z_are_rounded_outward(top: float) -> None:
     fields = np.array([[top, 0.1, 0.1 - 1e-13, 0.1 + 1e-13], [top, 0.1, -np.inf, np.inf]])

@@ -80,12 +80,14 @@ def _raise(logits, ids, log_z, scale):
     best = np.max(logits)
     if best == -np.inf:
         return
-    total, before = -1.0, -1  # the best one's 1 is that of log(1 + S)
+    total, before, apart = 0.0, -1, False
     for i in order:
         if ids[i] != before:
-            total += exp((logits[i] - best) * scale)
+            if logits[i] == best and not apart:
+                apart = True  # its 1 is that of log(1 + S)
+            else:
+                total += exp((logits[i] - best) * scale)
             before = ids[i]
-    total = max(total, 0.0)
     rest = log1p(total + SUMMED * ids.size * total)
     least = (best - log_z[TOP]) * scale + rest
     if log_z[VALUE] < least:
