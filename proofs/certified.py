@@ -10,6 +10,7 @@ from math import ceil, inf, isqrt
 
 from logitsieve.heads.certified import WIDEST
 from logitsieve.index.sketch_rows import ROUNDED
+from logitsieve.index_builder import fit_certified
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, NO_LARGER, SMALLEST
 from logitsieve.kernels.sketch import sketch, thresholds
@@ -81,6 +82,12 @@ def norm(spare: float) -> Checks:
     """A difference rounded, its square, the sum, the root, and what is done with it."""
     for dim in DIMS:
         yield growth(lane_steps(dim) + 8, U64) <= Fraction(spare) - 1
+
+
+def stored(spare: float) -> Checks:
+    """Norms of the builder, summed in any order, and ||g||, which kappa is multiplied by."""
+    for dim in DIMS:
+        yield growth(dim + 16, U64) + growth(lane_steps(dim) + 8, U64) <= Fraction(spare) - 1
 
 
 # The bound itself
@@ -245,6 +252,10 @@ THEOREMS = [
     Theorem(
         "norms", "||a - g|| and rho in float64",
         f"{SKETCH}.NORM_SPARE", sketch.NORM_SPARE, norm, 1e6, nearer_one,
+    ),
+    Theorem(
+        "stored norms", "n, kappa and Q of the builder, in float64",
+        "index_builder.fit_certified.ROUNDED", fit_certified.ROUNDED, stored, 1e5, nearer_one,
     ),
     Theorem(
         "codes of a query", "no code is above 16256",

@@ -60,7 +60,7 @@ def lift(share: float, reach: float) -> Checks:
 
 
 def low_lifts(count: float) -> Checks:
-    """What a computed row leaves of its lower bound, and that of one that was not computed.
+    """A computed row leaves some of its lower bound, and one that was not has it rounded.
 
     The lower bound 2 x - u, x an estimate and u a bound, is rounded before it is weighed. Of a
     computed row e^{2 x - u - lift} is taken off, from its estimate's weight and its bound's: two
@@ -90,7 +90,7 @@ def weight_sums(share: float) -> Checks:
 
 
 def logarithms(share: float) -> Checks:
-    """Of an exact weight's exponent: a product, a difference; and the addition of the logarithm."""
+    """An exact weight's exponent, a product and a difference; and the addition of the logarithm."""
     yield Fraction(share) >= 4 * U64 * (1 + COMPUTED)
 
 

@@ -24,7 +24,7 @@ LN2_OFF = Fraction(1, 10**45)
 PIECES = 16  # into which the range of r is divided
 
 
-class Lanes(NamedTuple):
+class ExpLanes(NamedTuple):
     """The exponential of one type of lanes."""
 
     rounding: str  # the operator of theorem.py
@@ -40,11 +40,11 @@ class Lanes(NamedTuple):
         return Fraction(1, 1 << (24 if self.rounding == "f" else 53))
 
 
-LANES32 = Lanes(
+FLOAT32 = ExpLanes(
     "f", 0, float(exponential.LOG2_E), float(exponential.LN2_HIGH),
     float(exponential.LN2_LOW), tuple(map(float, exponential.SERIES)), float(exponential.LOWEST),
 )  # fmt: skip
-LANES64 = Lanes(
+FLOAT64 = ExpLanes(
     "d", exponential.WHOLE,
     exponential.LOG2_E64, exponential.LN2_HIGH64, exponential.LN2_LOW64,
     exponential.SERIES64, exponential.LOWEST64,
@@ -56,20 +56,20 @@ def rounded_up(value: Fraction) -> Fraction:
     return Fraction(ceil(value * (1 << 100)), 1 << 100)
 
 
-def steps_off(lanes: Lanes) -> Fraction:
-    """How far n may be from x / log 2: half, and what the product is rounded by."""
+def steps_off(lanes: ExpLanes) -> Fraction:
+    """The distance of n from x / log 2: half, and what the product is rounded by."""
     return Fraction(1, 2) + abs(Fraction(lanes.lowest)) * 2 * lanes.unit
 
 
-def reach(lanes: Lanes) -> Fraction:
+def reach(lanes: ExpLanes) -> Fraction:
     """The largest |r|, rounded up."""
     product = abs(1 - Fraction(lanes.log2_e) * Fraction(LN2)) + LN2_OFF
     off = steps_off(lanes) * (Fraction(LN2) + LN2_OFF)
     return rounded_up(off + abs(Fraction(lanes.lowest)) * product)
 
 
-def whole_numbers(lanes: Lanes) -> Iterator[str]:
-    """n, fused or not; in float64 it is what a sum with `whole` has room for."""
+def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
+    """The whole number n, fused or not; in float64 it is what a sum with `whole` has room for."""
     rounding, whole = lanes.rounding, number(lanes.whole)
     for fused in (True, False):
         product = "x * L" if fused else f"{rounding}(x * L)"
@@ -81,8 +81,8 @@ def whole_numbers(lanes: Lanes) -> Iterator[str]:
         {hint if lanes.whole else ""}"""
 
 
-def reduced(lanes: Lanes, off: Fraction) -> Iterator[str]:
-    """r where n is not 0: the first product and its difference from x are exact."""
+def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
+    """The remainder r where n is not 0: the first product and its difference from x are exact."""
     rounding, high, low = lanes.rounding, number(lanes.high), number(lanes.low)
     exact = f"x - n * {LN2}"
     for fused in (True, False):
@@ -95,8 +95,8 @@ def reduced(lanes: Lanes, off: Fraction) -> Iterator[str]:
         r - ({exact}) -> (r - ((x - n * {high}) - n * {low})) + n * ({LN2} - {high} - {low});"""
 
 
-def polynomial(lanes: Lanes, off: Fraction) -> Iterator[str]:
-    """p, in shares of e^r, for r in pieces of its range."""
+def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
+    """The polynomial p, in shares of e^r, for r in pieces of its range."""
     degree = len(lanes.series) - 1
     edge = reach(lanes) + Fraction(1, 1 << 20)
     for piece in range(-PIECES, PIECES):
@@ -121,16 +121,16 @@ def exponential_below(x: Fraction) -> Fraction:
     return Fraction(power) * (1 - Fraction(1, 10**30))
 
 
-def left_of_series(lanes: Lanes) -> Fraction:
-    """Of e^r: the terms that Taylor's series goes on with."""
+def left_of_series(lanes: ExpLanes) -> Fraction:
+    """The terms that Taylor's series goes on with, in shares of e^r."""
     most = reach(lanes) + Fraction(1, 1 << 20)
     count = len(lanes.series)
     rest = most**count / factorial(count) / (1 - most / (count + 1))
     return rest / exponential_below(-most)
 
 
-def exponentials(lanes: Lanes, error: float) -> Checks:
-    """r is off by `shifted` at most, and p by what that and the series leave of the error."""
+def exponentials(lanes: ExpLanes, error: float) -> Checks:
+    """The remainder is off by `shifted` at most, p by what that and the series leave."""
     shifted = Fraction(9, 8) * lanes.unit / 4 + abs(Fraction(lanes.lowest)) * 2 * lanes.unit**2
     yield from whole_numbers(lanes)
     yield from reduced(lanes, rounded_up(shifted))
@@ -144,10 +144,10 @@ EXPONENTIAL = "kernels.simd.exponential"
 THEOREMS = [
     Theorem(
         "exponentials in float32", "e^x, of itself",
-        f"{EXPONENTIAL}.ERROR32", exponential.ERROR32, partial(exponentials, LANES32), 2,
+        f"{EXPONENTIAL}.ERROR32", exponential.ERROR32, partial(exponentials, FLOAT32), 2,
     ),
     Theorem(
         "exponentials in float64", "e^x, of itself",
-        f"{EXPONENTIAL}.ERROR64", exponential.ERROR64, partial(exponentials, LANES64), 8,
+        f"{EXPONENTIAL}.ERROR64", exponential.ERROR64, partial(exponentials, FLOAT64), 8,
     ),
 ]  # fmt: skip

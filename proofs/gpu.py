@@ -1,4 +1,4 @@
-"""What rounds otherwise on a GPU: coordinates, cuts, noise and sums of exponentials.
+"""Rounding of a GPU: coordinates, cuts, noise and sums of exponentials.
 
 Triton's arithmetic in float32 and float64 rounds to the nearest, and may fuse. Of a GPU's own units
 this is assumed, and no theorem: tensor cores cut each addend off at CUT of the largest, and their
@@ -80,7 +80,7 @@ def cut_sums(cut_off: float, width: int, passes: int, among: int) -> Checks:
 
 
 def logit_sums(spare: float) -> Checks:
-    """Of 16 weights in two parts: as many products of each, in steps of 8 or 16."""
+    """Two parts of 16 weights: as many products of each, in steps of 8 or 16."""
     for width in (8, 16):
         passes = 2 * 16 // width
         cut = passes * (width + 2) * CUT * (1 + Fraction(1, 100))
@@ -114,7 +114,7 @@ def cut_of_worst(share: float) -> Checks:
 
 
 def cut_of_reach(slack_spare: float, reach_spare: float) -> Checks:
-    """At most r - 2 m - U32 |r|, m being a slack: logits that reach r were rounded."""
+    """A cut at most r - 2 m - U32 |r|, m being a slack: logits that reach r were rounded."""
     spare, share = single(slack_spare), single(reach_spare)
     slack = f"f(f(m) * {number(spare)})"
     exact = f"w - 2 * (m * {number(spare)}) - {number(share)} * a"
@@ -169,7 +169,7 @@ def noisy_script(
 
 
 def surely(best_spare: float, twice_spare: float) -> Checks:
-    """At most q - 2 m - 2^-22 (|q| + |q| + 2 m): both what leads and what follows are rounded."""
+    """A cut at most q - 2 m - 2^-22 (|q| + |q| + 2 m): both what leads and what follows are rounded."""
     share, twice = Fraction(best_spare), Fraction(twice_spare)
     exact = f"w - {number(twice)} * m - {number(share)} * a"
     computed = f"f(f(w - f(d({number(twice)} * m))) - f({number(share)} * a))"
@@ -179,7 +179,7 @@ def surely(best_spare: float, twice_spare: float) -> Checks:
 
 
 def surely_by_bound(best_spare: float, error_spare: float) -> Checks:
-    """At most q - m - 2^-22 (|q| + m), in float64 and rounded once to float32."""
+    """A cut at most q - m - 2^-22 (|q| + m), in float64 and rounded once to float32."""
     share, spare = Fraction(best_spare), Fraction(error_spare)
     exact = f"w - {number(spare)} * m - {number(share)} * a"
     computed = f"f(d(d(w - d({number(spare)} * m)) - d({number(share)} * a)))"
@@ -212,7 +212,7 @@ def noise(error: float) -> Checks:
 
 
 def sums(off: float) -> Checks:
-    """Of exponents down to -88: of weights of a group, then of groups; and of 512 steps."""
+    """Exponents down to -88, of weights of a group, then of groups; and 512 steps of a sum."""
     reach = 88
     yield f"""u = f(u_); m = f(m_);
     {{ |u - m| * s in [0, {reach}] /\\ |(u - m) * s| <= {reach} /\\ s in [1b-20, 1b20]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import partial
+from itertools import product
 
-from logitsieve.kernels.sampling import log_z, quick_log_z
+from logitsieve.kernels.sampling import log_z, printing, quick_log_z
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST, LOWEST64
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.topk.queries import CHUNK
@@ -88,12 +89,33 @@ def clamped(least: float) -> Checks:
 
 
 def logarithm(share: float, reach: float) -> Checks:
-    """Of 37 nats at most, either way, and its addition to the largest logit."""
+    """A logarithm of 37 nats at most, either way, and its addition to the largest logit."""
     nats = 37
     yield LIBM * nats + U64 * nats * (1 + LIBM) + COMPUTED / 16 <= Fraction(share) * Fraction(reach)
     yield Fraction(share) >= U64
 
 
+def printed(share: float) -> Checks:
+    """y - h less its share of |y| + h: what is apart, rounded twice, and an end of log(1 + S)."""
+    twice = number(2 * U64 + U64 * U64)
+    for y, h in product(range(8), range(8)):
+        if max(y, h) >= 4:  # in quarters: one of both is from 1 to 2
+            allowed = number(Fraction(share) * (y + h) / 4)
+            yield f"""a = d(a_); h = d(h_);
+            {{ a -/ y in [-{twice}, {twice}] /\\ y in [-{y + 1}b-2, -{y}b-2]
+            /\\ h in [{h}b-2, {h + 1}b-2]
+            -> |d(d(a - h) - d({number(share)} * d(h - a))) - (y - h - {number(share)} * (h - y))|
+            <= {allowed} }}"""
+
+
+def raised(share: float) -> Checks:
+    """The sum of exponentials of a row's ids, each added once; its logarithm."""
+    for count in ROWS[1:]:
+        lost = growth(2, LIBM) + growth(count - 1, U64) * (1 + LIBM)
+        yield lost * (1 + lost) <= Fraction(share) * count * (1 - COMPUTED)
+
+
+PRINTING = "kernels.sampling.printing"
 EXACT, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
 
 THEOREMS = [
@@ -142,5 +164,13 @@ THEOREMS = [
     Theorem(
         "quick log Z, reach", "the nats of a logarithm",
         f"{QUICK}.LOG_REACH", quick_log_z.LOG_REACH, partial(logarithm, quick_log_z.LOG_SPARE), 4,
+    ),
+    Theorem(
+        "printed log p", "log p less what it is rounded by, of its two numbers",
+        f"{PRINTING}.ROUNDED", printing.ROUNDED, printed, 4,
+    ),
+    Theorem(
+        "raised log Z", "a sum of exponentials, for each of them",
+        f"{PRINTING}.SUMMED", printing.SUMMED, raised, 4,
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What float32 logits may leave out, and what rounds on the way: kernels/topk."""
+"""Float32 logits beside exact ones, and thresholds from both: kernels/topk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def slack(spare: float, dot64: float) -> Checks:
 
 
 def slack_underflow(each: float) -> Checks:
-    """Of the products of two dots, and of a logit that is compared: 2^-150 each."""
+    """Products of two dots, and a logit that is compared, lose 2^-150 each."""
     for dim in DIMS:
         lost = (2 * dim * (1 + growth(dim)) + 1) * Fraction(2) ** -150
         yield lost <= 2 * dim * Fraction(each) * (1 - SPARED)

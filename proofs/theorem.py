@@ -43,7 +43,7 @@ def nearer_one(value: float, by: float) -> float:
 
 
 class Theorem(NamedTuple):
-    """What a constant is large enough for; `checks` are scripts for Gappa and truth values."""
+    """A promise of a constant; `checks` are scripts for Gappa and truth values."""
 
     name: str
     statement: str
