@@ -169,7 +169,7 @@ def noisy_script(
 
 
 def surely(best_spare: float, twice_spare: float) -> Checks:
-    """A cut at most q - 2 m - 2^-22 (|q| + |q| + 2 m): both what leads and what follows are rounded."""
+    """A cut at most q - 2 m - 2^-22 (|q| + |q| + 2 m): two noisy logits are rounded."""
     share, twice = Fraction(best_spare), Fraction(twice_spare)
     exact = f"w - {number(twice)} * m - {number(share)} * a"
     computed = f"f(f(w - f(d({number(twice)} * m))) - f({number(share)} * a))"
