@@ -104,4 +104,5 @@ def rounded_down(values: Float64) -> Float32:
     """The largest float32 that is not above each value."""
     with np.errstate(over="ignore"):
         nearest = values.astype(np.float32)
-    return np.where(nearest > values, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+        below = np.nextafter(nearest, np.float32(-np.inf))
+    return np.where(nearest > values, below, nearest)
