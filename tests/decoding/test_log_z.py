@@ -14,4 +14,4 @@ def test_rounded_down_is_the_largest_float32_that_is_not_above() -> None:
     down = rounded_down(values)
     assert (down <= values).all()
     assert (np.nextafter(down[:4], np.float32(np.inf)) > values[:4]).all()
-    np.testing.assert_array_equal(down[4:], np.float32([LEAST, -np.inf, -np.inf]))
+    np.testing.assert_array_equal(down[4:], np.array([LEAST, -np.inf, -np.inf], np.float32))
