@@ -19,7 +19,13 @@ from logitsieve.gpu.matrix import DeviceSketch, Matrix
 from logitsieve.gpu.plans import empty_output
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, draw_inputs, draw_listed
+from logitsieve.gpu.plans.draws import (
+    DeviceEdits,
+    DrawPlan,
+    LogZPlan,
+    draw_inputs,
+    draw_listed,
+)
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from tests.gpu.compile_lists import run_lists, run_many_lists, run_svd
 
@@ -86,6 +92,7 @@ def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     draw_listed(listed, listed.double(), 3, *inputs[1:], filters)
     for instead in (None, edits):
         DrawPlan(softmax, hidden, 3, inputs, instead).run()
+        LogZPlan(softmax, hidden, inputs, instead).run()
         CertifiedDrawPlan(softmax, sketch_of(softmax), hidden, 3, inputs, instead).run()
 
 

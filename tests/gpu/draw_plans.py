@@ -9,6 +9,7 @@ from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
 from logitsieve.gpu.plans.draws import DeviceEdits, DrawInputs, DrawPlan
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
+from logitsieve.kernels.sampling.log_z import TOP, VALUE
 from tests.gpu.plans.test_certified import sketched
 from tests.gpu.softmaxes import on_gpu, tensor
 from tests.synthetic import make_softmax
@@ -86,7 +87,17 @@ def exact_draws(
     """Ids [B, draws] and log Z [B] of the exact head on the host."""
     edits = csr(edited)
     ids, log_z, _ = ExactHead(stored).draw(hidden, draws, seeds_of(len(hidden)), step, scale, edits)
-    return ids, log_z
+    return ids, scale * log_z[:, TOP] + log_z[:, VALUE]
+
+
+def assert_within(log_z: np.ndarray, truth: np.ndarray) -> None:
+    """An estimate and bounds [B, 3], of which the truth [B] in float64 is between the last two."""
+    value, low, high = log_z.T
+    off = 1e-12 * np.abs(truth)  # the judge's own rounding
+    assert (low <= truth + off).all()
+    assert (truth - off <= high).all()
+    assert (low <= value).all()
+    assert (value <= high).all()
 
 
 def passed_on(plan: CertifiedDrawPlan) -> list[bool]:

@@ -29,6 +29,7 @@ from logitsieve.gpu.beam import next_beams
 from logitsieve.gpu.device import name_of, to_device, to_host
 from logitsieve.gpu.heads import gpu_heads
 from logitsieve.gpu.heads.base import GpuHead
+from logitsieve.gpu.log_z import DeviceLogZ
 from logitsieve.gpu.staging import device_beams, device_sampling, device_targets, host_beams
 from logitsieve.heads._base.head import ready_hidden
 from logitsieve.index import Index
@@ -74,7 +75,7 @@ class GpuEngine(Engine):
         started, log_z = perf_counter_ns(), NO_LOG_Z
         top: Any = self.answering.topk(hidden, k)
         if self.normalizer:
-            log_z = self._log_z(self.normalizer, hidden, 1.0)
+            log_z = self._log_z(self.normalizer, hidden, 1.0).printed()
         answer = self.answer(started, self._provenance(top), self.normalizer, log_z)
         return TopKReply(top.ids, top.logits, answer)
 
@@ -88,13 +89,12 @@ class GpuEngine(Engine):
             return _by_host(answer_arrays, hidden, arrays, constraints)
         started, ids = perf_counter_ns(), device_targets(targets, hidden, self._index.vocab_size)
         log_z = self._log_z(self._scoring.name, hidden, 1.0)
-        value, low, high, _ = log_z
-        log_probs = self._logits(hidden, ids) - value.double()[:, None]
-        exact: Any = ~torch.isnan(value) if low is None else low == high
+        log_probs, exact = log_z.printed_log_probs(self._logits(hidden, ids), ids)
         scanned: Any = torch.full_like(exact, ids.shape[1], dtype=torch.int32)
         provenance = Provenance(exact, scanned, torch.zeros_like(exact))  # type: ignore[arg-type]
-        answer = self.answer(started, provenance, self._scoring.name, log_z)
-        return ScoreReply(log_probs.float(), answer)
+        answer = self.answer(started, provenance, self._scoring.name, log_z.printed())
+        reply: Any = log_probs, answer
+        return ScoreReply(*reply)
 
     def sample(
         self, hidden: Any, sampling: Sampling, constraints: Constraints | None
@@ -118,6 +118,7 @@ class GpuEngine(Engine):
     def beam_step(
         self, hidden: Any, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
+        """Continuations by log Z in float64; a group that its interval leaves open is not exact."""
         if not isinstance(hidden, Tensor):
             return super().beam_step(hidden, beams, constraints)
         if constraints is not None or self._stepping.name != STEPPING:
@@ -128,18 +129,20 @@ class GpuEngine(Engine):
             raise InvalidRequest("eos_ids", "none", allowed)
         started, beams = perf_counter_ns(), to_device(beams, hidden.device)
         top: Any = self.answering.topk(hidden, min(beams.beams_out, self._index.vocab_size))
-        value = _head(self._index, "exact").log_z(hidden, 1.0)
-        log_probs = self._logits(hidden, top.ids) - value.double()[:, None]
+        logits = self._logits(hidden, top.ids)
+        log_z = self._log_z(STEPPING, hidden, 1.0).raised(logits, top.ids)
+        *pairs, doubtful = next_beams(beams, hidden, top.ids, logits, log_z)
         finished: Any = beams.finished
-        proven = ((top.exact & ~torch.isnan(value)) | finished).view(-1, beams.beams_in).all(1)
+        found = ((top.exact & ~torch.isnan(log_z.value)) | finished).view(-1, beams.beams_in).all(1)
         provenance = Provenance(
-            proven.repeat_interleave(beams.beams_in),
+            (found & ~doubtful).repeat_interleave(beams.beams_in),
             top.scanned.masked_fill(finished, 0),
             top.exact & (not self.proves) & ~finished,
         )
-        log_z = PrintedLogZ(value.masked_fill(finished, torch.nan))
-        answer = self.answer(started, provenance, STEPPING, log_z)
-        reply: Any = *next_beams(beams, top.ids, log_probs), answer
+        value, low, high, _ = log_z.printed()
+        printed = (each.masked_fill(finished, torch.nan) for each in (value, low, high))
+        answer = self.answer(started, provenance, STEPPING, PrintedLogZ(*printed))
+        reply: Any = *pairs, answer
         return BeamStepReply(*reply)
 
     @cached_property
@@ -165,33 +168,39 @@ class GpuEngine(Engine):
         """[B, M] float64 of ids [B, M], NaN where a row cannot be answered."""
         return _head(self._index, "exact").logits64(hidden, ids)
 
-    def _log_z(self, normalizer: str, hidden: Tensor, scale: float) -> Any:
-        """A number by `exact`, the interval that the sketch proves by `certified`."""
-        _, sums, _ = _head(self._index, normalizer).draw(hidden, 0, None, 0, scale, None)
-        return _rounded(sums)[0]
+    def _log_z(self, normalizer: str, hidden: Tensor, scale: float) -> DeviceLogZ:
+        """In float64 by `exact`, the interval that the sketch proves by `certified`."""
+        head = _head(self._index, normalizer)
+        if normalizer == EXACT.name:
+            return DeviceLogZ.of(head.log_z(hidden, scale), scale)
+        return DeviceLogZ.of(head.draw_in_bounds(hidden, 0, None, 0, scale)[1], scale)
 
     def _draw_from_list(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
         """ids and log-probabilities [B, N], and what `answer` takes."""
         top: Any = self.answering.topk(hidden, sampling.top_k)
         filters = 1.0 / (sampling.temperature or 1.0), sampling.top_p, sampling.min_p
-        ids, log_probs, log_z = _head(self._index, "exact").draw_listed(
+        ids, logits, fields = _head(self._index, "exact").draw_listed(
             top.ids, self._logits(hidden, top.ids), sampling.samples, seeds, sampling.step, filters
         )
-        return ids, log_probs, self._provenance(top), CANDIDATES.name, PrintedLogZ(log_z)
+        log_z = DeviceLogZ.of(fields, filters[0])
+        log_probs, _ = log_z.printed_log_probs(logits, ids)
+        printed = PrintedLogZ(log_z.printed().value)  # bounds are of the full log Z
+        return ids, log_probs, self._provenance(top), CANDIDATES.name, printed
 
     def _draw_from_all(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
         """The same by a pass over W or over the sketch."""
         head, scale = self.answering, 1.0 / sampling.temperature
-        ids, sums, scanned = head.draw(hidden, sampling.samples, seeds, sampling.step, scale, None)
-        (log_z, value), normalizer = _rounded(sums), self.normalizer or self.head
-        if normalizer != self.head:
+        drawing = hidden, sampling.samples, seeds, sampling.step, scale
+        ids, interval, scanned = head.draw_in_bounds(*drawing)
+        normalizer = self.normalizer or self.head
+        if normalizer == self.head == CERTIFIED.name:
+            log_z = DeviceLogZ.of(interval, scale)
+        else:
             log_z = self._log_z(normalizer, hidden, scale)
-            value = log_z.value.double()
-        # An estimate of log Z may lie below the logit of what was drawn, which log Z never does.
-        log_probs = (self._logits(hidden, ids) * scale - value[:, None]).clamp(max=0.0).float()
+        log_probs, _ = log_z.printed_log_probs(self._logits(hidden, ids), ids)
         drawn = ids[:, 0] >= 0
         provenance = Provenance(drawn, scanned, torch.zeros_like(drawn))  # type: ignore[arg-type]
-        return ids, log_probs, provenance, normalizer, log_z
+        return ids, log_probs, provenance, normalizer, log_z.printed()
 
 
 class GpuBackend:
@@ -217,18 +226,3 @@ def _by_host(answer: Callable[..., Reply], hidden: Tensor, *rest: Any) -> Reply:
     """The answer of an engine to hidden in an array, with its arrays copied to hidden's GPU."""
     reply: Reply = to_device(answer(to_host(hidden), *rest), hidden.device)
     return reply
-
-
-def _rounded(sums: Tensor) -> tuple[Any, Tensor]:
-    """log Z in float32 and float64 [B], of a number [B] or of an estimate and its bounds [B, 3].
-
-    Bounds are rounded outwards, as `interval` on the host does.
-    """
-    if sums.ndim == 1:
-        return PrintedLogZ(sums.float()), sums  # type: ignore[arg-type]
-    value, low, high = sums.float().unbind(1)
-    infinite = torch.full_like(low, torch.inf)
-    low = torch.where(low > sums[:, 1], torch.nextafter(low, -infinite), low)
-    high = torch.where(high < sums[:, 2], torch.nextafter(high, infinite), high)
-    log_z: Any = PrintedLogZ(value.clamp(low, high), low, high)  # type: ignore[arg-type]
-    return log_z, sums[:, 0].clamp(sums[:, 1], sums[:, 2])

@@ -8,9 +8,9 @@ Shape letters: B rows of hidden, D hidden size, K answers, M ids of a row, N dra
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -23,13 +23,20 @@ from logitsieve.gpu.heads.base import LARGEST_BUCKET, GpuHead, Launch, chunks, r
 from logitsieve.gpu.plans import LaunchPlan
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
-from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, draw_inputs, draw_listed
+from logitsieve.gpu.plans.draws import (
+    DeviceEdits,
+    DrawPlan,
+    LogZPlan,
+    draw_inputs,
+    draw_listed,
+)
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
+Room: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # a row's shape and type in an output
 
 SLOTS_AT_ONCE = 1 << 12  # a slot takes 64 KiB where there are 2^14 groups of ids
 
@@ -49,10 +56,8 @@ def portions(samples: int) -> Iterator[tuple[int, int]]:
 class GpuDrawHead(GpuHead):
     """A head whose draws a plan finds."""
 
-    log_z_of_row: ClassVar[tuple[int, ...]] = ()  # its shape
-
     @abstractmethod
-    def draw_plan(self, hidden: Tensor, samples: int, edits: DeviceEdits | None) -> AnyDrawPlan:
+    def draw_plan(self, hidden: Tensor, edits: DeviceEdits | None, samples: int) -> AnyDrawPlan:
         """The plan that draws `samples` ids for each row of hidden [B, D]."""
 
     def draw(
@@ -65,50 +70,68 @@ class GpuDrawHead(GpuHead):
         there, without edits. No seeds are needed where `samples` is 0. A GPU reads fine codes
         alone, `fine` or not.
         """
-        tensors = isinstance(hidden, Tensor)
-        if tensors:
-            hidden = self._ready(hidden)
+        return self.draw_in_bounds(hidden, samples, seeds, step, scale, edits)
+
+    def draw_in_bounds(
+        self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
+        edits: Edits | None = None,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """As `draw`; log Z [B, 3] is an estimate and what it is proven to lie between."""
         parts = []
         for first, count in portions(samples):
             fill = partial(_write, scale=scale, seeds=seeds, step=(step, first))
-            plan, most = partial(self.draw_plan, samples=count, edits=None), rows_at_once(count)
-            parts.append(
-                self._draw(Launch(("draw", count), plan, fill, most), hidden, count, edits)
-            )
+            make, most = partial(self.draw_plan, samples=count), rows_at_once(count)
+            launch = Launch(("draw", count), partial(make, edits=None), fill, most)
+            rooms = ((count,), torch.int32), ((3,), torch.float64), ((), torch.int32)
+            parts.append(self._sums(launch, make, hidden, edits, rooms))
         ids, log_z, scanned = parts[0]
         if len(parts) > 1:
-            ids, scanned = torch.cat([part[0] for part in parts], 1), sum(part[2] for part in parts)
+            join: Any = torch.cat if isinstance(ids, Tensor) else np.concatenate
+            ids, scanned = join([part[0] for part in parts], 1), sum(part[2] for part in parts)
             scanned = scanned.clip(max=self._vocab_size)
-        if tensors:
-            return ids, log_z, scanned
-        refuse_unanswered(log_z.reshape(len(hidden), -1)[:, 0].isnan())
-        return ids.numpy(), log_z.numpy(), scanned.numpy()
+        return ids, log_z, scanned
 
-    def _draw(
-        self, launch: Launch, hidden: Any, samples: int, edits: Edits | None
-    ) -> tuple[Any, Any, Any]:
-        """ids [B, N] int32, log Z float64 and scanned [B] int32, on the device of hidden."""
-        rows, device = len(hidden), getattr(hidden, "device", "cpu")
-        ids = torch.empty((rows, samples), dtype=torch.int32, device=device)
-        log_z = ids.new_empty((rows, *self.log_z_of_row), dtype=torch.float64)
-        outputs = ids, log_z, ids.new_empty(rows)
+    def _sums(
+        self, launch: Launch, make: Callable[..., Any], hidden: Any, edits: Edits | None,
+        rooms: Sequence[Room],
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """The outputs of `make`, the plan of hidden and edits, in arrays if hidden is one.
+
+        The float64 output begins with NaN in rows that cannot be answered: InvalidRequest for one
+        of an array.
+        """
+        tensors = isinstance(hidden, Tensor)
+        if tensors:
+            hidden = self._ready(hidden)
+        rows, device = len(hidden), hidden.device if tensors else "cpu"
+        outputs = [torch.empty((rows, *row), dtype=of, device=device) for row, of in rooms]
         if edits is None:
             self._find(launch, hidden, outputs)
-            return outputs
-        for part in chunks(rows, launch.most):  # their number varies: launched without a graph
+        else:
+            self._find_edited(launch, make, hidden, edits, outputs)
+        if tensors:
+            return tuple(outputs)
+        log_z = next(output for output in outputs if output.is_floating_point())
+        refuse_unanswered(log_z[:, 0].isnan())
+        return tuple(output.numpy() for output in outputs)
+
+    def _find_edited(
+        self, launch: Launch, make: Callable[..., Any], hidden: Any, edits: Edits,
+        outputs: Sequence[Tensor],
+    ) -> None:  # fmt: skip
+        for part in chunks(len(hidden), launch.most):  # their number varies: no graph
             edited: Any = cut(edits, part)
             with self.launching():
                 copied = to_device(DeviceEdits(*edited), self.device)
-                plan = self.draw_plan(to_device(hidden[part], self.device), samples, copied)
+                plan = make(to_device(hidden[part], self.device), edits=copied)
                 launch.fill(part, plan)
                 plan.run()
                 for output, answer in zip(outputs, plan.output, strict=True):
                     output[part] = answer
-        return outputs
 
 
 def _write(
-    part: slice, plan: AnyDrawPlan, *, scale: float, step: tuple[int, int],
+    part: slice, plan: AnyDrawPlan | LogZPlan, *, scale: float, step: tuple[int, int],
     seeds: UInt64 | Tensor | None,
 ) -> None:  # fmt: skip
     """Write a plan's inputs; uint64 travel as the int64 of the same bits."""
@@ -136,35 +159,32 @@ class GpuExact(GpuDrawHead):
         return ExactPlan(self._gpu.matrix, hidden, k)
 
     def log_z(self, hidden: Any, scale: float, edits: Edits | None = None) -> Any:
-        """[B, 4] of an array, by the host; [B] float32 of a tensor on the GPU, in one there.
+        """[B, 4] log Z of all e^{scale x}: `top`, the rest, and its bounds, where hidden is.
 
         NaN for a row of a tensor that `topk` would refuse.
         """
-        if not isinstance(hidden, Tensor):
-            return self._on_host.log_z(hidden, scale, edits)
-        return super().draw(hidden, 0, None, 0, scale, None)[1].float()
+        make, fill = self._log_z_plan, partial(_write, scale=scale, seeds=None, step=(0, 0))
+        launch = Launch(("log_z",), partial(make, edits=None), fill)
+        return self._sums(launch, make, hidden, edits, [((4,), torch.float64)])[0]
 
-    def quick_log_z(self, hidden: Float32) -> Float64:
-        """That of the head on the host."""
-        return self._on_host.quick_log_z(hidden)
+    def _log_z_plan(self, hidden: Tensor, edits: DeviceEdits | None) -> LogZPlan:
+        return LogZPlan(self._gpu.matrix, hidden, draw_inputs(hidden), edits)
+
+    def quick_log_z(self, hidden: Any) -> Any:
+        """[B, 3] an estimate of log Z and a proven interval, mostly from float32 dots."""
+        return self.draw_in_bounds(hidden, 0, None, 0, 1.0)[1]
 
     def close_log_z(self, hidden: Float32) -> Float64:
         """That of the head on the host."""
-        return self._on_host.close_log_z(hidden)
-
-    @property
-    def _on_host(self) -> ExactHead:
-        return cast(ExactHead, self.cpu_head)
+        return cast(ExactHead, self.cpu_head).close_log_z(hidden)
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
         edits: Edits | None, *, fine: bool = False,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """As `GpuDrawHead`; log Z of an array is [B, 4], by the host."""
-        ids, log_z, scanned = super().draw(hidden, samples, seeds, step, scale, edits, fine=fine)
-        if not isinstance(hidden, Tensor):
-            log_z = self.log_z(hidden, scale, edits)
-        return ids, log_z, scanned
+        """As `GpuDrawHead`; log Z is [B, 4]."""
+        ids, _, scanned = super().draw(hidden, samples, seeds, step, scale, edits)
+        return ids, self.log_z(hidden, scale, edits), scanned
 
     def logits64(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the GPU.
@@ -186,7 +206,7 @@ class GpuExact(GpuDrawHead):
         self, ids: Tensor, logits: Tensor, samples: int, seeds: Tensor, step: int,
         filters: tuple[float, float, float],
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Draws and log-probabilities [B, N], log Z [B], from ids and float64 logits [B, K].
+        """Draws and their logits [B, N], log Z [B, 4], from ids and float64 logits [B, K].
 
         Best first. seeds int64 [B]; `filters` are 1 / temperature, top-p and min-p.
         """
@@ -202,7 +222,7 @@ class GpuExact(GpuDrawHead):
         logits = self.logits64(torch.zeros((1, self._dim), device=self.device), ids)
         self.draw_listed(ids, logits, 1, ids[0].long(), 0, (1.0, 1.0, 0.0))
 
-    def draw_plan(self, hidden: Tensor, samples: int, edits: DeviceEdits | None) -> AnyDrawPlan:
+    def draw_plan(self, hidden: Tensor, edits: DeviceEdits | None, samples: int) -> AnyDrawPlan:
         return DrawPlan(self._gpu.matrix, hidden, samples, draw_inputs(hidden), edits)
 
 
@@ -213,8 +233,6 @@ class GpuCertified(GpuDrawHead):
     between.
     """
 
-    log_z_of_row: ClassVar[tuple[int, ...]] = (3,)
-
     def plan(self, hidden: Tensor, k: int) -> LaunchPlan:
         return CertifiedPlan(self._gpu.matrix, self._gpu.sketch, hidden, k)
 
@@ -222,6 +240,6 @@ class GpuCertified(GpuDrawHead):
         """The bounds of the head on the host."""
         return cast(CertifiedHead, self.cpu_head).bounds(hidden, k)
 
-    def draw_plan(self, hidden: Tensor, samples: int, edits: DeviceEdits | None) -> AnyDrawPlan:
+    def draw_plan(self, hidden: Tensor, edits: DeviceEdits | None, samples: int) -> AnyDrawPlan:
         gpu, inputs = self._gpu, draw_inputs(hidden)
         return CertifiedDrawPlan(gpu.matrix, gpu.sketch, hidden, samples, inputs, edits)

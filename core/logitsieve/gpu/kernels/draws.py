@@ -17,35 +17,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from logitsieve.gpu.kernels.exact_log_z import store_log_z
 from logitsieve.gpu.kernels.exact_logits import exact_logits, largest_logit
 from logitsieve.gpu.kernels.gumbel import draw_of, noise64, random_words, uniform64
 from logitsieve.gpu.kernels.status import NO_ID, PASSED_ON, REFUSED
-
-
-@triton.jit
-def dense_sums_kernel(
-    weight, bias, hidden, offsets, edited, instead, scale, overfull, tops, totals,
-    V, D, slots, share,
-    BLOCK: tl.constexpr, EDITS: tl.constexpr,
-):  # fmt: skip
-    """tops and totals [B, shares] of overfull slots 0: largest logits, sums relative to them."""
-    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    if tl.load(overfull + row * slots) > 0:
-        factor = tl.load(scale)
-        most, total = tl.full([], float("-inf"), tl.float64), tl.full([], 0.0, tl.float64)
-        end = tl.minimum(part * share + share, V)
-        for start in range(part * share, end, BLOCK):
-            ids = start + tl.arange(0, BLOCK)
-            found = exact_logits(
-                weight, bias, hidden, offsets, edited, instead, row, ids, ids < end, D, EDITS
-            )
-            most, before = tl.maximum(most, tl.max(found, 0)), most
-            least = tl.where(most > float("-inf"), most, 0.0)
-            total *= tl.exp((before - least) * factor)
-            total += tl.sum(tl.exp((found - least) * factor), 0)
-        place = row * tl.num_programs(1) + part
-        tl.store(tops + place, most)
-        tl.store(totals + place, total)
 
 
 @triton.jit
@@ -128,9 +103,9 @@ TRIALS = tl.constexpr(1 << 30)  # the stream of sampling/philox.py
 
 @triton.jit
 def list_draws_kernel(
-    ids, logits, seeds, step, filters, drawn, log_probs, log_z, K, N, BLOCK: tl.constexpr
+    ids, logits, seeds, step, filters, drawn, sums, log_z, K, N, BLOCK: tl.constexpr
 ):
-    """drawn [B, N] int32 and log_probs [B, N] float32; log_z [B] float32 of what remains.
+    """drawn [B, N] int32 with their logits `sums`; log_z [B, 4] (exact_log_z.py) of what remains.
 
     Of ids and logits [B, K], whose logits are NaN in rows that cannot be answered; `filters` are
     1 / temperature, top-p and min-p. Programs are (rows, blocks of N).
@@ -144,10 +119,13 @@ def list_draws_kernel(
         whole += tl.exp(tl.load(own + i) * inverse - most)
     reach = tl.where(top_p < 1.0, whole * top_p, float("inf"))
     total, length, wanted = tl.full([], 0.0, tl.float64), tl.full([], 0, tl.int32), most == most
+    others = tl.full([], 0.0, tl.float64)
     for i in range(K):
         weight = tl.exp(tl.load(own + i) * inverse - most)
         wanted = wanted & (weight >= min_p)
         total += tl.where(wanted, weight, 0.0)
+        apart = (tl.load(own + i) - tl.load(own)) * inverse
+        others += tl.where(wanted & (i > 0), tl.exp(apart), 0.0)
         length += wanted.to(tl.int32)
         wanted = wanted & (total < reach)
     draw = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -158,7 +136,7 @@ def list_draws_kernel(
         below += tl.exp(tl.load(own + i) * inverse - most)
         place += (below <= target).to(tl.int32)
     place = tl.maximum(tl.minimum(place, length - 1), 0)
-    chosen, flat, inside = tl.load(own + place) * inverse, row * N + draw, draw < N
+    flat, inside = row * N + draw, draw < N
     tl.store(drawn + flat, tl.load(ids + row * K + place), mask=inside)
-    tl.store(log_probs + flat, (chosen - most - tl.log(total)).to(tl.float32), mask=inside)
-    tl.store(log_z + row, (most + tl.log(total)).to(tl.float32))
+    tl.store(sums + flat, tl.load(own + place), mask=inside)
+    store_log_z(log_z + 4 * row, tl.load(own), others, length, K)

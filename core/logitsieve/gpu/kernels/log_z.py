@@ -31,45 +31,62 @@ from logitsieve.gpu.kernels.encode_query import FACTORS, MARGIN
 from logitsieve.gpu.kernels.exact_logits import largest_logit
 from logitsieve.gpu.kernels.status import PASSED_ON, REFUSED, WANTED
 
+OFF = tl.constexpr(1e-4)
+TINY = tl.constexpr(1e-37)
+ROUNDED = tl.constexpr(2.0**-40)  # of float64 sums, and of their logarithms
+ROUNDED32 = tl.constexpr(2.0**-22)  # a float32 logit after its bias, and the largest one's rounding
+
 
 @triton.jit
 def log_z_kernel(
-    scale, maxima, sums, cuts, values, counts, overfull, tops, totals, status, log_z, G, slots,
+    hidden, limits, scale, maxima, sums, cuts, values, counts, overfull, tops, totals, status,
+    log_z, scanned, V, D, G, slots,
     C: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
     FALLBACK: tl.constexpr,
 ):  # fmt: skip
-    """log_z [B], NaN for rows REFUSED; BLOCK groups at a time. FALLBACK: for rows PASSED_ON."""
+    """log_z [B, 3] and scanned [B]; BLOCK groups at a time. FALLBACK: of rows PASSED_ON.
+
+    log Z is NaN for rows REFUSED.
+    """
     row, wanted = tl.program_id(0).to(tl.int64), True
     if FALLBACK:
         wanted = tl.load(status + row) == PASSED_ON
     if wanted:
-        flat, factor = row * slots, tl.load(scale)
+        flat, factor, over = row * slots, tl.load(scale), tl.load(overfull + row * slots) > 0
         most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
-        if tl.load(overfull + flat) > 0:
+        off, light = tl.full([], 0.0, tl.float64), tl.full([], 0.0, tl.float64)
+        if over:
             share = row * SHARES + tl.arange(0, SHARES)
             apart = (tl.load(tops + share) - most) * factor
-            total = tl.sum(tl.load(totals + share) * tl.exp(apart), 0)
+            heavy = tl.sum((tl.load(totals + share) + 1.0) * tl.exp(apart), 0)
         else:
             place = tl.arange(0, C * GROUP)
             inside = place < tl.load(counts + flat) * GROUP
             found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
-            total = tl.sum(tl.exp((found - most) * factor), 0)
-            light, cut = tl.zeros([BLOCK], tl.float64), tl.load(cuts + row)
+            heavy = tl.sum(tl.exp((found - most) * factor), 0)
+            each, cut = tl.zeros([BLOCK], tl.float64), tl.load(cuts + row)
             for start in range(0, G, BLOCK):
                 group = start + tl.arange(0, BLOCK)
                 top = tl.load(maxima + flat * G + group, mask=group < G, other=float("-inf"))
                 rest = tl.load(sums + row * G + group, mask=group < G, other=0.0)
                 weights = rest * tl.exp(((top.to(tl.float64) - most) * factor).to(tl.float32))
-                light += tl.where(top < cut, weights, 0.0).to(tl.float64)
-            total += tl.sum(light, 0)
-        value = most * factor + tl.log(total)
-        refused = tl.load(status + row) == REFUSED
-        tl.store(log_z + row, tl.where(refused, float("nan"), value))
-
-
-OFF = tl.constexpr(1e-4)
-TINY = tl.constexpr(1e-37)
-ROUNDED = tl.constexpr(2.0**-40)  # of float64 sums, and of their logarithms
+                each += tl.where(top < cut, weights, 0.0).to(tl.float64)
+            light = tl.sum(each, 0)
+            slack = norm_of(hidden + row * D, D) * tl.load(limits + 2) + tl.load(limits + 3)
+            off = slack * factor + ROUNDED32 * (tl.abs(most) * factor + 90.0) + OFF
+        begin, lost = most * factor, tl.where(over, 0.0, V * TINY)
+        rounded = ROUNDED * (1.0 + tl.abs(begin) + off)
+        least = begin + tl.log(heavy + light * tl.exp(-off)) - rounded
+        largest = begin + tl.log(heavy * tl.exp(-off) + light + lost) + off + rounded
+        value = tl.minimum(tl.maximum(begin + tl.log(heavy + light), least), largest)
+        nothing, refused = float("nan"), tl.load(status + row) == REFUSED
+        _store_interval(
+            log_z + 3 * row,
+            tl.where(refused, nothing, value),
+            tl.where(refused, nothing, least),
+            tl.where(refused, nothing, largest),
+        )
+        tl.store(scanned + row, V)
 
 
 @triton.jit
@@ -124,18 +141,3 @@ def _store_interval(log_z, value, low, high):
     tl.store(log_z, value)
     tl.store(log_z + 1, low)
     tl.store(log_z + 2, high)
-
-
-@triton.jit
-def fallback_interval_kernel(hidden, limits, scale, again, status, log_z, scanned, V, D):
-    """log_z [B, 3] and scanned [B] of rows that were PASSED_ON, and have log Z in `again` [B].
-
-    That is computed from float32 logits within `slack`, and from sums of them as above.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    if tl.load(status + row) == PASSED_ON:
-        slack = norm_of(hidden + row * D, D) * tl.load(limits + 2) + tl.load(limits + 3)
-        value, factor = tl.load(again + row), tl.load(scale)
-        off = slack * factor + OFF + ROUNDED * (1.0 + tl.abs(value))
-        _store_interval(log_z + 3 * row, value, value - off, value + off)
-        tl.store(scanned + row, V)

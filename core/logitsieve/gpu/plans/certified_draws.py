@@ -16,7 +16,7 @@ from triton import cdiv, next_power_of_2
 from logitsieve.gpu.kernels.draws import argmax_draw_kernel
 from logitsieve.gpu.kernels.envelope import edit_envelope_kernel, envelope_kernel, select_ids_kernel
 from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel
-from logitsieve.gpu.kernels.log_z import fallback_interval_kernel, interval_kernel
+from logitsieve.gpu.kernels.log_z import interval_kernel
 from logitsieve.gpu.kernels.select_groups import select_groups_by_bound_kernel
 from logitsieve.gpu.matrix import DeviceSketch, Matrix
 from logitsieve.gpu.plans import float64s, int32s
@@ -43,7 +43,9 @@ class CertifiedDrawPlan:
         self.matrix, self.sketch, self.hidden, self.edits = matrix, sketch, hidden, edits
         self.coded = EncodedQueries(matrix, sketch, hidden)
         self.ids = int32s(hidden, rows, samples)
-        after = self.ids, self.coded.status
+        self.log_z, self.scanned = float64s(hidden, rows, 3), int32s(hidden, rows)
+        self.output = self.ids, self.log_z, self.scanned
+        after = *self.output, self.coded.status
         self.fallback = DrawPlan(matrix, hidden, samples, inputs, edits, after)
         self.group, self.groups = self.fallback.group, self.fallback.groups
         slots = self.fallback.slots
@@ -55,8 +57,6 @@ class CertifiedDrawPlan:
         self.counts, self.sizes = (int32s(hidden, rows, slots) for _ in range(2))
         self.values = float64s(hidden, rows, slots, ROOM)
         self.in_full = self.counts.new_zeros(rows, slots)
-        self.log_z, self.scanned = float64s(hidden, rows, 3), int32s(hidden, rows)
-        self.output = self.ids, self.log_z, self.scanned
 
     def run(self) -> None:
         self.coded.run()
@@ -64,10 +64,6 @@ class CertifiedDrawPlan:
         self._select()
         self._choose()
         self.fallback.run()
-        fallback_interval_kernel[(len(self.hidden),)](
-            self.hidden, self.matrix.limits, self.inputs.scale, self.fallback.log_z,
-            self.coded.status, self.log_z, self.scanned, self.matrix.rows, self.matrix.dim,
-        )  # fmt: skip
 
     def _bound(self) -> None:
         rows, vocab_size = len(self.hidden), self.matrix.rows

@@ -18,13 +18,14 @@ from triton import cdiv, next_power_of_2
 from logitsieve.gpu.kernels.draws import (
     argmax_draw_kernel,
     dense_draws_kernel,
-    dense_sums_kernel,
     list_draws_kernel,
 )
+from logitsieve.gpu.kernels.exact_log_z import dense_sums_kernel, exact_log_z_kernel
 from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel
 from logitsieve.gpu.kernels.gumbel import apply_edits_kernel, scan_gumbel_kernel
 from logitsieve.gpu.kernels.log_z import log_z_kernel
 from logitsieve.gpu.kernels.select_groups import select_groups_kernel
+from logitsieve.gpu.kernels.status import WANTED, check_finite_kernel
 from logitsieve.gpu.matrix import Matrix
 from logitsieve.gpu.plans import float64s, int32s, row_block
 from logitsieve.gpu.plans.exact import group_of, tile_of
@@ -32,6 +33,7 @@ from logitsieve.gpu.plans.exact import group_of, tile_of
 LISTED = 64  # groups that a slot can list
 SHARES = 64  # programs that a row with an overfull slot is divided among
 PROGRAMS = 8  # that share the list of a slot, or a row's edits
+MOST_SHARES = 1024  # the same for log Z of all rows, most of them being computed
 BLOCK = 64  # ids at a time of all of V in float64
 DRAWS = 16  # from a list, of a program
 
@@ -59,23 +61,27 @@ def draw_inputs(hidden: Tensor) -> DrawInputs:
 
 
 class DrawPlan:
-    """Fills `ids` [B, N] int32, -1 where a row cannot be answered, and `log_z` [B] float64, NaN.
+    """Fills `ids` [B, N] int32, -1 where a row cannot be answered, `log_z` [B, 3] and `scanned`.
 
-    N may be 0. With `edits`, whose ids and values may be written anew between runs too, draws and
-    log Z are of what they make of the logits. As a fallback, `after` being ids and status, it
-    answers rows that were PASSED_ON.
+    log_z float64 is an estimate and what log Z is proven to lie between, NaN where a row cannot be
+    answered. N may be 0. With `edits`, whose ids and values may be written anew between runs too,
+    draws and log Z are of what they make of the logits. As a fallback, `after` being ids, log Z,
+    scanned and status, it answers rows that were PASSED_ON.
     """
 
     def __init__(
         self, matrix: Matrix, hidden: Tensor, samples: int, inputs: DrawInputs,
-        edits: DeviceEdits | None = None, after: tuple[Tensor, Tensor] | None = None,
+        edits: DeviceEdits | None = None, after: tuple[Tensor, ...] | None = None,
     ) -> None:  # fmt: skip
         rows, slots = len(hidden), samples + 1
         self.matrix, self.hidden, self.inputs, self.edits = matrix, hidden, inputs, edits
         self.samples, self.slots, self.again = samples, slots, after is not None
         self.group = group_of(matrix.rows)
         self.groups = cdiv(matrix.rows, self.group)
-        self.ids, self.status = after or (int32s(hidden, rows, samples), int32s(hidden, rows))
+        self.ids, self.log_z, self.scanned, self.status = after or (
+            int32s(hidden, rows, samples), float64s(hidden, rows, 3),
+            int32s(hidden, rows), int32s(hidden, rows),
+        )  # fmt: skip
         self.maxima = hidden.new_empty(rows, slots, self.groups)
         self.sums, self.cuts = hidden.new_empty(rows, self.groups), hidden.new_empty(rows)
         self.listed = int32s(hidden, rows, slots, LISTED)
@@ -84,8 +90,6 @@ class DrawPlan:
         self.tops, self.totals = (float64s(hidden, rows, SHARES) for _ in range(2))
         self.best = float64s(hidden, rows, SHARES, next_power_of_2(slots))
         self.owners = int32s(hidden, *self.best.shape)
-        self.log_z = float64s(hidden, rows)
-        self.scanned = int32s(hidden, rows).fill_(matrix.rows)
         self.output = self.ids, self.log_z, self.scanned
 
     def run(self) -> None:
@@ -127,11 +131,13 @@ class DrawPlan:
         dense_sums_kernel[(rows, SHARES)](
             *self.edited(), self.inputs.scale, self.overfull, self.tops, self.totals,
             self.matrix.rows, self.matrix.dim, self.slots, self.share(),
-            BLOCK=BLOCK, EDITS=self.edits is not None,
+            MARK=1, BLOCK=BLOCK, EDITS=self.edits is not None,
         )  # fmt: skip
         log_z_kernel[(rows,)](
-            self.inputs.scale, self.maxima, self.sums, self.cuts, self.values, self.counts,
-            self.overfull, self.tops, self.totals, self.status, self.log_z, self.groups, self.slots,
+            self.hidden, self.matrix.limits, self.inputs.scale,
+            self.maxima, self.sums, self.cuts, self.values, self.counts,
+            self.overfull, self.tops, self.totals, self.status, self.log_z, self.scanned,
+            self.matrix.rows, self.matrix.dim, self.groups, self.slots,
             C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES, FALLBACK=self.again,
         )  # fmt: skip
 
@@ -152,30 +158,70 @@ class DrawPlan:
         )  # fmt: skip
 
     def edited(self) -> tuple[Tensor, ...]:
-        """The arguments of exact logits; without edits, placeholders that no kernel reads."""
-        none = DeviceEdits(self.inputs.seeds, self.listed, self.values)
-        return (*self.matrix[:2], self.hidden, *(self.edits or none))
+        """The arguments of exact logits."""
+        return edited_arguments(self.matrix, self.hidden, self.edits)
 
     def share(self) -> int:
         """Ids of a program for an overfull slot."""
         return int(max(BLOCK, cdiv(self.matrix.rows, SHARES)))
 
 
+class LogZPlan:
+    """Fills `log_z` [B, 4] float64: TOP, VALUE, LOW and HIGH of kernels/sampling/log_z.py.
+
+    From exact logits of all ids; NaN where a row cannot be answered. `inputs` and `edits` are as
+    DrawPlan has them.
+    """
+
+    samples = 0
+
+    def __init__(
+        self, matrix: Matrix, hidden: Tensor, inputs: DrawInputs, edits: DeviceEdits | None = None
+    ) -> None:
+        rows = len(hidden)
+        self.matrix, self.hidden, self.inputs, self.edits = matrix, hidden, inputs, edits
+        self.share = max(BLOCK, cdiv(matrix.rows, MOST_SHARES))
+        self.shares = cdiv(matrix.rows, self.share)
+        self.tops, self.totals = (float64s(hidden, rows, self.shares) for _ in range(2))
+        self.status, self.log_z = int32s(hidden, rows), float64s(hidden, rows, 4)
+        self.output = (self.log_z,)
+
+    def run(self) -> None:
+        (vocab_size, dim), rows = self.matrix.weight.shape, len(self.hidden)
+        check_finite_kernel[(rows,)](self.hidden, self.matrix.limits, self.status, dim)
+        dense_sums_kernel[(rows, self.shares)](
+            *edited_arguments(self.matrix, self.hidden, self.edits), self.inputs.scale,
+            self.status, self.tops, self.totals, vocab_size, dim, 1, self.share,
+            MARK=WANTED.value, BLOCK=BLOCK, EDITS=self.edits is not None,
+        )  # fmt: skip
+        exact_log_z_kernel[(rows,)](
+            self.inputs.scale, self.tops, self.totals, self.status, self.log_z,
+            vocab_size, self.shares, self.share,
+            SHARES=next_power_of_2(self.shares), BLOCK=BLOCK,
+        )  # fmt: skip
+
+
+def edited_arguments(
+    matrix: Matrix, hidden: Tensor, edits: DeviceEdits | None
+) -> tuple[Tensor, ...]:
+    """The arguments of exact logits; without edits, placeholders that no kernel reads."""
+    return (*matrix[:2], hidden, *(edits or (hidden, hidden, hidden)))
+
+
 def draw_listed(
     ids: Tensor, logits: Tensor, samples: int, seeds: Tensor, step: Tensor, filters: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws int32 [B, N], their log-probabilities [B, N] and log Z [B], both float32.
+    """Draws int32 [B, N], their logits float64 [B, N], and log Z [B, 4] of what filters leave.
 
     Drawn from ids [B, K] int32 with logits [B, K] float64, best first. A row that cannot be
     answered has logits of NaN: its first id is drawn, with NaN. seeds [B] and step [1] are uint64
     held as int64, filters [3] float64: 1 / temperature, top-p, min-p.
     """
     rows, drawn = len(ids), int32s(ids, len(ids), samples)
-    log_probs = torch.empty((rows, samples), device=ids.device)
-    log_z = torch.empty(rows, device=ids.device)
+    chosen, log_z = float64s(ids, rows, samples), float64s(ids, rows, 4)
     # A product that is not rounded before the best is taken from it would not be the host's.
     list_draws_kernel[(rows, cdiv(samples, DRAWS))](
-        ids, logits, seeds, step, filters, drawn, log_probs, log_z, ids.shape[1], samples,
+        ids, logits, seeds, step, filters, drawn, chosen, log_z, ids.shape[1], samples,
         BLOCK=DRAWS, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    return drawn, log_probs, log_z
+    return drawn, chosen, log_z
