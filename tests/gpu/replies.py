@@ -9,6 +9,7 @@ import torch
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.device import device_named
+from tests.oracle import log_probs, logits64
 from tests.synthetic import make_hidden
 
 HIDDEN = make_hidden(4, 12)
@@ -56,6 +57,25 @@ def assert_same(gpu: Any, host: Any) -> None:
     assert [getattr(gpu.answer, name) for name in told] == [
         getattr(host.answer, name) for name in told
     ]
+
+
+def true_log_probs(pair: Pair, scale: float, hidden: np.ndarray = HIDDEN) -> np.ndarray:
+    """Long doubles [B, V] of softmax(scale x logits)."""
+    softmax = pair[1].index.softmax
+    logits = logits64(softmax.weight, softmax.bias, hidden).astype(np.longdouble) * scale
+    return np.stack([log_probs(row) for row in logits])
+
+
+def assert_contains(answer: Any, pair: Pair, scale: float, hidden: np.ndarray = HIDDEN) -> None:
+    """The printed interval holds the true log Z, and the printed value."""
+    softmax, true = pair[1].index.softmax, true_log_probs(pair, scale, hidden)
+    logits = logits64(softmax.weight, softmax.bias, hidden).astype(np.longdouble) * scale
+    log_z = logits.max(axis=1) - true.max(axis=1)
+    value, low, high = (
+        each.cpu().numpy() for each in (answer.log_z, answer.log_z_low, answer.log_z_high)
+    )
+    assert ((low <= value) & (value <= high)).all()
+    assert ((low <= log_z) & (log_z <= high)).all()
 
 
 def judge(pair: Pair, asked: dict[str, Any]) -> LocalDecoder:

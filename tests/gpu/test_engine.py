@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +19,16 @@ from tests.gpu.replies import (
     SEEDS,
     TARGETS,
     Pair,
+    assert_contains,
     assert_same,
     bits,
     hypotheses,
     judge,
     there,
+    true_log_probs,
 )
 from tests.gpu.softmaxes import sweep
+from tests.oracle import nearest_or_below
 
 
 @pytest.mark.parametrize("head", ["exact", "certified", "screen"])
@@ -90,9 +93,10 @@ def test_draws_of_the_certified_head_are_those_of_the_exact_one(pair: Pair) -> N
     np.testing.assert_array_equal(gpu.ids, host.ids)
     assert gpu.answer.log_z_low is not None
     assert gpu.answer.log_z_high is not None
-    assert host.answer.log_z is not None
-    assert (gpu.answer.log_z_low <= host.answer.log_z).all()
-    assert (host.answer.log_z <= gpu.answer.log_z_high).all()
+    assert host.answer.log_z_low is not None
+    assert host.answer.log_z_high is not None
+    assert (gpu.answer.log_z_low <= host.answer.log_z_high).all()
+    assert (host.answer.log_z_low <= gpu.answer.log_z_high).all()
 
 
 @pytest.mark.parametrize("head", ["exact", "screen"])
@@ -108,24 +112,33 @@ def test_topk(pair: Pair, head: str, normalizer: Any) -> None:
 def test_scores(pair: Pair, targets: np.ndarray) -> None:
     host = pair[1].score(HIDDEN, targets, normalizer="exact")
     for form in (there(targets), targets, targets.tolist()):
-        gpu = pair[0].score(there(), form, normalizer="exact")
+        gpu: Any = pair[0].score(there(), form, normalizer="exact")
         assert_same(gpu, host)
-    softmax = pair[1].index.softmax
-    ids = np.ascontiguousarray(targets.reshape(4, -1), np.int32)
-    logits = softmax.logits64(HIDDEN, np.arange(5) * ids.shape[1], ids.ravel()).reshape(ids.shape)
-    log_z: Any = gpu.answer.log_z
-    rounded = (logits - log_z.double().cpu().numpy()[:, None]).astype(np.float32)
-    np.testing.assert_array_equal(gpu.log_probs, rounded)
+    assert torch.as_tensor(gpu.answer.exact).all()
+    true = np.take_along_axis(true_log_probs(pair, 1.0), targets.reshape(4, -1).astype(int), 1)
+    assert nearest_or_below(np.asarray(gpu.log_probs.cpu()), true).all()
+
+
+@pytest.mark.parametrize("normalizer", ["exact", "certified"])
+def test_all_probabilities_add_up_to_one_at_most(pair: Pair, normalizer: Any) -> None:
+    hidden = np.concatenate([HIDDEN[:2], 40 * HIDDEN[2:3], np.zeros((1, 12), np.float32)])
+    everything = np.tile(np.arange(260), (4, 1))
+    scored: Any = pair[0].score(there(hidden), there(everything), normalizer=normalizer)
+    log_probs = scored.log_probs.cpu().numpy()
+    assert (log_probs <= 0).all()
+    assert (np.exp(log_probs.astype(np.longdouble)).sum(axis=1) <= 1).all()
+    true = true_log_probs(pair, 1.0, hidden)
+    proven = scored.answer.exact.cpu().numpy()
+    assert proven.all() or normalizer == "certified"
+    assert nearest_or_below(log_probs[proven], true[proven]).all()
+    assert_contains(scored.answer, pair, 1.0, hidden)
 
 
 def test_scores_are_by_a_proven_interval_where_none_is_named(pair: Pair) -> None:
     gpu = pair[0].score(there(), there(TARGETS))
     assert gpu.answer.normalizer == "certified"
     assert_same(gpu, pair[0].score(HIDDEN, TARGETS))
-    value, low, high = cast(Any, gpu.answer)[9:12]
-    truth = cast(Any, pair[1].topk(HIDDEN, 1, normalizer="exact").answer.log_z)
-    assert ((low <= value) & (value <= high)).all()
-    assert ((low.cpu().numpy() <= truth) & (truth <= high.cpu().numpy())).all()
+    assert_contains(gpu.answer, pair, 1.0)
 
 
 def test_ids_that_there_are_not_score_nothing(pair: Pair) -> None:
@@ -142,18 +155,23 @@ def test_ids_that_there_are_not_score_nothing(pair: Pair) -> None:
 def test_draws_from_all(pair: Pair, step: int, dtype: torch.dtype) -> None:
     asked: Any = {"step": step, "temperature": 0.7, "head": "exact"}
     host = pair[1].sample(HIDDEN, 2, seeds=SEEDS, **asked)
-    gpu = pair[0].sample(there().to(dtype), 2, seeds=bits(SEEDS), **asked)
+    gpu: Any = pair[0].sample(there().to(dtype), 2, seeds=bits(SEEDS), **asked)
     assert_same(gpu, host)
+    true = np.take_along_axis(true_log_probs(pair, 1 / 0.7), host.ids, 1)
+    assert nearest_or_below(gpu.log_probs.cpu().numpy(), true).all()
+    assert_contains(gpu.answer, pair, 1 / 0.7)
 
 
 @pytest.mark.parametrize("normalizer", sweep(None, "certified", more=["exact"]))
 @pytest.mark.parametrize("head", ["exact", "certified"])
 def test_draws_from_all_with_a_log_z(pair: Pair, head: Any, normalizer: Any) -> None:
     asked: Any = {"head": head, "normalizer": normalizer, "temperature": 1.3}
-    gpu = pair[0].sample(there(), 2, seeds=bits(SEEDS), **asked)
+    gpu: Any = pair[0].sample(there(), 2, seeds=bits(SEEDS), **asked)
     assert_same(gpu, pair[0].sample(HIDDEN, 2, seeds=SEEDS, **asked))
     host = pair[1].sample(HIDDEN, 2, seeds=SEEDS, head="exact", temperature=1.3)
     np.testing.assert_array_equal(gpu.ids, host.ids)
+    assert (np.asarray(gpu.log_probs.cpu()) <= 0).all()
+    assert_contains(gpu.answer, pair, 1 / 1.3)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +189,11 @@ def test_draws_from_all_with_a_log_z(pair: Pair, head: Any, normalizer: Any) -> 
 )
 def test_draws_from_lists(pair: Pair, asked: dict[str, Any]) -> None:
     asked = {"head": "exact", **asked, "step": 5}
-    gpu = pair[0].sample(there(), 33, seeds=bits(SEEDS), **asked)
+    gpu: Any = pair[0].sample(there(), 33, seeds=bits(SEEDS), **asked)
     assert_same(gpu, pair[1].sample(HIDDEN, 33, seeds=SEEDS, **asked))
+    for ids, log_probs in zip(gpu.ids.tolist(), gpu.log_probs.double().tolist(), strict=True):
+        assert max(log_probs) <= 0
+        assert sum(np.exp(list(dict(zip(ids, log_probs, strict=True)).values()))) <= 1
 
 
 @pytest.mark.parametrize(
