@@ -103,8 +103,8 @@ def test_pairs_and_doubts_are_those_of_the_hosts_kernel(width: float, alpha: flo
     finished, lengths = random.random(rows) < 0.2, random.integers(0, 2, rows).astype(np.int32)
     log_z = np.stack([top, rest, rest - width, rest + width], axis=1)
     ids = np.tile(np.arange(most, dtype=np.int32), (rows, 1))
-    vectors: Any = (there(each) for each in (scores, lengths, finished))
-    beams = Beams(count, most, *vectors, (0,), alpha)
+    vectors: Any = [there(each) for each in (scores, lengths, finished)]
+    beams = Beams(count, most, vectors[0], vectors[1], vectors[2], (0,), alpha)
     found = next_beams(
         beams, there(hidden), there(ids), there(logits), DeviceLogZ.of(there(log_z), 1.0)
     )
@@ -116,7 +116,7 @@ def test_pairs_and_doubts_are_those_of_the_hosts_kernel(width: float, alpha: flo
     divisors = ((5.0 + (lengths + ~finished)) / 6.0) ** alpha
     best_pairs(
         scores.astype(np.float64), divisors, twins, logits,
-        np.where(finished, 1, most), log_z.T.copy(), parents, places, doubtful,
+        np.where(finished, 1, most), log_z, parents, places, doubtful,
     )  # fmt: skip
     np.testing.assert_array_equal(found[0].cpu(), parents)
     np.testing.assert_array_equal(found[1].cpu(), places * (parents >= 0) - (parents < 0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.decoding.log_z import LogZ, printed_log_probs
+from logitsieve.decoding.log_z import LogZ
 from logitsieve.decoding.log_z import rounded_down as rounded_down_on_host
 from logitsieve.gpu.log_z import DeviceLogZ, rounded_down
 from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
@@ -30,14 +30,14 @@ def test_it_prints_the_hosts_numbers(width: float) -> None:
     fields = fields_of(LOGITS)
     fields[:, 2] -= width
     fields[:, 3] += width
-    host, gpu = LogZ.of(fields, SCALE), DeviceLogZ.of(tensor(fields), SCALE)
+    host, gpu = LogZ(fields, SCALE), DeviceLogZ.of(tensor(fields), SCALE)
     for mine, theirs in zip(gpu.printed()[:3], host.printed()[:3], strict=True):
         np.testing.assert_array_equal(mine.cpu(), theirs)
     ids = RANDOM.integers(0, 40, (6, 7)).astype(np.int32)
     logits = np.take_along_axis(LOGITS, ids.astype(int), 1)
     logits[2, 4] = -np.inf
-    found, exact = gpu.printed_log_probs(tensor(logits), tensor(ids))
-    wanted, proven = printed_log_probs(host, logits, ids)
+    found, exact = gpu.log_probs(tensor(logits), tensor(ids))
+    wanted, proven = host.log_probs(logits, ids)
     np.testing.assert_array_equal(exact.cpu(), proven)
     np.testing.assert_array_equal(found.cpu()[exact.cpu()], wanted[proven])
     np.testing.assert_allclose(found.cpu(), wanted, rtol=2e-7)
@@ -50,13 +50,13 @@ def test_an_estimate_below_is_raised_to_what_different_ids_weigh() -> None:
     gpu = DeviceLogZ.of(tensor(low), SCALE)
     ids = np.array([[3, 3, 5, 1, 5]] * 6, np.int32)
     logits = np.take_along_axis(LOGITS, ids.astype(int), 1)
-    found, exact = gpu.printed_log_probs(tensor(logits), tensor(ids))
+    found, exact = gpu.log_probs(tensor(logits), tensor(ids))
     assert not exact.any()
     once = found.double().cpu().numpy()[:, [0, 2, 3]]
     sums = np.exp(once).sum(axis=1)
     assert (sums <= 1).all()
     assert (sums > 1 - 1e-6).all()
-    host = LogZ(low[:, 0], low[:, 1], low[:, 2], scale=SCALE).raised(logits, ids)
+    host = LogZ.interval(low, SCALE).raised(logits, ids)
     raised = gpu.raised(tensor(logits), tensor(ids))
     np.testing.assert_allclose(raised.value.cpu(), host.value, rtol=1e-11)
 
@@ -67,7 +67,7 @@ def test_a_row_without_numbers_proves_nothing() -> None:
     logits = LOGITS[:, :3].copy()
     logits[1] = np.nan
     gpu, ids = DeviceLogZ.of(tensor(fields), SCALE), tensor(np.tile(np.arange(3), (6, 1)))
-    found, exact = gpu.printed_log_probs(tensor(logits), ids)
+    found, exact = gpu.log_probs(tensor(logits), ids)
     assert found.isnan().all(1).nonzero().tolist() == [[1]]
     assert (~exact).nonzero().tolist() == [[1]]
     assert all(each.isnan().nonzero().tolist() == [[1]] for each in gpu.printed()[:3])

@@ -89,7 +89,7 @@ class GpuEngine(Engine):
             return _by_host(answer_arrays, hidden, arrays, constraints)
         started, ids = perf_counter_ns(), device_targets(targets, hidden, self._index.vocab_size)
         log_z = self._log_z(self._scoring.name, hidden, 1.0)
-        log_probs, exact = log_z.printed_log_probs(self._logits(hidden, ids), ids)
+        log_probs, exact = log_z.log_probs(self._logits(hidden, ids), ids)
         scanned: Any = torch.full_like(exact, ids.shape[1], dtype=torch.int32)
         provenance = Provenance(exact, scanned, torch.zeros_like(exact))  # type: ignore[arg-type]
         answer = self.answer(started, provenance, self._scoring.name, log_z.printed())
@@ -183,7 +183,7 @@ class GpuEngine(Engine):
             top.ids, self._logits(hidden, top.ids), sampling.samples, seeds, sampling.step, filters
         )
         log_z = DeviceLogZ.of(fields, filters[0])
-        log_probs, _ = log_z.printed_log_probs(logits, ids)
+        log_probs, _ = log_z.log_probs(logits, ids)
         printed = PrintedLogZ(log_z.printed().value)  # bounds are of the full log Z
         return ids, log_probs, self._provenance(top), CANDIDATES.name, printed
 
@@ -197,7 +197,7 @@ class GpuEngine(Engine):
             log_z = DeviceLogZ.of(interval, scale)
         else:
             log_z = self._log_z(normalizer, hidden, scale)
-        log_probs, _ = log_z.printed_log_probs(self._logits(hidden, ids), ids)
+        log_probs, _ = log_z.log_probs(self._logits(hidden, ids), ids)
         drawn = ids[:, 0] >= 0
         provenance = Provenance(drawn, scanned, torch.zeros_like(drawn))  # type: ignore[arg-type]
         return ids, log_probs, provenance, normalizer, log_z.printed()

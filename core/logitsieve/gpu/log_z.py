@@ -1,4 +1,4 @@
-"""log Z of rows in tensors, and the log-probabilities that follow: decoding/log_z.py on a GPU.
+"""log Z of rows in tensors, and how it is printed: kernels/sampling/printing.py on a GPU.
 
 Nothing is waited for. A row that cannot be answered has NaN everywhere, and proves nothing.
 
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from logitsieve.decoding.log_z import ROUNDED, PrintedLogZ
+from logitsieve.decoding.log_z import PrintedLogZ
+from logitsieve.kernels.sampling.printing import ROUNDED
 
 SPREAD = 2.0**-40  # of a sum of exponentials whose exponents are 708 at most, and of its log1p
 STEP = 2.0**-52  # of each of its additions
@@ -36,9 +37,9 @@ class DeviceLogZ(NamedTuple):
     def printed(self) -> Any:
         """PrintedLogZ in float32 tensors: what is proven is still true of what is printed."""
         base = self.scale * self.top
-        off = ROUNDED * (base.abs() + self.high.abs())
-        low = rounded_down(base + self.low - off)
-        high = -rounded_down(-(base + self.high + off))
+        low, high = base + self.low, base + self.high
+        low = rounded_down(low - ROUNDED * (base.abs() + low.abs()))
+        high = -rounded_down(-high - ROUNDED * (base.abs() + high.abs()))
         value: Any = (base + self.value).float().clamp(low, high)
         bounds: Any = low, high
         return PrintedLogZ(value, *bounds)
@@ -54,9 +55,9 @@ class DeviceLogZ(NamedTuple):
         weights = ((logits - most) * self.scale).exp().masked_fill(again, 0.0)
         total = weights.scatter(1, place, 0.0).sum(1) * (1 + SPREAD + logits.shape[1] * STEP)
         least = (most[:, 0] - self.top) * self.scale + total.log1p()
-        return self._replace(value=torch.maximum(self.value, least))
+        return self._replace(value=torch.maximum(self.value, least + ROUNDED * least.abs()))
 
-    def printed_log_probs(self, logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """float32 log-probabilities of ids [B, M], and [B] whether those of a row are all proven.
 
         Proven ones are the correctly rounded log-probability or the float32 below it.
@@ -76,7 +77,7 @@ class DeviceLogZ(NamedTuple):
         apart = apart.masked_fill(impossible, 0.0)
         off = ROUNDED * (apart.abs() + high.abs())
         least, most = apart - high - off, apart - self.low[:, None] + off
-        nearest = most.clamp(max=0.0).abs().float()
+        nearest = most.abs().float()
         place = torch.nextafter(nearest, torch.full_like(nearest, torch.inf)).double() - nearest
         proven = impossible | (most - least < place / 2)
         return least.clamp(max=0.0).masked_fill(impossible, -torch.inf), proven
