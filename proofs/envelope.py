@@ -39,7 +39,7 @@ def with_margin(share: float, spare: float) -> Checks:
 
 
 def exponent(bound: str, fused: bool) -> str:
-    """(bound + v) inverse in float32, v being -top or lift - top over inverse."""
+    """An exponent, bound inverse + v, in float32; v is -top, or lift - top."""
     product_ = f"{bound} * f(i)" if fused else f"f({bound} * f(i))"
     return f"f({product_} + f(v))"
 
@@ -71,8 +71,9 @@ def low_lifts(count: float) -> Checks:
     for low, high in TOPS:
         size = high + NATS + 2
         allowed = (Fraction(1) - SHARE) * Fraction(share) * (low + Fraction(reach))
-        yield f"""x = f(x_); u = f(u_);
-        {{ |2 * x - u| <= {number(size)} -> |f(2 * x - u) - (2 * x - u)| <= {number(allowed)} }}"""
+        yield f"""x = f(x_); u = f(u_); y = 2 * x - u;
+        {{ |y * i| <= {number(size)} /\\ i in [1b-20, 1b20]
+        -> |f(y) * i - y * i| <= {number(allowed)} }}"""
     yield Fraction(count) >= 1 + 2 * SHARE + SHARE + 1
 
 
