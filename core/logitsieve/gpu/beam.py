@@ -22,7 +22,7 @@ from logitsieve.gpu.log_z import DeviceLogZ, rounded_down
 from logitsieve.kernels.topk.merge import ROUNDED
 
 
-class Pairs(NamedTuple):
+class PairColumns(NamedTuple):
     """All pairs of each group, [G, H N], parents after each other; float64 but for `missing`."""
 
     scores: Tensor  # of the hypothesis
@@ -41,10 +41,10 @@ class Pairs(NamedTuple):
         ranks = (self.scores + (self.apart - rest) + off * ROUNDED * magnitude) / self.divisors
         return ranks.masked_fill(self.missing, -torch.inf)
 
-    def at(self, places: Tensor) -> Pairs:
+    def at(self, places: Tensor) -> PairColumns:
         """The pairs at places [G, ...]."""
         flat = places.flatten(1)
-        return Pairs(*(field.gather(1, flat).view(places.shape) for field in self))
+        return PairColumns(*(field.gather(1, flat).view(places.shape) for field in self))
 
 
 def next_beams(
@@ -82,7 +82,7 @@ def next_beams(
 
 def _pairs(
     beams: Any, hidden: Tensor, ids: Tensor, logits: Tensor, log_z: DeviceLogZ
-) -> tuple[Tensor, Tensor, Pairs]:
+) -> tuple[Tensor, Tensor, PairColumns]:
     """Tokens and whether they end a hypothesis, [G, H N], and the pairs.
 
     A finished hypothesis has one token, its end, with a logit and a log Z of 0.
@@ -104,7 +104,7 @@ def _pairs(
     fields = scores, *numbers, divisors, twins.masked_fill(finished, -1), missing
     count = beams.beams_in * ids.shape[1]
     flat = (each.expand(ids.shape).reshape(-1, count) for each in fields)
-    return tokens.reshape(-1, count), ended.reshape(-1, count), Pairs(*flat)
+    return tokens.reshape(-1, count), ended.reshape(-1, count), PairColumns(*flat)
 
 
 def _twins(hidden: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def _twins(hidden: Tensor) -> Tensor:
     return found
 
 
-def _doubtful(pairs: Pairs, best: Pairs, order: Tensor, width: int) -> Tensor:
+def _doubtful(pairs: PairColumns, best: PairColumns, order: Tensor, width: int) -> Tensor:
     """[G] whether a chosen pair may not be better than the next one of another hypothesis.
 
     Hypothesis b's next one, beside each chosen pair, is the one after those chosen before.
@@ -125,7 +125,7 @@ def _doubtful(pairs: Pairs, best: Pairs, order: Tensor, width: int) -> Tensor:
     chosen = (parents == beams).long()
     fronts = chosen.cumsum(1) - chosen
     rivals = pairs.at(beams * width + fronts.clamp(max=width - 1))
-    best = Pairs(*(field[:, :, None] for field in best))
+    best = PairColumns(*(field[:, :, None] for field in best))
     least, most = best.ranks(best.high, -1.0), rivals.ranks(rivals.low, 1.0)
     order_of_twins = _sum_sign(best.scores, best.logits, rivals.scores, rivals.logits)
     worse = (order_of_twins < 0) | ((order_of_twins == 0) & (beams < parents))

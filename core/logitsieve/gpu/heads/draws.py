@@ -76,7 +76,7 @@ class GpuDrawHead(GpuHead):
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
         edits: Edits | None = None,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """As `draw`; log Z [B, 3] is an estimate and what it is proven to lie between."""
+        """Draw likewise; log Z [B, 3] is an estimate and what it is proven to lie between."""
         parts = []
         for first, count in portions(samples):
             fill = partial(_write, scale=scale, seeds=seeds, step=(step, first))
@@ -175,14 +175,14 @@ class GpuExact(GpuDrawHead):
         return self.draw_in_bounds(hidden, 0, None, 0, 1.0)[1]
 
     def close_log_z(self, hidden: Float32) -> Float64:
-        """That of the head on the host."""
+        """Call the head on the host, whose double-double arithmetic has no kernel here."""
         return cast(ExactHead, self.cpu_head).close_log_z(hidden)
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
         edits: Edits | None, *, fine: bool = False,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """As `GpuDrawHead`; log Z is [B, 4]."""
+        """Draw as `GpuDrawHead` does; log Z is [B, 4]."""
         ids, _, scanned = super().draw(hidden, samples, seeds, step, scale, edits)
         return ids, self.log_z(hidden, scale, edits), scanned
 
