@@ -33,7 +33,7 @@ from proofs.theorem import (
     number,
 )
 
-CUT = Fraction(1, 1 << 24)
+CUT = Fraction(1, 1 << 23)
 LOG, DIVISION = 8 * U32, 4 * U32  # four units in the last place, two
 EXPONENTIAL, PRODUCT = 4 * U32, 2 * U32
 TF32, BFLOAT16 = "@t = float<11,-1000,zr>;\n", "@t = float<8,-1000,zr>;\n"

@@ -13,6 +13,7 @@ from itertools import product
 from logitsieve.kernels.sampling import log_z, printing, quick_log_z
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST, LOWEST64
 from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.topk import merge
 from logitsieve.kernels.topk.queries import CHUNK
 from proofs.exponential import exponential_below
 from proofs.theorem import U64, Checks, Theorem, growth, number
@@ -108,6 +109,11 @@ def printed(share: float) -> Checks:
             <= {allowed} }}"""
 
 
+def ranks(share: float) -> Checks:
+    """A logit's distance, log p, a score, the share itself and a quotient, of all magnitudes."""
+    yield growth(5, U64) <= Fraction(share) * (1 - COMPUTED)
+
+
 def raised(share: float) -> Checks:
     """The sum of exponentials of a row's ids, each added once; its logarithm."""
     for count in ROWS[1:]:
@@ -115,7 +121,7 @@ def raised(share: float) -> Checks:
         yield lost * (1 + lost) <= Fraction(share) * count * (1 - COMPUTED)
 
 
-PRINTING = "kernels.sampling.printing"
+PRINTING, MERGE = "kernels.sampling.printing", "kernels.topk.merge"
 EXACT, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
 
 THEOREMS = [
@@ -172,5 +178,9 @@ THEOREMS = [
     Theorem(
         "raised log Z", "a sum of exponentials, for each of them",
         f"{PRINTING}.SUMMED", printing.SUMMED, raised, 4,
+    ),
+    Theorem(
+        "ranks of beams", "a score, a log p and their quotient, of what is added up",
+        f"{MERGE}.ROUNDED", merge.ROUNDED, ranks, 1.7,
     ),
 ]  # fmt: skip
