@@ -22,6 +22,7 @@ from logitsieve.decoding import LocalDecoder
 from tests.attacks.decoders import KINDS, decoding
 from tests.attacks.judge import (
     LONG,
+    LogZ,
     Long,
     decimal_log_prob,
     exact_logits,
@@ -70,10 +71,10 @@ def judged(
         "log p above 0": np.asarray((printed > 0).any(axis=1)),
         "log p not rounded down": np.asarray(wrong & exact),
         "probabilities above 1": probabilities_above_one(printed),
-        "log Z outside its interval": outside(reply.answer, truth_z.value()),
+        "log Z outside its interval": outside(reply.answer, truth_z),
     }
     only = (logits > -np.inf).sum(axis=1) == 1
-    faults["log p of the only id is not 0"] = only & (printed.max(axis=1) != 0)
+    faults["log p of the only id is not 0"] = only & exact & (printed.max(axis=1) != 0)
     if normalizer == "exact":
         faults["not exact"] = np.asarray(~exact)
 
@@ -105,17 +106,20 @@ def misprinted(
     return np.asarray(~good.all(axis=1)), parts.astype(np.float64)
 
 
-def outside(answer: Answer, truth: Long) -> Bool:
-    """[B] whether log Z is not where the answer says that it is."""
-    off, value = np.abs(truth) * LONG(2) ** -58, answer.log_z
+def outside(answer: Answer, log_z: LogZ) -> Bool:
+    """[B] whether log Z is not where the answer says that it is.
+
+    An exact one is off by its rounding to float32, and of the two numbers that it is added up from.
+    """
+    truth, value = log_z.value(), answer.log_z
     assert value is not None
-    wrong = np.zeros(len(truth), np.bool_)
+    off, wrong = np.abs(truth) * LONG(2) ** -58, np.zeros(len(truth), np.bool_)
     if answer.log_z_low is not None and answer.log_z_high is not None:
         low, high = answer.log_z_low.astype(LONG), answer.log_z_high.astype(LONG)
         wrong |= (truth < low - off) | (truth > high + off)
         wrong |= (value < answer.log_z_low) | (value > answer.log_z_high)
-    exact = np.abs(value - truth) <= np.spacing(np.abs(value)).astype(LONG)
-    return np.asarray(wrong | (answer.exact & ~exact))
+    rounded = np.spacing(np.abs(value)) + LONG(2) ** -40 * (np.abs(log_z.top) + log_z.rest)
+    return np.asarray(wrong | (answer.exact & (np.abs(value - truth) > rounded)))
 
 
 ATTACKS = {f"score-{kind}": partial(scored, kind=kind) for kind in KINDS}
