@@ -124,8 +124,12 @@ class Group:
 
     def right(self, parents: Int32, tokens: Int32) -> tuple[bool, bool]:
         """Whether these pairs are the best, in their order; whether two of them are nearly tied."""
+        possible = min(len(parents), int((self.logits > -np.inf).sum()))  # others are missing
+        if (parents[possible:] >= 0).any() or (parents[:possible] < 0).any():
+            return False, False
+        parents, tokens = parents[:possible], tokens[:possible]
         pairs = list(zip(parents.tolist(), tokens.tolist(), strict=True))
-        if len(set(pairs)) < len(pairs) or min(pairs)[0] < 0:
+        if len(set(pairs)) < len(pairs):
             return False, False
         steps = list(pairwise(pairs))
         left = self.logits.copy()
