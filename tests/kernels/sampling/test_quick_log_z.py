@@ -7,6 +7,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from tests.kernels.sampling.test_log_z import MAKERS, Make, gaussian, made, true_rest
+from tests.oracle import logits64
 
 
 @pytest.mark.parametrize(("V", "D"), [(1, 1), (15, 3), (257, 40), (3000, 70)])
@@ -20,6 +21,17 @@ def test_the_interval_holds_log_z_and_a_row_is_as_if_alone(make: Make, V: int, D
     assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
     for row in range(len(hidden)):
         np.testing.assert_array_equal(head.quick_log_z(hidden[row : row + 1].copy())[0], found[row])
+
+
+@pytest.mark.parametrize("size", [1e5, 1e8, 1e12, 1e30])
+def test_logits_that_float32_rounds_by_much(size: float) -> None:
+    head, hidden, _ = made(gaussian, 700, 16)
+    hidden = (hidden * np.float32(size)).astype(np.float32)
+    logits = logits64(head._softmax.weight, head._softmax.bias, hidden)
+    _, low, high = head.quick_log_z(hidden).T
+    wanted = logits.max(axis=1) + true_rest(logits, 1.0)
+    assert ((low <= wanted) & (wanted <= high)).all()
+    assert (high - low <= 1e-6 * np.abs(wanted)).all()
 
 
 def test_a_row_that_is_not_finite_is_refused() -> None:

@@ -117,7 +117,9 @@ def _add(matrix, wide, sum_, logits, first, last):
         logits[i] = -np.inf
     total = sum_[HEAVY] + sum_[LIGHT]
     so_far = sum_[MOST] + log(total) if total > 0 else -np.inf
-    threshold = np.float32(max(so_far, float(largest_of(logits, count))) - sum_[CLOSE])
+    near = max(so_far, float(largest_of(logits, count)))
+    # Rows of a size that float32 rounds by much are all heavy, too.
+    threshold = np.float32(near - sum_[CLOSE] if ROUNDED * abs(near) < LOOSE else -np.inf)
     for i in range(0, count, LANES):
         mask = lanes_not_below(load(logits, i), threshold)
         while mask != 0:
@@ -138,9 +140,9 @@ def _add(matrix, wide, sum_, logits, first, last):
 
 @inline
 def _move(sum_, logit):
-    """Make the sums relative to a float32 that is not below `logit`, up to its rounding."""
+    """Make the sums relative to `logit`, a float32 near it if light rows may follow."""
     if logit > sum_[MOST]:
-        most = float(np.float32(logit))
+        most = float(np.float32(logit)) if ROUNDED * abs(logit) < LOOSE else logit
         factor = exp(sum_[MOST] - most)
         sum_[HEAVY], sum_[LIGHT] = sum_[HEAVY] * factor, sum_[LIGHT] * factor
         sum_[ERROR], sum_[MOST] = sum_[ERROR] * factor, most
