@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.simd.dots import dot64, dots_1x4, dots_4x4, padded, row_of, widen_row
+from logitsieve.kernels.simd.dots import (
+    dot64,
+    dots64_2x1,
+    dots64_2x2,
+    dots_1x4,
+    dots_4x4,
+    padded,
+    row_of,
+    widen_row,
+)
 from logitsieve.kernels.simd.pointers import keep_alive, pointer
 from tests.oracle import dot64 as oracle_dot64
 
@@ -24,13 +33,29 @@ def every_dot64(weight, hidden, out):
     return norm
 
 
-@kernel("(float32[:,::1], float32[:,::1], float32[:,::1], float32[:,::1])")
-def four_by_four(weight, hidden, blocked, single):
+@kernel("(float32[:,::1], float32[::1], float64[:,::1])")
+def pairs64(weight, hidden, out):
+    """Rows 0 and 1 with one query, then both with it and with itself again."""
+    dim = hidden.size
+    scratch = np.empty(padded(dim), np.float64)
+    h = pointer(scratch)
+    widen_row(pointer(hidden), h, dim)
+    first, second = row_of(pointer(weight), 0, dim), row_of(pointer(weight), 1, dim)
+    out[0, 0], out[0, 1] = dots64_2x1(first, second, h, dim)
+    for streamed in (False, True):
+        one, other = dots64_2x2(first, second, h, h, dim, streamed)
+        out[1 + streamed, 0], out[1 + streamed, 1] = one[0], other[0]
+        out[3 + streamed, 0], out[3 + streamed, 1] = one[1], other[1]
+    keep_alive(scratch)
+
+
+@kernel("(float32[:,::1], float32[:,::1], float32[:,::1], float32[:,::1], boolean)")
+def four_by_four(weight, hidden, blocked, single, streamed):
     dim = hidden.shape[1]
     w, h = pointer(weight), pointer(hidden)
-    block = dots_4x4(w, 0, dim, 2 * dim, 3 * dim, h, 0, dim, 2 * dim, 3 * dim, dim)
+    block = dots_4x4(w, 0, dim, 2 * dim, 3 * dim, h, 0, dim, 2 * dim, 3 * dim, dim, streamed)
     for q in range(4):
-        line = dots_1x4(w, 0, dim, 2 * dim, 3 * dim, row_of(h, q, dim), dim)
+        line = dots_1x4(w, 0, dim, 2 * dim, 3 * dim, row_of(h, q, dim), dim, streamed)
         for i in range(4):
             single[i, q] = line[i]
     for q in range(4):
@@ -47,6 +72,9 @@ def test_dot64_is_its_definition_bit_for_bit(dim: int, exponent: int, seed: int)
     out = np.empty(5)
     norm = every_dot64(weight, hidden, out)
     np.testing.assert_array_equal(out, oracle_dot64(weight, hidden))
+    pairs = np.empty((5, 2))
+    pairs64(weight, hidden, pairs)
+    np.testing.assert_array_equal(pairs, np.tile(out[:2], (5, 1)))
     assert norm == pytest.approx(float((hidden.astype(np.float64) ** 2).sum()), rel=1e-12)
 
 
@@ -56,7 +84,10 @@ def test_float32_dots_stay_within_the_bound(dim: int) -> None:
     weight = random.standard_normal((4, dim)).astype(np.float32)
     hidden = random.standard_normal((4, dim)).astype(np.float32)
     blocked, single = np.empty((4, 4), np.float32), np.empty((4, 4), np.float32)
-    four_by_four(weight, hidden, blocked, single)
+    four_by_four(weight, hidden, blocked, single, False)
+    again = np.empty((4, 4), np.float32), np.empty((4, 4), np.float32)
+    four_by_four(weight, hidden, *again, True)
+    np.testing.assert_array_equal(again, (blocked, single))
     true = weight.astype(np.float64) @ hidden.astype(np.float64).T
     norms = np.linalg.norm(weight, axis=1)[:, None] * np.linalg.norm(hidden, axis=1)
     assert (np.abs(blocked - true) <= dim * 2.0**-24 * norms * 1.01).all()
@@ -70,6 +101,6 @@ def test_values_after_the_end_of_a_row_are_not_read() -> None:
     hidden = np.full((5, dim), np.nan, np.float32)
     hidden[:4] = 2.0
     blocked, single = np.empty((4, 4), np.float32), np.empty((4, 4), np.float32)
-    four_by_four(padding, hidden, blocked, single)
+    four_by_four(padding, hidden, blocked, single, True)
     assert (blocked == 10.0).all()
     assert (single == 10.0).all()

@@ -14,6 +14,7 @@ from logitsieve.kernels.simd.lanes import (
     load_first,
     magnitude,
     pair_sum,
+    prefetch,
     rounded,
     store,
     sums_of_four,
@@ -53,6 +54,17 @@ def first(values, count, out):
 @kernel("(float32[::1],)")
 def largest(values):
     return largest_of(pointer(values), values.size)
+
+
+@kernel("(float32[::1], int64)")
+def fetched(values, offset):
+    prefetch(pointer(values), offset)
+    return values[0]
+
+
+@pytest.mark.parametrize("offset", [0, -(1 << 20), 1 << 44, 1 << 60])
+def test_any_address_may_be_prefetched(offset: int) -> None:
+    assert fetched(np.full(1, 7, np.float32), offset) == 7
 
 
 def test_operations_are_numpys() -> None:

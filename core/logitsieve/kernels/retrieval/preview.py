@@ -157,7 +157,7 @@ def _turn(basis, hidden, width, dim, turned):
     """turned [W] = the first W rows of the basis [R, D] times one row of hidden."""
     for r in range(0, width, 4):
         a, b, c, e = four_from(r, width)
-        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, hidden, dim)
+        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, hidden, dim, True)
         turned[a], turned[b], turned[c], turned[e] = dots[0], dots[1], dots[2], dots[3]
 
 

@@ -24,7 +24,7 @@ from math import exp, log1p
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel, splice
-from logitsieve.kernels.simd.dots import dot64, dots64_2x2, padded, row_of
+from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -104,16 +104,22 @@ def _fill(matrix, wide, count, first, last, logits):
             for row in range(start_row, end, 2):
                 after = min(row + 1, end - 1)
                 w, v = row_of(matrix.weight, row, dim), row_of(matrix.weight, after, dim)
-                here, there = dots64_2x2(w, v, one, other, dim)
+                if q == 0:
+                    here, there = dots64_2x2(w, v, one, other, dim, True)
+                else:  # the tile is in the cache
+                    here, there = dots64_2x2(w, v, one, other, dim, False)
                 bias, place = matrix.bias[row], row - first
                 own[place], next_[place] = here[0] + bias, here[1] + bias
                 bias, place = matrix.bias[after], after - first
                 own[place], next_[place] = there[0] + bias, there[1] + bias
         if count % 2:
             one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, CHUNK)
-            for row in range(start_row, end):
-                dot = dot64(row_of(matrix.weight, row, dim), one, dim)
-                own[row - first] = dot + matrix.bias[row]
+            for row in range(start_row, end, 2):
+                after = min(row + 1, end - 1)
+                w, v = row_of(matrix.weight, row, dim), row_of(matrix.weight, after, dim)
+                dots = dots64_2x1(w, v, one, dim)
+                own[row - first] = dots[0] + matrix.bias[row]
+                own[after - first] = dots[1] + matrix.bias[after]
 
 
 @inline

@@ -1,5 +1,9 @@
 """Dot products of rows: float32 ones to choose by, and `dot64`, which every answer is made of.
 
+Rows that are `streamed` lie one after another in memory, and those after them are prefetched in
+the order of their addresses. Loads from four rows in turn alone can leave a CPU with little more
+than half of its memory's bandwidth.
+
 Shape letters: D hidden size. W is float32 rows of D, H float32 rows of D, H64 the same rows in
 float64, each padded with zeros to a multiple of 16.
 """
@@ -14,6 +18,7 @@ from logitsieve.kernels.simd.lanes import (
     multiply_add,
     pair_sum,
     pair_sums_of_four,
+    prefetch,
     splat_like,
     store,
     sums_of_four,
@@ -23,11 +28,19 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.pointers import shift
 
+AHEAD = 1536  # floats of W, at least, between what is multiplied and what is prefetched
+
 
 @inline
 def padded(dim):
     """D rounded up to whole lanes."""
     return (dim + LANES - 1) // LANES * LANES
+
+
+@inline
+def _prefetch_lines(W, offset, lines):
+    for line in range(lines):
+        prefetch(W, offset + line * LANES)
 
 
 @inline
@@ -47,14 +60,16 @@ def dot64(W, H64, dim):
 
 
 @inline
-def dots64_2x2(W, other_W, h, other_h, dim):
+def dots64_2x2(W, other_W, h, other_h, dim, streamed):
     """`dot64` of two rows of W with two of H64, bit for bit: each value is used twice.
 
     Two tuples, one for each row of W.
     """
     a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
-    whole = dim - dim % LANES
+    whole, after = dim - dim % LANES, max(2 * dim, AHEAD)
     for d in range(0, whole, LANES):
+        if streamed:
+            _prefetch_lines(W, after + 2 * d, 2)
         w, x, y = widen(load(W, d)), load(h, d), load(other_h, d)
         a, b = multiply_add(w, x, a), multiply_add(w, y, b)
         w = widen(load(other_W, d))
@@ -70,12 +85,31 @@ def dots64_2x2(W, other_W, h, other_h, dim):
 
 
 @inline
-def dots_1x4(W, i, j, k, m, h, dim):
+def dots64_2x1(W, other_W, h, dim):
+    """`dot64` of two streamed rows of W with one of H64, bit for bit."""
+    a, b = zeros64(), zeros64()
+    whole, after = dim - dim % LANES, max(2 * dim, AHEAD)
+    for d in range(0, whole, LANES):
+        _prefetch_lines(W, after + 2 * d, 2)
+        x = load(h, d)
+        a = multiply_add(widen(load(W, d)), x, a)
+        b = multiply_add(widen(load(other_W, d)), x, b)
+    if whole < dim:
+        n, x = dim - whole, load(h, whole)
+        a = multiply_add(widen(load_first(W, whole, n)), x, a)
+        b = multiply_add(widen(load_first(other_W, whole, n)), x, b)
+    return pair_sum(a), pair_sum(b)
+
+
+@inline
+def dots_1x4(W, i, j, k, m, h, dim, streamed):
     """Dots of one row h with the four rows of W that start at offsets i, j, k, m, in their type."""
     zero = splat_like(h, 0.0)
     a, b, c, e = zero, zero, zero, zero
-    whole = dim - dim % LANES
+    whole, after = dim - dim % LANES, i + max(4 * dim, AHEAD)
     for d in range(0, whole, LANES):
+        if streamed:
+            _prefetch_lines(W, after + 4 * d, 4)
         x = load(h, d)
         a = multiply_add(load(W, i + d), x, a)
         b = multiply_add(load(W, j + d), x, b)
@@ -103,7 +137,7 @@ def outer(w, x0, x1, x2, x3, totals):
 
 
 @inline
-def dots_4x4(W, i, j, k, m, H, r0, r1, r2, r3, dim):
+def dots_4x4(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
     """float32 dots of the rows of H at offsets r0 .. r3 with the rows of W at i, j, k, m.
 
     Four tuples, one for each row of W, of the four rows of H: sixteen sums in registers, so that
@@ -111,8 +145,10 @@ def dots_4x4(W, i, j, k, m, H, r0, r1, r2, r3, dim):
     """
     a = (zeros32(), zeros32(), zeros32(), zeros32())
     b, c, e = a, a, a
-    whole = dim - dim % LANES
+    whole, after = dim - dim % LANES, i + max(4 * dim, AHEAD)
     for d in range(0, whole, LANES):
+        if streamed:
+            _prefetch_lines(W, after + 4 * d, 4)
         x0, x1, x2, x3 = load(H, r0 + d), load(H, r1 + d), load(H, r2 + d), load(H, r3 + d)
         a = outer(load(W, i + d), x0, x1, x2, x3, a)
         b = outer(load(W, j + d), x0, x1, x2, x3, b)

@@ -181,6 +181,22 @@ def load_first(typing_context, start, offset, count):
 
 
 @intrinsic
+def prefetch(typing_context, start, offset):
+    """Bring the line of start[offset] into the cache; addresses that are not mapped do nothing."""
+
+    def codegen(context, builder, signature, arguments):
+        address = builder.gep(arguments[0], [arguments[1]])
+        address = builder.bitcast(address, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [address.type, _INT32, _INT32, _INT32])
+        function = builder.module.declare_intrinsic("llvm.prefetch.p0", fnty=kind)
+        read, closest, data = (ir.Constant(_INT32, value) for value in (0, 3, 1))
+        builder.call(function, [address, read, closest, data])
+        return context.get_dummy_value()
+
+    return types.void(start, types.intp), codegen
+
+
+@intrinsic
 def store(typing_context, start, offset, lanes):
     """start[offset : offset + 16] = lanes."""
 

@@ -225,7 +225,7 @@ def _rotate(descriptor, h, rotated):
     dim, basis = descriptor[DIM], float32_pointer(descriptor[BASIS])
     for row in range(0, dim, 4):
         a, b, c, e = four_from(row, dim)
-        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, h, dim)
+        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, h, dim, True)
         rotated[row], rotated[row + 1] = dots[0], dots[1]
         rotated[row + 2], rotated[row + 3] = dots[2], dots[3]
 

@@ -109,7 +109,8 @@ def fill_one(matrix, listed, ids, first, last, hidden, logits):
     dim = matrix.dim
     for i in range(first, last, 4):
         a, b, c, e = _four_rows(listed, ids, i, last)
-        dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
+        offsets = a * dim, b * dim, c * dim, e * dim
+        dots = dots_1x4(matrix.weight, *offsets, hidden, dim, not listed)
         logits[i - first] = dots[0] + matrix.bias[a]
         logits[i - first + 1] = dots[1] + matrix.bias[b]
         logits[i - first + 2] = dots[2] + matrix.bias[c]
@@ -132,7 +133,7 @@ def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, logits):
         a, b, c, e = _four_rows(listed, ids, i, last)
         dots = dots_4x4(
             matrix.weight, a * dim, b * dim, c * dim, e * dim,
-            hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
+            hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim, not listed and q0 == 0,
         )  # fmt: skip
         _store_four(logits, i - first, dots[0], matrix.bias[a])
         _store_four(logits, i - first + 1, dots[1], matrix.bias[b])
