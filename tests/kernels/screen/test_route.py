@@ -46,7 +46,7 @@ def test_the_route_is_that_of_the_exact_dots(
 
 
 def without_codes(head: ScreenHead) -> None:
-    """From now on route by float32, as a CPU without the instruction does."""
+    """From now on route by float32, as a screen whose centroids have biases does."""
     head._descriptor[CODES] = 0
 
 

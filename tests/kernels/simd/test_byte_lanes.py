@@ -1,37 +1,68 @@
-"""Sums of products of bytes: exact, by AVX-512 VNNI and in plain vector operations."""
+"""Sums of products of bytes: exact in every form, and by the instructions meant for each CPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llvmlite import ir
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.byte_lanes import (
-    join_planes,
-    multiply_bytes,
-    multiply_bytes_generic,
-    multiply_row,
-    multiply_row_generic,
+    AVX512_VNNI,
+    AVX_VNNI,
+    FORM,
+    NEON_DOT,
+    OTHER,
+    X86,
+    Form,
+    form_of,
+    join_planes_by,
+    multiply_bytes_by,
+    multiply_row_by,
     scale_sums,
+    store_bytes,
+    store_words,
     total_of_sums,
     zero_sums,
 )
-from logitsieve.kernels.simd.lanes import load, store
-from logitsieve.kernels.simd.pointers import pointer
+from logitsieve.kernels.simd.lanes import cpu_has, load, store
+from logitsieve.kernels.simd.pointers import as_int8, pointer
 
 WIDEST = 512  # bytes of a row, of which 128 times a sum still fits into 31 bits
+RUNNABLE = list({FORM, X86, OTHER} | ({AVX_VNNI} if cpu_has("avxvnni") else set()))
 
 
-@kernel("(uint8[::1], int8[::1], int8[::1], int64[::1])")
-def both_totals(row, high, low, out):
-    a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
-    for piece in range(row.size // 64):
-        a = multiply_row(a, pointer(row), pointer(high), piece)
-        b = multiply_row(b, pointer(row), pointer(low), piece)
-        c = multiply_row_generic(c, pointer(row), pointer(high), piece)
-        e = multiply_row_generic(e, pointer(row), pointer(low), piece)
-    out[0], out[1] = total_of_sums(join_planes(a, b)), total_of_sums(join_planes(c, e))
+def planes_of(form: Form, codes: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The planes of codes + low: of words, or `codes` / 128 and `low` as they are."""
+    if not form.words:
+        return (codes // 128).astype(np.int8), low.astype(np.int8)
+    quads = (codes + low).astype(np.int16).reshape(-1, 4)
+    first, second = np.ascontiguousarray(quads[:, ::2]), np.ascontiguousarray(quads[:, 1::2])
+    return first.view(np.int8).ravel(), second.view(np.int8).ravel()
+
+
+def totals_by(form: Form) -> Callable[..., None]:
+    """The sum of a row's products with codes of fifteen bits."""
+    multiply_row, join_planes = multiply_row_by(form), join_planes_by(form)
+
+    @numba.njit
+    def totals(row: Any, first: Any, second: Any, out: Any) -> None:
+        sums = zero_sums(), zero_sums()
+        for piece in range(row.size // 64):
+            sums = multiply_row(sums, pointer(row), pointer(first), pointer(second), piece)
+        out[0] = total_of_sums(join_planes(sums))
+
+    return totals
+
+
+TOTALS = [(form, totals_by(form)) for form in RUNNABLE]
 
 
 @settings(max_examples=100, deadline=None)
@@ -48,32 +79,49 @@ def test_totals_of_two_planes_are_exact(
     """Up to the widest row of the largest codes, whose total is still less than 2^31."""
     random = np.random.default_rng(seed)
     row = random.integers(0, 256, 64 * pieces).astype(np.uint8)
-    highs = random.integers(-126, 127, row.size).astype(np.int8)
-    lows = random.integers(-64, 65, row.size).astype(np.int8)
+    highs = random.integers(-126, 127, row.size)
+    lows = random.integers(-64, 65, row.size)
     for values, value in ((row, code), (highs, high), (lows, low)):
         if value is not None:
             values[:] = value
-    totals = np.empty(2, np.int64)
-    both_totals(row, highs, lows, totals)
-    wanted = row.astype(np.int64) @ (128 * highs.astype(np.int64) + lows)
-    assert totals.tolist() == [wanted, wanted]
+    total = np.empty(1, np.int64)
+    codes = 128 * highs + lows
+    for form, totals in TOTALS:
+        totals(row, *planes_of(form, 128 * highs, lows), total)
+        signed = row.astype(np.int64) - (128 - form.offset)
+        assert total[0] == signed @ codes
 
 
-@kernel("(uint8[::1], int8[::1], float32[::1], float32[::1])")
-def both_sums(rows, query, fast, generic):
-    by_word, by_lane = zero_sums(), zero_sums()
-    for quad in range(query.size // 4):
-        by_word = multiply_bytes(by_word, pointer(rows), pointer(query), quad)
-        by_lane = multiply_bytes_generic(by_lane, pointer(rows), pointer(query), quad)
-    store(pointer(fast), 0, scale_sums(by_word, 7, load(pointer(fast), 0)))
-    store(pointer(generic), 0, scale_sums(by_lane, 7, load(pointer(generic), 0)))
+def sums_by(form: Form, planes: int) -> Callable[..., None]:
+    """Sums, less seven, of sixteen rows' products with codes of eight bits or of fifteen."""
+    multiply_bytes, join_planes = multiply_bytes_by(form), join_planes_by(form)
+    two = planes == 2
+
+    @numba.njit
+    def sums_of_one(rows: Any, first: Any, second: Any, out: Any) -> None:
+        sums = zero_sums()
+        for quad in range(rows.size // 64):
+            sums = multiply_bytes(sums, pointer(rows), pointer(first), pointer(second), quad)
+        store(pointer(out), 0, scale_sums(sums, 7, load(pointer(out), 0)))
+
+    @numba.njit
+    def sums_of_two(rows: Any, first: Any, second: Any, out: Any) -> None:
+        sums = zero_sums(), zero_sums()
+        for quad in range(rows.size // 64):
+            sums = multiply_bytes(sums, pointer(rows), pointer(first), pointer(second), quad)
+        store(pointer(out), 0, scale_sums(join_planes(sums), 7, load(pointer(out), 0)))
+
+    return sums_of_two if two else sums_of_one
+
+
+SUMS = [(form, sums_by(form, 1), sums_by(form, 2)) for form in RUNNABLE]
 
 
 @settings(max_examples=50, deadline=None)
 @given(
     quads=st.integers(1, 20),
     rows=st.sampled_from([0, 1, 127, 128, 255, None]),
-    query=st.sampled_from([-128, -127, -1, 0, 127, None]),
+    query=st.sampled_from([-127, -1, 0, 127, None]),
     seed=st.integers(0, 1000),
 )
 def test_sums_of_byte_products_are_exact(
@@ -81,13 +129,86 @@ def test_sums_of_byte_products_are_exact(
 ) -> None:
     random = np.random.default_rng(seed)
     codes = random.integers(0, 256, (quads, 16, 4)).astype(np.uint8)
-    values = random.integers(-128, 128, quads * 4).astype(np.int8)
+    values = random.integers(-127, 128, quads * 4)
     if rows is not None:
         codes[:] = rows
     if query is not None:
         values[:] = query
-    fast, generic = np.ones(16, np.float32), np.ones(16, np.float32)
-    both_sums(codes.ravel(), values, fast, generic)
-    products = codes.astype(np.int64) * values.reshape(quads, 1, 4)
-    np.testing.assert_array_equal(fast, products.sum(axis=(0, 2)) - 7)
-    np.testing.assert_array_equal(generic, fast)
+    lows = random.integers(-64, 65, values.size)
+    for form, one, two in SUMS:
+        signed = codes.astype(np.int64) - (128 - form.offset)
+        # One plane of bytes holds codes of eight bits themselves.
+        first, second = planes_of(form, values if form.words else 128 * values, 0 * lows)
+        for sums, planes, query_codes in (
+            (one, (first, second), values),
+            (two, planes_of(form, 128 * values, lows), 128 * values + lows),
+        ):
+            out = np.ones(16, np.float32)
+            sums(codes.ravel(), *planes, out)
+            wanted = (signed * query_codes.reshape(quads, 1, 4)).sum(axis=(0, 2)) - 7
+            np.testing.assert_array_equal(out, wanted.astype(np.float32))
+
+
+@kernel("(float32[::1], int8[::1], int16[::1], int16[::1])")
+def store_both(values: Any, codes: Any, first: Any, second: Any) -> None:
+    store_bytes(pointer(codes), 16, load(pointer(values), 0))
+    store_words(as_int8(pointer(first)), as_int8(pointer(second)), 16, load(pointer(values), 0))
+
+
+def test_codes_are_stored_as_bytes_and_as_words() -> None:
+    values = np.random.default_rng(0).permutation(np.arange(-128, 128))[:16]
+    codes, first, second = np.zeros(48, np.int8), np.zeros(24, np.int16), np.zeros(24, np.int16)
+    store_both(values.astype(np.float32), codes, first, second)
+    np.testing.assert_array_equal(codes, np.pad(values, 16))
+    np.testing.assert_array_equal(first, np.pad(values.reshape(4, 4)[:, ::2].ravel(), 8))
+    np.testing.assert_array_equal(second, np.pad(values.reshape(4, 4)[:, 1::2].ravel(), 8))
+
+
+def assembly(form: Form, triple: str, cpu: str) -> list[str]:
+    """Mnemonics with the first operand of what 64 products with a row become on a CPU."""
+    text, address = ir.Module(), ir.VectorType(ir.IntType(32), 16).as_pointer()
+    function = ir.Function(text, ir.FunctionType(ir.VoidType(), [address] * 4), "products")
+    builder = ir.IRBuilder(function.append_basic_block())
+    out = function.args[0]
+    total, rows, first, second = (builder.load(place, align=1) for place in function.args)
+    rows = builder.bitcast(rows, ir.VectorType(ir.IntType(8), 64))
+    builder.store(form.products(builder, total, rows, first, second), out, align=1)
+    builder.ret_void()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
+    module = llvm.parse_assembly(str(text))
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(module, passes)
+    return [
+        line.strip().replace("{vex}", "").strip()
+        for line in machine.emit_assembly(module).splitlines()
+        if line.startswith("\t") and not line.startswith("\t.")
+    ]
+
+
+CPUS = [
+    ("x86_64", "x86-64", "", X86, "pmaddwd", "xmm", 8),
+    ("x86_64", "znver3", "avx2", X86, "vpmaddwd", "ymm", 4),
+    ("x86_64", "skylake-avx512", "avx512bw", X86, "vpmaddwd", "zmm", 2),
+    ("x86_64", "alderlake", "avxvnni", AVX_VNNI, "vpdpbusd", "ymm", 2),
+    ("x86_64", "znver4", "avx512vnni", AVX512_VNNI, "vpdpbusd", "zmm", 1),
+    ("x86_64", "znver5", "avx512vnni avxvnni", AVX512_VNNI, "vpdpbusd", "zmm", 1),
+    ("aarch64", "neoverse-n1", "dotprod", NEON_DOT, "sdot", "v", 4),
+    ("aarch64", "cortex-a57", "", OTHER, "smlal", "v", 8),
+]
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpu", "features", "form", "instruction", "register", "times"), CPUS
+)
+def test_every_cpu_multiplies_by_its_own_instruction(
+    machine: str, cpu: str, features: str, form: Form, instruction: str, register: str, times: int
+) -> None:
+    triple = f"{machine}-unknown-linux-gnu"
+    assert form_of(triple, features.split().__contains__) is form
+    lines = assembly(form, triple, cpu)
+    products = [line for line in lines if line.startswith((instruction, f"{instruction}2"))]
+    assert len(products) == times
+    assert all(register in line for line in products)
+    assert not any("mulld" in line or line.startswith("mul") for line in lines)

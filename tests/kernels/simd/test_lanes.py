@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba.core import config
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.lanes import (
     LANES,
+    cpu_has,
     larger,
     largest_of,
     load,
@@ -101,3 +103,12 @@ def test_the_largest_of_whole_lanes() -> None:
     values = np.random.default_rng(2).standard_normal(5 * LANES).astype(np.float32)
     assert largest(values) == values.max()
     assert largest(values[:0]) == -np.inf
+
+
+@pytest.mark.parametrize(("features", "wanted"), [("+avx2,+fma", True), ("+avx,-avx2", False)])
+def test_features_are_those_that_numba_is_set_to(
+    features: str, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CPU_FEATURES", features)
+    assert cpu_has("avx2") is wanted
+    assert not cpu_has("av")  # the beginning of a name

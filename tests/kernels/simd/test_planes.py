@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.byte_lanes import WORDS
 from logitsieve.kernels.simd.planes import LARGEST_CODE, encode_planes, plane_scale
 from logitsieve.kernels.simd.pointers import pointer
 
@@ -22,6 +23,9 @@ def encode(values, high, low, out):
 def encoded(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     high, low, out = np.empty(values.size, np.int8), np.empty(values.size, np.int8), np.empty(4)
     encode(values, high, low, out)
+    if WORDS:
+        quads = np.stack([high.view(np.int16).reshape(-1, 2), low.view(np.int16).reshape(-1, 2)], 2)
+        return quads.ravel().astype(np.int64), out
     return 128 * high.astype(np.int64) + low, out
 
 

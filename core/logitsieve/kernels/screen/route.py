@@ -17,11 +17,13 @@ import numpy as np
 from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.byte_lanes import (
-    VNNI,
+    OFFSET,
+    WORDS,
     add_sums,
     multiply_bytes,
     scale_sums,
     store_bytes,
+    store_words,
     zero_sums,
 )
 from logitsieve.kernels.simd.dots import padded, row_of
@@ -105,7 +107,7 @@ def screen_descriptor(
         PROBES: probes,
         SHARED: not disjoint,
     }
-    if biases is None and VNNI and centroids.shape[1] <= LARGEST_DIM:
+    if biases is None and centroids.shape[1] <= LARGEST_DIM:
         fields[CODES], fields[SCALES], fields[ERROR] = encode_centroids(centroids)
     if escalate > -1:
         norms = np.linalg.norm(centroids.astype(np.float64), axis=1)
@@ -140,8 +142,8 @@ def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
 
 
 @inline
-def encode_row(h, dim, codes):
-    """Write int8 codes z of one row of hidden; its scale g, sum of codes and ||t||.
+def encode_row(h, dim, codes, second):
+    """Write int8 codes z of one row of hidden to two planes; its scale g, sum of codes and ||t||.
 
     The scale is 0 where the row is too small or too large to be encoded.
     """
@@ -163,19 +165,22 @@ def encode_row(h, dim, codes):
         t = multiply_add(widen(z), step, widen(x))
         squares = multiply_add(t, t, squares)
         total = multiply_add(z, ones, total)
-        store_bytes(codes, d, z)
+        if WORDS:
+            store_words(codes, second, d, z)
+        else:
+            store_bytes(codes, d, z)
     return scale, int(pair_sum(total)), np.sqrt(pair_sum(squares))
 
 
 @inline
-def _dots(rows, query, quads):
+def _dots(rows, query, second, quads):
     """Dots of sixteen rows of codes with a query's; four chains hide the latency of each."""
     a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
     for quad in range(0, quads, 4):
-        a = multiply_bytes(a, rows, query, quad)
-        b = multiply_bytes(b, rows, query, quad + 1)
-        c = multiply_bytes(c, rows, query, quad + 2)
-        e = multiply_bytes(e, rows, query, quad + 3)
+        a = multiply_bytes(a, rows, query, second, quad)
+        b = multiply_bytes(b, rows, query, second, quad + 1)
+        c = multiply_bytes(c, rows, query, second, quad + 2)
+        e = multiply_bytes(e, rows, query, second, quad + 3)
     return add_sums(add_sums(a, b), add_sums(c, e))
 
 
@@ -183,13 +188,14 @@ def _dots(rows, query, quads):
 def _route_one(centroids, routes, q):
     """Fill the heap of query q with its best centroids; False if its row cannot be encoded.
 
-    `routes.logits` has room for 16 G float32 values and D bytes.
+    `routes.logits` has room for 16 G float32 values and two planes of D bytes.
     """
     matrix, error, largest = centroids.matrix, centroids.error, centroids.largest
     dim, groups = matrix.dim, (matrix.rows + LANES - 1) // LANES
     quads = padded(dim) // 4
     query_codes = as_int8(shift(routes.logits, groups * LANES))
-    scale, total, rest = encode_row(row_of(routes.hidden, q, dim), dim, query_codes)
+    second = shift(query_codes, padded(dim))
+    scale, total, rest = encode_row(row_of(routes.hidden, q, dim), dim, query_codes, second)
     if scale == 0:
         return False
     state = shift(routes.states, STATE * q)
@@ -199,9 +205,9 @@ def _route_one(centroids, routes, q):
     state[SLACK] = 1.000001 * slack + underflow
     for group in range(groups):
         rows = shift(centroids.codes, group * quads * 4 * LANES)
-        sums = _dots(rows, query_codes, quads)
+        sums = _dots(rows, query_codes, second, quads)
         factors = multiply_add(load(centroids.scales, group * LANES), splat32(scale), zeros32())
-        store(routes.logits, group * LANES, scale_sums(sums, 128 * total, factors))
+        store(routes.logits, group * LANES, scale_sums(sums, OFFSET * total, factors))
     first = np.int64(0)
     decide_above(matrix, UNLISTED, routes.kept, first, matrix.rows, routes.logits, routes, q)
     return True

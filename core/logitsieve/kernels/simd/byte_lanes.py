@@ -1,26 +1,39 @@
-"""Lanes of bytes: sixteen int32 sums of products of unsigned row bytes and signed query bytes.
+"""Lanes of bytes: sixteen int32 sums of products of unsigned row bytes and a query's codes.
 
-One instruction does 64 products where the CPU has AVX-512 VNNI. `multiply_bytes_generic` is the
-same sum in plain vector operations: what the instruction is tested against, and what compiles
-elsewhere, though there it is never reached (see `screen_descriptor`).
+Every CPU computes the same sums, each by the instructions that it has: `form_of` says which.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from logitsieve.kernels.simd.lanes import LANES, LANES32, cpu_has, spread
 
-_BYTE, _INT32 = ir.IntType(8), ir.IntType(32)
+_BYTE, _INT16, _INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _SUMS, _BYTES = ir.VectorType(_INT32, LANES), ir.VectorType(_BYTE, 4 * LANES)
+_WORDS, _PRODUCTS = ir.VectorType(_INT16, 2 * LANES), ir.VectorType(_INT32, 2 * LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-VNNI = cpu_has("avx512vnni")
+class Form(NamedTuple):
+    """One way to multiply, by `products(builder, sums, rows, first plane, second plane)`.
+
+    A query has two planes of a byte a coordinate. They hold the high and the low part of its codes,
+    of which `products` takes one; or, if they are `words`, whole codes as int16: the first plane
+    those of coordinates 0 and 2 of every four, the second those of 1 and 3. A sum exceeds that of
+    products of signed row codes by `offset` times the sum of the query's.
+    """
+
+    products: Callable[..., Any]
+    words: bool
+    offset: int
 
 
 class Sums(types.Type):
@@ -47,21 +60,93 @@ def zero_sums(typing_context):
     return SUMS(), codegen
 
 
-def _add_products_vnni(builder, sums, rows, query):
-    product = builder.module.declare_intrinsic(
-        "llvm.x86.avx512.vpdpbusd.512", fnty=ir.FunctionType(_SUMS, [_SUMS] * 3)
+def _order(places):
+    return ir.Constant(ir.VectorType(_INT32, len(places)), list(places))
+
+
+def _bytes_by(instruction, lanes, signed):
+    """A form whose instruction adds products of bytes, four to each of so many lanes."""
+    vector = ir.VectorType(_INT32, lanes)
+
+    def products(builder, sums, rows, plane, _=None):
+        if signed:
+            rows = builder.xor(rows, ir.Constant(_BYTES, [128] * 4 * LANES))
+            operand = ir.VectorType(_BYTE, 4 * lanes)
+        else:
+            operand = vector
+        product = builder.module.declare_intrinsic(
+            instruction, fnty=ir.FunctionType(vector, [vector, operand, operand])
+        )
+        rows, parts = builder.bitcast(rows, _SUMS), []
+        for first in range(0, LANES, lanes):
+            order = _order(range(first, first + lanes))
+            part, *bytes_of = (builder.shuffle_vector(x, x, order) for x in (sums, rows, plane))
+            bytes_of = [builder.bitcast(x, operand) for x in bytes_of]
+            parts.append(builder.call(product, [part, *bytes_of]))
+        while len(parts) > 1:
+            both = _order(range(2 * parts[0].type.count))
+            parts = [
+                builder.shuffle_vector(parts[i], parts[i + 1], both)
+                for i in range(0, len(parts), 2)
+            ]
+        return parts[0]
+
+    return Form(products, False, 0 if signed else 128)
+
+
+def _add_pairs(builder, sums, products):
+    even, odd = (
+        builder.shuffle_vector(products, products, _order(range(place, 2 * LANES, 2)))
+        for place in range(2)
     )
-    return builder.call(product, [sums, builder.bitcast(rows, _SUMS), query])
+    return builder.add(sums, builder.add(even, odd))
 
 
-def _add_products_generic(builder, sums, rows, query):
-    query = builder.bitcast(query, _BYTES)
-    for place in range(4):
-        order = ir.Constant(_SUMS, list(range(place, 4 * LANES, 4)))
-        of_rows = builder.zext(builder.shuffle_vector(rows, rows, order), _SUMS)
-        of_query = builder.sext(builder.shuffle_vector(query, query, order), _SUMS)
-        sums = builder.add(sums, builder.mul(of_rows, of_query))
+def _products_of_words(builder, rows, plane):
+    return builder.mul(
+        builder.sext(rows, _PRODUCTS), builder.sext(builder.bitcast(plane, _WORDS), _PRODUCTS)
+    )
+
+
+def _split(builder, rows):
+    """LLVM: bytes 0 and 2 of every four, and bytes 1 and 3, as words."""
+    rows = builder.bitcast(rows, _WORDS)
+    even = builder.and_(rows, ir.Constant(_WORDS, [255] * 2 * LANES))
+    return even, builder.lshr(rows, ir.Constant(_WORDS, [8] * 2 * LANES))
+
+
+def _add_words_in_pairs(builder, sums, rows, first, second):
+    """Sums in the shape that LLVM turns into two `vpmaddwd` of whatever width the CPU has."""
+    for words, plane in zip(_split(builder, rows), (first, second), strict=True):
+        sums = _add_pairs(builder, sums, _products_of_words(builder, words, plane))
     return sums
+
+
+def _add_words(builder, sums, rows, first, second):
+    """The same sums in fewer additions, where no instruction adds pairs of products: `smlal`."""
+    even, odd = _split(builder, rows)
+    products = _products_of_words(builder, even, first)
+    products = builder.add(products, _products_of_words(builder, odd, second))
+    return _add_pairs(builder, sums, products)
+
+
+AVX512_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.512", 16, signed=False)
+AVX_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.256", 8, signed=False)
+NEON_DOT = _bytes_by("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, signed=True)
+X86 = Form(_add_words_in_pairs, True, 128)  # SSE2, AVX2 and AVX-512 alike
+OTHER = Form(_add_words, True, 128)
+
+
+def form_of(triple: str, has: Callable[[str], bool]) -> Form:
+    """The fastest form of a target of LLVM that has the features for which `has` is true."""
+    if triple.startswith("x86_64"):
+        narrow = AVX_VNNI if has("avxvnni") else X86
+        return AVX512_VNNI if has("avx512vnni") else narrow
+    return NEON_DOT if triple.startswith(("aarch64", "arm64")) and has("dotprod") else OTHER
+
+
+FORM = form_of(llvm.get_process_triple(), cpu_has)
+WORDS, OFFSET = FORM.words, FORM.offset
 
 
 def _load_bytes(builder, start, place):
@@ -71,41 +156,69 @@ def _load_bytes(builder, start, place):
     return builder.load(address, align=1)
 
 
-def _multiply_bytes(emit):
-    @intrinsic
-    def multiply(typing_context, sums, rows, query, quad):
-        def codegen(context, builder, signature, arguments):
-            sums, rows, query, quad = arguments
-            codes = _load_bytes(builder, rows, quad)
-            words = builder.bitcast(query, _INT32.as_pointer())
-            word = builder.load(builder.gep(words, [quad]), align=1)
-            return emit(builder, sums, codes, spread(builder, word, _SUMS))
+def _four_everywhere(builder, plane, quad):
+    words = builder.bitcast(plane, _INT32.as_pointer())
+    return spread(builder, builder.load(builder.gep(words, [quad]), align=1), _SUMS)
 
-        return SUMS(sums, rows, query, types.intp), codegen
+
+def _sixty_four(builder, plane, piece):
+    return builder.bitcast(_load_bytes(builder, plane, piece), _SUMS)
+
+
+def _multiply(form, load_plane):
+    @intrinsic
+    def multiply(typing_context, sums, rows, first, second, place):
+        def codegen(context, builder, signature, arguments):
+            sums, rows, *query, place = arguments
+            rows = _load_bytes(builder, rows, place)
+            query = [load_plane(builder, plane, place) for plane in query]
+            if signature.return_type == SUMS:
+                return form.products(builder, sums, rows, *query)
+            high, low = cgutils.unpack_tuple(builder, sums)
+            if form.words:
+                high = form.products(builder, high, rows, *query)
+            else:
+                high = form.products(builder, high, rows, query[0])
+                low = form.products(builder, low, rows, query[1])
+            return context.make_tuple(builder, signature.return_type, [high, low])
+
+        return sums(sums, rows, first, second, types.intp), codegen
 
     return multiply
 
 
-def _multiply_row(emit):
+def multiply_bytes_by(form):
+    """multiply(sums, rows, first, second, quad): products with one quad of a query's planes.
+
+    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]), for a query of codes of a byte,
+    whose second plane is read only of words; or, where `sums` are two, codes of fifteen bits.
+    """
+    return _multiply(form, _four_everywhere)
+
+
+def multiply_row_by(form):
+    """multiply(sums, row, first, second, piece): products with bytes 64 piece .. 64 piece + 63."""
+    return _multiply(form, _sixty_four)
+
+
+def join_planes_by(form):
+    """join(sums): sixteen sums of what `multiply` has added up in two."""
+
     @intrinsic
-    def multiply(typing_context, sums, row, query, piece):
+    def join(typing_context, sums):
         def codegen(context, builder, signature, arguments):
-            sums, row, query, piece = arguments
-            of_query = builder.bitcast(_load_bytes(builder, query, piece), _SUMS)
-            return emit(builder, sums, _load_bytes(builder, row, piece), of_query)
+            high, low = cgutils.unpack_tuple(builder, arguments[0])
+            if form.words:
+                return high
+            return builder.add(builder.shl(high, ir.Constant(_SUMS, [7] * LANES)), low)
 
-        return SUMS(sums, row, query, types.intp), codegen
+        return SUMS(sums), codegen
 
-    return multiply
+    return join
 
 
-# (sums, rows, query, quad): sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]).
-multiply_bytes_generic = _multiply_bytes(_add_products_generic)
-multiply_bytes = _multiply_bytes(_add_products_vnni) if VNNI else multiply_bytes_generic
-
-# (sums, row, query, piece): the sums grow by dot(row, query) over bytes 64 piece .. 64 piece + 63.
-multiply_row_generic = _multiply_row(_add_products_generic)
-multiply_row = _multiply_row(_add_products_vnni) if VNNI else multiply_row_generic
+multiply_bytes, multiply_row = multiply_bytes_by(FORM), multiply_row_by(FORM)
+join_planes = join_planes_by(FORM)
 
 
 @intrinsic
@@ -131,6 +244,23 @@ def store_bytes(typing_context, start, offset, lanes):
 
 
 @intrinsic
+def store_words(typing_context, first, second, offset, lanes):
+    """The same as int16, four lanes after four: lanes 0 and 2 to `first`, 1 and 3 to `second`."""
+    words = ir.VectorType(_INT16, LANES)
+
+    def codegen(context, builder, signature, arguments):
+        *planes, offset, lanes = arguments
+        codes = builder.fptosi(lanes, words)
+        for place, plane in enumerate(planes):
+            half = builder.shuffle_vector(codes, codes, _order(range(place, LANES, 2)))
+            address = builder.bitcast(builder.gep(plane, [offset]), half.type.as_pointer())
+            builder.store(half, address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(first, second, types.intp, lanes), codegen
+
+
+@intrinsic
 def scale_sums(typing_context, sums, correction, scales):
     """(sums - correction) * scales as sixteen float32."""
 
@@ -141,17 +271,6 @@ def scale_sums(typing_context, sums, correction, scales):
         return builder.fmul(exact, scales)
 
     return LANES32(sums, types.int64, scales), codegen
-
-
-@intrinsic
-def join_planes(typing_context, high, low):
-    """128 high + low, lane by lane."""
-
-    def codegen(context, builder, signature, arguments):
-        shifted = builder.shl(arguments[0], ir.Constant(_SUMS, [7] * LANES))
-        return builder.add(shifted, arguments[1])
-
-    return SUMS(high, low), codegen
 
 
 @intrinsic

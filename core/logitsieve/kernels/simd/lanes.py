@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import config
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, models, register_model
 
 from logitsieve.kernels.compile import inline
@@ -25,10 +25,11 @@ _SUFFIX = {types.float32: "v16f32", types.float64: "v16f64"}
 
 
 def cpu_has(feature: str) -> bool:
-    """True if the CPU that Numba compiles for (by its settings if they name one) has it."""
-    if config.CPU_NAME or config.CPU_FEATURES:
-        return f"+{feature}" in (config.CPU_FEATURES or "")
-    return bool(llvmlite.binding.get_host_cpu_features().get(feature))
+    """True if Numba compiles for CPUs that have it: those named by its settings, or this one."""
+    features = config.CPU_FEATURES
+    if features is None:
+        features = get_host_cpu_features()
+    return f"+{feature}" in features.split(",")
 
 
 AVX512 = cpu_has("avx512f")

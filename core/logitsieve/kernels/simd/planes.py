@@ -1,7 +1,8 @@
-"""Fifteen-bit codes of a query as two planes of signed bytes: r = 128 high + low, |r| <= 16256.
+"""Fifteen-bit codes of a query, |r| <= 16256, as two planes of bytes.
 
-Rows have codes of eight bits. The second plane costs instructions but no memory traffic, and makes
-the query's own rounding negligible beside the rows'.
+The planes are those of `byte_lanes.FORM`: of words, or of signed bytes with r = 128 high + low.
+Rows have codes of eight bits. Wider ones of the query cost instructions but no memory traffic, and
+make its own rounding negligible beside the rows'.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.byte_lanes import store_bytes
+from logitsieve.kernels.simd.byte_lanes import WORDS, store_bytes, store_words
 from logitsieve.kernels.simd.lanes import (
     LANES,
     larger,
@@ -53,9 +54,12 @@ def encode_planes(a, scale, first, last, high, low):
     for d in range(first, last, LANES):
         x = load(a, d)
         r = rounded(multiply_add(x, splat32(factor), zeros32())) if scale > 0 else zeros32()
-        upper = rounded(multiply_add(r, splat32(np.float32(1.0 / 128.0)), zeros32()))
-        store_bytes(high, d, upper)
-        store_bytes(low, d, multiply_add(upper, splat32(np.float32(-128.0)), r))
+        if WORDS:
+            store_words(high, low, d, r)
+        else:
+            upper = rounded(multiply_add(r, splat32(np.float32(1.0 / 128.0)), zeros32()))
+            store_bytes(high, d, upper)
+            store_bytes(low, d, multiply_add(upper, splat32(np.float32(-128.0)), r))
         wide, g = widen(x), multiply_add(widen(r), step, zeros64())
         error = multiply_add(g, splat64(-1.0), wide)
         total = multiply_add(widen(r), one, total)

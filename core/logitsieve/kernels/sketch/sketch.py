@@ -30,6 +30,10 @@ import numpy as np
 from logitsieve.api.results import Int64
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.byte_lanes import (
+    AVX_VNNI,
+    FORM,
+    NEON_DOT,
+    OFFSET,
     join_planes,
     multiply_bytes,
     multiply_row,
@@ -81,6 +85,7 @@ SKETCH_FIELDS = MATRIX_FIELDS + 14
 EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: its bias too
 FOUR = 4  # groups at once
+IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # whose sums of four fill all registers
 
 # What a query is to the sketch: float64 values, its factors.
 SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN = range(8)
@@ -176,7 +181,7 @@ def encode_query(descriptor, h, norm, rotated, planes, factors):
     rest, fine_rest = np.sqrt(near + far) * NORM_SPARE + off, np.sqrt(far) * NORM_SPARE + off
     error, terms = _error(descriptor, KAPPA, off, first)
     fine_error, fine_terms = _error(descriptor, FINE_KAPPA, off, both)
-    factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, 128 * first[0], 128 * both[0]
+    factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, OFFSET * first[0], OFFSET * both[0]
     factors[ERROR], factors[REST] = error + NORMAL, rest + NORMAL
     factors[FINE_ERROR], factors[FINE_REST] = fine_error + NORMAL, fine_rest + NORMAL
     # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
@@ -251,25 +256,24 @@ def bound_four(sketch, planes, query, group, end):
     group, second, third, fourth = four_from(group, end)
     a_rows, b_rows = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
     c_rows, e_rows = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
-    a, b, c, e = zero_sums(), zero_sums(), zero_sums(), zero_sums()
-    a_low, b_low, c_low, e_low = zero_sums(), zero_sums(), zero_sums(), zero_sums()
+    zero = zero_sums(), zero_sums()
+    a, b, c, e = zero, zero, zero, zero
     for quad in range(sketch.coarse_width // 4):
-        a, a_low = _multiply_planes(a, a_low, a_rows, planes, low, quad)
-        b, b_low = _multiply_planes(b, b_low, b_rows, planes, low, quad)
-        c, c_low = _multiply_planes(c, c_low, c_rows, planes, low, quad)
-        e, e_low = _multiply_planes(e, e_low, e_rows, planes, low, quad)
+        a = multiply_bytes(a, a_rows, planes, low, quad)
+        b = multiply_bytes(b, b_rows, planes, low, quad)
+        if not IN_PAIRS:
+            c = multiply_bytes(c, c_rows, planes, low, quad)
+            e = multiply_bytes(e, e_rows, planes, low, quad)
+    for quad in range(sketch.coarse_width // 4 if IN_PAIRS else 0):
+        c = multiply_bytes(c, c_rows, planes, low, quad)
+        e = multiply_bytes(e, e_rows, planes, low, quad)
     codes = LANES * sketch.coarse_width
     return (
-        _bound_group(shift(a_rows, codes), query, join_planes(a, a_low)),
-        _bound_group(shift(b_rows, codes), query, join_planes(b, b_low)),
-        _bound_group(shift(c_rows, codes), query, join_planes(c, c_low)),
-        _bound_group(shift(e_rows, codes), query, join_planes(e, e_low)),
+        _bound_group(shift(a_rows, codes), query, join_planes(a)),
+        _bound_group(shift(b_rows, codes), query, join_planes(b)),
+        _bound_group(shift(c_rows, codes), query, join_planes(c)),
+        _bound_group(shift(e_rows, codes), query, join_planes(e)),
     )
-
-
-@inline
-def _multiply_planes(high_sums, low_sums, rows, high, low, quad):
-    return multiply_bytes(high_sums, rows, high, quad), multiply_bytes(low_sums, rows, low, quad)
 
 
 @inline
@@ -298,12 +302,11 @@ def refine(sketch, planes, factors, ids, count, refined):
     for i in range(count):
         row = int(ids[i])
         codes = shift(sketch.fine, row * width)
-        a, b = zero_sums(), zero_sums()
+        sums = zero_sums(), zero_sums()
         for piece in range(width // (4 * LANES)):
-            a = multiply_row(a, codes, planes, piece)
-            b = multiply_row(b, codes, low, piece)
+            sums = multiply_row(sums, codes, planes, low, piece)
         extras = as_float32(shift(codes, width - EXTRA))
-        refined.estimates[i] = np.float32(total_of_sums(join_planes(a, b)) - query_sum)
+        refined.estimates[i] = np.float32(total_of_sums(join_planes(sums)) - query_sum)
         refined.uppers[i], refined.rests[i], refined.biases[i] = (
             extras[0],
             extras[1],
