@@ -33,6 +33,8 @@ def print_points(index: Index, bounds: bool = False) -> None:
     calibration = index.measured
     if calibration is None:
         return
+    from logitsieve.decoding import measured_elsewhere
+
     auto = auto_of(index)
     marks = _marks(auto)
     compared = read_points(calibration["compared"])
@@ -58,6 +60,8 @@ def print_points(index: Index, bounds: bool = False) -> None:
         [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
         rows,
     )
+    if elsewhere := measured_elsewhere(index):
+        print(f"Warning: times are those of another machine, {elsewhere}; `tune` measures here")
     if any(point["uneven"] for point in calibration["points"]):
         print("Warning: precision varies between blocks; were the contexts spread?")
 

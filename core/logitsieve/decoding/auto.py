@@ -16,6 +16,7 @@ from time import perf_counter
 from logitsieve.api.decoder import KnobValues
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.machine import differences, machine_facts
 from logitsieve.evaluation import (
     Chooser,
     OperatingPoint,
@@ -40,7 +41,7 @@ AGAIN_CALLS, AGAIN_NS = 300, 50_000_000
 Kind = tuple[int, int]  # (a measured batch size, a class of k)
 HeadOf = Callable[[str, KnobValues], Head]
 EngineOf = Callable[[str, KnobValues, str], Engine]
-Pause = Callable[[float], bool]  # seconds just spent -> whether to stop
+Pause = Callable[[float], bool]  # seconds of a core just spent -> whether to stop
 
 
 class Auto(Chooser):
@@ -125,9 +126,16 @@ def answers_on(index: Index) -> str:
 
 
 def measured_elsewhere(index: Index) -> str:
-    """The processor or GPU of the calibration, if it is not the one that answers; "" otherwise."""
-    measured_on = "" if index.measured is None else str(index.measured["machine"]["cpu"])
-    return "" if measured_on == answers_on(index) else measured_on
+    """The machine of the calibration, if its times are not those of this one; "" otherwise.
+
+    A processor is compared by its name, features, caches and threads, a GPU by its name.
+    """
+    if index.measured is None:
+        return ""
+    measured = index.measured["machine"]
+    if index.backend is None:
+        return differences(measured, machine_facts(index.threads))
+    return "" if measured["cpu"] == answers_on(index) else str(measured["cpu"])
 
 
 def measure_again(
@@ -151,7 +159,7 @@ def measure_again(
             started = perf_counter()
             k = min(TIMED_K, index.vocab_size)
             times[batch] = us_per_row(head, hidden, k, batch, AGAIN_CALLS, AGAIN_NS)
-            if pause(perf_counter() - started):
+            if pause((perf_counter() - started) * min(batch, index.threads)):
                 return None
         timed.append(replace(point, us_per_row=times))
     return timed

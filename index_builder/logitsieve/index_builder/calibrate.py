@@ -13,7 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from logitsieve.api.results import Float32
-from logitsieve.evaluation import Judge, cpu_name, us_per_row
+from logitsieve.decoding.machine import machine_facts
+from logitsieve.evaluation import Judge, us_per_row
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads import Head
@@ -106,10 +107,9 @@ def calibrate(
 
 
 def machine() -> dict[str, str]:
-    """The processor, the threads, the date and the versions of the libraries."""
+    """The facts that times depend on, the date and the versions of the libraries."""
     facts = {
-        "cpu": cpu_name(),
-        "threads": "1",
+        **machine_facts(threads=1),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
     }
