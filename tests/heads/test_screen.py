@@ -238,3 +238,22 @@ def test_each_cluster_may_have_a_threshold_of_its_own() -> None:
 def test_reaches_that_no_builder_writes_are_refused(wrong: np.ndarray) -> None:
     with pytest.raises(InvalidRequest, match="reaches"):
         make_screen({**ARRAYS, "reaches": wrong})
+
+
+@pytest.mark.parametrize(
+    ("fallback", "all_rows"), [("", False), ("certified", False), ("exact", True), ("svd", False)]
+)
+def test_far_rows_go_to_the_fallback_that_is_named_if_it_proves(
+    fallback: str, all_rows: bool
+) -> None:
+    random = np.random.default_rng(3)
+    scales = np.exp(-np.arange(96) / 12)  # few directions count: bounds leave few rows
+    weight = (random.standard_normal((2000, 96)) * scales).astype(np.float32)
+    softmax = Softmax(weight, np.zeros(2000, np.float32))
+    hidden = (random.standard_normal((20, 96)) * scales).astype(np.float32)
+    parts = {"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)}
+    knobs = {"certified": {}, "screen": {"escalate": 1.0}}
+    top = make_heads(HEADS, softmax, parts, knobs, 1, fallback)["screen"].topk(hidden, 5)
+    assert top.exact.all()
+    assert (top.scanned == 2000).all() == all_rows
+    np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)

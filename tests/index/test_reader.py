@@ -12,7 +12,7 @@ import pytest
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Head, Softmax
-from logitsieve.index import HeadEntry, open_index, verify_index
+from logitsieve.index import HeadEntry, open_index, verify_index, write_index
 from logitsieve.index.checks import PARTS
 from logitsieve.index.contents import read_contents
 from logitsieve.index.reader import assemble
@@ -27,6 +27,7 @@ from tests.index.samples import (
     tiny_softmax,
     write_tiny,
 )
+from tests.synthetic import certified_arrays, screen_arrays
 
 CALIBRATION = {"us": {"exact": [1.5, 8.0]}}
 
@@ -244,3 +245,30 @@ def test_the_answers_are_those_of_the_matrix_written(tiny: Path, kernel_cache: P
         with open_index(str(tiny), verify=verify, kernel_cache=kernel_cache) as index:
             assert index.vocabulary == tuple(WORDS)
             np.testing.assert_array_equal(index.head("exact").topk(hidden, 7).ids, expected)
+
+
+@pytest.mark.parametrize(("stored", "all_rows"), [({}, False), ({"fallback": "exact"}, True)])
+def test_the_fallback_is_the_one_that_the_manifest_names(
+    tmp_path: Path, stored: dict[str, Any], all_rows: bool
+) -> None:
+    random, dim = np.random.default_rng(3), 96
+    scales = np.exp(-np.arange(dim) / 12)  # few directions count: bounds leave few rows
+    weight = (random.standard_normal((2000, dim)) * scales).astype(np.float32)
+    softmax = Softmax(weight, np.zeros(2000, np.float32))
+    path = write_index(
+        tmp_path / "lm" / "1",
+        softmax=softmax,
+        parts={"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)},
+        heads={
+            "exact": HeadEntry(),
+            "certified": HeadEntry("sketch"),
+            "screen": HeadEntry("screen", {"escalate": 1.0}),
+        },
+        default_head="screen",
+        config=stored,
+    )
+    hidden = (random.standard_normal((9, dim)) * scales).astype(np.float32)
+    with open_index(path) as index:
+        top = index.head().topk(hidden, 5)
+    assert top.exact.all()
+    assert (top.scanned == 2000).all() == all_rows

@@ -18,6 +18,7 @@ from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fitting import (
     BuildInputs,
     exact_labels,
+    fastest_proving,
     heldout_sample,
     least_reaching,
     prepare,
@@ -25,7 +26,7 @@ from logitsieve.index_builder.fitting import (
 )
 from logitsieve.index_builder.partition import Partition
 from tests.index_builder.clustered import make_contexts, make_exact, make_inputs
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import make_head, make_hidden, make_softmax
 
 ROWS, DIM = 300_000, 64
 
@@ -177,3 +178,12 @@ def test_augmented_rows_turn_logits_into_angles(scale: float) -> None:
 def test_rows_of_zeros_are_augmented() -> None:
     zeros = Softmax(np.zeros((4, 3), np.float32), np.zeros(4, np.float32))
     np.testing.assert_array_equal(augmented(zeros), np.eye(1, 5, 4).repeat(4, axis=0))
+
+
+def test_the_fallback_is_the_fastest_of_the_heads_that_prove_their_answers() -> None:
+    softmax = make_softmax(vocab_size=90, dim=16)
+    heads = {name: make_head(name, softmax) for name in ("exact", "certified", "screen")}
+    flat = {"exact": [30.0, 20.0, 25.0], "certified": [90.0, 80.0, 99.0]}
+    for times, chosen in ((flat, "exact"), ({**flat, "exact": [500.0] * 3}, "certified")):
+        clock = {name: iter(us) for name, us in times.items()}  # a screen has none
+        assert fastest_proving(heads, lambda head, clock=clock: next(clock[head.name])) == chosen

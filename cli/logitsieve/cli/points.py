@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.console import print_table, shown
 from logitsieve.evaluation import read_points
+from logitsieve.evaluation.evidence import Evidence, contradicts, rows_needed
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
     print_table(
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
         "mass: probability kept; rows: rows of W read; B: us per row at B rows per call; "
-        f"{'in brackets: lower 95 % bounds; ' if bounds else ''}"
+        f"{'in brackets: lower 95 % bounds, the build counting; ' if bounds else ''}"
         f"AUTO: where it takes the point ({goal(auto, None)})",
         [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
         rows,
@@ -118,24 +119,65 @@ def _words(choice: Choice) -> str:
 
 
 def print_changes(before: Index, after: Index) -> None:
-    """Print AUTO's points before and after a sweep, and warn if the stored point lost its proof."""
+    """Print AUTO's points before and after a sweep, and why it leaves those that it took before."""
     old, new = auto_of(before), auto_of(after)
     rows = []
     for batch in new.batches:
         was, now = (choices(auto, None, (BEYOND,), (batch,))[0] for auto in (old, new))
         rows.append([f"B={batch}", _words(was), "->", _words(now)])
     print_table(f"AUTO before and after, {goal(new, None)}", ["", "before", "", "after"], rows)
-    stored = after.manifest.heads[after.default_head].knobs
+    for warning in undecided(before, after):
+        print(f"Warning: {warning}")
+
+
+def undecided(before: Index, after: Index) -> list[str]:
+    """Why AUTO leaves the stored point, and those that it took before, and what would decide."""
+    old, new = auto_of(before), auto_of(after)
+    taken = {
+        _key(choice["head"], choice["knobs"])
+        for choice in choices(old, None, (BEYOND,), new.batches)
+    }
+    stored = after.head()
+    taken.add(_key(stored.name, stored.knobs))
+    calibration, warnings = after.measured or {}, []
     for point in new.points:
-        if _key(point.head, point.knobs) != _key(after.default_head, stored) or point.proven:
+        if point.proven or _key(point.head, point.knobs) not in taken:
             continue
+        entry = next(
+            entry
+            for entry in calibration["points"]
+            if entry["head"]["name"] == point.head
+            and entry["head"]["knobs"].items() <= point.knobs.items()
+        )
         for k, wanted in new.target.items():
             if (low := point.low.get(k, 0.0)) < wanted:
-                print(
-                    f"Warning: on these contexts the stored point {point.label} is not proven to "
+                warnings.append(
+                    f"on these contexts the point {point.label} ({_times(point)}) is not proven to "
                     f"meet the target: the lower bound of P@{k} is {low:.4f} < {wanted:g}, so AUTO "
-                    "takes slower points. More contexts (--rows) give tighter bounds."
+                    "takes slower points. "
+                    + _decider(entry["precision"][str(k)], calibration["heldout_rows"], k, wanted)
                 )
+    return warnings
+
+
+def _times(point: OperatingPoint) -> str:
+    return ", ".join(f"{shown(us)} us at B={batch}" for batch, us in point.us_per_row.items())
+
+
+def _decider(precision: Mapping[str, Any], rows: int, k: int, wanted: float) -> str:
+    """What the build's contexts say, and how many of the sweep's kind would decide."""
+    new = Evidence(precision["mean"], precision.get("low_here", precision["low"]), rows)
+    built = Evidence(**precision["built"]) if "built" in precision else None
+    said = ""
+    if built is not None and contradicts(new, built):
+        said = (
+            f"These {rows:,} contexts contradict the build's {built.rows:,}, on which P@{k} was "
+            f"{built.mean:.4f} and here {new.mean:.4f}. "
+        )
+    needed = rows_needed(new, built, wanted)
+    if needed is None:
+        return f"{said}More contexts would not change that: P@{k} here is {new.mean:.4f}."
+    return f"{said}About {needed - rows:,} more contexts like these would decide (--rows {needed})."
 
 
 def goal(auto: Auto, precision: float | None) -> str:

@@ -28,10 +28,12 @@ class Backend(Protocol):
         parts: Mapping[str, Mapping[str, Any]],
         knobs: Mapping[str, Mapping[str, float]],
         threads: int,
+        fallback: str = "",
     ) -> Mapping[str, Any]:
         """`exact` and those heads of `knobs` that run on the device, in the registry's order.
 
-        InvalidRequest where arrays are not as their part says.
+        Rows that a head leaves go to `fallback`, as on the host. InvalidRequest where arrays are
+        not as their part says.
         """
         ...
 

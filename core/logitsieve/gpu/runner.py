@@ -38,7 +38,9 @@ class GpuArrays:
         softmax: Softmax,
         parts: Mapping[str, Arrays],
         host: Callable[[], Mapping[str, Head]],
+        fallback: str = "",
     ) -> None:
+        self._bounded = "sketch" in parts and fallback != "exact"
         self.device, self.softmax, self.parts, self._host = device, softmax, parts, host
         self.graphs = device.type == "cuda"  # launches can be captured: not by the interpreter
         self.launch_lock: AbstractContextManager[object]
@@ -66,8 +68,11 @@ class GpuArrays:
         return self.kept("host", self._host)[name].with_knobs(**knobs)
 
     def fallback(self, hidden: Tensor, k: int, after: After | None = None) -> LaunchPlan:
-        """The plan for rows that another passes on: `certified` if the index has its sketch."""
-        if "sketch" in self.parts:
+        """The plan for rows that another passes on: `certified` if the index has its sketch.
+
+        Unless its build found `exact` to be faster: answers are equal, `scanned` is not.
+        """
+        if self._bounded:
             return CertifiedPlan(self.matrix, self.sketch, hidden, k, after)
         return ExactPlan(self.matrix, hidden, k, after)
 

@@ -33,24 +33,28 @@ def make_heads(
     parts: Mapping[str, Arrays],
     knobs: Mapping[str, Mapping[str, float]],
     threads: int,
+    fallback: str = "",
 ) -> dict[str, Head]:
     """`exact` and the heads that `knobs` names, in the order of the registry.
 
-    Rows that a head cannot answer go to the last head before it that proves its answers.
+    Rows that a head cannot answer go to the last head before it that proves its answers, or to
+    `fallback` if that is one of those.
     """
     heads: dict[str, Head] = {}
-    fallback: Head | None = None
+    proving: dict[str, Head] = {}
+    last = ""
     for name, kind in registry.items():
         if name != "exact" and name not in knobs:
             continue
         arrays = dict(parts[kind.part.name]) if kind.part else {}
         for part in kind.borrows:
             arrays |= {f"{part}.{key}": array for key, array in parts.get(part, {}).items()}
+        other = proving.get(fallback, proving.get(last))
         heads[name] = kind.from_arrays(
-            softmax, arrays, fallback=fallback, threads=threads, knobs=knobs.get(name, {})
+            softmax, arrays, fallback=other, threads=threads, knobs=knobs.get(name, {})
         )
         if kind.proves:
-            fallback = heads[name]
+            proving[name], last = heads[name], name
     return heads
 
 

@@ -91,8 +91,10 @@ def assemble(
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
     make = make_heads if backend is None else backend.make_heads
+    # Indexes of earlier builders do not name one: the last head that proves its answers.
+    fallback = str(contents.manifest.config.get("fallback", ""))
     try:
-        heads = make(registry, contents.softmax, contents.parts, knobs, threads)
+        heads = make(registry, contents.softmax, contents.parts, knobs, threads, fallback=fallback)
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
         raise unreadable(contents.path, error) from error
     return Index(contents, heads, threads, device, backend)

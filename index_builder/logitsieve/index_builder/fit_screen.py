@@ -59,7 +59,8 @@ def fit_screen(inputs: FitInputs) -> FitResult:
         return us_per_row(head, hidden, k, 1)
 
     def screen(result: FitResult) -> Head:
-        return heads_of(inputs.softmax, {**inputs.fitted, "screen": result})["screen"]
+        fitted = {**inputs.fitted, "screen": result}
+        return heads_of(inputs.softmax, fitted, fallback=inputs.fallback)["screen"]
 
     def timer(arrays: Arrays, knobs: Mapping[str, float]) -> float:
         return us(screen(FitResult(arrays, {}, knobs)))
@@ -69,8 +70,10 @@ def fit_screen(inputs: FitInputs) -> FitResult:
     else:
         if inputs.config.guard is None:
             inputs = replace(inputs, config=replace(inputs.config, guard=PROMISED))
-        proving = [head for head in heads_of(inputs.softmax, inputs.fitted).values() if head.proves]
-        result = Search(inputs, target, timer, us(proving[-1])).run().result()
+        heads = heads_of(inputs.softmax, inputs.fitted)
+        proving = [name for name, head in heads.items() if head.proves]
+        fallback_us = us(heads[inputs.fallback or proving[-1]])
+        result = Search(inputs, target, timer, fallback_us).run().result()
     if "certified" not in inputs.fitted:
         return result
     plain, bounded = (us(screen(result).with_knobs(prescreen=on)) for on in (0, 1))

@@ -14,8 +14,11 @@ import faiss
 import torch
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.evaluation import us_per_row
+from logitsieve.evaluation.timing import TIMED_K
+from logitsieve.heads import HEADS
 from logitsieve.index import HeadEntry, Index, open_index, write_index
-from logitsieve.index_builder.calibrate import calibrate
+from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.fit_certified import fit_certified
 from logitsieve.index_builder.fit_frequency import fit_frequency
 from logitsieve.index_builder.fit_graph import fit_graph
@@ -27,6 +30,7 @@ from logitsieve.index_builder.fitting import (
     BuildInputs,
     FitInputs,
     FitResult,
+    fastest_proving,
     heads_of,
     part_name,
     prepare,
@@ -62,10 +66,12 @@ def run(
     """
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
-        fitted = _fit(inputs, names, scratch)
-    heads = heads_of(softmax, fitted)
+        fitted, fallback = _fit(inputs, names, scratch)
+    heads = heads_of(softmax, fitted, fallback=fallback)
     compared = {
-        other: heads_of(softmax, {**fitted, name: replace(result, arrays=arrays)})[name]
+        other: heads_of(
+            softmax, {**fitted, name: replace(result, arrays=arrays)}, fallback=fallback
+        )[name]
         for name, result in fitted.items()
         for other, arrays in result.compared.items()
     }
@@ -82,7 +88,11 @@ def run(
         heads=entries,
         default_head=next((name for name in names if name != EXACT), EXACT),
         vocabulary=vocabulary,
-        config={**asdict(config), "target_precision": dict(inputs.target or {})},
+        config={
+            **asdict(config),
+            "target_precision": dict(inputs.target or {}),
+            **({"fallback": fallback} if fallback else {}),
+        },
         seeds={"seed": config.seed},
         calibration=calibration,
         finite=("softmax",),
@@ -91,14 +101,22 @@ def run(
     return open_index(out, threads=config.threads, verify="sizes")
 
 
-def _fit(inputs: BuildInputs, names: Sequence[str], scratch: Path) -> dict[str, FitResult]:
+def _fit(
+    inputs: BuildInputs, names: Sequence[str], scratch: Path
+) -> tuple[dict[str, FitResult], str]:
+    """The fitted heads, and which of several proving ones answers what the others leave."""
     learned = [name for name in FITS if name in names]
     fitted: dict[str, FitResult] = {}
+    fallback = ""
     if learned:
         basis = prepare(inputs, label_depth(inputs), scratch)
+        hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, inputs.vocab_size)
         for name in learned:
-            fitted[name] = FITS[name](replace(basis, fitted=dict(fitted)))
-    return fitted
+            fitted[name] = FITS[name](replace(basis, fitted=dict(fitted), fallback=fallback))
+            if HEADS[name].proves:
+                heads = heads_of(inputs.softmax, fitted)
+                fallback = fastest_proving(heads, lambda head: us_per_row(head, hidden, k, 1))
+    return fitted, fallback
 
 
 @contextmanager

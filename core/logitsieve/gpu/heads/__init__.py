@@ -87,17 +87,18 @@ def gpu_heads(
     knobs: Mapping[str, Mapping[str, float]],
     threads: int,
     device: torch.device,
+    fallback: str = "",
 ) -> dict[str, GpuHead]:
     """`exact` and those heads that `knobs` names and that run on a GPU, in the registry's order.
 
-    `threads` are those of the heads on the host. InvalidRequest where arrays are not as their
-    part says.
+    `threads` are those of the heads on the host, `fallback` is as there. InvalidRequest
+    where arrays are not as their part says.
     """
     for kind in (registry[name] for name in knobs if name in GPU_HEADS):
         if kind.part is not None:
             require_part(kind.part, parts[kind.part.name], softmax)
-    host = partial(make_heads, registry, softmax, parts, knobs, threads)
-    gpu = GpuArrays(device, softmax, parts, host)
+    host = partial(make_heads, registry, softmax, parts, knobs, threads, fallback)
+    gpu = GpuArrays(device, softmax, parts, host, fallback)
     return {
         name: GPU_HEADS[name](kind, gpu, knobs.get(name, {}))
         for name, kind in registry.items()
