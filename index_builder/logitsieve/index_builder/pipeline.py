@@ -16,7 +16,6 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.evaluation import us_per_row
 from logitsieve.evaluation.timing import TIMED_K
-from logitsieve.heads import HEADS
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.fit_certified import fit_certified
@@ -113,7 +112,7 @@ def _fit(
         hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, inputs.vocab_size)
         for name in learned:
             fitted[name] = FITS[name](replace(basis, fitted=dict(fitted), fallback=fallback))
-            if HEADS[name].proves:
+            if name == "certified":
                 heads = heads_of(inputs.softmax, fitted)
                 fallback = fastest_proving(heads, lambda head: us_per_row(head, hidden, k, 1))
     return fitted, fallback
