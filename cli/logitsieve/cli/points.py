@@ -167,8 +167,8 @@ def _times(point: OperatingPoint) -> str:
 def _decider(precision: Mapping[str, Any], rows: int, k: int, wanted: float) -> str:
     """What the build's contexts say, and how many of the sweep's kind would decide."""
     new = Evidence(precision["mean"], precision.get("low_here", precision["low"]), rows)
-    built = Evidence(**precision["built"]) if "built" in precision else None
-    said = ""
+    before, said = precision.get("built"), ""
+    built = Evidence(before["mean"], before["low"], before["rows"]) if before else None
     if built is not None and contradicts(new, built):
         said = (
             f"These {rows:,} contexts contradict the build's {built.rows:,}, on which P@{k} was "

@@ -10,7 +10,7 @@ from pathlib import Path
 from logitsieve.evaluation import cpu_name
 from logitsieve.kernels.simd.lanes import cpu_has
 
-# Instructions that make kernels faster, by LLVM's names, which Numba goes by.
+# Sets of instructions that make kernels faster, by the names that LLVM gives them.
 FEATURES = (
     "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512bf16", "neon", "dotprod", "i8mm", "sve",
 )  # fmt: skip
@@ -39,7 +39,7 @@ def cpu_features() -> str:
 
 @cache
 def cache_sizes(folder: Path = CACHES) -> str:
-    """The caches that hold data, as in "L1 48K, L2 1024K, L3 32768K"; "unknown" beside Linux."""
+    """The caches that hold data, as in "L1 48K, L2 1024K"; "unknown" where Linux does not run."""
     sizes = []
     for index in sorted(folder.glob("index*")):
         try:

@@ -27,8 +27,8 @@ class Evidence(NamedTuple):
 def contradicts(new: Evidence, built: Evidence) -> bool:
     """True if the means differ by more than chance explains, so that `new` alone counts.
 
-    One sample lies below the other's population in 5 % of cases by less than that; to find the new
-    contexts easier takes twice the distance, for that would raise the bound.
+    In samples of one population the new mean is that much lower in at most 5 % of cases. To find
+    the new contexts easier takes twice the distance, for that raises the bound.
     """
     chance = math.hypot(new.mean - new.low, built.mean - built.low)
     return not -EASIER * chance <= built.mean - new.mean <= chance
@@ -47,10 +47,8 @@ def combined_low(new: Evidence, built: Evidence | None) -> float:
         return built.low
     rows = new.rows + built.rows
     mean = (new.rows * new.mean + built.rows * built.mean) / rows
-    half = math.hypot(
-        new.rows * (new.mean - new.low), built.rows * (built.mean - built.low)
-    )  # both times `rows`
-    return max(0.0, mean - half / rows)
+    half = math.hypot(new.rows * (new.mean - new.low), built.rows * (built.mean - built.low)) / rows
+    return max(0.0, mean - half)
 
 
 def rows_needed(new: Evidence, built: Evidence | None, wanted: float) -> int | None:
