@@ -341,3 +341,16 @@ def test_importing_the_builder_loads_neither_torch_nor_faiss() -> None:
     )
     done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_a_promise_without_unseen_text_is_warned_of(
+    softmax: Softmax, tmp_path: Path, caplog: pytest.LogCaptureFixture, unseen: bool
+) -> None:
+    heldout = make_contexts(400, seed=3) if unseen else None
+    wanted = {"target_precision": {"p1": 0.8}, "heads": ("exact", "screen"), "best_effort": True}
+    build(**arguments(softmax, out=tmp_path / "lm" / "1", heldout=heldout, **wanted))
+    said = (
+        "no `heldout` contexts of unseen text are given. The last 150 contexts judge" in caplog.text
+    )
+    assert said != unseen

@@ -16,6 +16,7 @@ from logitsieve.index_builder.cascade import (
     ScreenCosts,
     least_escalation,
     measure,
+    same_text_bound,
 )
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
@@ -209,3 +210,10 @@ def test_a_partition_of_fewer_clusters_than_were_timed_is_planned() -> None:
     small = make_partition(clusters=2)
     assert len(target.costs.lines) > small.clusters
     assert 1 <= target.plan(small).probes <= small.clusters
+
+
+def test_the_bound_of_text_that_was_trained_on_counts_misses_twice() -> None:
+    share_H = np.ones(1000)
+    share_H[::100] = 0.5
+    assert same_text_bound(share_H) == pytest.approx(2 * lower_bound(share_H) - 1)
+    assert same_text_bound(np.zeros(1000)) == 0

@@ -140,3 +140,15 @@ def test_no_target_beyond_the_vocabulary() -> None:
     with pytest.raises(InvalidRequest, match="beyond V = 9"):
         checked_target({"p10": 0.5}, 9)
     assert checked_target({"p5": 1}, 9) == {"p5": 1.0}
+
+
+def test_without_unseen_text_each_miss_counts_twice(inputs: FitInputs) -> None:
+    same = replace(inputs, unseen=False)
+    strict = search(same, REACHABLE, fallback=0.1)
+    found = lowest(escalated_hits(strict.partition, strict.plan), REACHABLE)
+    assert all(1 - 2 * (1 - found[name]) >= value for name, value in REACHABLE.items())
+    assert strict.plan.escalated > search(inputs, REACHABLE, fallback=0.1).plan.escalated
+    with pytest.raises(TargetNotReached) as caught:
+        search(same, UNREACHABLE)
+    rows = inputs.heldout.rows
+    assert caught.value.best["provable"] == 1 - 2 * (1 - lower_bound(np.ones(rows)))

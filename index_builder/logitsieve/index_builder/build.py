@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 SCRATCH = ".tmp-build-"
 LEAST_P1 = 0.95  # of a default head that was built for no target: below it, a warning
 
+SAME_TEXT = (
+    "%s: no `heldout` contexts of unseen text are given. The last %d contexts judge, and each miss "
+    "counts twice, since text that the model was trained on is easier (docs/building.md)"
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -43,8 +48,9 @@ def build(
 
     `out` is <name>/<version> and must not exist. `bias` None is zeros. Inputs are arrays, or files
     as arrays.py names them. A `weight` of a half type keeps it unless `config.dtype` says
-    otherwise; every head is fitted to the stored values. The last tenth of `contexts` is held out
-    unless `heldout` is given. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
+    otherwise; every head is fitted to the stored values. `heldout` are contexts of text that the
+    model has not seen; without them the last tenth of `contexts` judges, and each of its misses
+    counts twice against a target. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
     labels, budget, probes and the rows left to the fallback for the least measured time;
     TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
     total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
@@ -79,6 +85,8 @@ def build(
         train = open_contexts(contexts, softmax.dim, scratch, "contexts")
         if heldout is None:
             train, judged = train.split()
+            if target_precision is not None:
+                logger.warning(SAME_TEXT, out, judged.rows)
         else:
             judged = open_contexts(heldout, softmax.dim, scratch, "heldout")
         inputs = pipeline.BuildInputs(
@@ -87,6 +95,7 @@ def build(
             heldout=judged.spread(config.heldout_rows, BLOCKS),
             config=config,
             target=target_precision,
+            unseen=heldout is not None,
             best_effort=best_effort,
             progress=progress,
         )

@@ -26,10 +26,12 @@ from logitsieve.index_builder.calibrate import TIMED_ROWS
 from logitsieve.index_builder.cascade import (
     TARGETS,
     UNREACHED,
+    Bound,
     PrecisionGoal,
     ScreenCosts,
     Timer,
     measure,
+    same_text_bound,
 )
 from logitsieve.index_builder.fitting import BuildInputs, FitInputs, FitResult, heads_of
 from logitsieve.index_builder.partition import Partition
@@ -121,6 +123,11 @@ class Search:
     timer: Timer
     fallback_us: float  # of a row that the screen leaves to its fallback, whose answers are right
 
+    @property
+    def bound(self) -> Bound:
+        """The bound that has to meet the target: a stricter one where no unseen text judges."""
+        return lower_bound if self.inputs.unseen else same_text_bound
+
     def run(self) -> FittedScreen:
         """Judge plain partitions for all clusters and depths; train and time the fastest.
 
@@ -131,11 +138,11 @@ class Search:
         reached: list[FittedScreen] = []
         nearest: tuple[FittedScreen, PrecisionGoal] | None = None
         inputs, starts = self.inputs, self._fastest_starts()
-        provable = lower_bound(np.ones(inputs.heldout.rows))
+        provable = self.bound(np.ones(inputs.heldout.rows))
         if max(self.target.values()) > provable:
             starts = starts[:1]
         for number, begin in enumerate(starts, start=1):
-            goal = PrecisionGoal(self.target, begin.costs)
+            goal = PrecisionGoal(self.target, begin.costs, self.bound)
             plain = Partition(inputs, begin.centroids, begin.depth)
             screen = train_screen(inputs, plain, goal.plan)
             if screen.plan.cost < UNREACHED:
@@ -170,7 +177,7 @@ class Search:
             for depth in reversed(labels):
                 partition = Partition(inputs, centroids_CD, depth)
                 costs = costs or measure(partition, self.timer, self.fallback_us)
-                cost = PrecisionGoal(self.target, costs).plan(partition).cost
+                cost = PrecisionGoal(self.target, costs, self.bound).plan(partition).cost
                 ranked.append((cost, Start(centroids_CD, depth, costs)))
             inputs.progress("search", number, len(tried))
         return [begin for _, begin in sorted(ranked, key=lambda entry: entry[0])]

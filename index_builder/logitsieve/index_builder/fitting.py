@@ -58,6 +58,7 @@ class BuildInputs:
     heldout: Contexts
     config: BuildConfig = field(default_factory=BuildConfig)
     target: Mapping[str, float] | None = None  # precisions that a screen must reach
+    unseen: bool = True  # `heldout` was given; else it is the end of the text that is fitted
     best_effort: bool = False  # the nearest screen will do
     progress: Progress = no_progress
 
