@@ -83,11 +83,14 @@ def test_an_unreachable_target_writes_nothing(
 
 @pytest.mark.parametrize(("target", "warned"), [("p1=0.3", False), ("p1=0.85", True)])
 def test_many_rows_left_to_the_fallback_are_warned_of(
-    run: Run, inputs: dict[str, Any], target: str, warned: bool
+    run: Run, inputs: dict[str, Any], tmp_path: Path, target: str, warned: bool
 ) -> None:
     """Contexts without any structure: what lists of a few hold is right by chance."""
     options = (*QUICK, "--clusters-tried", 2, "--waste-weight", 1, "--target-precision", target)
-    result = run("build", *flat(inputs), *options)
+    np.save(tmp_path / "fit.npy", make_hidden(400)[:360])
+    np.save(tmp_path / "heldout.npy", make_hidden(400)[360:])
+    files = {"--contexts": tmp_path / "fit.npy", "--heldout": tmp_path / "heldout.npy"}
+    result = run("build", *flat(inputs | files), *options)
     assert result.exit_code == 0, result.stderr
     escalated = open_index(inputs["--out"]).manifest.heads["screen"].config["escalated"]
     assert (escalated > 0.5) == warned
