@@ -4,38 +4,38 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float64
-from logitsieve.evaluation.evidence import Evidence, combined_low, contradicts, rows_needed
+from logitsieve.evaluation.evidence import MeasuredPrecision, combined_low, contradicts, rows_needed
 from logitsieve.evaluation.precision import lower_bound
 
-BUILT = Evidence(0.9986, 0.9981, 50_000)
+BUILT = MeasuredPrecision(0.9986, 0.9981, 50_000)
 
 
-def evidence(share_N: Float64) -> Evidence:
-    return Evidence(float(share_N.mean()), lower_bound(share_N), len(share_N))
+def evidence(share_N: Float64) -> MeasuredPrecision:
+    return MeasuredPrecision(float(share_N.mean()), lower_bound(share_N), len(share_N))
 
 
 def test_fewer_rows_that_agree_take_nothing_back() -> None:
-    fewer = Evidence(0.9986, 0.9978, 10_000)
+    fewer = MeasuredPrecision(0.9986, 0.9978, 10_000)
     assert combined_low(fewer, BUILT) == 0.9981
     assert combined_low(fewer._replace(mean=0.9984, low=0.9975), BUILT) == 0.9981
 
 
 def test_without_the_builds_evidence_the_new_rows_count() -> None:
-    assert combined_low(Evidence(0.9986, 0.9978, 10_000), None) == 0.9978
+    assert combined_low(MeasuredPrecision(0.9986, 0.9978, 10_000), None) == 0.9978
 
 
 @pytest.mark.parametrize("rows", [100, 10_000, 10**6])
 def test_rows_that_contradict_the_build_count_alone(rows: int) -> None:
-    harder = Evidence(0.99, 0.985, rows)
+    harder = MeasuredPrecision(0.99, 0.985, rows)
     assert contradicts(harder, BUILT)
     assert combined_low(harder, BUILT) == 0.985
-    easier = Evidence(0.9999, 0.9998, rows)
+    easier = MeasuredPrecision(0.9999, 0.9998, rows)
     assert contradicts(easier, BUILT)
     assert combined_low(easier, BUILT) == 0.9998
 
 
 def test_as_many_rows_are_pooled() -> None:
-    as_many = Evidence(0.9984, 0.9978, 50_000)
+    as_many = MeasuredPrecision(0.9984, 0.9978, 50_000)
     low = combined_low(as_many, BUILT)
     assert low == pytest.approx(0.9985 - np.hypot(0.0006, 0.0005) / 2)
     assert max(as_many.low, BUILT.low) < low < 0.9985
@@ -68,15 +68,15 @@ def test_a_harder_text_is_found_out() -> None:
 
 
 def test_rows_that_would_decide() -> None:
-    new = Evidence(0.9986, 0.9978, 10_000)
+    new = MeasuredPrecision(0.9986, 0.9978, 10_000)
     needed = rows_needed(new, None, 0.998)
     assert needed == pytest.approx(10_000 * (0.0008 / 0.0006) ** 2, abs=1)
-    with_build = rows_needed(new, Evidence(0.9984, 0.9976, 9_000), 0.998)
+    with_build = rows_needed(new, MeasuredPrecision(0.9984, 0.9976, 9_000), 0.998)
     assert with_build is not None
     assert with_build < needed
     assert rows_needed(new, None, 0.9978) == 10_000  # nothing is missing
     assert rows_needed(new, None, 0.9987) is None  # more than the mean
-    perfect = Evidence(1.0, lower_bound(np.ones(500)), 500)
+    perfect = MeasuredPrecision(1.0, lower_bound(np.ones(500)), 500)
     found = rows_needed(perfect, None, 0.998)
     assert found is not None
     assert lower_bound(np.ones(found)) >= 0.998 > lower_bound(np.ones(found - 1))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.console import print_table, shown
 from logitsieve.evaluation import read_points
-from logitsieve.evaluation.evidence import Evidence, contradicts, rows_needed
+from logitsieve.evaluation.evidence import MeasuredPrecision, contradicts, rows_needed
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint
 
 if TYPE_CHECKING:
@@ -165,10 +165,10 @@ def _times(point: OperatingPoint) -> str:
 
 
 def _decider(precision: Mapping[str, Any], rows: int, k: int, wanted: float) -> str:
-    """What the build's contexts say, and how many of the sweep's kind would decide."""
-    new = Evidence(precision["mean"], precision.get("low_here", precision["low"]), rows)
+    """Say whether the build's contexts are contradicted, and how many more would decide."""
+    new = MeasuredPrecision(precision["mean"], precision.get("low_here", precision["low"]), rows)
     before, said = precision.get("built"), ""
-    built = Evidence(before["mean"], before["low"], before["rows"]) if before else None
+    built = MeasuredPrecision(before["mean"], before["low"], before["rows"]) if before else None
     if built is not None and contradicts(new, built):
         said = (
             f"These {rows:,} contexts contradict the build's {built.rows:,}, on which P@{k} was "

@@ -32,7 +32,7 @@ def machine_facts(threads: int) -> dict[str, str]:
 
 @cache
 def cpu_features() -> str:
-    """Those of FEATURES that Numba compiles for, behind the processor that its settings name."""
+    """The FEATURES that Numba compiles for, behind the processor that its settings name."""
     named = os.environ.get("NUMBA_CPU_NAME", "")
     return " ".join([*filter(None, [named]), *filter(cpu_has, FEATURES)])[:100] or "none"
 

@@ -16,7 +16,7 @@ EASIER = 2  # half-widths of the difference: beyond them the new contexts are of
 MOST_ROWS = 10**9
 
 
-class Evidence(NamedTuple):
+class MeasuredPrecision(NamedTuple):
     """P@k on `rows` contexts: its mean and the lower 95 % bound of that."""
 
     mean: float
@@ -24,7 +24,7 @@ class Evidence(NamedTuple):
     rows: int
 
 
-def contradicts(new: Evidence, built: Evidence) -> bool:
+def contradicts(new: MeasuredPrecision, built: MeasuredPrecision) -> bool:
     """True if the means differ by more than chance explains, so that `new` alone counts.
 
     In samples of one population the new mean is that much lower in at most 5 % of cases. To find
@@ -34,7 +34,7 @@ def contradicts(new: Evidence, built: Evidence) -> bool:
     return not -EASIER * chance <= built.mean - new.mean <= chance
 
 
-def combined_low(new: Evidence, built: Evidence | None) -> float:
+def combined_low(new: MeasuredPrecision, built: MeasuredPrecision | None) -> float:
     """The lower 95 % bound of the precision by both samples.
 
     Where they do not contradict each other, that of the build stays if it had more rows: fewer
@@ -51,7 +51,9 @@ def combined_low(new: Evidence, built: Evidence | None) -> float:
     return max(0.0, mean - half)
 
 
-def rows_needed(new: Evidence, built: Evidence | None, wanted: float) -> int | None:
+def rows_needed(
+    new: MeasuredPrecision, built: MeasuredPrecision | None, wanted: float
+) -> int | None:
     """The least rows of such contexts whose bound, with the build's, would reach `wanted`.
 
     It assumes that the mean stays, and that half-widths shrink with the root of the rows. None
@@ -72,9 +74,9 @@ def rows_needed(new: Evidence, built: Evidence | None, wanted: float) -> int | N
     return rows
 
 
-def _low_at(new: Evidence, built: Evidence | None, rows: int) -> float:
+def _low_at(new: MeasuredPrecision, built: MeasuredPrecision | None, rows: int) -> float:
     shrink = math.sqrt(new.rows / rows)
     if new.mean == 1:  # without a miss, Wilson's half-width shrinks with the rows themselves
         shrink = (1 - wilson(1.0, rows)) / (1 - wilson(1.0, new.rows))
     low = new.mean - shrink * (new.mean - new.low)
-    return combined_low(Evidence(new.mean, low, rows), built)
+    return combined_low(MeasuredPrecision(new.mean, low, rows), built)

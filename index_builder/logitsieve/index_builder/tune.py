@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.evaluation.evidence import Evidence, combined_low
+from logitsieve.evaluation.evidence import MeasuredPrecision, combined_low
 from logitsieve.evaluation.operating_points import read_points, undominated
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import TuneConfig
@@ -108,12 +108,12 @@ def _points(index: Index) -> list[Head]:
     return [index.head(point.head, **point.knobs) for point in LocalDecoder(index).points]
 
 
-def _built_evidence(index: Index) -> dict[Setting, dict[str, Evidence]]:
-    """What the build measured of each setting, by k as text.
+def _built_evidence(index: Index) -> dict[Setting, dict[str, MeasuredPrecision]]:
+    """The build's measurements of each setting, by k as text.
 
     A sweep passes it on: its own contexts, which may be met again, are no evidence of a build.
     """
-    built: dict[Setting, dict[str, Evidence]] = {}
+    built: dict[Setting, dict[str, MeasuredPrecision]] = {}
     if "points" not in (index.calibration or {}):
         return built
     measured = index.measured or {}
@@ -124,10 +124,10 @@ def _built_evidence(index: Index) -> dict[Setting, dict[str, Evidence]]:
         evidence = built.setdefault(_setting(head), {})
         for k, precision in entry["precision"].items():
             if (before := precision.get("built")) is not None:
-                evidence[k] = Evidence(before["mean"], before["low"], before["rows"])
+                evidence[k] = MeasuredPrecision(before["mean"], before["low"], before["rows"])
             elif "settings" not in measured:
                 rows = measured["heldout_rows"]
-                evidence[k] = Evidence(precision["mean"], precision["low"], rows)
+                evidence[k] = MeasuredPrecision(precision["mean"], precision["low"], rows)
     return built
 
 
@@ -135,13 +135,13 @@ def _setting(head: Head) -> Setting:
     return head.name, frozenset(head.knobs.items())
 
 
-def _add_evidence(entries: list[Entry], built: Mapping[str, Evidence], rows: int) -> None:
+def _add_evidence(entries: list[Entry], built: Mapping[str, MeasuredPrecision], rows: int) -> None:
     """Let `low` of a setting's entries count `built`; `low_here` is what these contexts prove."""
     if entries[0]["proven"]:
         return
     precision_at_k = {}
     for k, precision in entries[0]["precision"].items():
-        new, before = Evidence(precision["mean"], precision["low"], rows), built.get(k)
+        new, before = MeasuredPrecision(precision["mean"], precision["low"], rows), built.get(k)
         precision_at_k[k] = {**precision, "low": combined_low(new, before), "low_here": new.low}
         if before is not None:
             precision_at_k[k]["built"] = before._asdict()
