@@ -72,6 +72,7 @@ def test_rows_that_would_decide() -> None:
     needed = rows_needed(new, None, 0.998)
     assert needed == pytest.approx(10_000 * (0.0008 / 0.0006) ** 2, abs=1)
     with_build = rows_needed(new, MeasuredPrecision(0.9984, 0.9976, 9_000), 0.998)
+    assert needed is not None
     assert with_build is not None
     assert with_build < needed
     assert rows_needed(new, None, 0.9978) == 10_000  # nothing is missing
