@@ -80,11 +80,16 @@ def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
         head.topk(hidden, k, check=True)
 
 
-@pytest.mark.parametrize("proving", ["exact", "certified"])
-def test_rows_that_a_screen_passes_on_are_proven(proving: str) -> None:
+@pytest.mark.parametrize(
+    ("proving", "fallback"),
+    [("exact", ""), ("certified", ""), ("certified", "certified"), ("certified", "exact")],
+)
+def test_rows_that_a_screen_passes_on_are_proven(proving: str, fallback: str) -> None:
     hidden = make_hidden(6, 20)
-    heads = make_gpu_heads(SOFTMAX, {"exact": {}, proving: {}, "screen": {"escalate": 0.3}})
-    top = heads["screen"].topk(hidden, 4)
+    knobs: dict[str, dict[str, float]] = {"exact": {}, proving: {}, "screen": {"escalate": 0.3}}
+    heads = make_gpu_heads(SOFTMAX, knobs, fallback)
+    top, passed_on = heads["screen"].topk(hidden, 4), heads[fallback or proving].topk(hidden, 4)
+    np.testing.assert_array_equal(top.scanned[top.exact], passed_on.scanned[top.exact])
     host = make_head("screen", SOFTMAX, escalate=0.3).topk(hidden, 4)
     assert 0 < top.exact.sum() < 6
     np.testing.assert_array_equal(top.ids, host.ids)
