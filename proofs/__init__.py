@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proofs import certified, envelope, exponential, gpu, log_z, scan
+from proofs import certified, envelope, exponential, gpu, gpu_log_z, log_z, scan
 
 THEOREMS = [
     *certified.THEOREMS,
@@ -11,4 +11,5 @@ THEOREMS = [
     *log_z.THEOREMS,
     *envelope.THEOREMS,
     *gpu.THEOREMS,
+    *gpu_log_z.THEOREMS,
 ]

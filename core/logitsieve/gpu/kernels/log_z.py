@@ -7,8 +7,8 @@ rounding.
 
 After a pass over the sketch, listed ids weigh what they weigh, in float64. All others weigh no more
 than their upper bounds and no less than their lower ones, both moved by the MARGIN of
-encode_query.py and by what edits lose in float32: 2^-23 of the largest logit, as one that is much
-larger than that weighs nothing. Of sums in float32, in nats,
+encode_query.py and by what edits and lower bounds lose in float32: ROUNDED_BOUND of the largest
+logit, as one that is much larger than that weighs nothing. Of sums in float32, in nats,
 
     3e-5  a weight of a group, e^{scale (u - largest)}: three roundings of an exponent of at most
           88, two more in the exponential, and that itself;
@@ -34,7 +34,9 @@ from logitsieve.gpu.kernels.status import PASSED_ON, REFUSED, WANTED
 OFF = tl.constexpr(1e-4)
 TINY = tl.constexpr(1e-37)
 ROUNDED = tl.constexpr(2.0**-40)  # of float64 sums, and of their logarithms
+EACH = tl.constexpr(2.0**-60)  # of sums of a list or of shares, for each id
 ROUNDED32 = tl.constexpr(2.0**-22)  # a float32 logit after its bias, and the largest one's rounding
+ROUNDED_BOUND = tl.constexpr(2.0**-23)  # an edit or a lower bound in float32, of the largest logit
 
 
 @triton.jit
@@ -75,7 +77,7 @@ def log_z_kernel(
             slack = norm_of(hidden + row * D, D) * tl.load(limits + 2) + tl.load(limits + 3)
             off = slack * factor + ROUNDED32 * (tl.abs(most) * factor + 90.0) + OFF
         begin, lost = most * factor, tl.where(over, 0.0, V * TINY)
-        rounded = ROUNDED * (1.0 + tl.abs(begin) + off)
+        rounded = ROUNDED * (1.0 + tl.abs(begin) + off) + V * EACH
         least = begin + tl.log(heavy + light * tl.exp(-off)) - rounded
         largest = begin + tl.log(heavy * tl.exp(-off) + light + lost) + off + rounded
         value = tl.minimum(tl.maximum(begin + tl.log(heavy + light), least), largest)
@@ -103,7 +105,7 @@ def interval_kernel(
         found = tl.load(values + flat * C + place, mask=inside, other=float("-inf"))
         most = tl.max(found, 0)
         total = tl.sum(tl.exp((found - most) * factor), 0)
-        off = tl.load(terms + row * FACTORS + MARGIN) + 2.0**-23 * tl.abs(most)
+        off = tl.load(terms + row * FACTORS + MARGIN) + ROUNDED_BOUND * tl.abs(most)
         top, sum_ = maxima + flat * G, sums + row * 3 * G
         near = _group_weight(top, sum_ + G, most, 0.0, factor, G, BLOCK)
         low = _group_weight(top, sum_ + 2 * G, most, -off, factor, G, BLOCK)
