@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from proofs import certified, envelope, exponential, gpu, gpu_log_z, log_z, scan
+from proofs import certified, double_double, envelope, exponential, gpu, gpu_log_z, log_z, scan
 
 THEOREMS = [
     *certified.THEOREMS,
     *scan.THEOREMS,
     *exponential.THEOREMS,
     *log_z.THEOREMS,
+    *double_double.THEOREMS,
     *envelope.THEOREMS,
     *gpu.THEOREMS,
     *gpu_log_z.THEOREMS,

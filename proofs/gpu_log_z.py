@@ -37,7 +37,7 @@ def spread(share: float) -> Checks:
     yield f"""x = d(x_); t = d(t_); s = d(s_);
     {{ x - t in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
     -> d(d(x - t) * s) -/ ((x - t) * s) in [{number(-TWICE)}, {number(TWICE)}] }}"""
-    yield EXPONENT <= Fraction(share) - COMPUTED
+    yield Fraction(share) - COMPUTED >= EXPONENT
 
 
 def step(share: float) -> Checks:
@@ -112,7 +112,7 @@ def quick_sums(share: float, each: float) -> Checks:
         nats = NATS + rows.bit_length()
         off = lost * (1 + lost) + (LIBDEVICE + 4 * U64) * nats
         yield off <= (Fraction(share) + Fraction(each) * rows) * (1 - U32)
-    yield LIBDEVICE + 8 * U64 <= Fraction(share) * (1 - COMPUTED)
+    yield Fraction(share) * (1 - COMPUTED) >= LIBDEVICE + 8 * U64
 
 
 def raised(share: float, each: float) -> Checks:
