@@ -131,7 +131,7 @@ def error(most: float, terms: float, least: float) -> Checks:
     yield abs(sum(map(Fraction, PARTS)) - EXACT_LN2) + LN2_OFF <= PARTS_OFF
     yield abs(1 - Fraction(LOG2_E) * EXACT_LN2) * 690 + MOST_COUNT * 4 * U64 <= Fraction(1, 1 << 40)
     for n, parts in zip(range(len(INVERSE_FACTORIALS), 0, -1), INVERSE_FACTORIALS, strict=True):
-        yield abs(sum(map(Fraction, parts)) * factorial(n) - 1) <= U64 * U64
+        yield abs(sum(map(Fraction, parts), Fraction(0)) * factorial(n) - 1) <= Fraction(U64 * U64)
     weights, sums = exponential(int(terms)), up(growth(ROWS, ADD * FIRST * (1 + U64)))
     lost = up(ROWS * (1 / exponential_below(-Fraction(least)) + Fraction(2) ** -1000))
     total = weights + sums + weights * sums + lost + newton(int(terms))
