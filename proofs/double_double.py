@@ -34,7 +34,7 @@ def up(value: Fraction) -> Fraction:
 
 
 def added() -> Fraction:
-    """Of |x| + |y|, what `_add` is off by.
+    """The error of `_add`, of |x| + |y|.
 
     With s + e = x1 + y1 and t + f = x2 + y2, e + t is rounded, and f + what s + e + t leaves.
     """
@@ -45,7 +45,7 @@ def added() -> Fraction:
 
 
 def multiplied() -> Fraction:
-    """Of |x y|, what `_multiply` is off by.
+    """The error of `_multiply`, of |x y|.
 
     The product of second parts is left out. Those of a second part are rounded, and their sum, and
     its sum with what the first product lacks.
@@ -76,7 +76,7 @@ def whole_multiples() -> Iterator[str]:
 
 
 def reduced() -> Fraction:
-    """What x - n ln 2 is off by: the last sum of the first step, the second step, ln 2 itself."""
+    """The error of x - n ln 2: the last sum of the first step, the second step, ln 2 itself."""
     low = 690 * U64 + MOST_COUNT * LN2_LOW  # second parts, and what rounding their sum leaves
     first = U64 * (U64 * low + U64 * (REACH + low))
     second = ADD * (REACH + MOST_COUNT * LN2_REST) + U64 * MOST_COUNT * LN2_REST
@@ -84,7 +84,7 @@ def reduced() -> Fraction:
 
 
 def series(reach: Fraction, terms: int) -> Fraction:
-    """What e^y - 1 is off by, |y| <= reach: Horner's rule, and the terms that are left out."""
+    """The error of e^y - 1, |y| <= reach: Horner's rule, and the terms that are left out."""
     inverse = [Fraction(1, factorial(n)) for n in range(terms, 0, -1)]
     most, off = inverse[0], U64 * U64 * inverse[0]
     for term in inverse[1:]:
@@ -97,7 +97,7 @@ def series(reach: Fraction, terms: int) -> Fraction:
 
 
 def exponential(terms: int) -> Fraction:
-    """What e^x is off by, of itself: doublings of e^y - 1, y = x / 256, and 1 that is added."""
+    """The error of e^x, of itself: doublings of e^y - 1, y = x / 256, and 1 that is added."""
     reach = REACH / (1 << HALVINGS)
     most, off = up(1 / exponential_below(-reach) - 1), up(series(reach, terms))
     for _ in range(HALVINGS):
@@ -111,7 +111,7 @@ def exponential(terms: int) -> Fraction:
 
 
 def newton(terms: int) -> Fraction:
-    """What log(1 + S) is off by: a step from `near`, log1p of the first part of S.
+    """The error of log(1 + S): a step from `near`, log1p of the first part of S.
 
     t = log(1 + S) - near is small, and a = e^t - 1 is what (1 + S) e^-near is beside 1.
     """

@@ -61,13 +61,11 @@ class _Pairs(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What pairs are chosen from."""
+    """The input of the choice of pairs: hypotheses, their tokens, and log Z."""
 
     scores: Float64  # [B]
     divisors: Float64  # [B] of scores, to rank by
-    twins: (
-        Int64  # [B] equal numbers for rows that have the same log Z; of finished ones, 0, it is -1
-    )
+    twins: Int64  # [B] equal for rows that have the same log Z; -1 for finished ones, whose is 0
     lists: _Lists
     log_z: Float64  # [B, 4] TOP, VALUE, LOW, HIGH
 

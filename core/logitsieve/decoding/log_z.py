@@ -46,7 +46,7 @@ class LogZ(NamedTuple):
 
     @classmethod
     def interval(cls, log_z: Float64, scale: float) -> LogZ:
-        """Of [B, 3]: an estimate, and two numbers that log Z is proven to lie between."""
+        """An estimate, and two numbers that log Z is proven to lie between: log_z [B, 3]."""
         fields = np.zeros((len(log_z), FIELDS))
         fields[:, VALUE] = np.clip(*log_z.T)
         fields[:, LOW:] = log_z[:, 1:]
@@ -54,7 +54,7 @@ class LogZ(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[LogZ], rows: Sequence[Int64]) -> LogZ:
-        """Of several parts, rows[i] being the rows of parts[i]."""
+        """Several parts in one; rows[i] are the rows of parts[i]."""
         fields = np.empty((sum(map(len, rows)), FIELDS))
         for part, places in zip(parts, rows, strict=True):
             fields[places] = part.fields
@@ -67,7 +67,7 @@ class LogZ(NamedTuple):
 
     @property
     def value(self) -> Float64:
-        """[B] log Z."""
+        """[B] log Z, computed or estimated."""
         return np.asarray(self.scale * self.fields[:, TOP] + self.fields[:, VALUE])
 
     def bounds(self) -> Float64:
