@@ -73,3 +73,11 @@ def test_bounds_of_log_z_are_rounded_outward(top: float) -> None:
     assert low <= value <= high
     assert high <= np.nextafter(np.nextafter(np.float32(low), np.inf), np.inf)
     assert out[1:, 1].tolist() == [-np.inf, np.inf]
+
+
+def test_a_log_probability_beyond_float32_is_infinite_and_proven() -> None:
+    logits = np.array([[3e38, -3e38, 0.0]])
+    found, exact = printed(logits, np.array([[0, 1, 2]]), log_z_of(logits))
+    assert exact.all()
+    assert found[0, 1] == -np.inf
+    assert np.isfinite(found[0, [0, 2]]).all()

@@ -103,6 +103,8 @@ def _down(value):
 
 @inline
 def _place(value):
-    """The distance of a float32's magnitude to the next larger one."""
+    """The distance of a float32's magnitude to the next larger one; beyond float32, infinite."""
     magnitude = np.float32(abs(value))
+    if magnitude == np.inf:
+        return np.inf
     return float(np.nextafter(magnitude, np.float32(np.inf))) - float(magnitude)
