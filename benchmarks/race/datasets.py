@@ -147,8 +147,9 @@ def _nmt(name: str, shared: Path, cache: Path, domain: str) -> Dataset:
     )
 
 
-def _wide(name: str, shared: Path, cache: Path) -> Dataset:
-    path = prepared("lm-docs-70k", shared, cache)
+def _trained(name: str, shared: Path, cache: Path, origin: str) -> Dataset:
+    """A softmax trained here; `origin` says what it is."""
+    path = prepared(name, shared, cache)
     weight, bias, fit, heldout, test = _float(path, "W", "b", "H_fit", "H_heldout", "H_test")
     with np.load(path) as arrays:
         reached = json.loads(str(arrays["perplexity"]))["test"]
@@ -160,8 +161,7 @@ def _wide(name: str, shared: Path, cache: Path) -> Dataset:
         fit=fit,
         heldout=heldout,
         test=test,
-        provenance="70,000-word output layer trained on the frozen lm-docs LSTM; "
-        f"perplexity {reached:.1f} on the contexts that judge, text that neither saw",
+        provenance=f"{origin}; perplexity {reached:.1f} on text that it never saw",
     )
 
 
@@ -186,7 +186,16 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
     **{f"lm-docs-{words}": partial(_lm_docs, words=words) for words in SLICES},
     "nmt-captions": partial(_nmt, domain="captions"),
     "nmt-software": partial(_nmt, domain="software"),
-    "lm-docs-70k": _wide,
+    "lm-docs-70k": partial(
+        _trained, origin="70,000-word output layer trained on the frozen lm-docs LSTM"
+    ),
+    "transformer-30k": partial(
+        _trained,
+        origin="Transformer language model of 3 layers, 5 million words of technical prose",
+    ),
+    "lstm-1500": partial(
+        _trained, origin="LSTM language model of 1 layer, 2 million words of technical prose"
+    ),
     "synthetic-250k": partial(_synthetic, words=250_000, dim=1024),
     **{f"synthetic-{words}": partial(_synthetic, words=words, dim=GROWTH_DIM) for words in GROWTH},
 }

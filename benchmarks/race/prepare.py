@@ -1,22 +1,29 @@
-"""Makes the large datasets of the race, once: `python -m benchmarks.race.prepare nmt|lm-docs-70k`.
+"""Make the large datasets of the race, once: `python -m benchmarks.race.prepare nmt`, and so on.
 
-Both read ../shared, which is not part of this repository; without it only `demo` and the synthetic
+All read ../shared, which is not part of this repository; without it only `demo` and the synthetic
 datasets can be raced. A dataset that is there already is not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.race import nmt_contexts, wide_layer
+from benchmarks.race import language_models, nmt_contexts, wide_layer
 from benchmarks.race.bars import bars
+from benchmarks.race.wide_layer import Progress
 
 SHARED = Path(__file__).parents[3] / "shared"
 CACHE = Path.home() / ".cache" / "logitsieve-race"
-PREPARED = {"nmt": nmt_contexts.prepare, "lm-docs-70k": wide_layer.prepare}
+PREPARED: dict[str, Callable[[Path, Path, Progress], None]] = {
+    "nmt": nmt_contexts.prepare,
+    "lm-docs-70k": wide_layer.prepare,
+    **{name: partial(language_models.prepare, name) for name in language_models.MODELS},
+}
 
 
 def prepared(name: str, shared: Path, cache: Path) -> Path:

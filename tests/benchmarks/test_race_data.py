@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.race import datasets, wide_layer
+from benchmarks.race import datasets, language_models, wide_layer
+from benchmarks.race.language_models import LSTM, Design, Transformer, perplexity, read, train
 from benchmarks.race.prepare import prepared
 from benchmarks.race.wide_layer import Reading, alternate, gradients, initial_layer
 from logitsieve.training.trainer import Vocabulary
@@ -59,12 +60,32 @@ def test_runs_go_to_both_parts_in_turn() -> None:
     torch.testing.assert_close(second.following[:run], reading.following[run : 2 * run])
 
 
+@pytest.mark.parametrize("kind", [Transformer, LSTM])
+def test_a_language_model_learns_which_word_follows(
+    kind: type[Transformer | LSTM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_models, "RUNS_AT_ONCE", 1)
+    torch.manual_seed(0)
+    words, run = 20, language_models.RUN
+    ids_N = torch.arange(60 * run + 1) % words
+    model = kind(Design(words, 16, len(ids_N) - 1, 0.05))
+    layer = train(model, ids_N, Design(words, 16, 60 * run, 0.05), no_progress)
+    hidden, following = read(model, ids_N, 4 * run, "all", no_progress)
+    assert hidden.shape == (4 * run, 16)
+    assert hidden.dtype == torch.float16
+    assert perplexity(layer, hidden, following) < words / 2
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    assert 0 < done <= total
+
+
 def test_an_unknown_dataset_is_refused_with_the_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="allowed: demo, lm-docs"):
         datasets.load("ptb", tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["lm-docs", "nmt-captions", "lm-docs-70k"])
+@pytest.mark.parametrize("name", ["lm-docs", "nmt-captions", "lm-docs-70k", "lstm-1500"])
 def test_without_the_shared_folder_it_is_said_what_is_absent(name: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="absent"):
         datasets.load(name, tmp_path / "shared", tmp_path / "cache")

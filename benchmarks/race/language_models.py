@@ -1,0 +1,193 @@
+"""Language models for the race, trained here: a Transformer of 30,000 words, an LSTM of D = 1,500.
+
+Each reads the first words of docs.txt.gz once, and learns by a sampled softmax. Better models take
+days, and their contexts are more peaked: easier to answer. The last twentieth of the text, which
+neither saw, is held out: its runs go to tuning and to testing in turn.
+Shape letters: N contexts, D hidden size, V words, R runs at once, T words of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.race.wide_layer import UNSEEN_SHARE, Progress, encode
+from demo.excerpt import read_paragraphs
+from logitsieve.training.losses import UnigramSoftmax
+from logitsieve.training.trainer import Vocabulary
+from logitsieve.training.trainer.vocabulary import END
+
+RUN = 128  # words read from the beginning of a state, T
+RUNS_AT_ONCE = 16  # R
+NEGATIVES = 2000
+FIT_CONTEXTS, UNSEEN_CONTEXTS = 100_000, 20_000
+WARM_UP = 0.05  # of the steps
+CLIP = 0.5
+
+
+@dataclass(frozen=True)
+class Design:
+    """A model to train."""
+
+    vocabulary: int
+    dim: int
+    words: int  # to train on
+    learning_rate: float
+
+
+class Reader(nn.Module):
+    """All of a language model but its softmax."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+
+class Transformer(Reader):
+    """Contexts from a causal Transformer: pre-norm, learned positions."""
+
+    def __init__(self, design: Design) -> None:
+        super().__init__(design.vocabulary, design.dim)
+        self.position = nn.Parameter(0.02 * torch.randn(RUN, design.dim))
+        layer = nn.TransformerEncoderLayer(
+            design.dim, 8, 4 * design.dim, dropout=0.0, batch_first=True, norm_first=True
+        )
+        norm = nn.LayerNorm(design.dim)
+        self.layers = nn.TransformerEncoder(layer, 3, norm, enable_nested_tensor=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(RUN))
+        nn.init.normal_(self.embedding.weight, std=0.02)
+
+    def forward(self, ids_RT: Tensor) -> Tensor:
+        """Contexts [R, T, D]."""
+        contexts: Tensor = self.layers(
+            self.embedding(ids_RT) + self.position, mask=self.mask, is_causal=True
+        )
+        return contexts
+
+
+class LSTM(Reader):
+    """Contexts from one layer of LSTM over narrow embeddings."""
+
+    EMBEDDED = 400
+
+    def __init__(self, design: Design) -> None:
+        super().__init__(design.vocabulary, self.EMBEDDED)
+        self.lstm = nn.LSTM(self.EMBEDDED, design.dim, batch_first=True)
+
+    def forward(self, ids_RT: Tensor) -> Tensor:
+        """Contexts [R, T, D]."""
+        contexts: Tensor = self.lstm(self.embedding(ids_RT))[0]
+        return contexts
+
+
+MODELS = {
+    "transformer-30k": (Transformer, Design(30_000, 512, 5_000_000, 1e-3)),
+    "lstm-1500": (LSTM, Design(10_000, 1500, 2_000_000, 2e-3)),
+}
+
+
+def prepare(name: str, shared: Path, cache: Path, progress: Progress) -> None:
+    """Write `<name>.npz`: W, b, H_fit, H_heldout, H_test, and the perplexity reached."""
+    torch.manual_seed(1)
+    kind, design = MODELS[name]
+    paragraphs = read_paragraphs(shared / "data" / "docs.txt.gz")
+    words = Counter(chain(*([*paragraph.split(), END] for paragraph in paragraphs)))
+    ids_N = encode(paragraphs, Vocabulary.most_frequent(words, design.vocabulary))
+    cut = int(len(ids_N) * (1 - UNSEEN_SHARE))
+    seen_N, unseen_N = ids_N[:cut], ids_N[cut:]
+    model = kind(design)
+    layer = train(model, seen_N, design, progress)
+    fit, _ = read(model, seen_N, FIT_CONTEXTS, "to fit", progress)
+    unseen, following_N = read(model, unseen_N, UNSEEN_CONTEXTS, "unseen", progress)
+    runs = unseen.view(-1, RUN, design.dim)
+    reached = {"test": perplexity(layer, unseen, following_N)}
+    print("perplexity", reached)
+    np.savez(
+        cache / f"{name}.npz",
+        W=layer.weight.detach().numpy(),
+        b=layer.bias.detach().numpy(),
+        H_fit=fit.numpy(),
+        H_heldout=runs[0::2].flatten(0, 1).numpy(),
+        H_test=runs[1::2].flatten(0, 1).numpy(),
+        perplexity=json.dumps(reached),
+    )
+
+
+def batches(ids_N: Tensor, words: int) -> list[Tensor]:
+    """The first `words` in windows [R, T + 1], shuffled."""
+    windows = ids_N[: words // RUN * RUN + 1].unfold(0, RUN + 1, RUN)
+    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(1))
+    return list(torch.split(windows[order], RUNS_AT_ONCE))
+
+
+def train(model: Reader, ids_N: Tensor, design: Design, progress: Progress) -> nn.Linear:
+    """The output layer after one pass; the step rises first, then falls linearly to nothing."""
+    counts_V = torch.bincount(ids_N, minlength=design.vocabulary).clamp(min=1)
+    sizes = design.dim, design.vocabulary
+    loss = UnigramSoftmax(*sizes, class_counts=counts_V, n_sampled=NEGATIVES, seed=1, sparse=False)
+    if model.embedding.weight.shape == loss.classes.weight.shape:
+        loss.tie(model.embedding)
+    parameters = list({*model.parameters(), *loss.parameters()})
+    optimizer = torch.optim.AdamW(parameters, design.learning_rate, betas=(0.9, 0.98))
+    windows = batches(ids_N, design.words)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        design.learning_rate,
+        total_steps=len(windows),
+        pct_start=WARM_UP,
+        anneal_strategy="linear",
+        cycle_momentum=False,
+    )
+    for number, window_RT in enumerate(windows):
+        with torch.autocast("cpu", torch.bfloat16):
+            contexts = model(window_RT[:, :-1])
+        optimizer.zero_grad()
+        loss(contexts.float().flatten(0, 1), window_RT[:, 1:].flatten()).backward()
+        nn.utils.clip_grad_norm_(parameters, CLIP)
+        optimizer.step()
+        schedule.step()
+        progress("train", number + 1, len(windows))
+    model.eval()
+    layer, bias = nn.Linear(*sizes), loss.classes.bias
+    assert bias is not None
+    layer.weight, layer.bias = loss.classes.weight, nn.Parameter(bias.flatten())
+    return layer
+
+
+@torch.inference_mode()
+def read(
+    model: Reader, ids_N: Tensor, contexts: int, stage: str, progress: Progress
+) -> tuple[Tensor, Tensor]:
+    """Contexts float16 [N, D] of evenly spread runs, and the words that follow."""
+    starts = torch.linspace(0, len(ids_N) - RUN - 1, contexts // RUN).long()
+    windows = torch.split(ids_N[starts[:, None] + torch.arange(RUN + 1)], RUNS_AT_ONCE)
+    pieces = []
+    for number, window in enumerate(windows):
+        pieces.append(model(window[:, :-1]).flatten(0, 1).half())
+        progress(f"read {stage}", number + 1, len(windows))
+    return torch.cat(pieces), torch.cat([window[:, 1:].flatten() for window in windows])
+
+
+@torch.inference_mode()
+def perplexity(layer: nn.Linear, hidden_ND: Tensor, following_N: Tensor) -> float:
+    """exp of the mean cross-entropy."""
+    total = 0.0
+    for hidden, following in zip(
+        torch.split(hidden_ND, RUN), torch.split(following_N, RUN), strict=True
+    ):
+        total += float(
+            nn.functional.cross_entropy(layer(hidden.float()), following, reduction="sum")
+        )
+    return math.exp(total / len(following_N))
+
+
+PREPARED = {name: partial(prepare, name) for name in MODELS}
