@@ -19,7 +19,7 @@ import torch
 from benchmarks import raw
 from benchmarks.baselines import baselines, single_thread, torch_exact
 from benchmarks.machine import describe
-from benchmarks.timing import Search, batches_of, race
+from benchmarks.timing import CLEARED_BYTES, Search, batches_of, race
 from logitsieve.evaluation import evaluate
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import build
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="lm-docs-10k-200.npz")
     parser.add_argument("--index", type=Path, help="measure this index instead of building one")
     parser.add_argument("--contexts", type=Path, help="unseen contexts of --index, .npy [N, D]")
+    parser.add_argument("--cold", action="store_true", help="time calls after other work too")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     single_thread()
@@ -53,7 +54,7 @@ def main() -> None:
         else:
             print(f"{options.data} is absent: pass --index and --contexts")
             return
-        results = measure(index, unseen)
+        results = measure(index, unseen, options.cold)
     raw.write(options.out, results)
     show(results)
 
@@ -71,7 +72,7 @@ def build_index(data: Path, heldout: np.ndarray, scratch: Path) -> Index:
     )
 
 
-def measure(index: Index, unseen: np.ndarray) -> dict[str, Any]:
+def measure(index: Index, unseen: np.ndarray, cold: bool) -> dict[str, Any]:
     """Precision on all unseen contexts, and us/row of everything at each batch size."""
     screen, exact = index.head("screen"), index.head("exact")
     blocks = (unseen[i : i + 256] for i in range(0, len(unseen), 256))
@@ -80,6 +81,13 @@ def measure(index: Index, unseen: np.ndarray) -> dict[str, Any]:
     contenders["torch bfloat16"] = torch_exact(index.softmax, torch.bfloat16)
     contenders["logitsieve exact"] = exact.topk
     contenders["logitsieve screen"] = screen.topk
+
+    def times(cold: bool) -> dict[str, dict[str, dict[str, float]]]:
+        return {
+            str(batch): race(contenders, batches_of(unseen, batch), K, cold=cold)
+            for batch in BATCHES
+        }
+
     return {
         "machine": describe(),
         "vocab_size": index.vocab_size,
@@ -93,14 +101,14 @@ def measure(index: Index, unseen: np.ndarray) -> dict[str, Any]:
         "p5": found.precision[5].mean,
         "p5_low": found.precision[5].low,
         "candidates": found.scanned[5],
-        "us_per_row": {
-            str(batch): race(contenders, batches_of(unseen, batch), K) for batch in BATCHES
-        },
+        "us_per_row": times(cold=False),
+        "cleared_bytes": CLEARED_BYTES if cold else 0,
+        "cold_us_per_row": times(cold=True) if cold else {},
     }
 
 
 def show(results: dict[str, Any]) -> None:
-    """One Markdown table: us/row and how many times faster the screen is."""
+    """Markdown tables: us/row and how many times faster the screen is, and the same cold."""
     about, screen = results["machine"], results["screen"]
     print(
         f"\n{about['cpu']}, 1 thread, V={results['vocab_size']:,} D={results['dim']} k={K}, "
@@ -109,9 +117,15 @@ def show(results: dict[str, Any]) -> None:
         f"P@1 {results['p1']:.4f} P@5 {results['p5']:.4f} "
         f"on {results['contexts']:,} unseen contexts\n"
     )
+    _show_times(results["us_per_row"])
+    if results["cleared_bytes"]:
+        print(f"\ncold: {results['cleared_bytes'] / 1e6:.0f} MB pass the cache before a call\n")
+        _show_times(results["cold_us_per_row"])
+
+
+def _show_times(times: dict[str, dict[str, dict[str, float]]]) -> None:
     print("| us/row (speed-up of the screen) | " + " | ".join(f"B={b}" for b in BATCHES) + " |")
     print("|---" * (len(BATCHES) + 1) + "|")
-    times = results["us_per_row"]
     for name in times["1"]:
         cells = []
         for batch in map(str, BATCHES):

@@ -64,6 +64,7 @@ def measure(words: int, cache: Path) -> dict[str, Any]:
         cache=cache,
         only=",".join(f"logitsieve {name}" for name in HEADS),
         judged=1000,
+        cold=False,
         rebuild=False,
     )
     data = load(f"synthetic-{words}", SHARED, cache)

@@ -26,6 +26,7 @@ from benchmarks.race.judge import Judge
 from benchmarks.race.methods import Knobs, Method, hold_threads
 from benchmarks.race.peers.exact import FLOAT32 as EXACT_NAMES
 from benchmarks.race.prepare import CACHE, SHARED
+from benchmarks.timing import CLEARED_BYTES
 from logitsieve.api.results import Float32
 
 OUT = raw.RESULTS / "race"
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
     parser.add_argument("--only", default="", help="methods whose name has one of these, by comma")
     parser.add_argument("--judged", type=int, help="contexts that judge each point")
+    parser.add_argument("--cold", action="store_true", help="time calls after other work too")
     parser.add_argument("--rebuild", action="store_true", help="build the indexes again")
     options = parser.parse_args()
     hold_threads(1)
@@ -92,6 +94,11 @@ def race(
         times = time_points(points, judged, mode, K, progress)
         for entry, found in zip(records, times, strict=True):
             entry["us_per_row"][mode.label] = found
+        if not options.cold:
+            continue
+        times = time_points(points, judged, mode._replace(cold=True), K, progress)
+        for entry, found in zip(records, times, strict=True):
+            entry["cold_us_per_row"][mode.label] = found
     hold_threads(1)
     return {
         "data": data.name,
@@ -106,6 +113,7 @@ def race(
         "heldout_contexts": len(data.heldout),
         "judged_contexts": len(judged),
         "modes": [mode.label for mode in modes],
+        "cleared_bytes": CLEARED_BYTES if options.cold else 0,
         "weight_bytes": softmax.weight.nbytes + softmax.bias.nbytes,
         "points": records,
     }
@@ -128,6 +136,7 @@ def record(method: Method, knobs: Knobs, judge: Judge, seconds: float) -> dict[s
         "build_seconds": round(seconds, 2),
         "bytes_beyond_w": method.nbytes,
         "us_per_row": {},
+        "cold_us_per_row": {},
     }
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.race import plots, synthetic, table
+from benchmarks import timing
+from benchmarks.race import clock, plots, synthetic, table
 from benchmarks.race.entrants import wanted
 from benchmarks.race.judge import Judge
-from benchmarks.race.methods import Method, Queries, augmented
+from benchmarks.race.methods import Knobs, Method, Queries, augmented
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -23,6 +24,7 @@ from benchmarks.race.peers.hnsw import Hnswlib
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
 from benchmarks.race.synthetic import top1_entropy
+from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from tests.synthetic import make_hidden, make_softmax
 
@@ -202,6 +204,61 @@ def test_the_table_has_the_fastest_precise_setting_and_the_most_precise_one() ->
     assert [row.split("|")[2].strip() for row in rows] == ["25.0x", "12.5x"]
     assert [row.split("|")[-2].strip() for row in rows] == ["probes 2", "probes 3"]
     assert [entry["knobs"] for entry in table.chosen(RESULTS, "other")] == [{"ef": 1}]
+
+
+def test_cold_times_stand_beside_warm_ones_over_a_cold_baseline() -> None:
+    cold = {"B=1 threads=1": {"median": 400.0, "least": 400.0, "most": 400.0}}
+    points = [{**entry, "cold_us_per_row": cold} for entry in RESULTS["points"]]
+    points[0] = {**points[0], "cold_us_per_row": {"B=1 threads=1": {"median": 1000.0}}}
+    text = table.markdown({**RESULTS, "points": points, "cleared_bytes": 96_000_000})
+    assert "96 MB pass through the cache" in text
+    assert "cold B=1 threads=1: torch, 400.0" in text
+    rows = [line.split("|") for line in text.splitlines() if "| logitsieve" in line]
+    assert [(row[2].strip(), row[3].strip()) for row in rows] == [
+        ("25.0x", "1.0x"),
+        ("12.5x", "1.0x"),
+    ]
+    assert "cold" not in table.markdown(RESULTS)
+
+
+class Recording:
+    """A method that answers nothing and notes every row that it gets."""
+
+    name, nbytes = "recording", 0
+
+    @property
+    def settings(self) -> list[Knobs]:
+        return [{}]
+
+    def __init__(self) -> None:
+        self.built: Knobs = {}
+        self.rows: list[float] = []
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        assert (threads, knobs) == (1, {})
+
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        self.rows.append(float(hidden[0, 0]))
+        return np.zeros((len(hidden), k), np.int64)
+
+
+def test_other_work_passes_before_each_cold_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = Recording()
+    monkeypatch.setattr(timing, "clear_cache", lambda: method.rows.append(np.inf))
+    monkeypatch.setattr(clock, "MODE_NS", 0)
+    hidden = np.arange(20, dtype=np.float32).reshape(10, 2)
+    points = [clock.Engine(method, {})]
+    cold = clock.time_points(points, hidden, clock.Mode(1, 1, cold=True), 5, quiet)
+    assert 0 < cold[0]["least"] <= cold[0]["median"] <= cold[0]["most"]
+    calls = method.rows[2:]  # the first two are to know how long one takes
+    assert len(calls) == 2 * timing.COLD_CALLS * clock.LEAST_ROUNDS
+    assert np.isinf(calls[::2]).all()
+    assert np.isfinite(calls[1::2]).all()
+    assert len(set(calls[1::2])) >= timing.COLD_CALLS
+    method.rows.clear()
+    monkeypatch.setattr(clock, "TURN_NS", 1)
+    clock.time_points(points, hidden, clock.Mode(1, 1), 5, quiet)
+    assert np.isfinite(method.rows).all()
 
 
 def test_a_table_without_a_baseline_says_so() -> None:

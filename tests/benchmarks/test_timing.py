@@ -1,0 +1,48 @@
+"""Timing warm calls, and cold ones: after other work, which is not counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import timing
+
+
+def test_the_pass_reads_as_many_bytes_as_it_says() -> None:
+    timing.clear_cache()
+    assert timing._other_work().nbytes == timing.CLEARED_BYTES
+    assert timing._other_work().size % 64 == 0  # what `read_all` needs
+    assert timing._other_work() is timing._other_work()
+
+
+def test_other_work_is_not_part_of_a_cold_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, order = [0], []
+
+    def spend(name: str, ns: int) -> None:
+        order.append(name)
+        now[0] += ns
+
+    monkeypatch.setattr(timing, "clear_cache", lambda: spend("clear", 5000))
+    monkeypatch.setattr(timing, "perf_counter_ns", lambda: now[0])
+    batches = [np.full((1, 2), each, np.float32) for each in (3, 5)]
+    mean = timing.cold_ns(lambda hidden, k: spend("call", k * int(hidden[0, 0])), batches, 10)
+    assert mean == 40
+    assert order == ["clear", "call", "clear", "call"]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_every_contender_of_a_race_gets_the_same_batches(
+    cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleared: list[int] = []
+    monkeypatch.setattr(timing, "clear_cache", lambda: cleared.append(1))
+    monkeypatch.setattr(timing, "ROUND_NS", 100_000)
+    seen: dict[str, set[float]] = {"a": set(), "b": set()}
+    contenders = {
+        name: lambda hidden, k, name=name: seen[name].add(float(hidden[0, 0])) for name in seen
+    }
+    batches = timing.batches_of(np.arange(40, dtype=np.float32).reshape(20, 2), 2)
+    us = timing.race(contenders, batches, 5, cold=cold)
+    assert all(0 < us[name]["least"] <= us[name]["median"] for name in contenders)
+    assert seen["a"] == seen["b"] == {float(batch[0, 0]) for batch in batches}
+    assert bool(cleared) == cold
