@@ -13,7 +13,8 @@ from logitsieve.kernels.simd.dots import (
     dots64_2x1,
     dots64_2x2,
     dots_1x4,
-    dots_4x4,
+    dots_4x4_at_once,
+    dots_4x4_in_quarters,
     padded,
     row_of,
     widen_row,
@@ -53,7 +54,9 @@ def pairs64(weight, hidden, out):
 def four_by_four(weight, hidden, blocked, single, streamed):
     dim = hidden.shape[1]
     w, h = pointer(weight), pointer(hidden)
-    block = dots_4x4(w, 0, dim, 2 * dim, 3 * dim, h, 0, dim, 2 * dim, 3 * dim, dim, streamed)
+    rows = 0, dim, 2 * dim, 3 * dim
+    block = dots_4x4_at_once(w, *rows, h, *rows, dim, streamed)
+    quarters = dots_4x4_in_quarters(w, *rows, h, *rows, dim, streamed)
     for q in range(4):
         line = dots_1x4(w, 0, dim, 2 * dim, 3 * dim, row_of(h, q, dim), dim, streamed)
         for i in range(4):
@@ -61,6 +64,8 @@ def four_by_four(weight, hidden, blocked, single, streamed):
     for q in range(4):
         blocked[0, q], blocked[1, q] = block[0][q], block[1][q]
         blocked[2, q], blocked[3, q] = block[2][q], block[3][q]
+        blocked[4, q], blocked[5, q] = quarters[0][q], quarters[1][q]
+        blocked[6, q], blocked[7, q] = quarters[2][q], quarters[3][q]
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,11 +88,14 @@ def test_float32_dots_stay_within_the_bound(dim: int) -> None:
     random = np.random.default_rng(dim)
     weight = random.standard_normal((4, dim)).astype(np.float32)
     hidden = random.standard_normal((4, dim)).astype(np.float32)
-    blocked, single = np.empty((4, 4), np.float32), np.empty((4, 4), np.float32)
-    four_by_four(weight, hidden, blocked, single, False)
-    again = np.empty((4, 4), np.float32), np.empty((4, 4), np.float32)
-    four_by_four(weight, hidden, *again, True)
-    np.testing.assert_array_equal(again, (blocked, single))
+    both, single = np.empty((8, 4), np.float32), np.empty((4, 4), np.float32)
+    four_by_four(weight, hidden, both, single, False)
+    again, single_again = np.empty_like(both), np.empty_like(single)
+    four_by_four(weight, hidden, again, single_again, True)
+    np.testing.assert_array_equal(again, both)
+    np.testing.assert_array_equal(single_again, single)
+    blocked, quarters = both[:4], both[4:]
+    np.testing.assert_array_equal(quarters, blocked)
     true = weight.astype(np.float64) @ hidden.astype(np.float64).T
     norms = np.linalg.norm(weight, axis=1)[:, None] * np.linalg.norm(hidden, axis=1)
     assert (np.abs(blocked - true) <= dim * 2.0**-24 * norms * 1.01).all()
@@ -100,7 +108,7 @@ def test_values_after_the_end_of_a_row_are_not_read() -> None:
     padding[:4] = 1.0
     hidden = np.full((5, dim), np.nan, np.float32)
     hidden[:4] = 2.0
-    blocked, single = np.empty((4, 4), np.float32), np.empty((4, 4), np.float32)
+    blocked, single = np.empty((8, 4), np.float32), np.empty((4, 4), np.float32)
     four_by_four(padding, hidden, blocked, single, True)
     assert (blocked == 10.0).all()
     assert (single == 10.0).all()

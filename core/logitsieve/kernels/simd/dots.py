@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import (
+    AVX512,
     LANES,
     load,
     load_first,
@@ -137,12 +138,8 @@ def outer(w, x0, x1, x2, x3, totals):
 
 
 @inline
-def dots_4x4(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
-    """float32 dots of the rows of H at offsets r0 .. r3 with the rows of W at i, j, k, m.
-
-    Four tuples, one for each row of W, of the four rows of H: sixteen sums in registers, so that
-    each value loaded is used four times.
-    """
+def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
+    """Sixteen sums in registers, so that each value loaded is used four times."""
     a = (zeros32(), zeros32(), zeros32(), zeros32())
     b, c, e = a, a, a
     whole, after = dim - dim % LANES, i + max(4 * dim, AHEAD)
@@ -168,6 +165,48 @@ def dots_4x4(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
         sums_of_four(c[0], c[1], c[2], c[3]),
         sums_of_four(e[0], e[1], e[2], e[3]),
     )
+
+
+@inline
+def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
+    """Four sums at a time: where registers are narrow, sixteen would not stay in them."""
+    upper = _dots_2x2(W, i, j, H, r0, r1, dim, streamed, i + max(4 * dim, AHEAD))
+    upper_right = _dots_2x2(W, i, j, H, r2, r3, dim, False, i)
+    lower = _dots_2x2(W, k, m, H, r0, r1, dim, streamed, i + max(4 * dim, AHEAD) + 2 * dim)
+    lower_right = _dots_2x2(W, k, m, H, r2, r3, dim, False, i)
+    return (
+        (upper[0], upper[1], upper_right[0], upper_right[1]),
+        (upper[2], upper[3], upper_right[2], upper_right[3]),
+        (lower[0], lower[1], lower_right[0], lower_right[1]),
+        (lower[2], lower[3], lower_right[2], lower_right[3]),
+    )
+
+
+@inline
+def _dots_2x2(W, i, j, H, r0, r1, dim, streamed, after):
+    """Dots of two rows of W, each with two of H; lines from `after` on are prefetched."""
+    a, b, c, e = zeros32(), zeros32(), zeros32(), zeros32()
+    whole = dim - dim % LANES
+    for d in range(0, whole, LANES):
+        if streamed:
+            _prefetch_lines(W, after + 2 * d, 2)
+        x0, x1, w0, w1 = load(H, r0 + d), load(H, r1 + d), load(W, i + d), load(W, j + d)
+        a, b = multiply_add(w0, x0, a), multiply_add(w0, x1, b)
+        c, e = multiply_add(w1, x0, c), multiply_add(w1, x1, e)
+    if whole < dim:
+        n = dim - whole
+        x0, x1 = load_first(H, r0 + whole, n), load_first(H, r1 + whole, n)
+        w0, w1 = load_first(W, i + whole, n), load_first(W, j + whole, n)
+        a, b = multiply_add(w0, x0, a), multiply_add(w0, x1, b)
+        c, e = multiply_add(w1, x0, c), multiply_add(w1, x1, e)
+    return sums_of_four(a, b, c, e)
+
+
+dots_4x4 = dots_4x4_at_once if AVX512 else dots_4x4_in_quarters
+"""float32 dots of the rows of H at offsets r0 .. r3 with the rows of W at i, j, k, m.
+
+Four tuples, one for each row of W, of the four rows of H; the same bits on every CPU.
+"""
 
 
 @inline
