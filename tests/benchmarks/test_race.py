@@ -256,7 +256,7 @@ def test_other_work_passes_before_each_cold_call_only(monkeypatch: pytest.Monkey
     assert np.isfinite(calls[1::2]).all()
     assert len(set(calls[1::2])) >= timing.COLD_CALLS
     method.rows.clear()
-    monkeypatch.setattr(clock, "TURN_NS", 1)
+    monkeypatch.setattr(clock, "TURN_NS", 200_000)
     clock.time_points(points, hidden, clock.Mode(1, 1), 5, quiet)
     assert np.isfinite(method.rows).all()
 
