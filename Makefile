@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PROTO := proto/logitsieve/v1
 DATA ?= demo
+OUT ?= screen
 FUZZ_SECONDS ?= 60
 ATTACK_MINUTES ?= 10
 WORKERS ?= 2
@@ -70,10 +71,13 @@ proofs: .venv/dev     ## every rounding constant as a theorem, by Gappa (apt-get
 	$(BIN)/python -m proofs
 
 bench: .venv/dev      ## timings against the exact softmax of numpy, torch and faiss
-	$(BIN)/python -m benchmarks.screen
+	$(BIN)/python -m benchmarks.screen --out benchmarks/results/$(OUT).json.gz
 
 race: .venv/dev       ## every method on one dataset: make race DATA=demo (docs/race.md lists them)
 	$(BIN)/python -m benchmarks.race $(DATA)
+
+tables: .venv/dev     ## every table and figure of README.md and docs/ from benchmarks/results
+	$(BIN)/python -m benchmarks.tables
 
 docs: .venv/docs      ## the documentation with an API reference: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -81,4 +85,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz attack proofs bench race docs proto
+.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz attack proofs bench race tables docs proto

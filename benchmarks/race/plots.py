@@ -16,8 +16,7 @@ from matplotlib import pyplot
 
 from benchmarks import raw
 from benchmarks.plots import STYLE
-from benchmarks.race.peers.exact import FLOAT32
-from benchmarks.race.table import baseline, methods
+from benchmarks.race.table import FLOAT32, baseline, methods
 
 RESULTS = raw.RESULTS / "race"
 LEAST_PRECISION = 0.5

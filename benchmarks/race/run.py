@@ -24,7 +24,6 @@ from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
 from benchmarks.race.entrants import entrants, versions, wanted
 from benchmarks.race.judge import Judge
 from benchmarks.race.methods import Knobs, Method, hold_threads
-from benchmarks.race.peers.exact import FLOAT32 as EXACT_NAMES
 from benchmarks.race.prepare import CACHE, SHARED
 from benchmarks.timing import CLEARED_BYTES
 from logitsieve.api.results import Float32
@@ -75,7 +74,7 @@ def race(
     judge = Judge(softmax, judged, KS, progress)
     points: list[Engine] = []
     records: list[dict[str, Any]] = []
-    only = [*options.only.split(","), *EXACT_NAMES] if options.only else []
+    only = [*options.only.split(","), *table.FLOAT32] if options.only else []
     modes = [Mode(1, 1), Mode(options.batch, 1)]
     if options.threads > 1:
         modes.append(Mode(options.batch, options.threads))

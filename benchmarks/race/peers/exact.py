@@ -13,7 +13,6 @@ from benchmarks.timing import Search
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
-FLOAT32 = ("numpy", "torch", "faiss IndexFlatIP")
 MAKERS: dict[str, tuple[Callable[[Softmax], Search], int]] = {  # and which result holds the ids
     "numpy": (numpy_exact, 0),
     "torch": (torch_exact, 1),

@@ -1,0 +1,1 @@
+"""The tables and figures of the documentation, written from the raw results."""

@@ -1,0 +1,161 @@
+"""The figures that no raw file holds: where they stand, and what measured them.
+
+A paragraph or table is named by its page and by words of it. Any other paragraph whose figures look
+measured has to be written from the raw results, and what is written from them may not be listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.tables.page import Rendered
+
+PARAGRAPH = re.compile(r"(?:^[^\n]+\n?)+", re.MULTILINE)
+MEASURED = re.compile(
+    r"""
+    (?<![\w.,^{-]) \d[\d.,]*
+    (?: \s?(?:µs|us|ms|ns|GB/s|BLEU|nats)\b | x\b | \s(?:s|seconds|times)\b )
+    | P@\d+ \s (?!0\.99?8?0?\b) \d[\d.]*          # a precision, but for the usual targets
+    | (?<![\w.,^/-]) (?!0\.(?:998|990|001)\b) \d+\.\d{3,} \b
+    """,
+    re.VERBOSE,
+)
+CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`]*`", re.MULTILINE | re.DOTALL)
+NUMBER_CELL = re.compile(r"\|\s*\*{0,2}[-+]?\d[\d.,]*\s?[x%]?\*{0,2}\s*(?=\|)")
+MANY_NUMBERS = 4  # make a table one of measurements
+
+
+class Listed(NamedTuple):
+    """A paragraph or table, by words of it, and where its figures come from."""
+
+    page: str
+    words: str
+    source: str
+
+
+def paragraphs(rendered: Rendered) -> Iterator[str]:
+    """Those of a page with figures that look measured and that nothing writes."""
+    text = CODE.sub(lambda code: re.sub(r"[^\n]", "`", code[0]), rendered.text)
+    for start, end in rendered.covered:
+        text = text[:start] + re.sub(r"[^\n]", "~", text[start:end]) + text[end:]
+    for place in PARAGRAPH.finditer(text):
+        if MEASURED.search(place[0]) or len(NUMBER_CELL.findall(place[0])) >= MANY_NUMBERS:
+            yield rendered.text[place.start() : place.end()]
+
+
+def unaccounted(page: str, rendered: Rendered) -> list[str]:
+    """What is measured and not listed, and what is listed in vain."""
+    listed = [each for each in LISTED if each.page == page]
+    met: set[Listed] = set()
+    problems = []
+    for paragraph in paragraphs(rendered):
+        mine = [each for each in listed if each.words in " ".join(paragraph.split())]
+        met.update(mine)
+        if not mine:
+            problems.append(f"no raw result, nor listed in ledger.py: {paragraph[:90]!r}")
+    vain = [each for each in listed if each not in met]
+    return problems + [f"listed in ledger.py in vain: {each.words!r}" for each in vain]
+
+
+SETTING = "a limit, a default or a definition: nothing measured it"
+ONCE = "an experiment at commit c11a3c0, which is no longer in the tree"
+TRAINING = "`python -m benchmarks.training` at commit c11a3c0, beyond the tables that it left"
+AVX2 = "`python -m benchmarks.screen`, with and without the variables of AVX2"
+FILTERS = "`LocalDecoder.sample` of head `certified` over contexts of lm-docs, timed by hand"
+TWO_DOMAINS = "builds on one domain of nmt-de-en, `evaluate` on the test text of both"
+
+LISTED = (
+    Listed("README.md", "Held to AVX2, `certified` takes", AVX2),
+    Listed("README.md", "A gRPC call from Python costs", "`python -m benchmarks.rpc`, rounded"),
+    Listed("docs/beam-search.md", "P@10, which beam 5 needs", ONCE),
+    Listed("docs/beam-search.md", "loses 0.27 BLEU at beam 5", ONCE),
+    Listed("docs/beam-search.md", "**Build for the beam.**", ONCE),
+    Listed("docs/benchmarks.md", "- Scan all rows first", "variants that were not kept"),
+    Listed("docs/benchmarks.md", "below 5 µs the call itself", "`perf stat` over the screen"),
+    Listed("docs/benchmarks.md", "**Batching.**", SETTING),
+    Listed("docs/benchmarks.md", "**Half an hour**", ONCE),
+    Listed("docs/benchmarks.md", "The target is 1.15 times the echo.", SETTING),
+    Listed("docs/benchmarks.md", "| clusters | screen |", ONCE),
+    Listed("docs/benchmarks.md", "Means of two seeds; k' = 7", ONCE),
+    Listed("docs/building.md", "times in turn those that met it", SETTING),
+    Listed(
+        "docs/building.md", "| budget | misses of 1,000", "nine builds on lm-docs, each evaluated"
+    ),
+    Listed(
+        "docs/building.md", "Of 20 builds on another 55,000", "20 builds on lm-docs, each evaluated"
+    ),
+    Listed("docs/building.md", "tests/index_builder/test_two_domains.py", "that test"),
+    Listed("docs/building.md", "A distance cannot guarantee more", TWO_DOMAINS),
+    Listed("docs/building.md", "| fitted on | guard |", TWO_DOMAINS),
+    Listed("docs/capture.md", "reached P@1 0.97", "two builds on lm-docs, each evaluated"),
+    Listed(
+        "docs/certified.md", "30,000 rows of 64 coordinates", "`python -m benchmarks.kernels`, held"
+    ),
+    Listed("docs/certified.md", "| attacks | rows |", "`python -m tests.attacks --minutes 10`"),
+    Listed("docs/certified.md", "take 0.9999 of what", "`python -m tests.attacks --minutes 10`"),
+    Listed("docs/certified.md", "| halved | what errors took", "`python -m tests.attacks.halved`"),
+    Listed("docs/decoding.md", "the proven interval of log Z is", ONCE),
+    Listed("docs/decoding.md", "**Cost and error**", ONCE),
+    Listed("docs/decoding.md", "| rows of W computed | µs per row |", FILTERS),
+    Listed("docs/decoding.md", "A ten-line nucleus in numpy", FILTERS),
+    Listed("docs/decoding.md", "**Cost of a draw.**", ONCE),
+    Listed("docs/deployment.md", "A client queries the DNS again", SETTING),
+    Listed("docs/deployment.md", "gets CANCELLED", SETTING),
+    Listed("docs/deployment.md", "**memory of a server**", SETTING),
+    Listed("docs/exactness.md", "Logits are held as numbers", SETTING),
+    Listed(
+        "docs/exactness.md",
+        "| left open by the first interval |",
+        "`python -m benchmarks.exactness`",
+    ),
+    Listed("docs/exactness.md", "| numpy there |", "`python -m benchmarks.exactness`"),
+    Listed("docs/huggingface.md", "they shift by 0.25 to 1.69 nats", ONCE),
+    Listed("docs/huggingface.md", "Sampling without `top_k` warns.", ONCE),
+    Listed("docs/index.md", "it makes `certified` take 1.2 to 1.4", AVX2),
+    Listed("docs/monitoring.md", "**How many rows.**", SETTING),
+    Listed("docs/monitoring.md", "The picture is of one run", ONCE),
+    Listed("docs/monitoring.md", "| alert | when |", SETTING),
+    Listed("docs/race.md", "| DATA | V | D |", SETTING),
+    Listed("docs/race.md", "| method | how it is built |", SETTING),
+    Listed("docs/race.md", "The peers written here", "an empty call of `topk`, timed by hand"),
+    Listed("docs/runbook/LogitsieveHighLatency.md", "One request of a hundred", SETTING),
+    Listed("docs/security.md", "| a message |", SETTING),
+    Listed("docs/security.md", "They found no defect", "`make fuzz`"),
+    Listed("docs/service.md", "| flag | default |", SETTING),
+    Listed("docs/service.md", "Work estimated at under 100 us", "a hop to a thread, timed by hand"),
+    Listed("docs/service.md", "TopK requests without constraints that queue", SETTING),
+    Listed("docs/service.md", "Where `--max-in-flight`", "`python -m benchmarks.load`"),
+    Listed("docs/service.md", "| series | labels |", SETTING),
+    Listed(
+        "docs/service.md", "A unary call costs about", "`python -m benchmarks.rpc`, on two machines"
+    ),
+    Listed("docs/training/experiments.md", "| | script | question |", SETTING),
+    *(
+        Listed("docs/training/experiments.md", words, TRAINING)
+        for words in (
+            "- **Perplexity and precision** are",
+            "Other losses after 150,000 words,",
+            "D-softmax is at 357",
+            "As in Rawat et al. more features are better",
+            "With the paper's own numbers of tables",
+            "| tables rebuilt |",
+            "Step by step tables that are",
+            "In 40 seconds the full softmax",
+            "Levy, Chen, Ermon have LSH at",
+            "What drawing ten candidates",
+            "What LSH Softmax trained",
+            "At 1,100 classes the error",
+        )
+    ),
+    Listed("docs/training/full.md", "**Cost.** The three products", TRAINING),
+    Listed("docs/training/index.md", "**V up to about 5,000", TRAINING),
+    Listed("docs/training/index.md", "`chunked` takes", TRAINING),
+    Listed("docs/training/index.md", "With small batches the gain shrinks", TRAINING),
+    Listed("docs/training/lns.md", "| K, L | ms a step |", TRAINING),
+    Listed("docs/training/lns.md", "On the synthetic labels of", TRAINING),
+    Listed("docs/training/lsh.md", "Under plain SGD a row moves", TRAINING),
+    Listed("docs/training/topk.md", "**Cost.** The search computes", TRAINING),
+    Listed("docs/training/trainer.md", "| what | by default |", SETTING),
+)

@@ -1,0 +1,85 @@
+"""Tables of kernels beside their bounds, of calls beside an echo, and of the service under load."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.tables.figures import digits, markdown
+from benchmarks.tables.results import load
+
+
+def kernels() -> str:
+    rows = []
+    for one in load("kernels")["records"]:
+        shape = f"{one['vocab_size']:,}", f"{one['dim']:,}"
+        times = f"{one['us_per_row']:,.2f}", f"{one['bound_us_per_row']:,.2f}"
+        rows.append([one["name"], *shape, *times, f"{one['share']:.0%}", one["by"]])
+    head = ["kernel", "V", "D", "us/row", "bound us/row", "share of bound", "bound by"]
+    return markdown(head, rows)
+
+
+def calls() -> str:
+    """One row over gRPC beside an echo of the same messages."""
+    rows = []
+    for name, found in load("rpc")["asked"].items():
+        echo, us = found["us"]["echo"], found["us"]["logitsieve"]
+        times = (f"{time:,.0f}" for time in (echo["p50"], echo["p99"], us["p50"], us["p99"]))
+        over, compute = statistics.median(found["ratios_p50"]), found["server_compute_us_p50"]
+        rows.append([name, *times, f"{over:.2f}", f"{compute:.0f}"])
+    head = ["TopK", "echo p50", "p99", "ours p50", "p99 us", "ours / echo at p50", "compute us"]
+    return markdown(head, rows)
+
+
+STEPS = {"top_k": "`topk`", "beam_step": "beam 5"}
+
+
+def steps() -> str:
+    """Whole steps: in process, as unary calls, and on a stream."""
+    rows = []
+    for one in load("rpc")["steps"]:
+        sentences, us = one["rows"] // 5, one["us"]
+        count = f", {sentences} sentence{'s' * (sentences > 1)}" * (one["step"] == "beam_step")
+        times = [us["in process"]["p50"]]
+        times += [us[way][rank] for way in ("unary", "stream") for rank in ("p50", "p99")]
+        name = STEPS[one["step"]] + count
+        shown = (f"{time:,.0f}" for time in times)
+        over = statistics.median(one["ratios_p50"])
+        rows.append([name, str(one["rows"]), *shown, f"{over:.2f}"])
+    head = ["step", "rows", "in process p50", "unary p50", "p99", "stream p50", "p99 us"]
+    return markdown([*head, "stream / unary"], rows)
+
+
+LOADS = ((1, 1), (1, 64), (64, 16))  # rows a call, clients
+RUNS = {"echo": "echo", "own head": "default head", "exact": "`exact`"}
+
+
+def closed_load(rows: int, clients: int) -> Any:
+    """The runs of a closed loop."""
+    [found] = [
+        one["runs"]
+        for one in load("load")["closed"]
+        if (one["rows"], one["clients"]) == (rows, clients)
+    ]
+    return found
+
+
+def under_load() -> str:
+    lines = []
+    for rows, clients in LOADS:
+        for number, (name, label) in enumerate(RUNS.items()):
+            run = closed_load(rows, clients)[name]
+            rate = digits(run["good_per_s"])
+            many = f" ({digits(rows * run['good_per_s'])} rows/s)" * (rows > 1 and name != "echo")
+            times = [digits(run["us"][rank] / 1000) for rank in ("p50", "p99", "p99.9")]
+            lines.append([f"{rows}, {clients}" * (not number), label, rate + many, *times])
+    return markdown(["rows per call, clients", "", "answers/s", "p50", "p99", "p99.9 ms"], lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "kernels": kernels,
+    "calls": calls,
+    "steps": steps,
+    "load": under_load,
+}
