@@ -8,6 +8,7 @@ from functools import cache as cached
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,12 +18,18 @@ from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import Method
 from benchmarks.race.ours import RACED, indexes_of
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
+from benchmarks.race.peers.centroid_head import CentroidHead
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
+from benchmarks.race.peers.faiss_sq8 import FaissSq8
 from benchmarks.race.peers.greedy_mips import GreedyMips
 from benchmarks.race.peers.hnsw import Hnswlib
+from benchmarks.race.peers.int8_scan import Int8Scan
+from benchmarks.race.peers.llama_cpp import BLOCK, FORMATS, LlamaCpp
+from benchmarks.race.peers.onnx_runtime import STORED, OnnxRuntime
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
+from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -30,7 +37,12 @@ LEVELS = (4, 8, 16)  # of Panorama
 FIRST_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V, adaptive softmax's first level
 LABELLED = 100_000  # contexts that adaptive softmax is trained on
 SMALL = 20_000_000  # numbers of W up to which every build knob is tried, graphs the largest
-OPTIONAL = {"hnswlib": "hnswlib", "ScaNN": "scann"}
+OPTIONAL = {  # packages without which a method is left out
+    "hnswlib": ("hnswlib",),
+    "ScaNN": ("scann",),
+    "llama.cpp": ("xllamacpp",),
+    "onnxruntime": ("onnx", "onnxruntime"),
+}
 
 
 Labelled: TypeAlias = tuple[Float32, np.ndarray, np.ndarray]
@@ -60,9 +72,11 @@ def entrants(
     softmax = data.softmax
     for name in MAKERS:
         yield Entrant(name, partial(ExactPeer, name, softmax))
+    yield from quantised(softmax)
     heads = [name for name in RACED if wanted(f"logitsieve {name}", only)]
     for name, make, seconds in indexes_of(data, cache, threads, heads, rebuild, progress):
         yield Entrant(f"logitsieve {name}", make, seconds)
+    yield Entrant(CentroidHead.name, partial(CentroidHead, softmax))
     large = softmax.weight.size > SMALL
     for levels in LEVELS[1:2] if large else LEVELS:
         yield Entrant("faiss IndexFlatIPPanorama", partial(FaissPanorama, softmax, levels))
@@ -72,13 +86,36 @@ def entrants(
     for share in FIRST_SHARES[::2] if large else FIRST_SHARES:
         first = max(16, round(share * softmax.vocab_size))
         yield Entrant("adaptive softmax", partial(adaptive, softmax, labelled, first))
-    if find_spec("hnswlib"):
+    if installed("hnswlib"):
         knobs = {"edges": 16, "construction": 100} if large else {}
         for space in ("l2",) if large else ("ip", "l2"):
             yield Entrant(f"hnswlib {space}", partial(Hnswlib, softmax, space, **knobs))
-    if find_spec("scann"):
+    if installed("ScaNN"):
         for tree in (False, True):
             yield Entrant("ScaNN", partial(Scann, softmax, tree))
+
+
+def quantised(softmax: Softmax) -> Iterator[Entrant]:
+    """Yield dense heads of few bits; Q6_K where llama.cpp has it for this width."""
+    if installed("llama.cpp"):
+        for stored, (_, block) in FORMATS.items():
+            if block == BLOCK or softmax.dim % block == 0:
+                yield Entrant(f"llama.cpp {stored}", partial(LlamaCpp, softmax, stored))
+    if installed("onnxruntime"):
+        for stored in STORED:
+            yield Entrant(f"onnxruntime {stored}", partial(OnnxRuntime, softmax, stored))
+    yield Entrant(TorchDynamic.name, partial(TorchDynamic, softmax))
+    yield Entrant(TorchWeightOnly.name, partial(TorchWeightOnly, softmax))
+    yield Entrant(Int8Scan.name, partial(Int8Scan, softmax))
+    yield Entrant(FaissSq8.name, partial(FaissSq8, softmax))
+
+
+def installed(method: str) -> bool:
+    """True if the packages of a method of `OPTIONAL` are there; else print which are not."""
+    absent = [package for package in OPTIONAL[method] if find_spec(package) is None]
+    if absent:
+        print(f"{method} is left out: {' and '.join(absent)} not installed")
+    return not absent
 
 
 def wanted(name: str, only: Sequence[str]) -> bool:
@@ -102,7 +139,7 @@ def adaptive(softmax: Softmax, labelled: Callable[[], Labelled], first: int) -> 
 def versions() -> dict[str, str]:
     """Versions of the libraries that race; "absent" for those that are not installed."""
     found = {}
-    for package in ("numpy", "torch", "faiss-cpu", "numba", *OPTIONAL.values()):
+    for package in ("numpy", "torch", "faiss-cpu", "numba", *chain(*OPTIONAL.values())):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

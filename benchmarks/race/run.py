@@ -23,6 +23,7 @@ from benchmarks.race.clock import Engine, Mode, time_points
 from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
 from benchmarks.race.entrants import entrants, versions, wanted
 from benchmarks.race.judge import Judge
+from benchmarks.race.kinds import KINDS
 from benchmarks.race.methods import Knobs, Method, hold_threads
 from benchmarks.race.prepare import CACHE, SHARED
 from benchmarks.timing import CLEARED_BYTES
@@ -127,6 +128,7 @@ def record(method: Method, knobs: Knobs, judge: Judge, seconds: float) -> dict[s
     score = judge.score(np.concatenate(answers))
     return {
         "method": method.name,
+        "kind": KINDS[method.name],
         "built": dict(method.built),
         "knobs": dict(knobs),
         "p1": score.precision[1],

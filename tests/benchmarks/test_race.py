@@ -13,9 +13,12 @@ import pytest
 
 from benchmarks import timing
 from benchmarks.race import clock, plots, synthetic, table
+from benchmarks.race import entrants as racing
 from benchmarks.race.entrants import wanted
 from benchmarks.race.judge import Judge
+from benchmarks.race.kinds import KINDS
 from benchmarks.race.methods import Knobs, Method, Queries, augmented
+from benchmarks.race.ours import RACED
 from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, exact_labels
 from benchmarks.race.peers.exact import MAKERS, ExactPeer
 from benchmarks.race.peers.faiss_panorama import FaissPanorama
@@ -193,7 +196,7 @@ RESULTS: dict[str, Any] = {
         point("logitsieve screen", 2, 0.97, probes=1),
         point("logitsieve screen", 4, 0.985, probes=2),
         point("logitsieve screen", 8, 0.99, probes=3),
-        point("other", 50, 0.5, ef=1),
+        point("ScaNN", 50, 0.5, ef=1),
     ],
 }
 
@@ -201,9 +204,9 @@ RESULTS: dict[str, Any] = {
 def test_the_table_has_the_fastest_precise_setting_and_the_most_precise_one() -> None:
     assert table.baseline(RESULTS, "B=1 threads=1") == ("numpy", 100)
     rows = [line for line in table.markdown(RESULTS).splitlines() if "| logitsieve" in line]
-    assert [row.split("|")[2].strip() for row in rows] == ["25.0x", "12.5x"]
+    assert [row.split("|")[3].strip() for row in rows] == ["25.0x", "12.5x"]
     assert [row.split("|")[-2].strip() for row in rows] == ["probes 2", "probes 3"]
-    assert [entry["knobs"] for entry in table.chosen(RESULTS, "other")] == [{"ef": 1}]
+    assert [entry["knobs"] for entry in table.chosen(RESULTS, "ScaNN")] == [{"ef": 1}]
 
 
 def test_cold_times_stand_beside_warm_ones_over_a_cold_baseline() -> None:
@@ -214,7 +217,7 @@ def test_cold_times_stand_beside_warm_ones_over_a_cold_baseline() -> None:
     assert "96 MB pass through the cache" in text
     assert "cold B=1 threads=1: torch, 400.0" in text
     rows = [line.split("|") for line in text.splitlines() if "| logitsieve" in line]
-    assert [(row[2].strip(), row[3].strip()) for row in rows] == [
+    assert [(row[3].strip(), row[4].strip()) for row in rows] == [
         ("25.0x", "1.0x"),
         ("12.5x", "1.0x"),
     ]
@@ -259,6 +262,32 @@ def test_other_work_passes_before_each_cold_call_only(monkeypatch: pytest.Monkey
     monkeypatch.setattr(clock, "TURN_NS", 200_000)
     clock.time_points(points, hidden, clock.Mode(1, 1), 5, quiet)
     assert np.isfinite(method.rows).all()
+
+
+def test_the_table_compares_with_the_best_quantised_head_that_is_precise_enough() -> None:
+    assert table.narrowest(RESULTS, "B=1 threads=1") is None
+    half = [*RESULTS["points"], point("torch bfloat16", 30, 0.99)]
+    assert table.narrowest({**RESULTS, "points": half}, "B=1 threads=1") is None
+    raced = [*half, point("onnxruntime int8", 40, 0.995), point("llama.cpp Q4_0", 20, 0.97)]
+    results = {**RESULTS, "points": raced}
+    assert table.narrowest(results, "B=1 threads=1") == half[-1]
+    written = table.markdown(results)
+    rows = [line for line in written.splitlines() if "| logitsieve" in line]
+    assert [row.split("|")[3].strip() for row in rows] == ["25.0x (7.5x)", "12.5x (3.8x)"]
+    assert "torch bfloat16, 30.0 µs, P@1 0.9900" in written
+
+
+def test_every_contender_has_a_kind() -> None:
+    assert {entrant.name for entrant in racing.quantised(SOFTMAX)} <= set(KINDS)
+    assert {*MAKERS, *(f"logitsieve {name}" for name in RACED)} <= set(KINDS)
+
+
+def test_a_peer_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(racing.OPTIONAL, "llama.cpp", ("xllamacpp_of_no_one",))
+    assert not any("llama.cpp" in entrant.name for entrant in racing.quantised(SOFTMAX))
+    assert "llama.cpp is left out: xllamacpp_of_no_one not installed" in capsys.readouterr().out
 
 
 def test_a_table_without_a_baseline_says_so() -> None:

@@ -24,6 +24,16 @@ def dot(a: Any, b: Any) -> Any:
 
 
 @fast
+def offer(best_K: Any, value_K: Any, word: Any, value: Any) -> None:
+    """Insert a word where its value, which is above the last, belongs; the last one drops out."""
+    place = best_K.size - 1
+    while place > 0 and value_K[place - 1] < value:
+        value_K[place], best_K[place] = value_K[place - 1], best_K[place - 1]
+        place -= 1
+    value_K[place], best_K[place] = value, word
+
+
+@fast
 def best_of(rows_VD: Any, hidden_D: Any, listed_S: Any, best_K: Any, value_K: Any) -> None:
     """Put the K best of the listed rows into `best_K`, best first; -1 where there are fewer."""
     best_K[:] = -1
@@ -32,8 +42,4 @@ def best_of(rows_VD: Any, hidden_D: Any, listed_S: Any, best_K: Any, value_K: An
     for number in range(listed_S.size):
         value = dot(rows_VD[listed_S[number]], hidden_D)
         if value > value_K[last]:
-            place = last
-            while place > 0 and value_K[place - 1] < value:
-                value_K[place], best_K[place] = value_K[place - 1], best_K[place - 1]
-                place -= 1
-            value_K[place], best_K[place] = value, listed_S[number]
+            offer(best_K, value_K, listed_S[number], value)

@@ -1,0 +1,121 @@
+"""The race's quantised heads and its centroids: their products, bytes and precision."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from benchmarks.race.judge import Judge
+from benchmarks.race.methods import Method, best_ids
+from benchmarks.race.peers import centroid_head, llama_cpp, onnx_runtime
+from benchmarks.race.peers.centroid_head import CentroidHead, balanced_clusters
+from benchmarks.race.peers.faiss_sq8 import FaissSq8
+from benchmarks.race.peers.int8_scan import Int8Scan
+from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
+from logitsieve.heads import Softmax
+from tests.synthetic import make_hidden, make_softmax
+
+SOFTMAX = make_softmax(1003, 72, seed=3)  # neither V nor D is a multiple of a vector
+HIDDEN = make_hidden(300, 72, seed=4)
+JUDGE = Judge(SOFTMAX, HIDDEN, (1, 5), lambda *_: None)
+
+# The least P@1 and P@5 on logits of random words, and the most bytes for each number of W.
+LLAMA_CPP = {"Q8_0": (0.97, 0.97, 1.5), "Q6_K": (0.9, 0.9, 3.1), "Q4_0": (0.7, 0.7, 0.8)}
+ONNX = {"int8": (0.97, 0.97, 1.2), "8 bits": (0.97, 0.97, 1.6), "4 bits": (0.7, 0.7, 0.9)}
+
+
+def check(method: Method, floors: tuple[float, float, float], threads: int) -> None:
+    method.set_knobs(threads, method.settings[-1])
+    ids = np.concatenate(
+        [method.topk(HIDDEN[start : start + 60], 5) for start in (0, 60, 120, 180, 240)]
+    )
+    precision = JUDGE.score(ids).precision
+    assert precision[1] >= floors[0]
+    assert precision[5] >= floors[1]
+    assert 0.5 * SOFTMAX.weight.size < method.nbytes < floors[2] * SOFTMAX.weight.size
+    alone = JUDGE.score(np.concatenate([method.topk(row[None], 5) for row in HIDDEN])).precision
+    assert alone[1] >= floors[0]
+    assert alone[5] >= floors[1]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("stored", llama_cpp.FORMATS)
+def test_rows_of_llama_cpp_are_as_precise_as_their_bits(stored: str, threads: int) -> None:
+    pytest.importorskip("xllamacpp")
+    check(llama_cpp.LlamaCpp(SOFTMAX, stored), LLAMA_CPP[stored], threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("stored", onnx_runtime.STORED)
+def test_products_of_onnx_runtime_are_as_precise_as_their_bits(stored: str, threads: int) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    check(onnx_runtime.OnnxRuntime(SOFTMAX, stored), ONNX[stored], threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("peer", [TorchDynamic, TorchWeightOnly, Int8Scan, FaissSq8])
+def test_int8_products_are_precise(peer: type, threads: int) -> None:
+    check(peer(SOFTMAX), (0.96, 0.96, 1.5), threads)
+
+
+@pytest.mark.parametrize("peer", [Int8Scan, FaissSq8])
+def test_rescoring_ends_in_the_exact_answer(peer: type) -> None:
+    check(peer(SOFTMAX), (1.0, 1.0, 1.5), 1)
+
+
+@pytest.mark.parametrize("words", [5, 16, 17])
+def test_the_scan_of_few_words_has_no_id_out_of_range(words: int) -> None:
+    softmax = Softmax(SOFTMAX.weight[:words], np.full(words, -1e30, np.float32))
+    method = Int8Scan(softmax)
+    method.set_knobs(1, {"rescored": 40})
+    ids = method.topk(HIDDEN[:1], 5)
+    assert len(np.unique(ids)) == 5
+    assert 0 <= ids.min() <= ids.max() < words
+
+
+def test_zero_rows_and_blocks_are_stored_as_zeros() -> None:
+    weight = SOFTMAX.weight.copy()
+    weight[7] = 0
+    weight[8, :32] = 0
+    softmax = Softmax(weight, np.where(np.arange(1003) == 7, 1e4, SOFTMAX.bias).astype(np.float32))
+    peers: list[Method] = [TorchDynamic(softmax), TorchWeightOnly(softmax)]
+    peers += [Int8Scan(softmax), FaissSq8(softmax)]
+    if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime"):
+        peers += [onnx_runtime.OnnxRuntime(softmax, stored) for stored in onnx_runtime.STORED]
+    if importlib.util.find_spec("xllamacpp"):
+        peers += [llama_cpp.LlamaCpp(softmax, stored) for stored in llama_cpp.FORMATS]
+    for peer in peers:
+        peer.set_knobs(1, peer.settings[0])
+        assert (peer.topk(HIDDEN, 5)[:, 0] == 7).all(), peer.name
+
+
+def test_clusters_are_balanced_and_complete() -> None:
+    owner, means = balanced_clusters(SOFTMAX.weight, 50)
+    counts = np.bincount(owner, minlength=21)
+    assert len(means) == len(counts) == 21
+    assert counts.max() == 50
+    assert counts.sum() == 1003
+    np.testing.assert_allclose(
+        means[3], SOFTMAX.weight[owner == 3].mean(axis=0), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_all_centroids_are_exact_and_precision_grows_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(centroid_head, "WORDS", 50)
+    method = CentroidHead(SOFTMAX)
+    found = []
+    for probes in (1, 4, 21):
+        method.set_knobs(2, {"probes": probes})
+        found.append(JUDGE.score(method.topk(HIDDEN, 5)).precision[5])
+    assert found == sorted(found)
+    assert found[-1] == 1.0
+
+
+def test_best_ids_are_those_of_a_sort() -> None:
+    logits = HIDDEN @ SOFTMAX.weight.T
+    np.testing.assert_array_equal(best_ids(logits, 5), np.argsort(-logits, axis=1)[:, :5])
