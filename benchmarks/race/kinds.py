@@ -6,7 +6,6 @@ DENSE = "dense float32"
 HALF = "dense bfloat16"
 QUANTISED = "dense quantised"
 RESCORED = "dense quantised, rescored"
-NARROW = (HALF, QUANTISED, RESCORED)  # all words, in fewer bits
 
 _NAMES = {
     DENSE: ("numpy", "torch", "faiss IndexFlatIP", "logitsieve exact"),
@@ -37,3 +36,8 @@ _NAMES = {
     ),
 }
 KINDS = {name: kind for kind, names in _NAMES.items() for name in names}  # of each contender
+
+
+def is_narrow(name: str) -> bool:
+    """True for a head that multiplies all of W, in fewer bits than 32."""
+    return KINDS[name] in (HALF, QUANTISED, RESCORED)

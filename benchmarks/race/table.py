@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.race.kinds import HALF, KINDS, NARROW
+from benchmarks.race.kinds import HALF, KINDS, is_narrow
 
 FLOAT32 = ("numpy", "torch", "faiss IndexFlatIP")  # the exact searches that are compared with
 ASKED = 0.98
@@ -109,7 +109,7 @@ def baseline(results: dict[str, Any], mode: str, field: str = "us_per_row") -> t
 
 def narrowest(results: dict[str, Any], mode: str, field: str = "us_per_row") -> Record | None:
     """The fastest dense head of fewer bits with P@1 >= 0.98; None if no quantised one took part."""
-    raced = [entry for entry in results["points"] if KINDS[entry["method"]] in NARROW]
+    raced = [entry for entry in results["points"] if is_narrow(entry["method"])]
     if all(KINDS[entry["method"]] == HALF for entry in raced):
         return None
     enough = [entry for entry in raced if entry["p1"] >= ASKED]

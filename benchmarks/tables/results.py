@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from benchmarks import raw
-from benchmarks.race.table import ASKED, FLOAT32
+from benchmarks.race.table import ASKED, FLOAT32, narrowest
 
 ONE, BATCH = "B=1 threads=1", "B=64 threads=1"
 Precision = tuple[float, float]  # the least P@1 and P@5
@@ -82,6 +82,12 @@ class Race:
     def exact(self, mode: str = ONE, field: str = WARM) -> Time | None:
         """The best exact float32, which speed-ups are over."""
         return self.fastest(lambda name: name in FLOAT32, mode=mode, field=field)
+
+    def narrow(self, field: str = WARM) -> Time | None:
+        """The fastest quantised head that is precise enough, one row a call."""
+        if (point := narrowest(self.results, ONE, field)) is None:
+            return None
+        return Time(point["method"], point[field][ONE]["median"], point["p1"], point["p5"])
 
     def head(self, name: str, precise: Precision = ANY, mode: str = ONE) -> Time | None:
         """The head's fastest setting with that precision."""
