@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from logitsieve.decoding.machine import data_caches
 from logitsieve.index_builder.calibrate import machine
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.lanes import load, multiply_add, pair_sum, splat32, zeros32
@@ -103,12 +103,7 @@ def measure_bandwidth() -> Bandwidth:
 
 def cache_sizes() -> dict[str, int]:
     """Bytes of the data caches that the first core sees; empty where the system does not tell."""
-    sizes = {}
-    for cache in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        if (cache / "type").read_text().strip() != "Instruction":
-            kibibytes = (cache / "size").read_text().strip().removesuffix("K")
-            sizes["L" + (cache / "level").read_text().strip()] = int(kibibytes) << 10
-    return sizes
+    return {level: int(size.removesuffix("K")) << 10 for level, size in data_caches().items()}
 
 
 def describe() -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from logitsieve.api.results import Answer, Provenance, TopK, TopKReply
+from logitsieve.api.results import Answer, Provenance, TopK, TopKReply, rounded_down
 
 EXACT, SCANNED = np.array([True, False, True]), np.array([3, 5, 7], np.int32)
+LEAST = float(np.finfo(np.float32).min)
 TOP = TopK(np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32), EXACT, SCANNED)
 
 
@@ -37,3 +38,18 @@ def test_log_probs_need_a_log_z() -> None:
         TopKReply(TOP.ids, TOP.logits, answer).log_probs()
     known = answer._replace(log_z=np.array([1, 2, 3], np.float32))
     assert TopKReply(TOP.ids, TOP.logits, known).log_probs().tolist() == [[-1], [-2], [-3]]
+
+
+def test_log_probs_beyond_float32_are_rounded_down_in_silence() -> None:
+    logits = np.array([[3e38, 0, -3e38]], np.float32)
+    answer = Answer("lm", "1", "", "exact", EXACT[:1], SCANNED[:1], EXACT[:1], log_z=logits[:, 0])
+    reply = TopKReply(np.arange(3, dtype=np.int32)[None], logits, answer)
+    np.testing.assert_array_equal(reply.log_probs(), [[0, -logits[0, 0], -np.inf]])
+
+
+def test_rounded_down_is_the_largest_float32_that_is_not_above() -> None:
+    values = np.array([0.1, 0.5, -0.1, -0.0, LEAST, 1.0000001 * LEAST, -np.inf])
+    down = rounded_down(values)
+    assert (down <= values).all()
+    assert (np.nextafter(down[:4], np.float32(np.inf)) > values[:4]).all()
+    np.testing.assert_array_equal(down[4:], np.array([LEAST, -np.inf, -np.inf], np.float32))

@@ -1,17 +1,39 @@
-"""Numbers that are printed are rounded down, whatever they are."""
+"""log Z of rows is put together, and printed with what is proven of it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.decoding.log_z import rounded_down
+from logitsieve.decoding.log_z import LogZ
 
-LEAST = float(np.finfo(np.float32).min)
+INTERVALS = np.array([[1.0, 0.5, 1.5], [0.1, -0.25, 0.75], [9.0, 2.0, 3.0]])
 
 
-def test_rounded_down_is_the_largest_float32_that_is_not_above() -> None:
-    values = np.array([0.1, 0.5, -0.1, -0.0, LEAST, 1.0000001 * LEAST, -np.inf])
-    down = rounded_down(values)
-    assert (down <= values).all()
-    assert (np.nextafter(down[:4], np.float32(np.inf)) > values[:4]).all()
-    np.testing.assert_array_equal(down[4:], np.array([LEAST, -np.inf, -np.inf], np.float32))
+def test_an_estimate_beside_its_interval_is_taken_into_it() -> None:
+    log_z = LogZ.interval(INTERVALS, 1.0)
+    np.testing.assert_array_equal(log_z.value, [1.0, 0.1, 3.0])
+    assert (log_z.bounds()[:, 0] < INTERVALS[:, 1]).all()
+    assert (log_z.bounds()[:, 1] > INTERVALS[:, 2]).all()
+
+
+def test_bounds_are_printed_outward_if_they_are_proven() -> None:
+    log_z = LogZ.interval(INTERVALS, 1.0)
+    value, low, high, error = log_z.printed()
+    assert low is not None
+    assert high is not None
+    assert error is None
+    assert (low <= INTERVALS[:, 1]).all()
+    assert (high >= INTERVALS[:, 2]).all()
+    estimate = LogZ.estimate(log_z.value, 1.0, np.array([0.5, 0.25, 0.0])).printed()
+    np.testing.assert_array_equal(estimate.value, value)
+    assert estimate.low is None
+    assert estimate.high is None
+    assert estimate.error is not None
+    assert estimate.error.tolist() == [0.5, 0.25, 0.0]
+
+
+def test_parts_are_joined_by_the_rows_they_are_of() -> None:
+    whole = LogZ.interval(INTERVALS, 2.0)
+    rows = [np.array([2, 0]), np.array([1])]
+    joined = LogZ.joined([LogZ(whole.fields[places], 2.0) for places in rows], rows)
+    np.testing.assert_array_equal(joined.fields, whole.fields)

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from logitsieve.decoding import machine
-from logitsieve.decoding.machine import cache_sizes, cpu_features, differences, machine_facts
+from logitsieve.decoding.machine import (
+    cache_sizes,
+    cpu_features,
+    data_caches,
+    differences,
+    machine_facts,
+)
 from logitsieve.evaluation import cpu_name
 
 HERE = {"cpu": "EPYC", "features": "avx2", "caches": "L1 32K", "threads": "1"}
@@ -60,5 +66,6 @@ def test_caches_are_those_of_data(tmp_path: Path) -> None:
         for name, text in zip(("level", "type", "size"), facts, strict=True):
             (folder / name).write_text(text + "\n")
     (tmp_path / "index9").mkdir()  # a kernel that says nothing of it
+    assert data_caches(tmp_path) == {"L1": "48K", "L2": "1024K"}
     assert cache_sizes(tmp_path) == "L1 48K, L2 1024K"
     assert cache_sizes(tmp_path / "none") == "unknown"

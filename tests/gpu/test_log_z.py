@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from logitsieve.api.results import rounded_down as rounded_down_on_host
 from logitsieve.decoding.log_z import LogZ
-from logitsieve.decoding.log_z import rounded_down as rounded_down_on_host
 from logitsieve.gpu.log_z import DeviceLogZ, rounded_down
 from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
 from tests.gpu.softmaxes import tensor
@@ -71,6 +71,18 @@ def test_a_row_without_numbers_proves_nothing() -> None:
     assert found.isnan().all(1).nonzero().tolist() == [[1]]
     assert (~exact).nonzero().tolist() == [[1]]
     assert all(each.isnan().nonzero().tolist() == [[1]] for each in gpu.printed()[:3])
+
+
+def test_a_log_probability_beyond_float32_is_proven_as_on_the_host() -> None:
+    fields, ids = fields_of(LOGITS), np.tile(np.arange(3, dtype=np.int32), (6, 1))
+    logits = LOGITS[:, :3].copy()
+    logits[:, 1] = -1e39
+    found, exact = DeviceLogZ.of(tensor(fields), SCALE).log_probs(tensor(logits), tensor(ids))
+    wanted, proven = LogZ(fields, SCALE).log_probs(logits, ids)
+    assert proven.all()
+    np.testing.assert_array_equal(exact.cpu(), proven)
+    np.testing.assert_array_equal(found.cpu(), wanted)
+    assert (wanted[:, 1] == -np.inf).all()
 
 
 def test_rounding_down() -> None:

@@ -100,6 +100,14 @@ class Answer(NamedTuple):
 ANSWER_COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
 
 
+def rounded_down(values: Float64) -> Float32:
+    """The largest float32 that is not above each value."""
+    with np.errstate(over="ignore"):
+        nearest = values.astype(np.float32)
+        below = np.nextafter(nearest, np.float32(-np.inf))
+    return np.where(nearest > values, below, nearest)
+
+
 class TopKReply(NamedTuple):
     """A decoder's answer to `topk`."""
 
@@ -119,10 +127,7 @@ class TopKReply(NamedTuple):
         apart = self.logits - self.logits[:, :1].astype(np.float64)
         rest = np.log1p(np.exp(apart[:, 1:]).sum(axis=1)) * (1 + 2.0**-40)
         rest = np.maximum(rest, self.answer.log_z.astype(np.float64) - self.logits[:, 0])
-        exact = apart - rest[:, None]
-        log_probs = exact.astype(np.float32)
-        below = np.nextafter(log_probs, np.float32(-np.inf))
-        return np.asarray(np.where(log_probs > exact, below, log_probs))
+        return rounded_down(apart - rest[:, None])
 
 
 class ScoreReply(NamedTuple):

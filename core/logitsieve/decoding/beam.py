@@ -22,9 +22,17 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.requests import Beams
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
+from logitsieve.api.results import (
+    Bool,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    Provenance,
+    rounded_down,
+)
 from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
-from logitsieve.decoding.log_z import LogZ, PrintedLogZ, rounded_down
+from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
 from logitsieve.decoding.normalizers import EXACT, Normalizer, Query
 from logitsieve.heads.exact import ExactHead

@@ -80,13 +80,9 @@ class LogZ(NamedTuple):
         """In float32: what is proven is still true of what is printed."""
         printed = np.empty((3, len(self.fields)), np.float32)
         print_log_z(self.fields, self.scale, printed)
-        value, low, high = printed
+        bounds = printed[1:] if self.bounded else (None, None)
         error = None if self.error is None else self.error.astype(np.float32)
-        return (
-            PrintedLogZ(value, low, high, error)
-            if self.bounded
-            else PrintedLogZ(value, error=error)
-        )
+        return PrintedLogZ(printed[0], *bounds, error)
 
     def raised(self, logits: Float64, ids: Int32) -> LogZ:
         """At least the log Z of the row's different `ids` [B, M], whose logits those are."""
@@ -98,11 +94,3 @@ class LogZ(NamedTuple):
         log_probs, exact = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
         print_log_probs(logits, ids, self.fields, self.scale, log_probs, exact)
         return log_probs, exact
-
-
-def rounded_down(values: Float64) -> Float32:
-    """The largest float32 that is not above each value."""
-    with np.errstate(over="ignore"):
-        nearest = values.astype(np.float32)
-        below = np.nextafter(nearest, np.float32(-np.inf))
-    return np.where(nearest > values, below, nearest)

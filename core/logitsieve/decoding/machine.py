@@ -40,7 +40,13 @@ def cpu_features() -> str:
 @cache
 def cache_sizes(folder: Path = CACHES) -> str:
     """The caches that hold data, as in "L1 48K, L2 1024K"; "unknown" where Linux does not run."""
-    sizes = []
+    sizes = (f"{level} {size}" for level, size in data_caches(folder).items())
+    return ", ".join(sizes)[:100] or "unknown"
+
+
+def data_caches(folder: Path = CACHES) -> dict[str, str]:
+    """The levels of these caches and their sizes, as Linux writes them: {"L1": "48K"}."""
+    sizes = {}
     for index in sorted(folder.glob("index*")):
         try:
             level, kind, size = (
@@ -50,8 +56,8 @@ def cache_sizes(folder: Path = CACHES) -> str:
         except OSError:
             continue
         if kind != "Instruction":
-            sizes.append(f"L{level} {size}")
-    return ", ".join(sizes)[:100] or "unknown"
+            sizes[f"L{level}"] = size
+    return sizes
 
 
 def differences(measured: Mapping[str, str], here: Mapping[str, str]) -> str:

@@ -79,6 +79,7 @@ class DeviceLogZ(NamedTuple):
         least, most = apart - high - off, apart - self.low[:, None] + off
         nearest = most.abs().float()
         place = torch.nextafter(nearest, torch.full_like(nearest, torch.inf)).double() - nearest
+        place = place.masked_fill(nearest == torch.inf, torch.inf)  # beyond float32
         proven = impossible | (most - least < place / 2)
         return least.clamp(max=0.0).masked_fill(impossible, -torch.inf), proven
 

@@ -79,6 +79,18 @@ OF_SAMPLE = ("step", "temperature", "top_k", "top_p", "min_p")
 BY_ROW = ("exact", "scanned", "log_z")  # outputs that are the Answer's
 
 
+class InferTensor(NamedTuple):
+    """An input, with the fields of a pb.Tensor, which would copy its bytes in and out once more.
+
+    That they fit its shape is checked where it becomes an array.
+    """
+
+    dtype: int = 0
+    rows: int = 0
+    cols: int = 0
+    data: bytes = b""
+
+
 class Parameters:
     """The parameters of a request, each taken once by its name and type."""
 
@@ -156,12 +168,12 @@ def to_infer_response(
     return cast(bytes, message.SerializeToString())
 
 
-def _read_top_k(inputs: dict[str, pb.Tensor], parameters: Parameters) -> Read:
+def _read_top_k(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
     k = _scalar(inputs, "k")
     return lambda config, index: prepare_top_k(_rows(inputs, config), k, config)
 
 
-def _read_sample(inputs: dict[str, pb.Tensor], parameters: Parameters) -> Read:
+def _read_sample(inputs: dict[str, InferTensor], parameters: Parameters) -> Read:
     samples = _scalar(inputs, "samples") if "samples" in inputs else 1
     options: SampleOptions = {
         "step": parameters.whole("step", most=MOST**2),
@@ -170,14 +182,14 @@ def _read_sample(inputs: dict[str, pb.Tensor], parameters: Parameters) -> Read:
         "top_p": parameters.number("top_p", 1.0) or 1.0,
         "min_p": parameters.number("min_p", 0.0),
     }
-    seeds = inputs.get("seeds", pb.Tensor())
+    seeds = inputs.get("seeds", InferTensor())
     return lambda config, index: prepare_sample(
         _rows(inputs, config), samples, seeds, options, config, index
     )
 
 
-def _rows(inputs: dict[str, pb.Tensor], config: ServeConfig) -> Rows:
-    return to_hidden(inputs.get("hidden", pb.Tensor()), config), None, 0
+def _rows(inputs: dict[str, InferTensor], config: ServeConfig) -> Rows:
+    return to_hidden(inputs.get("hidden", InferTensor()), config), None, 0
 
 
 def _target(parameters: Parameters, model: str) -> pb.Target:
@@ -202,13 +214,13 @@ def _target(parameters: Parameters, model: str) -> pb.Target:
     return target
 
 
-def _inputs(message: Any, kind: str) -> dict[str, pb.Tensor]:
+def _inputs(message: Any, kind: str) -> dict[str, InferTensor]:
     kinds = {one.name: one for one in TENSORS["inputs"] if kind in one.methods}
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         allowed = f"{len(message.inputs)}, one for each input, or none"
         raise InvalidRequest("raw_input_contents", len(raw), allowed)
-    inputs: dict[str, pb.Tensor] = {}
+    inputs: dict[str, InferTensor] = {}
     for place, tensor in enumerate(message.inputs):
         if tensor.name not in kinds or tensor.name in inputs:
             allowed = f"each once of {', '.join(kinds)}"
@@ -218,7 +230,7 @@ def _inputs(message: Any, kind: str) -> dict[str, pb.Tensor]:
     return inputs
 
 
-def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
+def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> InferTensor:
     field = kind.name
     if tensor.datatype not in kind.datatypes:
         raise InvalidRequest(
@@ -237,8 +249,7 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None) -> pb.Tensor:
             if beside.name != typed:
                 raise InvalidRequest(f"{field}.contents", beside.name, f"{typed} alone")
         raw = np.asarray(getattr(tensor.contents, typed), NUMPY_TYPES[dtype]).tobytes()
-    # Its size is checked where it becomes an array.
-    return pb.Tensor(dtype=cast("pb.DType", int(dtype)), rows=rows, cols=cols, data=raw)
+    return InferTensor(int(dtype), rows, cols, raw)
 
 
 def _outputs(message: Any, names: list[str]) -> tuple[str, ...]:
@@ -258,7 +269,7 @@ def _require_plain(tensor: Any) -> None:
         raise InvalidRequest(f"{tensor.name}.parameters", repr(name[:100]), "none")
 
 
-def _scalar(inputs: dict[str, pb.Tensor], name: str) -> int:
+def _scalar(inputs: dict[str, InferTensor], name: str) -> int:
     allowed = "an INT32 input of one integer"
     if name not in inputs:
         raise InvalidRequest(name, "no such input", allowed)
