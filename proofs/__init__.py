@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from proofs import certified, double_double, envelope, exponential, gpu, gpu_log_z, log_z, scan
+from proofs import (
+    certified,
+    double_double,
+    envelope,
+    exponential,
+    gpu,
+    gpu_draws,
+    gpu_log_z,
+    gumbel,
+    log_z,
+    route,
+    scan,
+)
 
 THEOREMS = [
     *certified.THEOREMS,
     *scan.THEOREMS,
+    *route.THEOREMS,
     *exponential.THEOREMS,
     *log_z.THEOREMS,
     *double_double.THEOREMS,
     *envelope.THEOREMS,
+    *gumbel.THEOREMS,
     *gpu.THEOREMS,
+    *gpu_draws.THEOREMS,
     *gpu_log_z.THEOREMS,
 ]

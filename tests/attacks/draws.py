@@ -2,21 +2,26 @@
 
 No log p is above 0, and the probabilities of a row's different ids add up to at most 1. Where the
 distribution is known to the last bit, log p is the truth rounded down: for the head `exact`, and
-where filters leave a few ids.
+where filters leave a few ids. Every draw of that head is won by the largest perturbed logit.
 
 Shape letters: B batch rows, V vocabulary, N draws.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
+from logitsieve.heads.exact import ExactHead
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.sampling.gumbel import gumbel, noise_of
 from tests.attacks.decoders import KINDS, decoding
 from tests.attacks.judge import (
     LONG,
@@ -27,7 +32,7 @@ from tests.attacks.judge import (
     probabilities_above_one,
     rounded_down,
 )
-from tests.attacks.tally import Tally
+from tests.attacks.tally import Attack, Tally
 from tests.oracle import best, edited
 
 ROWS, SAMPLES, CALLS = 8, 16, 6
@@ -118,4 +123,32 @@ def judged(reply: SampleReply, left: Float64, scale: float, known: bool) -> Tall
     return tally
 
 
-ATTACKS = {f"draws-{kind}": partial(drawn, kind=kind) for kind in KINDS}
+@kernel("(uint64, uint64, uint64, float64[::1])")
+def fill_noise(seed: Any, step: Any, draw: Any, noise: Float64) -> None:
+    """Fill noise [V] of one draw, in the arithmetic of the draws."""
+    for row in range(noise.size):
+        noise[row] = gumbel(noise_of(seed, step, draw, row))
+
+
+def winners(random: Generator) -> Tally:
+    """Draws of the head `exact`: the ids of the largest perturbed logits, whatever was skipped."""
+    softmax, hidden = KINDS[str(random.choice(list(KINDS)))](random, ROWS)
+    logits, noise = exact_logits(softmax.weight, softmax.bias, hidden), np.empty(softmax.vocab_size)
+    scale = 10.0 ** random.uniform(-4, 3)
+    scaled = (logits - logits.max(axis=1, keepdims=True)) * scale
+    seeds, step = random.integers(0, 2**63, ROWS).astype(np.uint64), int(random.integers(1 << 40))
+    ids = ExactHead(softmax).draw(hidden, SAMPLES, seeds, step, scale, None)[0]
+    wrong = np.zeros(ROWS, np.bool_)
+    for row, seed in enumerate(seeds):
+        for draw in range(SAMPLES):
+            fill_noise(seed, np.uint64(step), np.uint64(draw), noise)
+            wrong[row] |= ids[row, draw] != np.argmax(scaled[row] + noise)
+    tally = Tally()
+    tally.add(wrong, lambda row: f"V={softmax.vocab_size} row {row}: ids {ids[row]}")
+    return tally
+
+
+ATTACKS: Mapping[str, Attack] = {
+    **{f"draws-{kind}": partial(drawn, kind=kind) for kind in KINDS},
+    "draws-winners": winners,
+}

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.attacks import beams, bounds, builds, draws, log_z, scores, sketches, tokens, topk
+from tests.attacks import (
+    beams,
+    bounds,
+    builds,
+    draws,
+    log_z,
+    routes,
+    scores,
+    sketches,
+    tokens,
+    topk,
+)
 from tests.attacks.tally import Attack
 
 ATTACKS: Mapping[str, Attack] = {
     name: attack
-    for subject in (topk, bounds, log_z, scores, beams, draws, sketches, builds, tokens)
+    for subject in (topk, routes, bounds, log_z, scores, beams, draws, sketches, builds, tokens)
     for name, attack in subject.ATTACKS.items()
 }

@@ -9,7 +9,7 @@ from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
 from logitsieve.gpu.plans.draws import DeviceEdits, DrawInputs, DrawPlan
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
-from logitsieve.kernels.sampling.log_z import TOP, VALUE
+from logitsieve.kernels.topk.merge import TOP, VALUE
 from tests.gpu.plans.test_certified import sketched
 from tests.gpu.softmaxes import on_gpu, tensor
 from tests.synthetic import make_softmax

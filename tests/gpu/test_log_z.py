@@ -9,7 +9,8 @@ import torch
 from logitsieve.api.results import rounded_down as rounded_down_on_host
 from logitsieve.decoding.log_z import LogZ
 from logitsieve.gpu.log_z import DeviceLogZ, rounded_down
-from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
+from logitsieve.kernels.sampling.log_z import csr_log_z
+from logitsieve.kernels.topk.merge import FIELDS
 from tests.gpu.softmaxes import tensor
 
 SCALE = 1.3

@@ -37,8 +37,7 @@ from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
 from logitsieve.decoding.normalizers import EXACT, Normalizer, Query
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.double_double import ERROR
-from logitsieve.kernels.sampling.log_z import FIELDS
-from logitsieve.kernels.topk.merge import ROUNDED, TOP, VALUE, best_pairs
+from logitsieve.kernels.topk.merge import FIELDS, ROUNDED, TOP, VALUE, best_pairs
 
 
 class BeamChoice(NamedTuple):

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
-from logitsieve.kernels.sampling.log_z import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.sampling.printing import (
     ROUNDED,
     print_log_probs,
     print_log_z,
     raise_log_z,
 )
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
 
 class PrintedLogZ(NamedTuple):
@@ -80,9 +80,9 @@ class LogZ(NamedTuple):
         """In float32: what is proven is still true of what is printed."""
         printed = np.empty((3, len(self.fields)), np.float32)
         print_log_z(self.fields, self.scale, printed)
-        bounds = printed[1:] if self.bounded else (None, None)
+        low, high = printed[1:] if self.bounded else (None, None)
         error = None if self.error is None else self.error.astype(np.float32)
-        return PrintedLogZ(printed[0], *bounds, error)
+        return PrintedLogZ(printed[0], low, high, error)
 
     def raised(self, logits: Float64, ids: Int32) -> LogZ:
         """At least the log Z of the row's different `ids` [B, M], whose logits those are."""

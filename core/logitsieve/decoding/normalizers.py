@@ -32,8 +32,9 @@ from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
-from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
+from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.sampled_tail import sampled_log_z
+from logitsieve.kernels.topk.merge import FIELDS
 
 # Logits of all V at a time: 16 MiB of float32, whatever the number of rows.
 LOGITS_AT_ONCE = 1 << 22

@@ -30,8 +30,9 @@ from logitsieve.decoding.normalizers import (
 )
 from logitsieve.heads._base.head import refuse_first
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
-from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
+from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
+from logitsieve.kernels.topk.merge import FIELDS
 
 TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
 

@@ -20,7 +20,7 @@ from logitsieve.heads._base.head import Edits, no_edits, ready_hidden, ready_req
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sampling.log_z import FIELDS, HIGH, LOW, TOP, csr_log_z
+from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.rejection import envelope_sample
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.certified import (
@@ -29,6 +29,7 @@ from logitsieve.kernels.sketch.certified import (
     certified_topk,
 )
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max

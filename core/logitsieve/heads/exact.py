@@ -17,9 +17,10 @@ from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.double_double import double_double_log_z
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
-from logitsieve.kernels.sampling.log_z import FIELDS, dense_log_z
+from logitsieve.kernels.sampling.log_z import dense_log_z
 from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.topk.exact import dense_topk
+from logitsieve.kernels.topk.merge import FIELDS
 
 
 class ExactHead(KernelHead):

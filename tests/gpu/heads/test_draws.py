@@ -13,7 +13,7 @@ from logitsieve.gpu.device import device_named
 from logitsieve.gpu.heads import draws, gpu_heads
 from logitsieve.gpu.heads.draws import GpuDrawHead, cut
 from logitsieve.heads import HEADS, ExactHead
-from logitsieve.kernels.sampling.log_z import HIGH, LOW, TOP, VALUE
+from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from tests.gpu.draw_plans import assert_within
 from tests.synthetic import ARRAYS, make_hidden, make_softmax
 

@@ -8,7 +8,7 @@ import pytest
 from logitsieve.gpu.plans import draws
 from logitsieve.gpu.plans.draws import LogZPlan
 from logitsieve.heads import Softmax
-from logitsieve.kernels.sampling.log_z import HIGH, LOW, TOP, VALUE
+from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from tests.gpu.draw_plans import Edited, edits_of, inputs_of
 from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.kernels.sampling.test_log_z import MAKERS, Make, gaussian, peaked, true_rest

@@ -9,7 +9,7 @@ import torch
 from logitsieve.gpu.plans import exact
 from logitsieve.gpu.plans.draws import DeviceEdits, DrawPlan, draw_inputs
 from logitsieve.heads import ExactHead, Softmax
-from logitsieve.kernels.sampling.log_z import TOP, VALUE
+from logitsieve.kernels.topk.merge import TOP, VALUE
 from tests.gpu.draw_plans import assert_within
 from tests.gpu.softmaxes import on_gpu, sweep, tensor
 from tests.kernels.sampling.test_log_z import MAKERS, Make, cancelling, gaussian

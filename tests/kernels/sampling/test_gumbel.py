@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.sampling.gumbel import gumbel, gumbel_sample, noise_of
-from logitsieve.kernels.sampling.log_z import FIELDS, TOP, VALUE
+from logitsieve.kernels.sampling.gumbel import gumbel_sample
+from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
+from tests.attacks.draws import fill_noise
 from tests.oracle import log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
-
-
-@kernel("(uint64, uint64, uint64, float64[::1])")
-def fill_noise(seed, step, draw, noise):
-    for row in range(noise.size):
-        noise[row] = gumbel(noise_of(seed, step, draw, row))
 
 
 def drawn(

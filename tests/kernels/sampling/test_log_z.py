@@ -9,7 +9,8 @@ import pytest
 
 from logitsieve.heads import Softmax
 from logitsieve.heads.exact import ExactHead
-from logitsieve.kernels.sampling.log_z import FIELDS, HIGH, LOW, TOP, VALUE, csr_log_z
+from logitsieve.kernels.sampling.log_z import csr_log_z
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from tests.oracle import log_probs, logits64
 
 Make = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]

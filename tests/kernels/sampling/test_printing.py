@@ -7,8 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from logitsieve.kernels.sampling.log_z import FIELDS, csr_log_z
+from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.printing import print_log_probs, print_log_z, raise_log_z
+from logitsieve.kernels.topk.merge import FIELDS
 from tests.oracle import log_probs, nearest_or_below
 
 

@@ -17,12 +17,13 @@ from math import exp, log
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.sampling.log_z import FIELDS, write_log_z
+from logitsieve.kernels.sampling.log_z import write_log_z
 from logitsieve.kernels.sampling.philox import NOISE, random_bits, uniform
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.csr import exact_logit
 from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
+from logitsieve.kernels.topk.merge import FIELDS
 
 SPARE = 1 + 1e-6  # of a weight, for what float64 rounds it to
 

@@ -37,11 +37,9 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import CHUNK, at_once
 from logitsieve.kernels.topk.scan import tile_rows
-
-TOP, VALUE, LOW, HIGH = range(4)
-FIELDS = 4
 
 SPREAD, STEP, TINY = 2.0**-41, 2.0**-51, 2.0**-1000
 LOG_ERROR = 2.0**-51  # of a log1p

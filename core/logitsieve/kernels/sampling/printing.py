@@ -14,7 +14,7 @@ from math import exp, log1p
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.sampling.log_z import HIGH, LOW, TOP, VALUE
+from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 
 ROUNDED = 2.0**-50  # of what is added up: more than a few roundings to float64
 SUMMED = 2.0**-51  # of a sum of exponentials, for each of them

@@ -1,6 +1,6 @@
 """A proven interval of log Z from one pass of float32 dots, most of it in float32.
 
-A row that may weigh more than e^-LIGHT of the sum so far is evaluated by `dot64` and weighed in
+A row that may weigh more than e^-NEAR of the sum so far is evaluated by `dot64` and weighed in
 float64. All others are float32 dots, a chunk of rows at a time, relative to the largest logit so
 far, each within `slack` of the exact logit; where slack would let them say little, all rows are
 `dot64`'s. Batching changes no bit.

@@ -5,7 +5,8 @@ Shape letters: B rows, V vocabulary, D hidden size, C clusters, G groups of 16 c
 A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t likewise. Then
 |v.h - s g q.z| = |r.h + s q.t| <= e ||h|| + (n + e) tau, where e >= ||r|| and n >= ||v|| over all
 rows, and tau >= ||t||. Centroids whose int8 dot reaches the P-th best exact one less that bound are
-evaluated by `dot64`, and no other can be among the P best: the route is the exact one.
+evaluated by `dot64`, and no other can be among the P best: the route is the exact one. What all of
+this rounds is in the slack, too (proofs/route.py).
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from logitsieve.kernels.simd.pointers import (
     uint8_pointer,
 )
 from logitsieve.kernels.topk.descriptor import (
+    LARGEST_LOGIT,
     LARGEST_NORM,
     MATRIX_FIELDS,
     ROWS,
@@ -75,7 +77,13 @@ CENTROIDS = MATRIX_FIELDS  # the descriptor of W comes first, then that of the c
 ) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
 SCREEN_FIELDS = 2 * MATRIX_FIELDS + 10
 
+# What proofs/route.py proves to be enough.
 LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
+NO_LARGER = 126.99999  # times 1 / the largest coordinate: no code of a query is above 127
+ERROR_SPARE = 1.0 + 1e-9  # of the norm of a coding error in float64
+SLACK_SPARE = 1.000001  # of a slack in float64
+ROUNDED = 2.0**-20  # of the largest int8 dot, scaled: its roundings, and those of `dot64`
+UNDERFLOW = 2.0**-132  # for each coordinate
 
 Centroids = namedtuple("Centroids", "matrix codes scales error largest")
 
@@ -136,7 +144,7 @@ def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
     codes = np.zeros((groups * LANES, quads * 4))
     codes[:, :dim] = np.clip(np.rint(rows / steps), -127, 127)
     rest = rows - codes[:, :dim] * scales[:, None].astype(np.float64)
-    error = float(np.linalg.norm(rest, axis=1).max()) * (1 + 1e-12)
+    error = float(np.linalg.norm(rest, axis=1).max()) * ERROR_SPARE
     grouped = (codes + 128).astype(np.uint8).reshape(groups, LANES, quads, 4)
     return np.ascontiguousarray(grouped.transpose(0, 2, 1, 3)), scales, error
 
@@ -157,7 +165,7 @@ def encode_row(h, dim, codes, second):
     if not SMALLEST < most < LARGEST:
         return np.float32(0), 0, 0.0
     scale = most / np.float32(127)
-    factor, step = splat32(np.float32(126.99999) / most), splat64(-float(scale))
+    factor, step = splat32(np.float32(NO_LARGER) / most), splat64(-float(scale))
     squares, total, ones = zeros64(), zeros32(), splat32(np.float32(1))
     for d in range(0, padded(dim), LANES):
         x = load(h, d) if d < whole else load_first(h, whole, rest)
@@ -186,7 +194,7 @@ def _dots(rows, query, second, quads):
 
 @inline
 def _route_one(centroids, routes, q):
-    """Fill the heap of query q with its best centroids; False if its row cannot be encoded.
+    """Fill the heap of query q with its best centroids; False if int8 cannot hold its dots.
 
     `routes.logits` has room for 16 G float32 values and two planes of D bytes.
     """
@@ -196,13 +204,13 @@ def _route_one(centroids, routes, q):
     query_codes = as_int8(shift(routes.logits, groups * LANES))
     second = shift(query_codes, padded(dim))
     scale, total, rest = encode_row(row_of(routes.hidden, q, dim), dim, query_codes, second)
-    if scale == 0:
-        return False
     state = shift(routes.states, STATE * q)
     norm = state[NORM]
-    slack = error * norm + (largest + error) * (rest + 2.0**-20 * (norm + rest))
-    underflow = dim * 2.0**-132  # a product of scales may be off by 2^-150, an int8 dot is < 2^15 D
-    state[SLACK] = 1.000001 * slack + underflow
+    reach = (largest + error) * (norm + rest)
+    if scale == 0 or not reach <= LARGEST_LOGIT:
+        return False
+    slack = error * norm + (largest + error) * rest + ROUNDED * reach
+    state[SLACK] = SLACK_SPARE * slack + dim * UNDERFLOW
     for group in range(groups):
         rows = shift(centroids.codes, group * quads * 4 * LANES)
         sums = _dots(rows, query_codes, second, quads)

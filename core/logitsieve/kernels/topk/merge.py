@@ -13,7 +13,8 @@ from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer
 from logitsieve.kernels.topk.heap import offer, sort_best_first
 
-TOP, VALUE, LOW, HIGH = range(4)  # columns of log_z
+TOP, VALUE, LOW, HIGH = range(4)  # columns of log_z (kernels/sampling/log_z.py)
+FIELDS = 4
 ROUNDED = 2.0**-50  # more than a rank is rounded by, of what is added up
 
 

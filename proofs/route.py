@@ -1,0 +1,145 @@
+"""Routing by int8 (kernels/screen/route.py): approximations of all dots, and their slack.
+
+A centroid is v = s q + r, a query h = g z + t, S = q.z a whole number. In exact numbers v.h is
+within ||r|| ||h|| + ||s q|| ||t|| of S s g. Beside that three things round: S, s g and their
+product, to float32; `dot64` itself; and the slack, which is computed in float64. With e at least
+||r||, n at least ||v||, and norms of h and t as they were computed, the first two are shares of
+
+    reach = (n + e) (||h|| + ||t||),
+
+which is at least ||s q|| ||g z||. Where it is above LARGEST_LOGIT nothing is approximated. Below
+that nothing overflows but s g, where S is 0 at that: NaN rules no centroid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from logitsieve.kernels.screen import route
+from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
+from logitsieve.kernels.topk.descriptor import LARGEST_LOGIT
+from proofs.certified import lane_steps
+from proofs.scan import SPARED
+from proofs.theorem import (
+    DIMS,
+    MOST32,
+    U32,
+    U64,
+    Checks,
+    Theorem,
+    growth,
+    multiplied,
+    nearer_one,
+    number,
+)
+
+LARGEST_CODE = 127
+ROUTED = [dim for dim in DIMS if dim <= route.LARGEST_DIM]
+THRICE = (1 + U32) ** 3 - 1
+APPROXIMATION = "f(f(S) * f(s * g))"
+
+
+def lost(dim: int) -> Fraction:
+    """The share that a slack lacks: the roundings of t, of two norms, and of ten steps."""
+    return growth(lane_steps(dim) + 16, U64)
+
+
+def stored_error(spare: float) -> Checks:
+    """A product is exact; a difference, its square, their sum in any order, the root, this product.
+
+    As squares, so that no root is taken here.
+    """
+    yield """s = f(s_);
+    { @FIX(q, 0) /\\ |q| <= 127 /\\ |s * q| <= 1b127 -> d(s * q) - s * q in [0, 0] }"""
+    for dim in ROUTED:
+        yield (1 - growth(dim + 3, U64)) * (Fraction(spare) * (1 - 4 * U64)) ** 2 >= 1
+
+
+def slack(spare: float) -> Checks:
+    """What float64 rounds of ||r|| ||h|| and of ||s q|| ||t||."""
+    for dim in ROUTED:
+        yield Fraction(spare) * (1 - lost(dim)) * (1 - SPARED) >= 1
+
+
+def scaled_sums() -> Iterator[str]:
+    """An approximation where s g is 2^-125 or more, of itself."""
+    yield f"""s = f(s_); g = f(g_);
+    {{ @FIX(S, 0) /\\ |S| in [1, 1b31] /\\ s * g in [1b-125, 1b126] /\\ |S * (s * g)| <= 1b127
+    -> {APPROXIMATION} -/ (S * (s * g)) in [{number(-THRICE)}, {number(THRICE)}] }}"""
+
+
+def margin(share: float) -> Checks:
+    """Of `reach`: what an approximation rounds, and `dot64`."""
+    yield from scaled_sums()
+    for dim in ROUTED:
+        allowed = Fraction(share) * (1 - lost(dim)) * (1 - SPARED)
+        yield THRICE + growth(lane_steps(dim) + 1, U64) <= allowed
+
+
+def underflow(each: float) -> Checks:
+    """An approximation where s g is less than that, for D up to 2^p and above its half."""
+    for p in range(route.LARGEST_DIM.bit_length()):
+        most, least_dim = LARGEST_CODE**2 << p, max(1, 1 << p >> 1)
+        yield f"""s = f(s_); g = f(g_);
+        {{ @FIX(S, 0) /\\ |S| <= {most} /\\ s * g in [0, 1b-125]
+        -> |{APPROXIMATION} - S * (s * g)| <= {number(each * least_dim * (1 - 2 * SPARED))} }}"""
+
+
+def finite(largest: float) -> Checks:
+    """An approximation, which `reach` bounds but for its own rounding."""
+    for dim in ROUTED:
+        most = Fraction(largest) * (1 + growth(lane_steps(dim) + 16, U64)) * (1 + THRICE)
+        yield most + 1 <= Fraction(MOST32)
+
+
+def whole_sums(dim: float) -> Checks:
+    """Sums of bytes times codes fit 31 bits; the sum of the codes alone is exact in float32."""
+    yield 255 * LARGEST_CODE * int(dim) < 1 << 31
+    yield LARGEST_CODE * int(dim) <= 1 << 24
+
+
+def codes(no_larger: float) -> Checks:
+    """No code of a query is above 127: x factor rounds to a whole number no larger."""
+    less = number(float(np.float32(no_larger)))
+    yield f"""m = f(m_); x = f(x_); factor = f({less} / m);
+    {{ m in [{number(SMALLEST)}, {number(LARGEST)}] /\\ x / m in [-1, 1]
+    -> |f(x * factor)| <= {number(LARGEST_CODE + 0.499)} }}
+    x * factor -> x / m * (m * factor) {{ m <> 0 }};
+    m * factor -> {less} * (1 + (factor - {less} / m) / ({less} / m)) {{ m <> 0 }};"""
+
+
+ROUTE = "kernels.screen.route"
+
+THEOREMS = [
+    Theorem(
+        "routes, sums of codes", "sums of products of bytes fit 31 bits",
+        f"{ROUTE}.LARGEST_DIM", route.LARGEST_DIM, whole_sums, 1.02, multiplied,
+    ),
+    Theorem(
+        "routes, codes", "no code of a query is above 127",
+        f"{ROUTE}.NO_LARGER", route.NO_LARGER, codes, 1.04, multiplied,
+    ),
+    Theorem(
+        "routes, coding errors", "||r|| of centroids in float64",
+        f"{ROUTE}.ERROR_SPARE", route.ERROR_SPARE, stored_error, 512, nearer_one,
+    ),
+    Theorem(
+        "routes, slack", "what computing the slack rounds",
+        f"{ROUTE}.SLACK_SPARE", route.SLACK_SPARE, slack, 3e6, nearer_one,
+    ),
+    Theorem(
+        "routes, approximations", "what a scaled sum rounds, and dot64, of the reach",
+        f"{ROUTE}.ROUNDED", route.ROUNDED, margin, 6,
+    ),
+    Theorem(
+        "routes, underflow", "what a scaled sum loses to underflow, for each coordinate",
+        f"{ROUTE}.UNDERFLOW", route.UNDERFLOW, underflow, 4,
+    ),
+    Theorem(
+        "routes, overflow", "the largest reach whose approximations are finite",
+        "kernels.topk.descriptor.LARGEST_LOGIT", LARGEST_LOGIT, finite, 4, multiplied,
+    ),
+]  # fmt: skip
