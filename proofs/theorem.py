@@ -19,6 +19,7 @@ from typing import NamedTuple
 # float32 and float64, to the nearest and ties to even; an assumption that breaks is an error.
 ROUNDINGS = "@f = float<ieee_32,ne>;\n@d = float<ieee_64,ne>;\n"
 MOST32 = float.fromhex("0x1.fffffep127")
+OPTIONS = "-Wno-unbound-variable", "-Eno-auto-dichotomy", "-Eprecision=128"  # of Gappa
 UNPROVEN = "properties were not satisfied", "no contradiction was found", "Error: the range of"
 UNEQUAL = "not trivially equal"
 
@@ -80,7 +81,7 @@ def gappa() -> str | None:
 def proven(script: str) -> bool:
     """True if Gappa proves it; RuntimeError if it cannot read it, or a hint is no equality."""
     done = subprocess.run(
-        [gappa() or "gappa", "-Wno-unbound-variable", "-Eno-auto-dichotomy", "-Eprecision=128"],
+        [gappa() or "gappa", *OPTIONS],
         input=ROUNDINGS + script,
         capture_output=True,
         text=True,
