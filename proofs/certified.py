@@ -157,8 +157,11 @@ def normal(least: float) -> Checks:
 
 
 def whole_sums(width: float) -> Checks:
-    """Sums of bytes times fifteen-bit codes fit 31 bits before 128 times the codes is taken off."""
-    yield 255 * int(LARGEST_CODE) * int(width) < 1 << 31
+    """Sums of codes times fifteen-bit ones, and what is taken off them, are below 2^31.
+
+    So computing them modulo 2^32 loses nothing. A byte that no builder writes is the code -128.
+    """
+    yield 128 * int(LARGEST_CODE) * int(width) < 1 << 31
 
 
 def codes(no_larger: float) -> Checks:

@@ -167,6 +167,23 @@ def test_every_k_at_every_scale_equals_the_exact_head(
         np.testing.assert_array_equal(got, wanted)
 
 
+def test_the_widest_sketch_answers_where_all_codes_are_the_largest() -> None:
+    """Sums of products with unsigned bytes exceed 32 bits there; those with codes do not."""
+    random = np.random.default_rng(0)
+    weight = np.linspace(2, 1, 3000)[:, None] + 1e-3 * random.standard_normal((3000, 1030))
+    softmax = Softmax(weight.astype(np.float32), np.zeros(3000, np.float32))
+    hidden = (1 + 1e-3 * random.standard_normal((9, 1030))).astype(np.float32)
+    head = CertifiedHead(softmax, encode(softmax, np.eye(1030), Widths(1008, 1024)))
+    top, wanted = head.topk(hidden, 5), ExactHead(softmax).topk(hidden, 5)
+    np.testing.assert_array_equal(top.ids, wanted.ids)
+    np.testing.assert_array_equal(top.logits, wanted.logits)
+    assert top.scanned.max() < 300
+    bounds, true = head.bounds(hidden[0], 5), logits64(softmax.weight, softmax.bias, hidden[:1])[0]
+    assert (bounds.lower <= true + 2.0**-24 * true).all()
+    assert (bounds.upper >= true - 2.0**-24 * true).all()
+    assert (bounds.upper - bounds.lower).max() < 100
+
+
 def test_a_bound_beyond_float32_drops_nothing() -> None:
     """Coordinates far longer than rows and contexts: parts of a logit overflow, the logit not."""
     random = np.random.default_rng(0)

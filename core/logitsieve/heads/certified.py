@@ -31,7 +31,7 @@ from logitsieve.kernels.sketch.certified import (
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
-WIDEST = 512  # bytes of codes of a row, so that sums of products stay within 31 bits
+WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
 
+from logitsieve.heads.certified import WIDEST
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.byte_lanes import (
     AVX512_VNNI,
@@ -28,14 +29,13 @@ from logitsieve.kernels.simd.byte_lanes import (
     multiply_row_by,
     scale_sums,
     store_bytes,
+    store_totals,
     store_words,
-    total_of_sums,
     zero_sums,
 )
 from logitsieve.kernels.simd.lanes import cpu_has, load, store
 from logitsieve.kernels.simd.pointers import as_int8, pointer
 
-WIDEST = 512  # bytes of a row, of which 128 times a sum still fits into 31 bits
 RUNNABLE = list({FORM, X86, OTHER} | ({AVX_VNNI} if cpu_has("avxvnni") else set()))
 
 
@@ -49,15 +49,21 @@ def planes_of(form: Form, codes: np.ndarray, low: np.ndarray) -> tuple[np.ndarra
 
 
 def totals_by(form: Form) -> Callable[..., None]:
-    """The sum of a row's products with codes of fifteen bits."""
+    """The sums of four rows' products with codes of fifteen bits."""
     multiply_row, join_planes = multiply_row_by(form), join_planes_by(form)
 
     @numba.njit
-    def totals(row: Any, first: Any, second: Any, out: Any) -> None:
+    def total(row: Any, first: Any, second: Any) -> Any:
         sums = zero_sums(), zero_sums()
         for piece in range(row.size // 64):
             sums = multiply_row(sums, pointer(row), pointer(first), pointer(second), piece)
-        out[0] = total_of_sums(join_planes(sums))
+        return join_planes(sums)
+
+    @numba.njit
+    def totals(rows: Any, first: Any, second: Any, correction: int, out: Any) -> None:
+        a, b = total(rows[0], first, second), total(rows[1], first, second)
+        c, e = total(rows[2], first, second), total(rows[3], first, second)
+        store_totals(pointer(out), 1, a, b, c, e, correction)
 
     return totals
 
@@ -76,20 +82,21 @@ TOTALS = [(form, totals_by(form)) for form in RUNNABLE]
 def test_totals_of_two_planes_are_exact(
     pieces: int, code: int | None, high: int | None, low: int | None, seed: int
 ) -> None:
-    """Up to the widest row of the largest codes, whose total is still less than 2^31."""
+    """Up to the widest rows of the largest codes: products with unsigned bytes exceed 32 bits."""
     random = np.random.default_rng(seed)
-    row = random.integers(0, 256, 64 * pieces).astype(np.uint8)
-    highs = random.integers(-126, 127, row.size)
-    lows = random.integers(-64, 65, row.size)
-    for values, value in ((row, code), (highs, high), (lows, low)):
+    rows = random.integers(0, 256, (4, 64 * pieces)).astype(np.uint8)
+    highs = random.integers(-126, 127, rows.shape[1])
+    lows = random.integers(-64, 65, rows.shape[1])
+    for values, value in ((rows[seed % 4], code), (highs, high), (lows, low)):
         if value is not None:
             values[:] = value
-    total = np.empty(1, np.int64)
+    totals_out = np.zeros(6, np.float32)
     codes = 128 * highs + lows
+    signed = (rows.astype(np.int64) - 128) @ codes
     for form, totals in TOTALS:
-        totals(row, *planes_of(form, 128 * highs, lows), total)
-        signed = row.astype(np.int64) - (128 - form.offset)
-        assert total[0] == signed @ codes
+        planes = planes_of(form, 128 * highs, lows)
+        totals(rows, *planes, form.offset * int(codes.sum()), totals_out)
+        np.testing.assert_array_equal(totals_out, [0, *signed.astype(np.float32), 0])
 
 
 def sums_by(form: Form, planes: int) -> Callable[..., None]:

@@ -274,11 +274,35 @@ def scale_sums(typing_context, sums, correction, scales):
 
 
 @intrinsic
-def total_of_sums(typing_context, sums):
-    def codegen(context, builder, signature, arguments):
-        reduce = builder.module.declare_intrinsic(
-            "llvm.vector.reduce.add.v16i32", fnty=ir.FunctionType(_INT32, [_SUMS])
-        )
-        return builder.sext(builder.call(reduce, arguments), ir.IntType(64))
+def store_totals(typing_context, start, offset, a, b, c, e, correction):
+    """start[offset : offset + 4] = the total of each of four sums, less `correction`, as float32.
 
-    return types.int64(sums), codegen
+    Computed modulo 2^32, so only the difference has to fit.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        start, offset, a, b, c, e, correction = arguments
+        halves, quarters = range(0, 2 * LANES, 8), range(0, 2 * LANES, 4)
+        a_b, c_e = _add_parts(builder, a, b, halves), _add_parts(builder, c, e, halves)
+        fours = _add_parts(builder, a_b, c_e, quarters)
+        for swapped in (2, 1):
+            order = _order([lane ^ swapped for lane in range(LANES)])
+            fours = builder.add(fours, builder.shuffle_vector(fours, fours, order))
+        totals = builder.shuffle_vector(fours, fours, _order(range(0, LANES, 4)))
+        correction = spread(builder, builder.trunc(correction, _INT32), totals.type)
+        floats = ir.VectorType(ir.FloatType(), 4)
+        exact = builder.sitofp(builder.sub(totals, correction), floats)
+        address = builder.bitcast(builder.gep(start, [offset]), floats.as_pointer())
+        builder.store(exact, address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(start, types.intp, a, b, c, e, types.int64), codegen
+
+
+def _add_parts(builder, left, right, starts):
+    """LLVM: the first, third, ... parts of both, which begin at `starts`, plus those after each."""
+    size = starts.step
+    first = [lane for start in starts[::2] for lane in range(start, start + size)]
+    second = [lane + size for lane in first]
+    parts = [builder.shuffle_vector(left, right, _order(lanes)) for lanes in (first, second)]
+    return builder.add(*parts)

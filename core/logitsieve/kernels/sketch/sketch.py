@@ -38,7 +38,7 @@ from logitsieve.kernels.simd.byte_lanes import (
     multiply_bytes,
     multiply_row,
     scale_sums,
-    total_of_sums,
+    store_totals,
     zero_sums,
 )
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, padded
@@ -299,19 +299,31 @@ def refine(sketch, planes, factors, ids, count, refined):
     """Estimates and bounds of the logits of the rows ids[:count], by their fine codes."""
     width, low = sketch.fine_width, shift(planes, sketch.fine_width)
     query_sum = int(factors[FINE_SUM])
+    pieces = width // (4 * LANES)
+    for i in range(0, count, FOUR):
+        i_a, i_b, i_c, i_e = four_from(i, count)
+        a_row, b_row = shift(sketch.fine, ids[i_a] * width), shift(sketch.fine, ids[i_b] * width)
+        c_row, e_row = shift(sketch.fine, ids[i_c] * width), shift(sketch.fine, ids[i_e] * width)
+        zero = zero_sums(), zero_sums()
+        a, b, c, e = zero, zero, zero, zero
+        for piece in range(pieces):
+            a = multiply_row(a, a_row, planes, low, piece)
+            b = multiply_row(b, b_row, planes, low, piece)
+            if not IN_PAIRS:
+                c = multiply_row(c, c_row, planes, low, piece)
+                e = multiply_row(e, e_row, planes, low, piece)
+        for piece in range(pieces if IN_PAIRS else 0):
+            c = multiply_row(c, c_row, planes, low, piece)
+            e = multiply_row(e, e_row, planes, low, piece)
+        store_totals(
+            refined.estimates, i,
+            join_planes(a), join_planes(b), join_planes(c), join_planes(e), query_sum,
+        )  # fmt: skip
     for i in range(count):
-        row = int(ids[i])
-        codes = shift(sketch.fine, row * width)
-        sums = zero_sums(), zero_sums()
-        for piece in range(width // (4 * LANES)):
-            sums = multiply_row(sums, codes, planes, low, piece)
-        extras = as_float32(shift(codes, width - EXTRA))
-        refined.estimates[i] = np.float32(total_of_sums(join_planes(sums)) - query_sum)
-        refined.uppers[i], refined.rests[i], refined.biases[i] = (
-            extras[0],
-            extras[1],
-            sketch.bias[row],
-        )
+        row = np.int64(ids[i])
+        extras = as_float32(shift(sketch.fine, (row + 1) * width - EXTRA))
+        refined.uppers[i], refined.rests[i] = extras[0], extras[1]
+        refined.biases[i] = sketch.bias[row]
     scale, error = splat32(np.float32(factors[SCALE])), splat32(np.float32(factors[FINE_ERROR]))
     rest = splat32(np.float32(factors[FINE_REST]))
     for i in range(0, count, LANES):
