@@ -9,7 +9,13 @@ import pytest
 
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_certified import Widths, encode, fit_certified, rotation
+from logitsieve.index_builder.fit_certified import (
+    Widths,
+    encode,
+    fastest,
+    fit_certified,
+    rotation,
+)
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import make_hidden, make_softmax
 
@@ -79,6 +85,18 @@ def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: fl
     hidden = inputs.heldout.sample(100)
     top = CertifiedHead(softmax, dict(made.arrays)).topk(hidden, 5)
     np.testing.assert_array_equal(top.ids, make_exact(softmax).topk(hidden, 5).ids)
+
+
+def test_the_search_crosses_widths_that_take_longer_than_narrower_ones() -> None:
+    """Rows that pass the coarse codes, and the fine ones, fall only beyond a width of each."""
+
+    def time(widths: Widths) -> float:
+        refined = 10_000 if widths.coarse < 200 else 400
+        computed = refined if widths.fine < 500 else 40
+        return 10_000 * widths.coarse + refined * (100 + widths.fine) + computed * 6000
+
+    assert fastest(time, 1500, 0.3) == Widths(256, 512)
+    assert fastest(time, 1500, 0.1) == Widths(16, 512)
 
 
 def test_rows_of_zeros_can_be_coded() -> None:

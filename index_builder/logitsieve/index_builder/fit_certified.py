@@ -8,7 +8,7 @@ Shape letters: V vocabulary, D hidden size, M coordinates, G groups of 16 rows, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,8 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 from logitsieve.utils.floats import widened
 
-COARSE = (16, 32, 48, 64, 96, 128, 192, 256)  # bytes of coarse codes tried
-FINE = (64, 128, 192, 256, 384, 512)  # bytes of fine ones
+COARSE = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of coarse codes tried
+FINE = (64, 128, 192, 256, 384, 512, 768, 1024)  # bytes of fine ones
 START = (1, 1)  # places in these where the search begins
 TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
 MOST = 127  # the largest code
@@ -84,30 +84,35 @@ def fit_certified(inputs: FitInputs) -> FitResult:
             inputs.progress("sketch", len(measured), 0)
         return measured[widths]
 
-    best = Widths(COARSE[START[0]], FINE[START[1]])
-    if best.memory > share * 4 * softmax.dim:
-        best = Widths(COARSE[0], FINE[0])
-    while True:
-        near = min(_neighbours(best, softmax.dim, share), key=time, default=best)
-        if time(near) >= time(best):
-            break
-        best = near
+    best = fastest(time, softmax.dim, share)
     arrays = code(softmax, turned, best, order_V)
     summary = {**best._asdict(), "coordinates": min(softmax.dim, best.fine - EXTRA)}
     history = [{**widths._asdict(), "us_per_row": us} for widths, us in measured.items()]
     return FitResult(arrays, summary, {}, history)
 
 
-def _neighbours(widths: Widths, dim: int, share: float) -> list[Widths]:
-    """One step wider or narrower in either coding, within `share` of W, no wider than D needs."""
-    coarse, fine = COARSE.index(widths.coarse), FINE.index(widths.fine)
-    steps = [(coarse - 1, fine), (coarse + 1, fine), (coarse, fine - 1), (coarse, fine + 1)]
-    near = [
-        Widths(COARSE[i], FINE[j])
-        for i, j in steps
-        if 0 <= i < len(COARSE) and 0 <= j < len(FINE) and COARSE[i] <= FINE[j]
-    ]
-    return [w for w in near if w.memory <= share * 4 * dim and w.fine < 2 * max(dim, FINE[0])]
+def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
+    """The widths of least `time` among all that share one of the two with them.
+
+    Where a step in either pays nothing, several may: as long as nearly every row passes the coarse
+    bounds, wider ones only take longer.
+    """
+    best = Widths(COARSE[START[0]], FINE[START[1]])
+    if best.memory > share * 4 * dim:
+        best = Widths(COARSE[0], FINE[0])
+    while True:
+        lines = [Widths(coarse, best.fine) for coarse in COARSE]
+        lines += [Widths(best.coarse, fine) for fine in FINE]
+        near = min((w for w in lines if _allowed(w, dim, share)), key=time, default=best)
+        if time(near) >= time(best):
+            return best
+        best = near
+
+
+def _allowed(widths: Widths, dim: int, share: float) -> bool:
+    """Whether widths are within `share` of W, and no wider than D needs."""
+    fits = widths.memory <= share * 4 * dim and widths.fine < 2 * max(dim, FINE[0])
+    return fits and widths.coarse <= widths.fine
 
 
 def rotation(softmax: Softmax, hidden: Float32) -> Float64:
