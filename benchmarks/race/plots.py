@@ -16,12 +16,14 @@ from matplotlib import pyplot
 
 from benchmarks import raw
 from benchmarks.plots import STYLE
+from benchmarks.race.kinds import is_narrow
 from benchmarks.race.table import FLOAT32, baseline, methods
 
 RESULTS = raw.RESULTS / "race"
 LEAST_PRECISION = 0.5
 OURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
 OTHERS = ("#555555", "#999999")  # told apart by their marks
+NARROW = ("#8a5a44", "#c2977c")  # dense heads of fewer bits
 MARKS = "osD^vP*X<>hd"
 
 
@@ -58,12 +60,14 @@ def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
     _, exact_us = baseline(results, mode)
     floor = 0.5 / results["judged_contexts"]  # half a context missed stands for none
     ours = cycle(zip(OURS, MARKS[: len(OURS)], strict=True))
-    others = cycle(zip(OTHERS * (len(MARKS) // 2), MARKS, strict=True))
+    others, narrow = (
+        cycle(zip(colours * (len(MARKS) // 2), MARKS, strict=True)) for colours in (OTHERS, NARROW)
+    )
     for name in methods(results):
         if name in FLOAT32:
             continue
         mine = name.startswith("logitsieve")
-        colour, mark = next(ours if mine else others)
+        colour, mark = next(ours if mine else narrow if is_narrow(name) else others)
         shown = frontier(
             [
                 (1 - max(1 - entry[metric], floor), exact_us / entry["us_per_row"][mode]["median"])

@@ -13,8 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.metadata import files
 from typing import Any
 
 import numpy as np
@@ -61,6 +60,7 @@ SIGNATURES: dict[
     "ggml_backend_get_default_buffer_type": (_P, _P),
     "ggml_backend_alloc_ctx_tensors": (_P, _P, _P),
     "ggml_backend_alloc_ctx_tensors_from_buft": (_P, _P, _P),
+    "ggml_backend_buffer_free": (None, _P),
     "ggml_backend_tensor_set": (None, _P, _P, _S, _S),
     "ggml_backend_graph_compute": (_I, _P, _P),
 }
@@ -70,9 +70,8 @@ _SILENT = ctypes.CFUNCTYPE(None, _I, ctypes.c_char_p, _P)(lambda *_: None)
 @cache
 def library() -> ctypes.CDLL:
     """ggml as it is linked into xllamacpp's extension module."""
-    spec = find_spec("xllamacpp")
-    folder = Path((spec.submodule_search_locations or [""])[0]) if spec else Path()
-    ggml = ctypes.CDLL(str(next(folder.glob("xllamacpp*.so"))))
+    (module,) = (path for path in files("xllamacpp") or () if path.suffix == ".so")
+    ggml = ctypes.CDLL(str(module.locate()))
     for name, (result, *arguments) in SIGNATURES.items():
         function = getattr(ggml, name)
         function.restype, function.argtypes = result, arguments
@@ -110,12 +109,13 @@ class LlamaCpp:
             held = self._context()
             weight = ggml.ggml_new_tensor_2d(held, self._type, self._width, self._words)
             kind = kind or ggml.ggml_backend_get_default_buffer_type(self._backend)
-            ggml.ggml_backend_alloc_ctx_tensors_from_buft(held, kind)
+            buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(held, kind)
             tried = self._context()
             row = ggml.ggml_new_tensor_2d(tried, FLOAT32, self._width, 1)
             product = ggml.ggml_mul_mat(tried, weight, row)
             if ggml.ggml_backend_dev_supports_op(device, product):
                 return weight
+            ggml.ggml_backend_buffer_free(buffer)
         raise RuntimeError(f"ggml multiplies no {self.name} on this CPU")
 
     def _extra_kinds(self, device: Any) -> Sequence[Any]:
@@ -150,9 +150,7 @@ class LlamaCpp:
 
     def _view(self, tensor: Any, rows: int, columns: int) -> Float32:
         address = self._ggml.ggml_get_data(tensor)
-        return np.ctypeslib.as_array(
-            (ctypes.c_float * (rows * columns)).from_address(address)
-        ).reshape(rows, columns)
+        return np.ctypeslib.as_array((ctypes.c_float * columns * rows).from_address(address))
 
     @property
     def settings(self) -> Sequence[Knobs]:
