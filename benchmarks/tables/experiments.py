@@ -210,6 +210,22 @@ def labels() -> str:
     return markdown(["loss", "P@1 after 300 s", reaches, "ms a step"], rows)
 
 
+def periods() -> str:
+    """LNS after 60 s by how often its tables are rebuilt."""
+    name = "training/periods/extreme"
+    tasks = ("periods: 1", "periods: 50", "periods: 50 growing", "periods: never")
+    found = [row(name, task=task) for task in tasks]
+    head = ["tables rebuilt", "every step", "every 50", "every 50, growing", "never"]
+    return markdown(
+        head,
+        [
+            ["P@1 after 60 s", *(each["P@1"] for each in found)],
+            ["steps in 60 s", *(each["steps"] for each in found)],
+            ["ms a step", *(f"{value(each['ms a step']):,.0f}" for each in found)],
+        ],
+    )
+
+
 SKIP_GRAM = (
     ("full", "full"),
     ("unigram", "unigram:n_sampled=1000"),
@@ -327,6 +343,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "classes": classes,
     "features": features,
     "labels": labels,
+    "periods": periods,
     "skip-gram": skip_gram,
     "training steps": steps,
     "searches": searches,

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Iterator
 
 from benchmarks.tables.figures import figure, fixed, number, ratio, whole
+from benchmarks.tables.quotations import QUOTATIONS
 from benchmarks.tables.results import ANY, GROWTH, HIGH, LOW, Precision, Race, Time, load, of, race
 from benchmarks.tables.service import closed_load
 
@@ -137,4 +138,5 @@ def calls() -> Iterator[str]:
 SENTENCES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme,
     "docs/benchmarks.md": benchmarks,
+    **QUOTATIONS,
 }
