@@ -16,7 +16,7 @@ def value(cell: str) -> float:
     return float(cell.split()[0].rstrip("x%").replace(",", ""))
 
 
-def row(name: str, table: int = 0, **cells: str) -> Row:
+def row(name: str, table: int = 0, /, **cells: str) -> Row:
     """The row of a kept table that has these cells (`_` in a column's name is a blank)."""
     wanted = {column.replace("_", " "): cell for column, cell in cells.items()}
     [found] = [each for each in kept(name)[table] if wanted.items() <= each.items()]

@@ -1,4 +1,4 @@
-"""The sentences that quote experiments which ran once, as `sentences.py` has those of benchmarks."""
+"""The sentences that quote experiments which ran once; sentences.py has all the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decoding() -> Iterator[str]:
     yield f"faster than the whole product ({ratio(value(of(screen)['speed-up']))}x;"
 
     def first(data: str, name: str) -> float:
-        found = row(f"decoding/sampling-{data}", **{"draws_by": name})
+        found = row(f"decoding/sampling-{data}", draws_by=name)
         return value(found["first, µs"])
 
     full = ("numpy Gumbel-max", "numpy cumulative sums", "torch multinomial")
