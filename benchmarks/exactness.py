@@ -3,14 +3,15 @@
     python -m benchmarks.exactness nmt       # the German-English Transformer of ../shared
     python -m benchmarks.exactness demo      # the demo's language model
 
-One thread. Every step of beam searches is replayed with each normalizer. docs/exactness.md quotes
-what this prints.
+One thread. Every step of beam searches is replayed with each normalizer. The counts and times go to
+results/exactness.json.gz, where those of the other model are kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,9 +22,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race.nmt_contexts import capture, load_model_file, read_pairs
 from benchmarks.race.prepare import SHARED
+from benchmarks.timing import Search as TopK
 from benchmarks.timing import batches_of, race
 from demo.decode import Reader
 from logitsieve.client.beam_search import beam_search
@@ -33,8 +36,10 @@ from logitsieve.index_builder import build
 from logitsieve.training.trainer import LanguageModel, Vocabulary
 from logitsieve.training.trainer.vocabulary import END
 
+OUT = raw.RESULTS / "exactness.json.gz"
 BEAMS, AT_ONCE, LONGEST = 5, 20, 60
 FITTED = 1000  # sentences whose contexts the sketch is fitted to
+TOP = 5
 PROMPT = 8  # words of a paragraph that the language model completes
 
 Step = tuple[np.ndarray, dict[str, Any]]
@@ -147,8 +152,8 @@ def count_stages(decoder: LocalDecoder, steps: list[Step], normalizer: str) -> C
     return counts
 
 
-def print_costs(decoder: LocalDecoder, hidden: np.ndarray) -> None:
-    """Microseconds a row, one row a call and 32 at once."""
+def costs(decoder: LocalDecoder, hidden: np.ndarray) -> dict[str, float]:
+    """Microseconds a row by what is computed, one row a call and 32 at once."""
     index = decoder.index
     weight, bias = index.softmax.weight, index.softmax.bias
     zeros = np.zeros((32, 1), np.int32)
@@ -165,17 +170,23 @@ def print_costs(decoder: LocalDecoder, hidden: np.ndarray) -> None:
         options: Any = {"beams_out": 2 * BEAMS, "head": "certified", "normalizer": normalizer}
         return lambda rows, k: decoder.beam_step(rows, beams_in=BEAMS, **options)
 
-    contenders = {
+    contenders: dict[str, TopK] = {
         "numpy: product and log-softmax": dense,
         "score, exact": score("exact"),
         "score, certified": score("certified"),
+        "topk, certified with log Z exact": lambda rows, k: decoder.topk(
+            rows, TOP, head="certified", normalizer="exact"
+        ),
+        "sample, exact": lambda rows, k: decoder.sample(rows, head="exact"),
     }
+    found = {}
     for batch in (1, 32):
         for name, times in race(contenders, batches_of(hidden, batch), 1).items():
-            print(f"| {name}, B = {batch} | {times['median']:.0f} us a row |", flush=True)
+            found[f"{name}, B = {batch}"] = times["median"]
     steps = {f"beam_step, {name}": step(name) for name in ("exact", "certified")}
     for name, times in race(steps, batches_of(hidden, BEAMS), 1).items():
-        print(f"| {name}, one group of {BEAMS} | {times['median']:.0f} us a row |", flush=True)
+        found[f"{name}, one group of {BEAMS}"] = times["median"]
+    return found
 
 
 def main() -> None:
@@ -183,7 +194,6 @@ def main() -> None:
     parser.add_argument("data", choices=["nmt", "demo"])
     parser.add_argument("--sentences", type=int, default=200, help="beam searches")
     options = parser.parse_args()
-    print(describe())
     torch.set_num_threads(1)
     with torch.inference_mode(), tempfile.TemporaryDirectory() as place:
         task = {"nmt": nmt, "demo": demo}[options.data](options.sentences)
@@ -194,9 +204,21 @@ def main() -> None:
         for search in task.searches:
             searching: Any = {"beams": BEAMS, "eos_ids": [search.end], "max_tokens": LONGEST}
             beam_search(recorder, search.hidden, search.step, **searching, head="certified")
-        for normalizer in ("exact", "certified"):
-            print(normalizer, dict(count_stages(decoder, recorder.steps, normalizer)))
-        print_costs(decoder, np.concatenate([rows for rows, _ in recorder.steps])[:6400])
+        results = {
+            "machine": describe(),
+            "vocab_size": decoder.index.vocab_size,
+            "dim": decoder.index.dim,
+            "beams": BEAMS,
+            "groups": {
+                normalizer: dict(count_stages(decoder, recorder.steps, normalizer))
+                for normalizer in ("exact", "certified")
+            },
+            "us_per_row": costs(
+                decoder, np.concatenate([rows for rows, _ in recorder.steps])[:6400]
+            ),
+        }
+    raw.write(OUT, (raw.read(OUT) if OUT.exists() else {}) | {options.data: results})
+    print(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

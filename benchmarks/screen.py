@@ -80,6 +80,8 @@ def measure(index: Index, unseen: np.ndarray, cold: bool) -> dict[str, Any]:
     contenders: dict[str, Search] = baselines(index.softmax)
     contenders["torch bfloat16"] = torch_exact(index.softmax, torch.bfloat16)
     contenders["logitsieve exact"] = exact.topk
+    if "certified" in index.manifest.heads:
+        contenders["logitsieve certified"] = index.head("certified").topk
     contenders["logitsieve screen"] = screen.topk
 
     def times(cold: bool) -> dict[str, dict[str, dict[str, float]]]:

@@ -23,10 +23,12 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "kernels": "`python -m benchmarks.kernels`",
     "rpc": "`python -m benchmarks.rpc`",
     "load": "`python -m benchmarks.load`",
+    "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
     "race/growth": "`python -m benchmarks.race.growth --again`",
     "race/proof": "`python -m benchmarks.race.proof`",
-    "race/": "`make race DATA={name}`",
+    "race/": "`python -m benchmarks.race {name} --cold`",
 }
+SEVERAL = (results.GROWTH, "exactness")  # files of several runs by their names
 
 
 def documents() -> Iterator[tuple[str, Rendered]]:
@@ -67,7 +69,7 @@ def index() -> str:
     rows = []
     for name in raw_names():
         found = raw.read(raw.RESULTS / f"{name}.json.gz")
-        parts = list(found.values()) if name == results.GROWTH else [found]
+        parts = list(found.values()) if name in SEVERAL else [found]
         dates = sorted({part.get("machine", part)["date"][:10] for part in parts})
         rows.append([f"`{name}`", command(name), ", ".join(dates), ", ".join(fed.get(name, []))])
     return markdown(["raw file", "measured by", "on", "feeds"], rows)

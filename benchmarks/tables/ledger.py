@@ -68,7 +68,6 @@ TWO_DOMAINS = "builds on one domain of nmt-de-en, `evaluate` on the test text of
 
 LISTED = (
     Listed("README.md", "Held to AVX2, `certified` takes", AVX2),
-    Listed("README.md", "A gRPC call from Python costs", "`python -m benchmarks.rpc`, rounded"),
     Listed("docs/beam-search.md", "P@10, which beam 5 needs", ONCE),
     Listed("docs/beam-search.md", "**Build for the beam.**", ONCE),
     Listed("docs/benchmarks.md", "- Scan all rows first", "variants that were not kept"),
@@ -104,12 +103,6 @@ LISTED = (
     Listed("docs/deployment.md", "gets CANCELLED", SETTING),
     Listed("docs/deployment.md", "**memory of a server**", SETTING),
     Listed("docs/exactness.md", "Logits are held as numbers", SETTING),
-    Listed(
-        "docs/exactness.md",
-        "| left open by the first interval |",
-        "`python -m benchmarks.exactness`",
-    ),
-    Listed("docs/exactness.md", "| numpy there |", "`python -m benchmarks.exactness`"),
     Listed("docs/huggingface.md", "they shift by 0.25 to 1.69 nats", ONCE),
     Listed("docs/huggingface.md", "Sampling without `top_k` warns.", ONCE),
     Listed("docs/index.md", "it makes `certified` take 1.2 to 1.4", AVX2),
@@ -127,9 +120,6 @@ LISTED = (
     Listed("docs/service.md", "TopK requests without constraints that queue", SETTING),
     Listed("docs/service.md", "Where `--max-in-flight`", "`python -m benchmarks.load`"),
     Listed("docs/service.md", "| series | labels |", SETTING),
-    Listed(
-        "docs/service.md", "A unary call costs about", "`python -m benchmarks.rpc`, on two machines"
-    ),
     Listed("docs/training/experiments.md", "| | script | question |", SETTING),
     *(
         Listed("docs/training/experiments.md", words, TRAINING)

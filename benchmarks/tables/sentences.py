@@ -27,6 +27,26 @@ def readme() -> Iterator[str]:
         f"At {whole(wide.vocab_size)} words the two are {ratio(speed_up(wide, 'certified'))} and "
         f"{ratio(speed_up(wide, 'screen', HIGH))} times as fast as exact."
     )
+    yield f"A gRPC call from Python costs some {fixed(unary() / 1000, 1)} ms,"
+
+
+def unary() -> float:
+    """Microseconds of a TopK call of one row."""
+    return float(load("rpc")["asked"]["alone"]["us"]["logitsieve"]["p50"])
+
+
+def service() -> Iterator[str]:
+    found = load("rpc")
+    compute = whole(found["asked"]["alone"]["server_compute_us_p50"])
+    yield (
+        f"A unary call of one row takes {whole(unary())} us on one machine, of which {compute} us "
+        f"compute; a message of a stream takes {fixed(streamed(), 2)} of a unary call."
+    )
+
+
+def streamed() -> float:
+    """A small call on a stream over a unary one."""
+    return float(statistics.median(load("rpc")["steps"][0]["ratios_p50"]))
 
 
 def speed_up(raced: Race, head: str, precise: Precision = ANY) -> float:
@@ -131,12 +151,12 @@ def calls() -> Iterator[str]:
     found = load("rpc")
     local = number(found["in_process_us_p50"])
     yield f"with an index whose default head takes {local} µs in process."
-    one = statistics.median(found["steps"][0]["ratios_p50"])
-    yield f"A small call takes {fixed(one, 2)} times as long on a stream;"
+    yield f"A small call takes {fixed(streamed(), 2)} times as long on a stream;"
 
 
 SENTENCES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme,
     "docs/benchmarks.md": benchmarks,
+    "docs/service.md": service,
     **QUOTATIONS,
 }

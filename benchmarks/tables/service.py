@@ -1,4 +1,4 @@
-"""Tables of kernels beside their bounds, of calls beside an echo, and of the service under load."""
+"""Tables of kernels and proofs, of calls beside an echo, and of the service under load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.tables.figures import digits, markdown
+from benchmarks.tables.figures import ABSENT, digits, markdown
 from benchmarks.tables.results import load
 
 
@@ -30,6 +30,47 @@ def calls() -> str:
         rows.append([name, *times, f"{over:.2f}", f"{compute:.0f}"])
     head = ["TopK", "echo p50", "p99", "ours p50", "p99 us", "ours / echo at p50", "compute us"]
     return markdown(head, rows)
+
+
+MODELS = {"nmt": "German-English Transformer", "demo": "the demo's language model"}
+
+
+def models() -> dict[str, Any]:
+    """The results of `benchmarks.exactness` by the model and its shape."""
+    found = load("exactness")
+    return {
+        f"{MODELS[name]}, V = {one['vocab_size']:,}, D = {one['dim']:,}": one
+        for name, one in found.items()
+    }
+
+
+def beam_groups() -> str:
+    """How closely log Z has to be known until the order of beams is proven."""
+    rows = []
+    for name, one in models().items():
+        exact, certified = one["groups"]["exact"], one["groups"]["certified"]
+        counts = (
+            exact["groups"],
+            exact["rows"],
+            exact.get("rows in float64", 0),
+            certified.get("rows again in float32", 0),
+            certified.get("rows in float64", 0),
+            exact.get("groups in double-double", 0),
+        )
+        rows.append([name, *(f"{count:,}" for count in counts)])
+    again = "by `exact`: log Z again in float64", "by `certified`: in float32", "in float64"
+    return markdown(["", "groups", "hypotheses", *again, "groups left open by that"], rows)
+
+
+def proofs() -> str:
+    """What proven log-probabilities, steps and draws cost, by model."""
+    columns = models()
+    names = list(dict.fromkeys(name for one in columns.values() for name in one["us_per_row"]))
+    rows = []
+    for name in names:
+        times = (one["us_per_row"].get(name) for one in columns.values())
+        rows.append([name, *(ABSENT if us is None else digits(us) for us in times)])
+    return markdown(["µs per row", *columns], rows)
 
 
 STEPS = {"top_k": "`topk`", "beam_step": "beam 5"}
@@ -79,6 +120,8 @@ def under_load() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "kernels": kernels,
+    "beam groups": beam_groups,
+    "proofs": proofs,
     "calls": calls,
     "steps": steps,
     "load": under_load,
