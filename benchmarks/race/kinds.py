@@ -40,4 +40,4 @@ KINDS = {name: kind for kind, names in _NAMES.items() for name in names}  # of e
 
 def is_narrow(name: str) -> bool:
     """True for a head that multiplies all of W, in fewer bits than 32."""
-    return KINDS[name] in (HALF, QUANTISED, RESCORED)
+    return KINDS.get(name) in (HALF, QUANTISED, RESCORED)

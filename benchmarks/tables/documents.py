@@ -49,7 +49,7 @@ def documents() -> Iterator[tuple[str, Rendered]]:
 def rendered(page: str, **other: Callable[[], str]) -> Rendered:
     """One page of the documentation; `other` tables stand in for those of their names."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return render(text, TABLES | other, list(SENTENCES.get(page, list)()))
+    return render(text, TABLES | other, SENTENCES.get(page, list))
 
 
 def raw_names() -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from benchmarks.tables.figures import FIGURE, is_number, plain
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w ,-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MISSING = (FileNotFoundError, LookupError)
 NUMBER = r"[-+]?[\d.,]*\d"
 NAME = r"[^|,;:()]+?"
 
@@ -28,17 +29,28 @@ class Rendered:
 
 
 def render(
-    text: str, tables: Mapping[str, Callable[[], str]], sentences: Iterable[str]
+    text: str,
+    tables: Mapping[str, Callable[[], str]],
+    quoted: Callable[[], Iterable[str]],
 ) -> Rendered:
-    """`text` with its tables and the figures of its sentences written anew."""
+    """`text` with its tables and the figures of the quoted sentences written anew."""
     problems: list[str] = []
+    sentences: list[str] = []
+    try:
+        sentences.extend(quoted())
+    except MISSING as error:
+        problems.append(f"a sentence quotes what was not measured: {error!r}")
 
     def table(block: re.Match[str]) -> str:
         make = tables.get(block["name"])
         if make is None:
             problems.append(f"there is no table {block['name']!r}")
             return block[0]
-        return f"{block[1]}\n{plain(make())}\n{block[3]}"
+        try:
+            return f"{block[1]}\n{plain(make())}\n{block[3]}"
+        except MISSING as error:
+            problems.append(f"table {block['name']!r} shows what was not measured: {error!r}")
+            return block[0]
 
     text = BLOCK.sub(table, text)
     covered = []

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import compress
 
 from benchmarks.race.kinds import is_narrow
 from benchmarks.race.table import FLOAT32
-from benchmarks.tables.figures import ABSENT, digits, fixed, markdown, percent, plain, ratio
+from benchmarks.tables.figures import ABSENT, digits, markdown, percent, plain, ratio
 from benchmarks.tables.results import (
-    ANY,
     BATCH,
     COLD,
     GROWTH,
     HIGH,
     LOW,
     WARM,
-    Precision,
     Race,
     Time,
     load,
@@ -24,7 +23,7 @@ from benchmarks.tables.results import (
     race,
 )
 
-KINDS = {  # every softmax of the comparison, in the order of its columns
+MODELS = {  # every softmax of the comparison
     "lm-docs": "LSTM",
     "lstm-1500": "LSTM",
     "nmt-captions": "Transformer",
@@ -32,6 +31,8 @@ KINDS = {  # every softmax of the comparison, in the order of its columns
     "lm-docs-70k": "LSTM",
     "synthetic-250k": "synthetic",
 }
+FIRST = ("lm-docs", "lstm-1500", "transformer-30k", "lm-docs-70k")  # those of README.md
+SCREEN = "logitsieve screen"
 SHAPES = (
     "lm-docs",
     "lstm-1500",
@@ -44,7 +45,7 @@ SHAPES = (
 SLICES = ("lm-docs-2000", "lm-docs-4000", "lm-docs-6000", "lm-docs-8000")
 
 
-def raced(names: tuple[str, ...] | dict[str, str]) -> dict[str, Race]:
+def raced(names: Iterable[str]) -> dict[str, Race]:
     """Those that have results."""
     return {name: race(name) for name in names if present(f"race/{name}")}
 
@@ -58,62 +59,50 @@ def library(name: str) -> bool:
     return not ours(name) and name not in FLOAT32 and not is_narrow(name)
 
 
-def against(
-    time: Time | None, exact: Time | None, narrow: Time | None = None, name: bool = False
-) -> str:
-    """`25.9 ScaNN (4.5x)`, or `(4.5x; 1.2x)` where a quantised head took part."""
-    if time is None or exact is None:
+def against(time: Time | None, *others: Time | None) -> str:
+    """`25.9 (4.5x, 2.0x)`: microseconds, and how many times as fast as each other."""
+    if time is None:
         return ABSENT
-    named = f" {time.method}" if name else ""
-    over = f"; {ratio(narrow.us / time.us)}x" if narrow else ""
-    return plain(f"{digits(time.us)}{named} ({ratio(exact.us / time.us)}x{over})")
+    times = ", ".join(f"{ratio(other.us / time.us)}x" for other in others if other)
+    return plain(f"{digits(time.us)} ({times})" if times else digits(time.us))
 
 
-def quantised(narrow: Time | None, exact: Time | None) -> str:
-    """`26.1 int8 scan, rescored (4.5x), P@1 0.9996, P@5 0.9981`."""
-    if narrow is None:
-        return ABSENT
-    precision = f"P@1 {fixed(narrow.p1, 4)}, P@5 {fixed(narrow.p5, 4)}"
-    return plain(f"{against(narrow, exact, name=True)}, {precision}")
-
-
-def bold(cell: str) -> str:
-    us, space, rest = cell.partition(" ")
-    return f"**{us}**{space}{rest}" if cell else cell
-
-
-def comparison(field: str = WARM) -> str:
-    """µs a row of the best exact search and quantised head, of certified, the screen, a library."""
-    races = raced(KINDS)
-    races = {name: each for name, each in races.items() if each.exact(field=field)}
-    if not races:
+def comparison(names: Iterable[str], field: str = WARM, loose: bool = True) -> str:
+    """The best exact, quantised and other searches of each softmax, and ours over the first two."""
+    rows = []
+    for name in names:
+        if not present(f"race/{name}"):
+            continue
+        each = race(name)
+        exact = each.exact(field=field)
+        if exact is None:
+            continue
+        dense = each.narrow(field)
+        best = each.fastest(library, HIGH, field=field)
+        times = (
+            each.fastest("logitsieve certified".__eq__, field=field),
+            each.fastest(SCREEN.__eq__, HIGH, field=field),
+            *([each.fastest(SCREEN.__eq__, LOW, field=field)] if loose else []),
+        )
+        rows.append(
+            [
+                f"{MODELS[name]}, V = {each.vocab_size:,}, D = {each.dim:,}",
+                digits(exact.us),
+                f"{digits(dense.us)} {dense.method}, {dense.p1:.4f} / {dense.p5:.4f}"
+                if dense
+                else ABSENT,
+                f"{digits(best.us)} {best.method}" if best else ABSENT,
+                *(against(time, exact, dense) for time in times),
+            ]
+        )
+    if not rows:
         return "Not measured yet.\n"
-    head = [f"{KINDS[name]}, V = {it.vocab_size:,}, D = {it.dim:,}" for name, it in races.items()]
-
-    def row(
-        label: str, methods: Callable[[str], bool], precise: Precision = ANY, name: bool = False
-    ) -> list[str]:
-        cells = []
-        for each in races.values():
-            best = each.fastest(methods, precise, field=field)
-            cells.append(against(best, each.exact(field=field), each.narrow(field), name))
-        return [label, *map(bold, cells)] if label.startswith("`") else [label, *cells]
-
-    screen = "logitsieve screen".__eq__
-    rows = [
-        ["best exact float32", *(digits(of(it.exact(field=field)).us) for it in races.values())],
-        [
-            "best quantised head, P@1 >= 0.98",
-            *(quantised(it.narrow(field), it.exact(field=field)) for it in races.values()),
-        ],
-        row("`certified`: exact, proven", "logitsieve certified".__eq__),
-        row("`screen`, P@1 >= 0.998 and P@5 >= 0.99", screen, HIGH),
-        row("`screen`, P@1 >= 0.98", screen, LOW),
-        row("best library, P@1 >= 0.998 and P@5 >= 0.99", library, HIGH, name=True),
-        row("best library, P@1 >= 0.98", library, LOW, name=True),
-    ]
-    over = "times as fast as the best exact float32; as the best quantised head"
-    return markdown([f"µs per row ({over})", *head], rows)
+    head = ["µs per row (times as fast as float32, as quantised)"]
+    head += ["best exact float32", "best quantised head, its P@1 / P@5", "best other library"]
+    head += ["`certified`, exact", "`screen`", *["`screen`, P@1 >= 0.98"] * loose]
+    raced_at_all = [any(cells) for cells in zip(*rows, strict=True)]
+    head, *rows = ([*compress(line, raced_at_all)] for line in (head, *rows))
+    return markdown(head, rows)
 
 
 def certified_by_shape() -> str:
@@ -149,9 +138,6 @@ def growth() -> str:
     return markdown([*head, "L1; one core reads from L3, DRAM"], rows)
 
 
-FAST = "logitsieve screen"
-
-
 def shown(name: str) -> str:
     return f"`{name.removeprefix('logitsieve ')}`" if ours(name) else name
 
@@ -164,7 +150,7 @@ def screen() -> str:
         cells = [shown(name)]
         for each in times.values():
             us = each[name]["median"]
-            by = "" if name == FAST else plain(f" ({ratio(us / each[FAST]['median'])}x)")
+            by = "" if name == SCREEN else plain(f" ({ratio(us / each[SCREEN]['median'])}x)")
             cells.append(digits(us) + by)
         rows.append(cells)
     batches = (f"B = {batch}" for batch in times)
@@ -186,8 +172,9 @@ def processors() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "races": comparison,
-    "races, cold": lambda: comparison(COLD),
+    "races": lambda: comparison(MODELS),
+    "races, first": lambda: comparison(FIRST, loose=False),
+    "races, cold": lambda: comparison(MODELS, COLD),
     "certified by shape": certified_by_shape,
     "growth": growth,
     "screen": screen,

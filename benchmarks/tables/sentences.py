@@ -10,23 +10,11 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.tables.figures import figure, fixed, number, ratio, whole
 from benchmarks.tables.quotations import QUOTATIONS
-from benchmarks.tables.results import ANY, GROWTH, HIGH, LOW, Precision, Race, Time, load, of, race
+from benchmarks.tables.results import GROWTH, LOW, Race, Time, load, of, race
 from benchmarks.tables.service import closed_load
 
 
 def readme() -> Iterator[str]:
-    lm, wide = race("lm-docs"), race("lm-docs-70k")
-    scann = of(lm.fastest("ScaNN".__eq__, HIGH))
-    yield (
-        f"the best exact float32 search takes {number(of(lm.exact()).us)} µs, "
-        f"`certified` {number(of(lm.head('certified')).us)} µs, "
-        f"`screen` {number(of(lm.head('screen', HIGH)).us)} µs at P@1 0.998, "
-        f"ScaNN {number(scann.us)} µs."
-    )
-    yield (
-        f"At {whole(wide.vocab_size)} words the two are {ratio(speed_up(wide, 'certified'))} and "
-        f"{ratio(speed_up(wide, 'screen', HIGH))} times as fast as exact."
-    )
     yield f"A gRPC call from Python costs some {fixed(unary() / 1000, 1)} ms,"
 
 
@@ -47,11 +35,6 @@ def service() -> Iterator[str]:
 def streamed() -> float:
     """A small call on a stream over a unary one."""
     return float(statistics.median(load("rpc")["steps"][0]["ratios_p50"]))
-
-
-def speed_up(raced: Race, head: str, precise: Precision = ANY) -> float:
-    """Over the best exact float32."""
-    return of(raced.exact()).us / of(raced.head(head, precise)).us
 
 
 def benchmarks() -> Iterator[str]:

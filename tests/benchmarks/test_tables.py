@@ -23,7 +23,9 @@ def sentence(us: float, name: str = "faiss") -> str:
 
 
 def rendered(us: float = 121.6, name: str = "faiss", table: str = "times") -> Rendered:
-    return render(PAGE, {table: lambda: markdown(["a", ""], [["1", ""]])}, [sentence(us, name)])
+    return render(
+        PAGE, {table: lambda: markdown(["a", ""], [["1", ""]])}, lambda: [sentence(us, name)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,9 +57,20 @@ def test_names_follow_the_raw_results_too() -> None:
 
 
 def test_a_sentence_that_is_not_there_and_an_unknown_table_are_problems() -> None:
-    [lost] = render(PAGE, {"times": str}, ["another sentence"]).problems
+    [lost] = render(PAGE, {"times": str}, lambda: ["another sentence"]).problems
     assert lost == "found 0 times, not once: 'another sentence'"
     assert rendered(table="other").problems == ["there is no table 'times'"]
+
+
+def test_what_was_not_measured_is_a_problem_of_its_page() -> None:
+    def missing() -> str:
+        return {"lm-docs": ""}["lm-docs-70k"]
+
+    done = render(PAGE, {"times": missing}, lambda: [missing()])
+    assert done.text == PAGE
+    assert [problem.rpartition(": ")[2] for problem in done.problems] == [
+        "KeyError('lm-docs-70k')"
+    ] * 2
 
 
 @pytest.mark.parametrize(
