@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 
-from benchmarks.tables.figures import figure, fixed, number, ratio, whole
+from benchmarks.tables.figures import figure, fixed, number, percent, ratio, whole
 from benchmarks.tables.quotations import QUOTATIONS
 from benchmarks.tables.results import GROWTH, LOW, Race, Time, load, of, race
 from benchmarks.tables.service import closed_load
@@ -35,6 +35,12 @@ def service() -> Iterator[str]:
 def streamed() -> float:
     """A small call on a stream over a unary one."""
     return float(statistics.median(load("rpc")["steps"][0]["ratios_p50"]))
+
+
+def heads() -> Iterator[str]:
+    lm = race("lm-docs")
+    share = lm.point("logitsieve certified")["bytes_beyond_w"] / lm.results["weight_bytes"]
+    yield f"bytes per row and 4 D^2: {percent(share)} % of W at V = 10,000, D = 200."
 
 
 def benchmarks() -> Iterator[str]:
@@ -101,6 +107,8 @@ def name(time: Time) -> str:
 
 
 def under_load() -> Iterator[str]:
+    l1 = load("load")["machine"]["caches"]["L1"]
+    yield f"one core each of a machine with {whole(l1 / 2**10)} KiB of L1,"
     small, large = closed_load(1, 64), closed_load(64, 16)
     yield (
         "where 64 clients send single rows it reaches "
@@ -140,6 +148,7 @@ def calls() -> Iterator[str]:
 SENTENCES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme,
     "docs/benchmarks.md": benchmarks,
+    "docs/heads.md": heads,
     "docs/service.md": service,
     **QUOTATIONS,
 }
