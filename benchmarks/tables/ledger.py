@@ -104,7 +104,9 @@ LISTED = (
     Listed("docs/deployment.md", "**memory of a server**", SETTING),
     Listed("docs/exactness.md", "Logits are held as numbers", SETTING),
     Listed("docs/exactness.md", "| left open by the first interval |", "benchmarks.exactness"),
-    Listed("docs/exactness.md", "| numpy there |", "benchmarks.exactness"),
+    Listed(
+        "docs/exactness.md", "| numpy: product and log-softmax, B = 1 |", "benchmarks.exactness"
+    ),
     Listed("docs/huggingface.md", "they shift by 0.25 to 1.69 nats", ONCE),
     Listed("docs/huggingface.md", "Sampling without `top_k` warns.", ONCE),
     Listed("docs/index.md", "it makes `certified` take 1.2 to 1.4", AVX2),

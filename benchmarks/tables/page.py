@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from benchmarks.tables.figures import FIGURE, is_number, plain
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w ,-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-MISSING = (FileNotFoundError, LookupError)
 NUMBER = r"[-+]?[\d.,]*\d"
 NAME = r"[^|,;:()]+?"
 
@@ -33,12 +32,16 @@ def render(
     tables: Mapping[str, Callable[[], str]],
     quoted: Callable[[], Iterable[str]],
 ) -> Rendered:
-    """`text` with its tables and the figures of the quoted sentences written anew."""
+    """`text` with its tables and the figures of the quoted sentences written anew.
+
+    A table without its raw file stays as it is, and is not accounted for.
+    """
     problems: list[str] = []
+    unmeasured: set[str] = set()
     sentences: list[str] = []
     try:
         sentences.extend(quoted())
-    except MISSING as error:
+    except LookupError as error:
         problems.append(f"a sentence quotes what was not measured: {error!r}")
 
     def table(block: re.Match[str]) -> str:
@@ -48,7 +51,10 @@ def render(
             return block[0]
         try:
             return f"{block[1]}\n{plain(make())}\n{block[3]}"
-        except MISSING as error:
+        except FileNotFoundError:
+            unmeasured.add(block["name"])
+            return block[0]
+        except LookupError as error:
             problems.append(f"table {block['name']!r} shows what was not measured: {error!r}")
             return block[0]
 
@@ -62,7 +68,8 @@ def render(
         text = replaced(text, places[0], FIGURE.findall(sentence))
     for sentence in sentences:
         covered += [place.span() for place in pattern(sentence).finditer(text)]
-    covered += [block.span() for block in BLOCK.finditer(text)]
+    written = (block for block in BLOCK.finditer(text) if block["name"] not in unmeasured)
+    covered += [block.span() for block in written]
     return Rendered(text, problems, covered)
 
 

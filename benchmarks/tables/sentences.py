@@ -10,12 +10,27 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.tables.figures import figure, fixed, number, percent, ratio, whole
 from benchmarks.tables.quotations import QUOTATIONS
-from benchmarks.tables.results import GROWTH, LOW, Race, Time, load, of, race
+from benchmarks.tables.results import GROWTH, LOW, Race, Time, load, of, present, race
 from benchmarks.tables.service import closed_load
 
 
 def readme() -> Iterator[str]:
+    yield from held_to_avx2("Held to AVX2, `certified` takes", " times as long.")
     yield f"A gRPC call from Python costs some {fixed(unary() / 1000, 1)} ms,"
+
+
+def home() -> Iterator[str]:
+    yield from held_to_avx2("it makes `certified` take", " times as long as AVX-512 with VNNI")
+
+
+def held_to_avx2(before: str, after: str) -> Iterator[str]:
+    """The time of `certified` without AVX-512 over that with it, once both were measured."""
+    if not present("screen-avx2"):
+        return
+    times, held = (load(name)["us_per_row"] for name in ("screen", "screen-avx2"))
+    name = "logitsieve certified"
+    ratios = [held[rows][name]["median"] / times[rows][name]["median"] for rows in times]
+    yield f"{before} {fixed(min(ratios), 1)} to {fixed(max(ratios), 1)}{after}"
 
 
 def unary() -> float:
@@ -149,6 +164,7 @@ SENTENCES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme,
     "docs/benchmarks.md": benchmarks,
     "docs/heads.md": heads,
+    "docs/index.md": home,
     "docs/service.md": service,
     **QUOTATIONS,
 }

@@ -73,6 +73,16 @@ def test_what_was_not_measured_is_a_problem_of_its_page() -> None:
     ] * 2
 
 
+def test_a_table_without_its_raw_file_stays_and_has_to_be_listed() -> None:
+    def missing() -> str:
+        raise FileNotFoundError
+
+    page = "<!-- table: times -->\n\ntakes 5 µs\n\n<!-- end -->\n"
+    done = render(page, {"times": missing}, list)
+    assert (done.text, done.problems, done.covered) == (page, [], [])
+    assert len(ledger.unaccounted("page.md", done)) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     ["takes 12 µs", "12\nms", "6.5x", "is 3 times as fast", "P@1 0.981", "a cosine of 0.123",
