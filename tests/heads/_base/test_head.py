@@ -39,6 +39,36 @@ def test_anything_else_is_made_ready() -> None:
     assert (rows, type(k)) == (1, int)
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [np.ones((3, 8), np.float32)[:, ::2], np.ones((3, 4)), np.ones(4, np.float32)],
+)
+def test_arrays_of_another_layout_or_type_are_copied(hidden: np.ndarray) -> None:
+    ready, rows, k = ready_request(hidden, 2, 4, 10)
+    assert ready.dtype == np.float32
+    assert ready.flags.c_contiguous
+    np.testing.assert_array_equal(ready, np.ones((hidden.size // 4, 4)))
+    assert (rows, k) == (hidden.size // 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "k", "field"),
+    [
+        (np.ones((3, 5), np.float32), 2, "hidden"),
+        (np.ones((0, 4), np.float32), 2, "hidden"),
+        (np.ones((2, 2, 4), np.float32), 2, "hidden"),
+        (np.ones((3, 5), np.float32), 0, "hidden"),
+        (np.ones((3, 4), np.float32), 0, "k"),
+        (np.ones((3, 4), np.float32), 11, "k"),
+        (np.ones((3, 4), np.float32), True, "k"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_its_field(hidden: np.ndarray, k: int, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ready_request(hidden, k, 4, 10)
+    assert refused.value.field == field
+
+
 @pytest.mark.parametrize("k", [0, 11, True, 2.0, "2", None])
 def test_a_k_that_is_no_number_of_answers_is_refused(k: Any) -> None:
     with pytest.raises(InvalidRequest, match="k"):

@@ -46,6 +46,19 @@ def scan_listed(address, hidden, listed, ids, logits, together, distinct):
     return bad
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 8, 9, 13])
+@pytest.mark.parametrize("dim", [3, 64, 90])
+def test_short_lists_end_before_what_is_prefetched(count: int, dim: int) -> None:
+    softmax, hidden = make_softmax(40, dim), make_hidden(4, dim)
+    listed = np.random.default_rng(count).permutation(40)[:count].astype(np.int32)
+    ids, logits = np.empty((4, 2), np.int32), np.empty((4, 2), np.float32)
+    scan_listed(softmax.descriptor.ctypes.data, hidden, listed, ids, logits, False, False)
+    true = logits64(softmax.weight, softmax.bias, hidden)
+    true[:, np.delete(np.arange(40), listed)] = -np.inf
+    np.testing.assert_array_equal(ids, best(true, 2))
+    np.testing.assert_array_equal(logits, np.take_along_axis(true, ids.astype(int), 1).astype("f4"))
+
+
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_the_best_of_listed_rows(together: bool, repeats: int) -> None:

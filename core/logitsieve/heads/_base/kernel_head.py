@@ -35,7 +35,7 @@ from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen import screen_candidates, screen_topk
 from logitsieve.kernels.topk.exact import listed_topk
 
-_empty, _make = np.empty, tuple.__new__
+_empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
 # The largest value that an index's arrays have use for, by knob: no more clusters than there are.
 Limits = Mapping[str, Callable[[Arrays, Softmax], int]]
@@ -117,8 +117,9 @@ class KernelHead(ABC):
         """The k best rows of W that the head looks at, for each row of hidden."""
         hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
-        scanned, exact = _empty(rows, INT32), _empty(rows, BOOL)
-        exact.fill(self.proves)
+        scanned, exact = _empty(rows, INT32), _zeros(rows, BOOL)
+        if self.proves:
+            exact.fill(True)
         if self._threads == 1 or rows == 1:
             status = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
         else:

@@ -16,7 +16,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
-from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, splat32
+from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, prefetch, splat32
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import shift
 from logitsieve.kernels.topk.csr import exact_logit
@@ -30,6 +30,9 @@ LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
 # Of a logit when its bias is added; rounding keeps order, so comparisons need no more than this.
 ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
+# Of a list, so many rows ahead, the first values: from there on a CPU sees by itself that a row is
+# read in order. Whole rows compete with what is needed now, and take longer than none at all.
+AHEAD, BEGINNING = 4, 4 * LANES
 RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
 
@@ -100,6 +103,15 @@ def _fill_lanes(logits, count):
         logits[i] = -np.inf
 
 
+@inline
+def _prefetch_beginnings(matrix, ids, begin, end):
+    for place in range(begin, end):
+        row = np.int64(ids[place])
+        prefetch(matrix.bias, row)
+        for d in range(0, min(matrix.dim, BEGINNING), LANES):
+            prefetch(matrix.weight, row * matrix.dim + d)
+
+
 @splice
 def fill_one(matrix, listed, ids, first, last, hidden, logits):
     """float32 logits of rows first .. last-1 (or the rows ids[first:last], if `listed`).
@@ -107,7 +119,11 @@ def fill_one(matrix, listed, ids, first, last, hidden, logits):
     Room for whole fours is needed: up to three logits more are written.
     """
     dim = matrix.dim
+    if listed:
+        _prefetch_beginnings(matrix, ids, first, min(first + AHEAD, last))
     for i in range(first, last, 4):
+        if listed:
+            _prefetch_beginnings(matrix, ids, i + AHEAD, min(i + AHEAD + 4, last))
         a, b, c, e = _four_rows(listed, ids, i, last)
         offsets = a * dim, b * dim, c * dim, e * dim
         dots = dots_1x4(matrix.weight, *offsets, hidden, dim, not listed)
