@@ -191,10 +191,10 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
     ),
     "transformer-30k": partial(
         _trained,
-        origin="Transformer language model of 3 layers, 5 million words of technical prose",
+        origin="Transformer language model of 3 layers, 2.5 million words of technical prose",
     ),
     "lstm-1500": partial(
-        _trained, origin="LSTM language model of 1 layer, 2 million words of technical prose"
+        _trained, origin="LSTM language model of 1 layer, 1.2 million words of technical prose"
     ),
     "synthetic-250k": partial(_synthetic, words=250_000, dim=1024),
     **{f"synthetic-{words}": partial(_synthetic, words=words, dim=GROWTH_DIM) for words in GROWTH},

@@ -90,8 +90,8 @@ class LSTM(Reader):
 
 
 MODELS = {
-    "transformer-30k": (Transformer, Design(30_000, 512, 5_000_000, 1e-3)),
-    "lstm-1500": (LSTM, Design(10_000, 1500, 2_000_000, 2e-3)),
+    "transformer-30k": (Transformer, Design(30_000, 512, 2_500_000, 1e-3)),
+    "lstm-1500": (LSTM, Design(10_000, 1500, 1_200_000, 2e-3)),
 }
 
 
