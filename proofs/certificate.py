@@ -35,7 +35,7 @@ LACKING = "UNKNOWN_float_absolute_wide_zr"
 
 
 class Checked(Enum):
-    """What Coq says of a certificate."""
+    """Coq's verdict on a certificate."""
 
     YES = "checked"
     NO = "NOT CHECKED"

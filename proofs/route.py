@@ -43,7 +43,10 @@ APPROXIMATION = "f(f(S) * f(s * g))"
 
 
 def lost(dim: int) -> Fraction:
-    """The share that a slack lacks: the roundings of t, of two norms, and of ten steps."""
+    """The share that a slack lacks: the roundings of t, of two norms, and of ten steps.
+
+    g z is exact in float64, so that t rounds once, fused or not.
+    """
     return growth(lane_steps(dim) + 16, U64)
 
 
@@ -59,7 +62,7 @@ def stored_error(spare: float) -> Checks:
 
 
 def slack(spare: float) -> Checks:
-    """What float64 rounds of ||r|| ||h|| and of ||s q|| ||t||."""
+    """Roundings to float64 of ||r|| ||h|| and of ||s q|| ||t||."""
     for dim in ROUTED:
         yield Fraction(spare) * (1 - lost(dim)) * (1 - SPARED) >= 1
 
@@ -72,7 +75,7 @@ def scaled_sums() -> Iterator[str]:
 
 
 def margin(share: float) -> Checks:
-    """Of `reach`: what an approximation rounds, and `dot64`."""
+    """Shares of `reach`: the roundings of an approximation, and of `dot64`."""
     yield from scaled_sums()
     for dim in ROUTED:
         allowed = Fraction(share) * (1 - lost(dim)) * (1 - SPARED)
