@@ -79,7 +79,10 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     exact = ExactHead(softmax)
     sketch = encode(softmax, rotation(softmax, hidden), WIDTHS)
     certified = CertifiedHead(softmax, {name: aligned(array) for name, array in sketch.items()})
-    bounds, turning = sketch["coarse"].nbytes, sketch["basis"].nbytes
+    bounds, turning = (
+        sketch["coarse"].nbytes,
+        sketch["directions"].nbytes + sketch["triangle"].nbytes // 2,
+    )
     byte_products = 2 * vocab_size * WIDTHS.coarse / 4  # of two planes; four are as one product
     lists = [random.permutation(vocab_size)[:LISTED] for _ in range(CLUSTERS)]
     arrays = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -63,19 +63,37 @@ def lane_steps(dim: int) -> int:
 
 
 def coordinate(steps: float, spare: float) -> Checks:
-    """||B||_F is within D^2 2^-53 of itself, in whatever order it was summed."""
+    """Of y = U h and of L y: norms of U and L are not below the true ones, those of vectors may."""
     for dim in DIMS:
-        off = growth(lane_steps(dim)) * (1 + dim * dim * U64) * (1 + growth(lane_steps(dim), U64))
+        off = growth(lane_steps(dim)) * (1 + growth(lane_steps(dim), U64))
         yield off <= (Fraction(dim, LANES) + Fraction(steps)) * Fraction(spare) * U32 * (
             1 - 8 * U64
         )
 
 
 def coordinate_underflow(each: float) -> Checks:
-    """D products a coordinate, 2^-150 each, and D coordinates."""
+    """D products a coordinate, 2^-150 each, and at most D coordinates."""
     for dim in DIMS:
         root = isqrt(dim - 1) + 1
         yield root * dim * Fraction(2) ** -150 <= dim * Fraction(each) * (1 - SPARED)
+
+
+def summed(spare: float) -> Checks:
+    """Norms of D norms of D quotients, or of up to D sums of D products, in any order."""
+    for dim in DIMS:
+        yield growth(2 * dim + 16, U64) <= Fraction(spare) - 1
+
+
+def skew(steps: float, unit: float) -> Checks:
+    """Products of two directions, each of D quotients, in any order; each norm is below `size`."""
+    for dim in DIMS:
+        yield growth(dim + 8, U64) <= (dim + Fraction(steps)) * Fraction(unit)
+
+
+def cancelled(share: float, steps: Callable[[int], int] = lane_steps) -> Checks:
+    """||E h||^2 - ||y||^2: products, sums, a difference and a sum, of the largest of all."""
+    for dim in DIMS:
+        yield growth(steps(dim) + 8, U64) <= Fraction(share) * (1 - Fraction(1, 1 << 16))
 
 
 def norm(spare: float) -> Checks:
@@ -227,7 +245,7 @@ def exact_steps(steps: float, unit: float) -> Checks:
 
 
 def left(spare: float) -> Checks:
-    """||h|| in float64, the products here, and SPARED."""
+    """||E h|| + ||y|| in float64, the products here, and SPARED."""
     for dim in DIMS:
         yield (1 + growth(lane_steps(dim) + 8, U64)) * (1 + 2 * SPARED) <= Fraction(spare)
 
@@ -241,16 +259,28 @@ THEOREMS = [
         "kernels.topk.descriptor.UNIT32", UNIT32, one_step, 1.01,
     ),
     Theorem(
-        "coordinates", "c = B h: roundings of a coordinate beside D / 16",
+        "coordinates", "c = L U h: roundings of a product beside D / 16",
         f"{SKETCH}.ROTATION_STEPS", STEPS, partial(coordinate, spare=SPARE), 1.3,
     ),
     Theorem(
-        "coordinates, growth", "c = B h: what these roundings come to together",
+        "coordinates, growth", "c = L U h: what these roundings come to together",
         f"{SKETCH}.ROTATION_SPARE", SPARE, partial(coordinate, STEPS), 20, nearer_one,
     ),
     Theorem(
-        "coordinates, underflow", "c = B h: what D products lose of D coordinates",
+        "coordinates, underflow", "c = L U h: what D products lose of D coordinates",
         f"{SKETCH}.ROTATION_UNDERFLOW", sketch.ROTATION_UNDERFLOW, coordinate_underflow, 3,
+    ),
+    Theorem(
+        "outside", "||E h||^2 - ||y||^2 in float64, in shares of both",
+        f"{SKETCH}.CANCELLED", sketch.CANCELLED, cancelled, 3,
+    ),
+    Theorem(
+        "norms of U and L", "in float64, in any order",
+        f"{SKETCH}.SUMMED", sketch.SUMMED, summed, 40, nearer_one,
+    ),
+    Theorem(
+        "skew", "U U^T - I in float64: roundings beside D",
+        f"{SKETCH}.EXACT_STEPS", sketch.EXACT_STEPS, partial(skew, unit=sketch.UNIT64), inf,
     ),
     Theorem(
         "norms", "||a - g|| and rho in float64",
@@ -294,7 +324,7 @@ THEOREMS = [
         f"{SKETCH}.UNIT64", sketch.UNIT64, partial(exact_steps, sketch.EXACT_STEPS), 16,
     ),
     Theorem(
-        "left", "w - B^T w', what ||h|| rounds",
+        "left", "what of w - U^T L^T w' is within the span of U, and ||E h|| + ||y||",
         f"{SKETCH}.LEFT_SPARE", sketch.LEFT_SPARE, left, 2e4, nearer_one,
     ),
     Theorem(

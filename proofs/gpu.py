@@ -88,11 +88,11 @@ def logit_sums(spare: float) -> Checks:
 
 
 def coordinate(spare: float) -> Checks:
-    """||B||_F and ||h|| in float64, sums of sums in float64, and the last rounding."""
+    """Norms of vectors in float64, sums of sums in float64, and the last rounding."""
     many = matrix.STEP * Fraction(matrix.CUT_OFF) + Fraction(matrix.DROPPED[torch.float32])
     for dim in DIMS:
         steps = ceil(dim / matrix.LANES)
-        sums = (1 + growth(dim, U64)) * (1 + dim * dim * U64)
+        sums = 1 + growth(dim, U64)
         allowed = Fraction(spare) * (max(many, steps * U32) + U32)
         yield (max(many, growth(steps)) + U32) * (1 + U32) * sums <= allowed
 
@@ -182,11 +182,11 @@ THEOREMS = [
         f"{MATRIX}.STEPS_SPARE", matrix.STEPS_SPARE, logit_sums, 2,
     ),
     Theorem(
-        "coordinates on a GPU", "c = B h: growth, and sums in float64",
+        "coordinates on a GPU", "c = L U h: growth, and sums in float64",
         f"{MATRIX}.COORDINATE_SPARE", matrix.COORDINATE_SPARE, coordinate, 1e6, nearer_one,
     ),
     Theorem(
-        "coordinates on a GPU, underflow", "c = B h: what D products lose of D coordinates",
+        "coordinates on a GPU, underflow", "c = L U h: what D products lose of D coordinates",
         f"{MATRIX}.UNDERFLOW", matrix.UNDERFLOW, coordinate_underflow, 1e4,
     ),
     Theorem(
@@ -200,6 +200,11 @@ THEOREMS = [
         certified.underflow, 3,
     ),
     Theorem(
+        "outside on a GPU", "||E h||^2 - ||y||^2 in float64, in shares of both, in any order",
+        f"{KERNELS}.encode_query.CANCELLED", encode_query.CANCELLED.value,
+        partial(certified.cancelled, steps=int), 4,
+    ),
+    Theorem(
         "norms on a GPU", "||a - g|| and rho in float64",
         f"{KERNELS}.encode_query.ROUNDED", encode_query.ROUNDED.value, certified.norm,
         1e6, nearer_one,
@@ -210,7 +215,7 @@ THEOREMS = [
         partial(certified.exact_steps, encode_query.EXACT_STEPS.value), 16,
     ),
     Theorem(
-        "left on a GPU", "w - B^T w', what ||h|| rounds",
+        "left on a GPU", "what of w - U^T L^T w' is within the span of U, and ||E h|| + ||y||",
         f"{KERNELS}.encode_query.LEFT_SPARE", encode_query.LEFT_SPARE.value, certified.left,
         2e4, nearer_one,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -90,6 +90,13 @@ def frequency_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     """Ids in a random order."""
     order = np.random.default_rng(4).permutation(softmax.vocab_size)
     return {"ids": order.astype(np.int32)}
+
+
+def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """L U of a sketch [P, D], each coordinate over its stretch."""
+    triangle, directions = arrays["triangle"].astype(np.float64), arrays["directions"]
+    basis: np.ndarray = triangle @ (directions / arrays["stretch"].astype(np.float64))
+    return basis
 
 
 def certified_arrays(softmax: Softmax) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit_certified import Turned, Widths, code
+from logitsieve.index_builder.fit_certified import Widths, code, turn
 from tests.attacks import topk
 from tests.attacks.judge import LONG, exact_logits, log_z
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
@@ -41,6 +41,31 @@ def whole_numbers(random: Generator) -> Tally:
     logits = exact_logits(victim.softmax.weight, victim.softmax.bias, h[None])[0]
     bias = topk.tying_biases(logits, int(random.integers(len(logits))), random)
     return judged(victim.with_bias(bias), h[None])
+
+
+def cancelling(random: Generator) -> Tally:
+    """Contexts within the span of a sketch, and across it, but for next to nothing.
+
+    What bounds have of them outside that span is the difference of two squares.
+    """
+    softmax = softmax_of(random, int(random.integers(1, 700)), int(random.choice(DIMS)))
+    victim = sketched(softmax, random)
+    turning = victim.turned.turning
+    stretch = turning.stretch.astype(np.float64)
+    axes = np.linalg.qr((turning.directions / stretch).T)[0]
+    plain = contexts_of(random, softmax, 24).astype(np.float64)
+    largest = np.linalg.norm(plain, axis=1, keepdims=True)
+    inside = (plain * stretch) @ axes @ axes.T / stretch
+    near = 10.0 ** random.uniform(-12, -3, (24, 1))
+    hidden = np.where(np.arange(24)[:, None] % 2, inside + near * plain, plain - inside)
+    hidden += np.where(random.random((24, 1)) < 0.5, near * inside, 0)
+    hidden *= largest / np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-300)
+    tiny = 10.0 ** np.where(random.random((24, 1)) < 0.2, random.uniform(-44, -20, (24, 1)), 0)
+    contexts: Float32 = np.ascontiguousarray(hidden * tiny, np.float32)
+    tally = judged(victim, contexts)
+    k = int(random.integers(1, 1 + max(1, softmax.vocab_size // 16)))
+    tally.join(topk.judged(victim.head, softmax, contexts, k))
+    return tally
 
 
 def climbing_contexts(random: Generator) -> Tally:
@@ -75,23 +100,13 @@ def climbing_rows(random: Generator) -> Tally:
         row = random.integers(V)
         W[row] *= (1 + 2.0 ** -random.uniform(0, step + 1) * random.standard_normal(D)).astype("f4")
         softmax = Softmax(W, victim.softmax.bias)
-        turned = _turned(softmax, victim.turned)
+        turned = turn(softmax, victim.turned.turning)
         tried = Sketched(softmax, turned, code(softmax, turned, widths, order))
         tally.join(judged(tried, hidden))
         tight = float(_tightest(tried, hidden).max())
         if tight >= so_far:
             victim, so_far = tried, tight
     return tally
-
-
-def _turned(softmax: Softmax, like: Turned) -> Turned:
-    """Coordinates for the basis of `like`; what float64 rounds in `left` is a thousandth of it."""
-    basis = like.basis.astype(np.float64)
-    rows = (softmax.weight @ np.linalg.inv(basis)).astype(np.float32)
-    wide = rows.astype(np.float64)
-    left = float(np.linalg.norm(softmax.weight - wide @ basis, axis=1).max())
-    rounded = 4 * softmax.dim * 2.0**-52 * np.linalg.norm(wide, axis=1).max()
-    return Turned(like.basis, rows, left + float(rounded) * float(np.linalg.norm(basis)))
 
 
 def _bounds(victim: Sketched, hidden: Float32) -> tuple[Float64, Float64, Bool, Float64]:
@@ -145,6 +160,7 @@ ATTACKS = {
     "bounds-odd-matrices": odd_matrices,
     "bounds-coding-errors": coding_errors,
     "bounds-whole-numbers": whole_numbers,
+    "bounds-cancelling": cancelling,
     "bounds-climbing-contexts": climbing_contexts,
     "bounds-climbing-rows": climbing_rows,
 }

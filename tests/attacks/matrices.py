@@ -12,7 +12,15 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index_builder.fit_certified import Turned, Widths, code, rotation, turn
+from logitsieve.index_builder.fit_certified import (
+    Turned,
+    Turning,
+    Widths,
+    code,
+    factored,
+    narrow_rotation,
+    turn,
+)
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
@@ -46,7 +54,7 @@ class Sketched(NamedTuple):
 
     def decoded(self, fine: bool) -> tuple[Float64, Float64]:
         """(s_i q_i [V, M], s_i [V]) of either coding, in the order of the ids."""
-        M = min(self.softmax.dim, self.arrays["fine"].shape[1] - EXTRA)
+        M = min(self.turned.rows.shape[1], self.arrays["fine"].shape[1] - EXTRA)
         if fine:
             codes = self.arrays["fine"][:, :M].astype(np.float64) - 128
             scales = self.arrays["fine"][:, -EXTRA:].copy().view(np.float32)[:, 0]
@@ -62,9 +70,9 @@ class Sketched(NamedTuple):
 
 
 def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:
-    """A sketch of random widths, over any basis, for the proof holds for all of them."""
+    """A sketch of random widths, over any coordinates, for the proof holds for all of them."""
     widths = widths or WIDTHS[random.integers(len(WIDTHS))]
-    turned = turn(softmax, basis_of(softmax, random))
+    turned = turn(softmax, turning_of(softmax, random))
     order = random.permutation(softmax.vocab_size).astype(np.int32)
     return Sketched(softmax, turned, code(softmax, turned, widths, order))
 
@@ -74,24 +82,30 @@ def other_sketch(victim: Sketched, weight: Float32) -> Sketched:
     other = Softmax(weight, victim.softmax.bias)
     fine, coarse = victim.arrays["fine"].shape[1], victim.arrays["coarse"].shape[1]
     widths = Widths(coarse // LANES - COARSE_EXTRA, fine)
-    turned = turn(other, victim.turned.basis.astype(np.float64))
+    turned = turn(other, victim.turned.turning)
     return victim._replace(arrays=code(other, turned, widths, victim.arrays["order"]))
 
 
-def basis_of(softmax: Softmax, random: Generator) -> Float64:
-    """That of the builder, or a cheaper one: orthogonal, skewed, or none."""
+def turning_of(softmax: Softmax, random: Generator) -> Turning:
+    """That of the builder, or a cheaper one: orthogonal, skewed, or none, and what is none."""
     D = softmax.dim
-    match random.integers(5):
+    P = D if random.random() < 0.3 else int(random.integers(1, D + 1))
+    stretch = 10.0 ** (random.uniform(0, 2) * random.standard_normal(D) / 2)
+    match random.integers(6):
         case 0:
             spread = random.standard_normal((max(2 * D, 64), D)).astype(np.float32)
-            return rotation(softmax, spread)
+            return factored(*narrow_rotation(softmax, spread, P))
         case 1:
-            return np.eye(D)
+            return factored(np.eye(D)[:P])
         case 2:
             skewed: Float64 = random.standard_normal((D, D)) + np.sqrt(D) * np.eye(D)
-            return skewed
+            return factored(skewed[:P], stretch)
+        case 3:  # directions that are no longer orthonormal
+            turning = factored(np.linalg.qr(random.standard_normal((D, D)))[0][:P], stretch)
+            off = 10.0 ** random.uniform(-6, 1) * random.standard_normal((P, D))
+            return turning._replace(directions=(turning.directions * (1 + off)).astype(np.float32))
     axes: Float64 = np.linalg.qr(random.standard_normal((D, D)))[0] * 10.0 ** random.uniform(-1, 1)
-    return axes
+    return factored(axes[:P])
 
 
 def rows_of(random: Generator, V: int, D: int) -> Float32:

@@ -22,7 +22,7 @@ from tests.attacks.matrices import (
 from tests.attacks.tally import Tally
 
 CRAFTED, ROWS, HALVINGS = 4, 6, 30
-NUMBERS = ("basis", "limits", "coarse", "fine")
+NUMBERS = ("directions", "stretch", "triangle", "limits", "coarse", "fine")
 
 
 def crafted(random: Generator) -> Tally:

@@ -11,7 +11,7 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.exact import ExactHead
-from logitsieve.index_builder.fit_certified import Turned, Widths, encode
+from logitsieve.index_builder.fit_certified import Widths, code, factored, turn
 from tests.attacks.judge import best, exact_logits
 from tests.attacks.matrices import (
     DIMS,
@@ -21,6 +21,7 @@ from tests.attacks.matrices import (
     softmax_of,
 )
 from tests.attacks.tally import Tally
+from tests.synthetic import basis_of
 
 ROWS, TIES = 64, 8  # contexts of a batch; biases for a matrix
 
@@ -65,11 +66,12 @@ def coded_exactly(random: Generator, V: int) -> tuple[Sketched, Float32]:
     W[:, random.integers(D)] = 127  # the scale is a power of two then
     W *= np.float32(2.0 ** random.integers(-20, 20))
     softmax = Softmax(W, np.zeros(V, np.float32))
-    arrays = encode(softmax, np.eye(D), Widths(int(random.choice([16, 64])), 64))
+    turned = turn(softmax, factored(np.eye(D)))
+    widths = Widths(int(random.choice([16, 64])), 64)
+    arrays = code(softmax, turned, widths, np.arange(V, dtype=np.int32))
     h = random.integers(-16256, 16257, D).astype(np.float32)
     h[random.integers(D)] = 16256  # the largest code: its scale is a power of two too
     h *= np.float32(2.0 ** random.integers(-9, 9))
-    turned = Turned(arrays["basis"], W, float(arrays["limits"][4]))
     return Sketched(softmax, turned, arrays), h
 
 
@@ -120,13 +122,19 @@ def extreme_row(victim: Sketched, random: Generator) -> int:
 
 
 def parallel(victim: Sketched, row: int, fine: bool, random: Generator) -> Float32:
-    """[D] a context whose coordinates are those of the row's coding error and of its rest."""
+    """[D] a context whose coordinates are those of the row's coding error and of its rest.
+
+    Of that rest, too, which is outside of all coordinates.
+    """
     coded, _ = victim.decoded(fine)
     M = coded.shape[1]
+    basis, stretch = basis_of(victim.arrays), victim.turned.turning.stretch.astype(np.float64)
     turned = victim.turned.rows[row].astype(np.float64)
+    outside = victim.softmax.weight[row] / stretch - turned @ basis
     error, rest = turned[:M] - coded[row], turned[M:]
-    c = np.concatenate([_unit(error), _unit(rest) * 10.0 ** random.uniform(-2, 2)])
-    h = np.linalg.solve(victim.turned.basis.astype(np.float64), c)
+    rests = _unit(np.concatenate([rest, outside])) * 10.0 ** random.uniform(-2, 2)
+    c = np.concatenate([_unit(error), rests[: len(rest)]])
+    h = (np.linalg.pinv(basis) @ c + rests[len(rest) :]) / stretch
     size = np.linalg.norm(victim.softmax.weight.astype(np.float64), axis=1).max()
     h *= random.choice([-1, 1]) * 10.0 ** random.uniform(-2, 2) / max(np.linalg.norm(h), 1e-300)
     return np.ascontiguousarray(h / max(1.0, size * 1e-30), np.float32)

@@ -108,8 +108,8 @@ def sketch_of(softmax: Matrix) -> DeviceSketch:
     """Codes of an odd number of steps."""
     vocab_size, dim = softmax.weight.shape
     codes, each = torch.zeros((vocab_size, 192), dtype=torch.int8), torch.zeros(vocab_size)
-    terms = torch.zeros(7, dtype=torch.float64)
-    return DeviceSketch(torch.zeros((dim, dim)), codes, each, each, terms)
+    terms, turning = torch.zeros(12, dtype=torch.float64), torch.zeros((dim, dim))
+    return DeviceSketch(turning, torch.ones(dim), turning, codes, each, each, terms)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,26 @@ from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation, rotation
 from tests.oracle import best, logits64
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import basis_of, make_hidden, make_softmax
 
 WIDTHS = [Widths(16, 64), Widths(32, 64), Widths(48, 128)]
 
 
 def certified(
-    softmax: Softmax, widths: Widths = WIDTHS[0], seen: np.ndarray | None = None
+    softmax: Softmax,
+    widths: Widths = WIDTHS[0],
+    seen: np.ndarray | None = None,
+    share: float = 1,
 ) -> CertifiedHead:
-    """A sketch turned towards the contexts `seen`."""
+    """A sketch turned towards the contexts `seen`, of that share of all coordinates."""
     if seen is None:
         seen = make_hidden(64, softmax.dim, seed=9)
     order = np.random.default_rng(8).permutation(softmax.vocab_size).astype(np.int32)
-    return CertifiedHead(softmax, encode(softmax, rotation(softmax, seen), widths, order))
+    count = max(1, int(share * softmax.dim))
+    turning, stretch = narrow_rotation(softmax, seen, count)
+    return CertifiedHead(softmax, encode(softmax, turning, widths, order, stretch))
 
 
 def low_rank(random: np.random.Generator, V: int, D: int) -> np.ndarray:
@@ -74,14 +79,17 @@ BIASES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 
 def attacks(softmax: Softmax, head: CertifiedHead, random: np.random.Generator) -> np.ndarray:
-    """Contexts that look for the worst of the bound: [8, D]."""
-    basis_DD = head._arrays["basis"].astype(np.float64)
+    """Contexts that look for the worst of the bound: [10, D]."""
+    basis_PD = basis_of(head._arrays)
     weight = softmax.weight.astype(np.float64)
     weight = weight / np.maximum(np.abs(weight).max(), 1e-300)
-    row = weight[random.integers(len(weight))]
-    turned = row @ np.linalg.inv(basis_DD)
-    turned[: random.integers(1, softmax.dim + 1)] = 0
-    left = np.linalg.solve(basis_DD, turned)  # whose coordinates a sketch leaves out of the row
+    row, stretch = weight[random.integers(len(weight))], head._arrays["stretch"].astype(np.float64)
+    turned = (row / stretch) @ np.linalg.pinv(basis_PD)
+    outside = row / stretch - turned @ basis_PD
+    turned[: random.integers(1, len(turned) + 1)] = 0
+    # What a sketch leaves out of the row, of its coordinates and outside of them.
+    left = (np.linalg.pinv(basis_PD) @ turned + outside) / stretch
+    inside = np.linalg.pinv(basis_PD) @ random.standard_normal(len(turned)) / stretch
     hidden = [
         random.standard_normal(softmax.dim),
         left,
@@ -89,6 +97,8 @@ def attacks(softmax: Softmax, head: CertifiedHead, random: np.random.Generator) 
         left + 1e-3 * random.standard_normal(softmax.dim),
         row,
         row - weight[random.integers(len(weight))],
+        outside / stretch,
+        inside + 10.0 ** random.uniform(-9, -3) * np.linalg.norm(inside) * row,
         np.eye(softmax.dim)[random.integers(softmax.dim)],
         np.zeros(softmax.dim),
     ]
@@ -104,6 +114,7 @@ def attacks(softmax: Softmax, head: CertifiedHead, random: np.random.Generator) 
     exponent=st.sampled_from([-38, -30, -10, -3, 0, 0, 0, 3, 10, 22]),
     widths=st.sampled_from(WIDTHS),
     k=st.integers(1, 12),
+    share=st.sampled_from([0.1, 0.5, 0.9, 1]),
     seed=st.integers(0, 1 << 30),
 )
 def test_no_attack_finds_a_wrong_answer_or_a_logit_beyond_its_bounds(
@@ -114,12 +125,13 @@ def test_no_attack_finds_a_wrong_answer_or_a_logit_beyond_its_bounds(
     exponent: int,
     widths: Widths,
     k: int,
+    share: float,
     seed: int,
 ) -> None:
     random = np.random.default_rng(seed)
     weight = MATRICES[matrix](random, vocab_size, dim).astype(np.float32)
     softmax = Softmax(weight, BIASES[bias](random, vocab_size).astype(np.float32))
-    head = certified(softmax, widths)
+    head = certified(softmax, widths, share=share)
     hidden = (attacks(softmax, head, random) * 10.0**exponent).astype(np.float32)
     largest = np.linalg.norm(weight.astype(np.float64), axis=1).max()
     fits = np.linalg.norm(hidden.astype(np.float64), axis=1) * largest < 5e37
@@ -192,7 +204,7 @@ def test_a_bound_beyond_float32_drops_nothing() -> None:
     left, right = (np.linalg.qr(random.standard_normal((40, 40)))[0] for _ in range(2))
     turned = left @ np.diag(10.0 ** random.uniform(-1.5, 1.5, 40)) @ right
     head = CertifiedHead(softmax, encode(softmax, turned, Widths(16, 64)))
-    basis_DD, rows_VD = head._arrays["basis"].astype(np.float64), weight[:60].astype(np.float64)
+    basis_DD, rows_VD = basis_of(head._arrays), weight[:60].astype(np.float64)
     coded_VD = (rows_VD @ np.linalg.inv(basis_DD))[:, :16] @ basis_DD[:16]
     unit_VD = rows_VD / np.linalg.norm(rows_VD, axis=1)[:, None]
     # Along each row a little, and as far as can be against the part of it that is coded.
@@ -219,9 +231,10 @@ def decaying(vocab_size: int, dim: int, length: float = 1 / 8) -> tuple[Softmax,
     return Softmax(weight.astype(np.float32), bias.astype(np.float32)), hidden.astype(np.float32)
 
 
-def test_few_rows_are_computed_where_the_spectrum_decays() -> None:
+@pytest.mark.parametrize("share", [0.5, 1])
+def test_few_rows_are_computed_where_the_spectrum_decays(share: float) -> None:
     softmax, hidden = decaying(4000, 128)
-    top = certified(softmax, Widths(32, 64), hidden).topk(hidden, 5)
+    top = certified(softmax, Widths(32, 64), hidden, share).topk(hidden, 5)
     assert top.scanned.mean() < 200
     np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
 
@@ -270,9 +283,12 @@ SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "a group too few": ("coarse", lambda array: array[1:]),
     "half a quad": ("coarse", lambda array: array[:, :-32]),
     "coarse codes wider than fine ones": ("coarse", lambda array: np.repeat(array, 9, axis=1)),
-    "a basis of too few rows": ("basis", lambda array: array[1:]),
+    "too few directions": ("directions", lambda array: array[1:]),
+    "a direction too many": ("directions", lambda array: np.repeat(array, 2, axis=0)),
+    "a stretch of 0": ("stretch", lambda array: 0 * array),
+    "a triangle of too few rows": ("triangle", lambda array: array[1:]),
     "an order that leads astray": ("order", lambda array: array + 1),
-    "float64 basis": ("basis", lambda array: array.astype(np.float64)),
+    "float64 directions": ("directions", lambda array: array.astype(np.float64)),
 }
 
 

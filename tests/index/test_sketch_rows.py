@@ -10,20 +10,23 @@ import pytest
 
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
 from logitsieve.utils.floats import narrowed
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import basis_of, make_hidden, make_softmax
 
 Sketch = dict[str, np.ndarray]
 V, D = 300, 90
 WIDTHS = Widths(32, 64)
 
 
-def sketch_of(softmax: Softmax, widths: Widths = WIDTHS, seed: int = 0) -> Sketch:
+def sketch_of(
+    softmax: Softmax, widths: Widths = WIDTHS, seed: int = 0, count: int | None = None
+) -> Sketch:
     random = np.random.default_rng(seed)
     hidden = make_hidden(64, softmax.dim) * np.geomspace(1, 0.01, softmax.dim, dtype=np.float32)
     order = random.permutation(softmax.vocab_size).astype(np.int32)
-    return encode(softmax, rotation(softmax, hidden), widths, order)
+    turning, stretch = narrow_rotation(softmax, hidden, count or softmax.dim)
+    return encode(softmax, turning, widths, order, stretch)
 
 
 def check(softmax: Softmax, sketch: Sketch, rows: Any = None) -> int:
@@ -65,7 +68,8 @@ def test_what_the_builder_makes_passes(kind: str, size: tuple[int, int]) -> None
     bias = np.arange(size[0], dtype=np.float32)
     softmax = Softmax(matrix(kind, *size), bias)
     for widths in (Widths(16, 64), Widths(64, 64), Widths(32, 128)):
-        assert check(softmax, sketch_of(softmax, widths)) == size[0]
+        for count in {size[1], -(-size[1] // 2)}:
+            assert check(softmax, sketch_of(softmax, widths, count=count)) == size[0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -121,8 +125,14 @@ SPOILED: dict[str, tuple[Callable[[Sketch], Any], str]] = {
     "fine Q": (cell("limits", 3, by=LESS), r"^row \d+: fine coordinates are longer"),
     "left": (cell("limits", 4, by=0), r"^row \d+: left is below its residual$"),
     "a limit below 0": (cell("limits", 2, by=-1), "limits are not all 0 or more"),
-    "basis": (cell("basis", 1, 2, by=1.01), r"^row \d+: "),
-    "singular": (lambda sketch: sketch["basis"].fill(0), "basis has no inverse"),
+    "directions": (cell("directions", 1, 2, by=1.01), r"^row \d+: "),
+    "stretch": (cell("stretch", 2, by=1.01), r"^row \d+: "),
+    "triangle": (cell("triangle", 1, 0, by=1.01), r"^row \d+: "),
+    "no triangle": (
+        lambda sketch: sketch["triangle"].__setitem__((0, 1), 1),
+        "triangle is not zero above its diagonal",
+    ),
+    "singular": (lambda sketch: sketch["triangle"].fill(0), "triangle has no inverse"),
     "order": (swapped, r"^row \d+: coarse has another bias"),
     "code": (flip_code, r"^row 77: fine codes are farther off"),
     "coarse scale": (coarse_extra(0, 9, lambda s: s * 2), "^row 9: coarse codes are farther off"),
@@ -134,10 +144,11 @@ SPOILED: dict[str, tuple[Callable[[Sketch], Any], str]] = {
 }
 
 
+@pytest.mark.parametrize("count", [60, D])
 @pytest.mark.parametrize("case", SPOILED)
-def test_a_spoiled_sketch_names_its_row(case: str) -> None:
+def test_a_spoiled_sketch_names_its_row(case: str, count: int) -> None:
     softmax = make_softmax(V, D)
-    sketch = sketch_of(softmax)
+    sketch = sketch_of(softmax, count=count)
     change, reason = SPOILED[case]
     change(sketch)
     with pytest.raises(ValueError, match=reason):
@@ -175,13 +186,15 @@ def test_a_sample_has_a_row_of_each_stretch_and_depends_on_the_digest_alone() ->
     assert sampled_rows("f" * 64, 2**31 - 1).max() < 2**31 - 1
 
 
+@pytest.mark.parametrize("count", [17, 24])
 @pytest.mark.parametrize("limit", [0, 2])
-def test_the_least_limits_that_pass_still_bound_every_logit(limit: int) -> None:
+def test_the_least_limits_that_pass_still_bound_every_logit(limit: int, count: int) -> None:
     """kappa lowered as far as the check allows, for contexts along what it bounds."""
     softmax = make_softmax(V, 24)
-    sketch = sketch_of(softmax, Widths(16, 64))
-    inverse = np.linalg.inv(sketch["basis"].astype(np.float64))
-    turned = softmax.weight @ inverse
+    sketch = sketch_of(softmax, Widths(16, 64), count=count)
+    stretch = sketch["stretch"].astype(np.float64)
+    inverse = np.linalg.pinv(basis_of(sketch))
+    turned = (softmax.weight / stretch) @ inverse
     low, high = 0.0, float(sketch["limits"][limit])
     for _ in range(60):
         sketch["limits"][limit] = middle = (low + high) / 2
@@ -192,11 +205,11 @@ def test_the_least_limits_that_pass_still_bound_every_logit(limit: int) -> None:
             low = middle
     sketch["limits"][limit] = high
     scales = sketch["fine"][:, -8:].copy().view(np.float32)[:, :1].astype(np.float64)
-    errors = turned - (sketch["fine"][:, :24].astype(np.float64) - 128) * scales
+    errors = turned - (sketch["fine"][:, :count].astype(np.float64) - 128) * scales
     worst = np.linalg.norm(errors / scales, axis=1).argsort()[-8:]
     head = CertifiedHead(softmax, sketch)
     for coordinates in (*errors[worst], *-errors[worst], *turned[worst]):
-        context = (inverse @ coordinates).astype(np.float32)
+        context = (inverse @ coordinates / stretch).astype(np.float32)
         bounds = head.bounds(context[None] / np.abs(context).max(), 1)
         logits = softmax.weight.astype(np.float64) @ (context / np.abs(context).max())
         logits = (logits + softmax.bias).astype(np.float32)  # as the rows computed are

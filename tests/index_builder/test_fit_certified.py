@@ -12,12 +12,14 @@ from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import (
     Widths,
     encode,
+    factored,
     fastest,
     fit_certified,
+    narrow_rotation,
     rotation,
 )
 from tests.index_builder.clustered import make_exact, make_inputs
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import basis_of, make_hidden, make_softmax
 
 
 def unpacked(arrays: dict[str, np.ndarray], widths: Widths) -> tuple[np.ndarray, ...]:
@@ -31,23 +33,28 @@ def unpacked(arrays: dict[str, np.ndarray], widths: Widths) -> tuple[np.ndarray,
 
 @pytest.mark.parametrize("vocab_size", [1, 16, 37, 5000])
 @pytest.mark.parametrize("widths", [Widths(16, 64), Widths(32, 128)])
-def test_every_stored_number_bounds_what_it_should(vocab_size: int, widths: Widths) -> None:
+@pytest.mark.parametrize("count", [40, 90])
+def test_every_stored_number_bounds_what_it_should(
+    vocab_size: int, widths: Widths, count: int
+) -> None:
     softmax = make_softmax(vocab_size, 90)
     order = np.random.default_rng(0).permutation(vocab_size).astype(np.int32)
-    arrays = encode(softmax, rotation(softmax, make_hidden(50, 90)), widths, order)
+    turning, stretch = narrow_rotation(softmax, make_hidden(50, 90), count)
+    arrays = encode(softmax, turning, widths, order, stretch)
     kappa, most, fine_kappa, fine_most, left = arrays["limits"]
-    basis, weight = arrays["basis"].astype(np.float64), softmax.weight.astype(np.float64)
-    turned = weight @ np.linalg.inv(basis)
+    basis, weight = basis_of(arrays), softmax.weight / arrays["stretch"].astype(np.float64)
+    turned = weight @ np.linalg.pinv(basis)
+    outside = np.linalg.norm(weight - turned @ basis, axis=1)
 
     fine = arrays["fine"]
-    coded = min(90, widths.fine - 8)
+    coded = min(count, widths.fine - 8)
     scales, rests = fine[:, -8:].copy().view(np.float32).astype(np.float64).T
     whole = fine[:, :coded].astype(np.int64) - 128
     off = np.linalg.norm(turned[:, :coded] - whole * scales[:, None], axis=1)
     slack = 1e-6 * np.linalg.norm(turned, axis=1)  # the coordinates are kept in float32
     assert (off <= fine_kappa * scales + slack).all()
     assert (np.linalg.norm(turned[:, :coded], axis=1) <= fine_most * scales + slack).all()
-    assert (np.linalg.norm(turned[:, coded:], axis=1) <= rests + slack).all()
+    assert (np.hypot(np.linalg.norm(turned[:, coded:], axis=1), outside) <= rests + slack).all()
 
     codes, scales, rests, biases = unpacked(arrays, widths)
     np.testing.assert_array_equal(biases[:vocab_size], softmax.bias[order])
@@ -56,7 +63,7 @@ def test_every_stored_number_bounds_what_it_should(vocab_size: int, widths: Widt
     off = np.linalg.norm(mine - codes[:vocab_size] * scales[:, None], axis=1)
     assert (off <= kappa * scales + slack[order]).all()
     assert (np.linalg.norm(mine, axis=1) <= most * scales + slack[order]).all()
-    others = np.linalg.norm(turned[order, widths.coarse :], axis=1)
+    others = np.hypot(np.linalg.norm(turned[order, widths.coarse :], axis=1), outside[order])
     assert (others <= rests[:vocab_size] + slack[order]).all()
     assert 0 < left < 1e-5 * np.linalg.norm(weight, axis=1).max()
 
@@ -71,6 +78,25 @@ def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
     shares = of_rows / of_rows.sum(), of_contexts / of_contexts.sum()
     np.testing.assert_allclose(shares[0], shares[1], atol=0.01)  # the ridge keeps them apart
     assert (np.diff(shares[1]) <= 1e-3).all()
+
+
+@pytest.mark.parametrize("count", [1, 10, 24])
+def test_a_narrow_rotation_leaves_little_outside(count: int) -> None:
+    softmax = make_softmax(400, 24)
+    scales = np.linspace(3, 0.1, 24)
+    hidden = (make_hidden(600, 24) * scales).astype(np.float32)
+    turning, stretch = narrow_rotation(softmax, hidden, count)
+    made = factored(turning, stretch)
+    assert made.directions.shape == (count, 24)
+    directions = made.directions / made.stretch.astype(np.float64)
+    np.testing.assert_allclose(directions @ directions.T, np.eye(count), atol=1e-6)
+    np.testing.assert_allclose(made.triangle @ made.directions, turning, atol=1e-5)
+    assert not np.triu(made.triangle, 1).any()
+    projected = np.eye(24) - directions.T @ directions
+    left = [np.square(x @ projected).sum() for x in (softmax.weight / stretch, hidden * stretch)]
+    plain = np.eye(24)[:, count:]  # the coordinates that contexts have least of
+    others = [np.square(x @ plain).sum() for x in (softmax.weight, hidden)]
+    assert left[0] * left[1] <= 0.95 * others[0] * others[1] + 1e-3
 
 
 @pytest.mark.parametrize("share", [0.3, 2.5])

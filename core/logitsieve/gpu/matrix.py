@@ -17,7 +17,7 @@ from torch import Tensor
 
 from logitsieve.api.results import Float32
 from logitsieve.gpu.device import to_device
-from logitsieve.kernels.sketch.sketch import EXTRA
+from logitsieve.kernels.sketch.sketch import EXTRA, SUMMED, span_of
 
 # What scan.py leaves out of a product: of tf32x3 that of two remainders, each 2^-10 of its factor
 # at most, and the end of one; of a half type what is left of h after two pieces of 11 or 8 bits.
@@ -70,34 +70,46 @@ LANES = 128  # or float32 sums of which each takes one product in so many
 class DeviceSketch(NamedTuple):
     """The codes that bound every logit from above, on one device."""
 
-    basis: Tensor  # [D, D] float32
+    directions: Tensor  # [P, D] float32
+    stretch: Tensor  # [D] float32
+    triangle: Tensor  # [P, P] float32
     codes: Tensor  # [V, T] int8: M whole numbers, then zeros
     scales: Tensor  # [V] float32
     rests: Tensor  # [V] float32
-    # kappa, Q, left, the largest s and n; ||B||_F, and the share of it that rounding takes: that
-    # times ||h|| is what coordinates may be off by, summed as rotate_kernel does and in float32.
-    terms: Tensor  # [7] float64
+    # kappa, Q, left, the largest s and n; the norms of sketch.Span: size, skew, gain and spread;
+    # ||U||_F; the shares of norms that products with U and with L are off by.
+    terms: Tensor  # [12] float64
 
     @property
     def width(self) -> int:
         return self.codes.shape[1]
 
     @property
+    def span(self) -> int:
+        return self.directions.shape[0]
+
+    @property
     def coded(self) -> int:
-        return min(self.basis.shape[0], self.width - EXTRA)
+        return min(self.span, self.width - EXTRA)
 
 
 def sketch_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> DeviceSketch:
     """Copy there what bounds need of a `sketch` part whose arrays are these."""
-    basis, fine = arrays["basis"], arrays["fine"]
+    directions, triangle, fine = arrays["directions"], arrays["triangle"], arrays["fine"]
     codes = to_device(fine, device).bitwise_xor_(0x80).view(torch.int8)
     codes[:, -EXTRA:] = 0
     scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T
     _, _, kappa, length, left = arrays["limits"].tolist()
-    many, one = STEP * CUT_OFF + DROPPED[torch.float32], -(-len(basis) // LANES) * UNIT32
-    frobenius = float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9)
-    rounding = COORDINATE_SPARE * (max(many, one) + UNIT32)
-    terms = [kappa, length, left, scales.max(), rests.max(), frobenius, rounding]
-    host: Any = basis, codes, scales, rests, np.array(terms, np.float64)
-    sketch: DeviceSketch = to_device(DeviceSketch(*host), device)
+    span, longest = span_of(arrays), float(np.linalg.norm(directions.astype(np.float64)))
+    terms = [kappa, length, left, scales.max(), rests.max()]
+    terms += [span.size, span.skew, span.gain, span.spread, longest * SUMMED]
+    terms += [_product_rounding(matrix.shape[1]) for matrix in (directions, triangle)]
+    host: Any = directions, arrays["stretch"], triangle, codes, scales, rests
+    sketch: DeviceSketch = to_device(DeviceSketch(*host, np.array(terms, np.float64)), device)
     return sketch
+
+
+def _product_rounding(dim: int) -> float:
+    """The share of norms that a product with a matrix is off by: see product_kernel."""
+    many, one = STEP * CUT_OFF + DROPPED[torch.float32], -(-dim // LANES) * UNIT32
+    return COORDINATE_SPARE * (max(many, one) + UNIT32)

@@ -2,10 +2,10 @@
 
 No paper; docs/certified.md derives and proves the bound. Every logit gets an upper bound from the
 int8 codes of some coordinates of its row; rows whose bound is below k exact logits are
-dropped, all others are computed. Time O(D^2 + V F), the V F on bytes, and few exact logits; memory
+dropped, all others are computed. Time O(P D + V F), the V F on bytes, and few exact logits; memory
 F + T + 16 bytes a row. The proof holds for any context; only the speed depends on it.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, M coordinates.
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, P coordinates.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 def _check_sizes(arrays: Arrays) -> None:
     """ValueError unless the codes are as wide as the kernels read them, and hold every row."""
+    count, dim = arrays["directions"].shape
+    if count > dim:
+        raise ValueError(f"directions has {count} rows, allowed: 1 .. {dim}")
     groups, size = arrays["coarse"].shape
     fine = arrays["fine"].shape[1]
     coarse = size // LANES - COARSE_EXTRA
@@ -51,7 +54,9 @@ def _check_sizes(arrays: Arrays) -> None:
 SKETCH = PartSpec(
     "sketch",
     {
-        "basis": TensorSpec("float32", ("D", "D")),
+        "directions": TensorSpec("float32", ("P", "D")),
+        "stretch": TensorSpec("float32", ("D",), "factors"),
+        "triangle": TensorSpec("float32", ("P", "P")),
         "coarse": TensorSpec("uint8", ("G", "S"), "codes"),
         "fine": TensorSpec("uint8", ("V", "T"), "codes"),
         "order": TensorSpec("int32", ("V",), "ids", "V"),

@@ -3,7 +3,8 @@
 docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' for
 which they hold proves the bound of its row, so it does not matter how the sketch was made.
 
-Shape letters: V vocabulary, D hidden size, R rows of a block, F coordinates coded, G groups.
+Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block, F coordinates coded,
+G groups.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.checks import Report
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, Span, span_of
 from logitsieve.utils.floats import widened
 
 SAMPLED = 1024  # rows of a sample
@@ -39,13 +40,37 @@ class _Coding(NamedTuple):
     most: float
 
 
-class _Turn(NamedTuple):
-    """The basis B [D, D] and its inverse, and the residual that `limits` allow."""
+class Solver(NamedTuple):
+    """Coordinates of rows over their stretch, and what these leave of the rows."""
 
-    basis: Float64
-    inverse: Float64
-    size: float  # the norm of B
-    left: float
+    basis: Float64  # L U [P, D], over the stretch
+    inverse: Float64  # [D, P], by which rows become coordinates
+    span: Span
+    rounding: float  # of a residual in float64, for coordinates of norm 1
+
+    def residuals(
+        self, rows: Float64, turned: Float64, roundings: float = 1
+    ) -> tuple[Float64, Float64]:
+        """[R] at least the norm of each residual, and that of its products with U."""
+        others = rows - turned @ self.basis
+        rounding = roundings * self.rounding * np.linalg.norm(turned, axis=1)
+        outside = np.linalg.norm(others, axis=1) + rounding
+        within = np.linalg.norm(others @ self.span.directions.T, axis=1)
+        rounded = 4 * rows.shape[1] * np.finfo(np.float64).eps * outside + rounding
+        return outside, within + self.span.size * rounded
+
+
+def solve(arrays: Arrays) -> Solver:
+    """The solver of a sketch's coordinates; ValueError if it has none."""
+    span, triangle = span_of(arrays), arrays["triangle"].astype(np.float64)
+    if np.triu(triangle, 1).any():
+        raise ValueError("triangle is not zero above its diagonal")
+    try:
+        inverse = np.asarray(np.linalg.inv(triangle), np.float64)
+    except np.linalg.LinAlgError as error:
+        raise ValueError("triangle has no inverse") from error
+    rounding = 4 * (len(triangle) + 4) * float(np.finfo(np.float64).eps) * span.gain * span.size
+    return Solver(triangle @ span.directions, span.directions.T @ inverse, span, rounding)
 
 
 def sampled_rows(digest: str, vocab_size: int) -> Int64:
@@ -59,7 +84,7 @@ def sampled_rows(digest: str, vocab_size: int) -> Int64:
 def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) -> None:
     """ValueError names the first of these rows of W that the sketch does not bound, and why.
 
-    The arrays are checked as a part. `report` gets the rows done. Time O(D^3 + D^2 rows).
+    The arrays are checked as a part. `report` gets the rows done. Time O(P^2 D + P D rows).
     """
     limits, V = sketch["limits"], softmax.vocab_size
     if not (limits >= 0).all():
@@ -67,18 +92,13 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     places = np.empty(V, np.int64)
     places[sketch["order"]] = np.arange(V)
     _check_biases(softmax.bias, sketch, places)
-    basis: Float64 = sketch["basis"].astype(np.float64)
-    try:
-        inverse = np.asarray(np.linalg.inv(basis), np.float64)
-    except np.linalg.LinAlgError as error:
-        raise ValueError("basis has no inverse") from error
-    turn = _Turn(basis, inverse, float(np.linalg.norm(basis)), float(limits[4]))
+    solver, stretch = solve(sketch), sketch["stretch"].astype(np.float64)
     for start in range(0, len(rows), BLOCK_ROWS):
         block = rows[start : start + BLOCK_ROWS]
-        weight = widened(softmax.stored[block]).astype(np.float64)
-        codings = list(_codings(sketch, block, places[block], softmax.dim))
+        weight = widened(softmax.stored[block]).astype(np.float64) / stretch
+        codings = list(_codings(sketch, block, places[block]))
         with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
-            _check_block(weight, turn, codings, block)
+            _check_block(weight, solver, float(limits[4]), codings, block)
         report(len(block))
 
 
@@ -91,10 +111,10 @@ def _check_biases(bias: Float32, sketch: Arrays, places: Int64) -> None:
         raise ValueError("coarse has a bias beyond the vocabulary")
 
 
-def _codings(sketch: Arrays, rows: Int64, places: Int64, dim: int) -> Iterator[_Coding]:
+def _codings(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[_Coding]:
     """Both codings of these rows, which lie at `places` of `coarse`."""
     limits, fine = sketch["limits"].tolist(), sketch["fine"][rows]
-    coded = min(dim, fine.shape[1] - EXTRA)
+    coded = min(len(sketch["directions"]), fine.shape[1] - EXTRA)
     groups, lane = sketch["coarse"][places // LANES], (np.arange(len(rows)), places % LANES)
     width = groups.shape[1] // LANES - COARSE_EXTRA
     quads = groups[:, : LANES * width].reshape(len(rows), width // 4, LANES, 4)
@@ -107,36 +127,37 @@ def _codings(sketch: Arrays, rows: Int64, places: Int64, dim: int) -> Iterator[_
     yield _Coding("fine", codes, scales, rests, *limits[2:4])
 
 
-def _check_block(weight: Float64, turn: _Turn, codings: list[_Coding], rows: Int64) -> None:
+def _check_block(
+    weight: Float64, solver: Solver, left: float, codings: list[_Coding], rows: Int64
+) -> None:
     """ValueError unless every row keeps to the limits, by its coordinates or these in float32.
 
     The second matter where all of W is so small that float32 has few bits for it.
     """
-    turned = weight @ turn.inverse
-    wrong = np.logical_or.reduce([*_broken(weight, turned, turn, codings).values()])
+    turned = weight @ solver.inverse
+    wrong = np.logical_or.reduce([*_broken(weight, turned, solver, left, codings).values()])
     if not wrong.any():
         return
     turned[wrong] = turned[wrong].astype(np.float32)
-    for reason, broken in _broken(weight, turned, turn, codings).items():
+    for reason, broken in _broken(weight, turned, solver, left, codings).items():
         if (broken & wrong).any():
             raise ValueError(f"row {int(rows[(broken & wrong).argmax()])}: {reason}")
 
 
 def _broken(
-    weight: Float64, turned: Float64, turn: _Turn, codings: list[_Coding]
+    weight: Float64, turned: Float64, solver: Solver, left: float, codings: list[_Coding]
 ) -> dict[str, Bool]:
     """[R] for each inequality, by its name: the rows of which it is not sure."""
-    norms = np.linalg.norm(turned, axis=1)
-    rounding = 2 * turned.shape[1] * np.finfo(np.float64).eps * norms * turn.size
-    residuals = np.linalg.norm(weight - turned @ turn.basis, axis=1) + rounding
-    # w' may move by what the residual leaves of `left`: half of it for each part of it.
-    spare = np.maximum(turn.left - residuals, 0) / (2 * turn.size)
-    sure = {"left is below its residual": residuals <= turn.left}
+    outside, within = solver.residuals(weight, turned)
+    # w' may move by what the residual leaves of `left`.
+    span = solver.span
+    spare = np.maximum(left - within, 0) / (3 * (1 + span.gain) * (1 + span.skew))
+    sure = {"left is below its residual": within <= left}
     for name, codes, scales, rests, kappa, most in codings:
         coded = turned[:, : codes.shape[1]]
         errors = np.linalg.norm(coded - codes * scales[:, None], axis=1)
         lengths = np.linalg.norm(coded, axis=1)
-        others = np.linalg.norm(turned[:, codes.shape[1] :], axis=1)
+        others = np.hypot(np.linalg.norm(turned[:, codes.shape[1] :], axis=1), outside)
         slack = (ROUNDED - 1) * lengths + spare
         sure |= {
             f"{name} has no such scale": scales >= LEAST_SCALE,

@@ -1,14 +1,16 @@
-"""The sketch of `certified`: rotated coordinates of every row in bytes, and norms of the rest.
+"""The sketch of `certified`: coordinates of every row in bytes, and norms of the rest.
 
 docs/certified.md derives the bound and the numbers stored for it. They are computed in float64 from
 the stored arrays, and rounded so that the bound can only grow.
 
-Shape letters: V vocabulary, D hidden size, M coordinates, G groups of 16 rows, R rows of a block.
+Shape letters: V vocabulary, D hidden size, P coordinates, M of them coded, G groups of 16 rows,
+R rows of a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.heads._base.head import begin_sha256
 from logitsieve.index.checks import matrix_changed
+from logitsieve.index.sketch_rows import solve
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
@@ -30,7 +33,9 @@ TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
 MOST = 127  # the largest code
 LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
 SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
+SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
 RIDGE = 0.01  # of the identity in second moments whose trace is one
+SPAN_STEPS = 8  # towards the best span
 ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded up to float32
 BLOCK_ROWS = 4096
 
@@ -43,7 +48,7 @@ class Widths(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Bytes a row of the sketch, its basis aside."""
+        """Bytes a row of the sketch, what turns contexts aside."""
         return self.coarse + COARSE_EXTRA + self.fine + 4  # 4 for its place in the order
 
 
@@ -54,12 +59,21 @@ class _Codes(NamedTuple):
     length: float  # Q: the largest norm over its scale
 
 
-class Turned(NamedTuple):
-    """Rows as `certified` takes them: w . h = w' . (B h), but for `left` ||h||."""
+class Turning(NamedTuple):
+    """The change of coordinates as it is stored: a context h has the coordinates L U h."""
 
-    basis: Float32  # B [D, D]
-    rows: Float32  # w' [V, D]
-    left: float  # >= ||w - B^T w'||
+    directions: Float32  # U [P, D]; over `stretch`, its rows are orthonormal but for rounding
+    stretch: Float32  # E [D]
+    triangle: Float32  # L [P, P], zeros above its diagonal
+
+
+class Turned(NamedTuple):
+    """Rows as `certified` takes them: w . h = w' . (L U h), but for g . h with g = w - w' L U."""
+
+    turning: Turning
+    rows: Float32  # w' [V, P]
+    outside: Float64  # [V] >= ||g / E||
+    left: float  # >= ||(U / E) (g / E)||, what of g is in the span of U all the same
     sha256: str = ""  # of the rows w and their bias, as they were read
 
 
@@ -69,26 +83,44 @@ def fit_certified(inputs: FitInputs) -> FitResult:
     The smallest is always among them. InvalidRequest if W is no longer what it was at first.
     """
     softmax, share = inputs.softmax, inputs.config.certified_memory
-    turned = turn(softmax, rotation(softmax, inputs.sample))
-    if turned.sha256 != softmax.sha256:
-        raise matrix_changed()
+    moments = _moments(softmax.weight), _moments(inputs.sample)
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
     hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
-    measured: dict[Widths, float] = {}
+    measured: dict[tuple[Widths, int], float] = {}
 
-    def time(widths: Widths) -> float:
-        if widths not in measured:
-            head = CertifiedHead(softmax, code(softmax, turned, widths, order_V))
+    @lru_cache(maxsize=2)
+    def turned(count: int) -> Turned:
+        made = turn(softmax, factored(*_narrow(*moments, count)))
+        if made.sha256 != softmax.sha256:
+            raise matrix_changed()
+        return made
+
+    def time(widths: Widths, count: int) -> float:
+        if (widths, count) not in measured:
+            head = CertifiedHead(softmax, code(softmax, turned(count), widths, order_V))
             runs = (us_per_row(head, hidden, k, 1, calls=len(hidden)) for _ in range(TIMINGS))
-            measured[widths] = min(runs)
+            measured[widths, count] = min(runs)
             inputs.progress("sketch", len(measured), 0)
-        return measured[widths]
+        return measured[widths, count]
 
-    best = fastest(time, softmax.dim, share)
-    arrays = code(softmax, turned, best, order_V)
-    summary = {**best._asdict(), "coordinates": min(softmax.dim, best.fine - EXTRA)}
-    history = [{**widths._asdict(), "us_per_row": us} for widths, us in measured.items()]
+    counts = _counts(softmax.dim)
+    first = counts[len(counts) // 2]
+    best = fastest(lambda widths: time(widths, first), softmax.dim, share)
+    count = min(counts, key=lambda count: time(best, count))
+    if count != first:
+        best = fastest(lambda widths: time(widths, count), softmax.dim, share)
+    arrays = code(softmax, turned(count), best, order_V)
+    summary = {**best._asdict(), "coordinates": count}
+    history = [
+        {**widths._asdict(), "coordinates": count, "us_per_row": us}
+        for (widths, count), us in measured.items()
+    ]
     return FitResult(arrays, summary, {}, history)
+
+
+def _counts(dim: int) -> list[int]:
+    """Numbers of coordinates that are tried."""
+    return sorted({-(-share * dim // 16) for share in SHARES}) if dim > LANES else [dim]
 
 
 def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
@@ -118,16 +150,51 @@ def _allowed(widths: Widths, dim: int, share: float) -> bool:
 def rotation(softmax: Softmax, hidden: Float32) -> Float64:
     """B [D, D]: contexts become B h and rows w B^-1, both with one covariance, largest first.
 
-    Of all changes of coordinates that keep w.h, this one makes the norms that are left out least:
-    with covariances X of w and Y of h, T^2 is the geometric mean of X and Y^-1, T h and T^-1 w have
-    the same covariance, and its eigenvectors are the coordinates.
+    Of all changes of coordinates that keep w.h, this one makes the norms that are left out least.
     """
-    rows_DD, contexts_DD = _moments(softmax.weight), _moments(hidden)
-    root_DD, inverse_DD = _power(contexts_DD, 0.5), _power(contexts_DD, -0.5)
-    mean_DD = inverse_DD @ _power(root_DD @ rows_DD @ root_DD, 0.5) @ inverse_DD
-    T_DD = _power(mean_DD, 0.5)
-    directions_DD = np.linalg.eigh(T_DD @ contexts_DD @ T_DD)[1][:, ::-1]
-    return np.ascontiguousarray(directions_DD.T @ T_DD, np.float64)
+    return _balanced(_moments(softmax.weight), _moments(hidden))
+
+
+def _balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
+    """[P, P] coordinates in which second moments X of rows and Y of contexts are one.
+
+    T^2 is the geometric mean of X and Y^-1, T h and T^-1 w have the same second moments, and their
+    eigenvectors are the coordinates, largest first.
+    """
+    root_PP, inverse_PP = _power(contexts_PP, 0.5), _power(contexts_PP, -0.5)
+    mean_PP = inverse_PP @ _power(root_PP @ rows_PP @ root_PP, 0.5) @ inverse_PP
+    T_PP = _power(mean_PP, 0.5)
+    directions_PP = np.linalg.eigh(T_PP @ contexts_PP @ T_PP)[1][:, ::-1]
+    return np.ascontiguousarray(directions_PP.T @ T_PP, np.float64)
+
+
+def narrow_rotation(softmax: Softmax, hidden: Float32, count: int) -> tuple[Float64, Float64]:
+    """(A [P, D], stretch E [D]) for `count` = P: contexts become A h, outside its span E h.
+
+    E brings rows over E and contexts times E near to one covariance. The span is the one outside
+    which the mean of ||w / E||^2 times that of ||E h||^2 is least; coordinates within it are
+    `_balanced`, and in proportion to what is outside.
+    """
+    return _narrow(_moments(softmax.weight), _moments(hidden), count)
+
+
+def _narrow(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
+    """The same, of second moments."""
+    if count >= len(rows_DD):
+        return _balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))
+    stretch_D = (np.diag(rows_DD) / np.diag(contexts_DD)) ** 0.25
+    rows_DD = rows_DD / np.outer(stretch_D, stretch_D)
+    contexts_DD = contexts_DD * np.outer(stretch_D, stretch_D)
+    outside = np.array([1.0, 1.0])
+    for _ in range(SPAN_STEPS):
+        both_DD = rows_DD / outside[0] + contexts_DD / outside[1]
+        span_DP = np.linalg.eigh(both_DD)[1][:, : -count - 1 : -1]
+        inside = [span_DP.T @ each_DD @ span_DP for each_DD in (rows_DD, contexts_DD)]
+        totals = np.trace(rows_DD), np.trace(contexts_DD)
+        outside = np.array([t - np.trace(each) for t, each in zip(totals, inside, strict=True)])
+    ratio = (outside[1] / outside[0]) ** 0.25
+    balanced_PP = _balanced(*inside) * ratio
+    return balanced_PP @ span_DP.T * stretch_D, stretch_D
 
 
 def _moments(matrix: Float32) -> Float64:
@@ -156,62 +223,75 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
 
 
 def encode(
-    softmax: Softmax, rotation_DD: Float64, widths: Widths, order_V: Int32 | None = None
+    softmax: Softmax,
+    rotation_PD: Float64,
+    widths: Widths,
+    order_V: Int32 | None = None,
+    stretch_D: Float64 | None = None,
 ) -> dict[str, np.ndarray]:
     """The `sketch` part of these widths, as SKETCH of heads/certified.py lists it.
 
     Coarse codes lie in the order of the ids `order_V`, or of W.
     """
     order_V = np.arange(softmax.vocab_size, dtype=np.int32) if order_V is None else order_V
-    return code(softmax, turn(softmax, rotation_DD), widths, order_V)
+    return code(softmax, turn(softmax, factored(rotation_PD, stretch_D)), widths, order_V)
 
 
-def turn(softmax: Softmax, rotation_DD: Float64) -> Turned:
-    """Coordinates of every row for B near `rotation_DD`, and the most that rounding left over."""
-    basis_DD = rotation_DD.astype(np.float32)
-    B_DD = basis_DD.astype(np.float64)
-    inverse_DD, size = np.linalg.inv(B_DD), np.linalg.norm(B_DD)
-    turned_VD, left = np.empty((softmax.vocab_size, softmax.dim), np.float32), 0.0
+def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
+    """L and U, as they are stored, whose product is near `rotation_PD`."""
+    exact_D = np.ones(rotation_PD.shape[1]) if stretch_D is None else stretch_D
+    stretch = exact_D.astype(np.float32)
+    axes_DP, upper_PP = np.linalg.qr((rotation_PD / stretch).T)
+    directions, triangle = axes_DP.T * stretch, upper_PP.T
+    return Turning(
+        directions.astype(np.float32, order="C"), stretch, triangle.astype(np.float32, order="C")
+    )
+
+
+def turn(softmax: Softmax, turning: Turning) -> Turned:
+    """Coordinates of every row, and the most that is left over of it."""
+    V, count = softmax.vocab_size, len(turning.directions)
+    solver = solve(turning._asdict())
+    turned_VP, outside_V, left = np.empty((V, count), np.float32), np.empty(V), 0.0
     digest = begin_sha256(softmax.stored)
-    for start in range(0, softmax.vocab_size, BLOCK_ROWS):
+    for start in range(0, V, BLOCK_ROWS):
         # Read once: the rows that are hashed are those that the sketch is made of.
         stored_RD = softmax.stored[start : start + BLOCK_ROWS].copy()
         digest.update(stored_RD.data.cast("B"))
-        rows_RD = widened(stored_RD).astype(np.float64)
-        here_RD = turned_VD[start : start + len(rows_RD)]
-        here_RD[:] = rows_RD @ inverse_DD
-        kept_RD = here_RD.astype(np.float64)
-        lost = np.linalg.norm(rows_RD - kept_RD @ B_DD, axis=1).max()
-        longest = np.linalg.norm(kept_RD, axis=1).max()
-        rounded = 4 * softmax.dim * np.finfo(np.float64).eps * longest * size
-        left = max(left, float(lost + rounded))
+        rows_RD = widened(stored_RD).astype(np.float64) / turning.stretch
+        here = slice(start, start + len(rows_RD))
+        turned_VP[here] = rows_RD @ solver.inverse
+        kept_RP = turned_VP[here].astype(np.float64)
+        # Twice, so that the check of a sketch, which computes w' anew, has room for its rounding.
+        outside_V[here], left_R = solver.residuals(rows_RD, kept_RP, roundings=2)
+        left = max(left, float(left_R.max()))
     digest.update(softmax.bias.data)
-    return Turned(basis_DD, turned_VD, left, digest.hexdigest())
+    return Turned(turning, turned_VP, outside_V, left, digest.hexdigest())
 
 
 def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
     """The same as `encode`, from coordinates computed before."""
-    V, D = softmax.vocab_size, softmax.dim
-    M = min(D, widths.fine - EXTRA)
+    V, P = turned.rows.shape
+    M = min(P, widths.fine - EXTRA)
     F = min(M, widths.coarse)
     coarse_VF = np.full((V, widths.coarse), MOST + 1, np.uint8)
     scales_V, rests_V = np.empty(V, np.float32), np.empty(V, np.float32)
     fine_VT = np.full((V, widths.fine), MOST + 1, np.uint8)
     extras_V2 = fine_VT[:, -EXTRA:].view(np.float32)
     limits = np.array([0, 0, 0, 0, turned.left])
-    for number, turned_RD in enumerate(_blocks(turned.rows)):
-        here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(turned_RD))
-        norms_R = np.linalg.norm(turned_RD, axis=1)
-        coarse = _encode_rows(turned_RD[:, :F], norms_R)
-        fine = _encode_rows(turned_RD[:, :M], norms_R)
+    for number, turned_RP in enumerate(_blocks(turned.rows)):
+        here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(turned_RP))
+        norms_R = np.linalg.norm(turned_RP, axis=1)
+        coarse = _encode_rows(turned_RP[:, :F], norms_R)
+        fine = _encode_rows(turned_RP[:, :M], norms_R)
         coarse_VF[here, :F], scales_V[here] = coarse.codes, coarse.scales
-        rests_V[here] = _rounded_up(turned_RD[:, F:])
+        rests_V[here] = _rounded_up(turned_RP[:, F:], turned.outside[here])
         fine_VT[here, :M], extras_V2[here, 0] = fine.codes, fine.scales
-        extras_V2[here, 1] = _rounded_up(turned_RD[:, M:])
+        extras_V2[here, 1] = _rounded_up(turned_RP[:, M:], turned.outside[here])
         limits[:4] = np.maximum(limits[:4], [*coarse[2:], *fine[2:]])
     limits *= ROUNDED
     return {
-        "basis": turned.basis,
+        **turned.turning._asdict(),
         "coarse": _grouped(coarse_VF, scales_V, rests_V, softmax.bias, order_V),
         "fine": fine_VT,
         "order": order_V,
@@ -249,7 +329,7 @@ def _encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
     return _Codes(codes_Rm, scales_R, float(errors_R.max()), float(lengths_R.max()))
 
 
-def _rounded_up(left_Rm: Float64) -> Float32:
-    """Norms of what is left of each row, in float32 and not below the true ones."""
-    norms_R = np.linalg.norm(left_Rm, axis=1) * ROUNDED
+def _rounded_up(others_Rm: Float64, outside_R: Float64) -> Float32:
+    """Norms of what is not coded of each row, in float32 and not below the true ones."""
+    norms_R = np.hypot(np.linalg.norm(others_Rm, axis=1), outside_R) * ROUNDED
     return np.asarray(np.nextafter(norms_R.astype(np.float32), np.float32(np.inf)))

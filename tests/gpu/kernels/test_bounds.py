@@ -50,22 +50,22 @@ def true_logits(head: CertifiedHead, hidden: np.ndarray) -> Float64:
 
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize(
-    ("vocab_size", "dim", "exponent", "widths", "bias"),
+    ("vocab_size", "dim", "share", "exponent", "widths", "bias"),
     [
-        (129, 47, 0, 0, "small"),
-        (97, 80, 3, 1, "none"),
-        (100, 66, 0, 0, "+-1e4"),
-        (101, 5, -38, 2, "none"),
-        (99, 60, 22, 1, "one huge"),
+        (129, 47, 0.5, 0, 0, "small"),
+        (97, 80, 0.8, 3, 1, "none"),
+        (100, 66, 1, 0, 0, "+-1e4"),
+        (101, 5, 0.5, -38, 2, "none"),
+        (99, 60, 1, 22, 1, "one huge"),
     ],
 )
 def test_no_attack_finds_a_wrong_answer_or_a_logit_beyond_its_bounds(
-    matrix: str, vocab_size: int, dim: int, exponent: int, widths: int, bias: str
+    matrix: str, vocab_size: int, dim: int, share: float, exponent: int, widths: int, bias: str
 ) -> None:
     random = np.random.default_rng(vocab_size)
     weight = MATRICES[matrix](random, vocab_size, dim).astype(np.float32)
     softmax = Softmax(weight, BIASES[bias](random, vocab_size).astype(np.float32))
-    head = certified(softmax, WIDTHS[widths])
+    head = certified(softmax, WIDTHS[widths], share=share)
     hidden = (attacks(softmax, head, random) * 10.0**exponent).astype(np.float32)
     largest = np.linalg.norm(weight.astype(np.float64), axis=1).max()
     norms = np.linalg.norm(hidden.astype(np.float64), axis=1)

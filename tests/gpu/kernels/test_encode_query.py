@@ -20,8 +20,10 @@ def test_codes_are_those_of_the_coordinates(rows: int) -> None:
     coded = EncodedQueries(matrix, sketch_on(matrix.weight.device, arrays), tensor(hidden))
     coded.run()
     assert coded.status.tolist() == [int(WANTED)] * rows
-    coordinates = hidden.astype(np.float64) @ arrays["basis"].T.astype(np.float64)
-    np.testing.assert_allclose(coded.rotated.cpu().numpy(), coordinates, atol=1e-5)
+    products = hidden.astype(np.float64) @ arrays["directions"].T.astype(np.float64)
+    coordinates = products @ arrays["triangle"].T.astype(np.float64)
+    np.testing.assert_allclose(coded.products.cpu().numpy(), products, atol=1e-5)
+    np.testing.assert_allclose(coded.turned.cpu().numpy(), coordinates, atol=1e-5)
     high, low = coded.planes.cpu().numpy().astype(np.int64).transpose(1, 0, 2)
     codes, count = 128 * high + low, coded.sketch.coded
     scale = coded.factors[:, int(SCALE), None].cpu().numpy()

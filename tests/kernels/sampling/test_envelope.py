@@ -27,7 +27,7 @@ from logitsieve.kernels.sampling.envelope import (
 from logitsieve.kernels.simd.dots import row_of, widen_row
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from tests.oracle import logits64
-from tests.synthetic import make_hidden
+from tests.synthetic import basis_of, make_hidden
 
 
 @kernel(
@@ -102,12 +102,12 @@ BIASES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 def contexts(softmax: Softmax, head: CertifiedHead, random: np.random.Generator) -> np.ndarray:
     """[6, D], some of which look for the worst of the bound."""
-    basis_DD = head._arrays["basis"].astype(np.float64)
+    inverse = np.linalg.pinv(basis_of(head._arrays))
     weight = softmax.weight.astype(np.float64)
     row = weight[random.integers(len(weight))] / np.maximum(np.abs(weight).max(), 1e-300)
-    turned = row @ np.linalg.inv(basis_DD)
+    turned = row @ inverse
     turned[: random.integers(1, softmax.dim + 1)] = 0
-    left = np.linalg.solve(basis_DD, turned)  # whose coordinates a sketch leaves out of the row
+    left = inverse @ turned  # whose coordinates a sketch leaves out of the row
     plain = random.standard_normal(softmax.dim)
     return np.stack([plain, 30 * plain, left, -left, row, np.zeros(softmax.dim)])
 

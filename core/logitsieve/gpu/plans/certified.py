@@ -13,7 +13,7 @@ from torch import Tensor
 from triton import cdiv, next_power_of_2
 
 from logitsieve.gpu.kernels.bounds import bounds_kernel, cut_kernel, seed_kernel, sieve_kernel
-from logitsieve.gpu.kernels.encode_query import FACTORS, encode_query_kernel, rotate_kernel
+from logitsieve.gpu.kernels.encode_query import FACTORS, encode_query_kernel, product_kernel
 from logitsieve.gpu.kernels.exact_logits import appended_logits_kernel
 from logitsieve.gpu.kernels.topk import rank_kernel
 from logitsieve.gpu.matrix import LANES, STEP, DeviceSketch, Matrix
@@ -38,29 +38,41 @@ class EncodedQueries:
         rows, self.again = len(hidden), status is not None
         self.matrix, self.sketch, self.hidden = matrix, sketch, hidden
         self.block_b = row_block(rows)
-        self.rotated = hidden.new_empty(rows, matrix.dim)
+        self.products, self.turned = hidden.new_empty(2, rows, sketch.span)
         self.planes = hidden.new_empty((rows, 2, sketch.width), dtype=torch.int8)
         # Zeros, as rows that are not described are bounded beside those that are.
         self.factors = hidden.new_zeros((rows, int(FACTORS)), dtype=torch.float64)
         self.status = int32s(hidden, rows) if status is None else status
 
     def run(self) -> None:
-        rows, dim, sketch = len(self.hidden), self.matrix.dim, self.sketch
-        block_c, step = (16, LANES) if rows == 1 else (32, STEP)
-        rotate_kernel[(cdiv(dim, block_c), cdiv(rows, self.block_b))](
-            sketch.basis, self.hidden, self.status, self.rotated, rows, dim,
-            FALLBACK=self.again, BLOCK_C=block_c, BLOCK_B=self.block_b, STEP=step,
-        )  # fmt: skip
+        rows, sketch = len(self.hidden), self.sketch
+        self._multiply(sketch.directions, self.hidden, self.products)
+        self._multiply(sketch.triangle, self.products, self.turned)
         encode_query_kernel[(rows,)](
-            self.hidden, self.rotated, self.matrix.limits, sketch.terms, self.planes,
-            self.factors, self.status, dim, sketch.coded,
+            self.hidden, sketch.stretch, self.products, self.turned, self.matrix.limits,
+            sketch.terms, self.planes, self.factors, self.status,
+            self.matrix.dim, sketch.span, sketch.coded,
             WIDTH=sketch.width, FALLBACK=self.again, BLOCK=256,
+        )  # fmt: skip
+
+    def _multiply(self, matrix: Tensor, vectors: Tensor, products: Tensor) -> None:
+        rows, block_n, step = len(vectors), *((16, LANES) if len(vectors) == 1 else (32, STEP))
+        product_kernel[(cdiv(len(matrix), block_n), cdiv(rows, self.block_b))](
+            matrix, vectors, self.status, products, rows, *matrix.shape,
+            FALLBACK=self.again, BLOCK_N=block_n, BLOCK_B=self.block_b, STEP=step,
         )  # fmt: skip
 
     def bounded(self) -> tuple[Tensor, ...]:
         """The arguments of every kernel that bounds logits."""
-        _, codes, scales, rests, _ = self.sketch
-        return codes, scales, rests, self.matrix.bias, self.planes, self.factors
+        sketch = self.sketch
+        return (
+            sketch.codes,
+            sketch.scales,
+            sketch.rests,
+            self.matrix.bias,
+            self.planes,
+            self.factors,
+        )
 
 
 def room_of(vocab_size: int) -> int:

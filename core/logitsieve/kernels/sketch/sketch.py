@@ -1,21 +1,23 @@
 """The sketch of a matrix: for every row an upper bound of its logit, from a few bytes of it.
 
-docs/certified.md proves the bound. A context h has coordinates c = B h, B [D, D], and a row w those
-w' for which w.h = w'.c. They are coded twice, the first F in `coarse`, the first M in `fine`:
-codes q, a scale s, and the norm n of the coordinates left out. A query has codes r with g = s_h r
-near the first coordinates of c, and the norm rho of those left out. For either coding,
+docs/certified.md proves the bound. A context h has coordinates c = L U h, U [P, D] and L [P, P]
+lower triangular, and a row w those w' for which w.h is w'.c but for what is outside the span of U.
+They are coded twice, the first F in `coarse`, the first M in `fine`: codes q, a scale s, and the
+norm n of what is left out. A query has codes r with g = s_h r near the first coordinates of c, and
+the norm rho of what is left out. For either coding,
 
     |w.h - s s_h q.r| <= s K + n rho,      K = kappa ||g|| + Q ||c - g||,
 
 where kappa >= e / s and Q >= p / s over all rows, e being a row's coding error and p the norm of
-the coordinates that are coded.
+the coordinates that are coded. Outside the span of U only norms are needed, which Pythagoras gives:
+the rows of U, each coordinate over its `stretch`, are orthonormal up to `SKEW`.
 
 Coarse codes lie in an order of their own, rows that are often among the best first: they give a
 threshold that few of the others reach.
 
-Shape letters: V vocabulary, D hidden size, M coordinates, F of them in `coarse`, G groups of 16
-rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and biases as
-float32; T bytes of a row in `fine`: its coordinates, then its s and n.
+Shape letters: V vocabulary, D hidden size, P coordinates, M of them in `fine` and F in `coarse`,
+G groups of 16 rows, S bytes of a group: F/4 times four coordinates of each row, then 16 s, n and
+biases as float32; T bytes of a row in `fine`: its coordinates, then its s and n.
 
 A sketch's descriptor is that of W, then addresses, sizes, and float64 bits, in the order below.
 """
@@ -24,10 +26,11 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import Int64
+from logitsieve.api.results import Float64, Int64
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.byte_lanes import (
     AVX_VNNI,
@@ -77,10 +80,10 @@ from logitsieve.kernels.topk.descriptor import (
 from logitsieve.kernels.topk.queries import CHUNK
 
 (
-    BASIS, COARSE, FINE, ORDER, COARSE_WIDTH, FINE_WIDTH,
-    KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, FROBENIUS, MOST_SCALE, MOST_REST,
-) = range(MATRIX_FIELDS, MATRIX_FIELDS + 14)  # fmt: skip
-SKETCH_FIELDS = MATRIX_FIELDS + 14
+    DIRECTIONS, STRETCH, TRIANGLE, COARSE, FINE, ORDER, SPAN, COARSE_WIDTH, FINE_WIDTH,
+    KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, SIZE, SKEW, GAIN, SPREAD, MOST_SCALE, MOST_REST,
+) = range(MATRIX_FIELDS, MATRIX_FIELDS + 20)  # fmt: skip
+SKETCH_FIELDS = MATRIX_FIELDS + 20
 
 EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: its bias too
@@ -93,11 +96,13 @@ FACTORS = 8
 NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
 
 # What proofs/certified.py proves to be enough.
-ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings of a coordinate beside D / 16; their growth
+ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings of a product beside D / 16; their growth
 ROTATION_UNDERFLOW = 2.0**-140  # for each of D products
+CANCELLED = 2.0**-38  # of two squared norms, for the difference of their float64 sums
 NORM_SPARE = 1.000001  # of a norm in float64
 BOUND_MARGIN = 2.0**-20  # of the largest magnitude that a bound is summed from
 LEFT_SPARE = 1.01
+SUMMED = 1 + 1e-9  # of norms in float64, summed in any order
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` beside D
 LEAST_MARGIN = 1e-30  # for underflow
 
@@ -110,21 +115,54 @@ Refined = namedtuple("Refined", "estimates uppers rests biases")
 Sketch = namedtuple("Sketch", "rows groups coarse_width fine_width bias coarse fine order")
 
 
+class Span(NamedTuple):
+    """Norms of the two factors of the coordinates, in float64 and not below the true ones.
+
+    `directions` are those stored, each coordinate over its stretch.
+    """
+
+    directions: Float64  # [P, D]
+    size: float  # their Frobenius norm
+    skew: float  # >= ||directions directions^T - I||
+    gain: float  # the Frobenius norm of the triangle
+    spread: float  # that of |triangle| times max(1, the norm of each direction)
+
+
+def span_of(arrays: Mapping[str, np.ndarray]) -> Span:
+    """What bounds need of the coordinates of a sketch whose `arrays` are those of the part."""
+    directions = arrays["directions"].astype(np.float64) / arrays["stretch"].astype(np.float64)
+    triangle, (count, dim) = np.abs(arrays["triangle"].astype(np.float64)), directions.shape
+    norms = np.linalg.norm(directions, axis=1)
+    size = float(np.linalg.norm(norms)) * SUMMED
+    apart = np.linalg.norm(directions @ directions.T - np.eye(count), axis=1)
+    skew = float(np.linalg.norm(apart)) * SUMMED
+    skew += (dim + EXACT_STEPS) * UNIT64 * size * size
+    gain = float(np.linalg.norm(np.linalg.norm(triangle, axis=1))) * SUMMED
+    spread = float(np.linalg.norm(triangle @ np.maximum(norms, 1))) * SUMMED
+    return Span(directions, size, skew, gain, spread)
+
+
 def sketch_descriptor(softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
     """The descriptor of a sketch whose `arrays` are those of the part, which the caller keeps."""
-    basis, coarse, fine = arrays["basis"], arrays["coarse"], arrays["fine"]
+    coarse, fine, span = arrays["coarse"], arrays["fine"], span_of(arrays)
     # Scales, then rests, of sixteen rows; those of one row.
     extras = coarse[:, -LANES * COARSE_EXTRA :].copy().view(np.float32).reshape(-1, 3, LANES)
     fine_extras = fine[:, -EXTRA:].copy().view(np.float32)
     most = np.maximum(extras.max(axis=(0, 2))[:2], fine_extras.max(axis=0))
     fields = {
-        BASIS: basis,
+        DIRECTIONS: arrays["directions"],
+        STRETCH: arrays["stretch"],
+        TRIANGLE: arrays["triangle"],
         COARSE: coarse,
         FINE: fine,
         ORDER: arrays["order"],
+        SPAN: len(span.directions),
         COARSE_WIDTH: coarse.shape[1] // LANES - COARSE_EXTRA,
         FINE_WIDTH: fine.shape[1],
-        FROBENIUS: float(np.linalg.norm(basis.astype(np.float64))) * (1 + 1e-9),
+        SIZE: span.size,
+        SKEW: span.skew,
+        GAIN: span.gain,
+        SPREAD: span.spread,
         MOST_SCALE: float(most[0]),
         MOST_REST: float(most[1]),
     }
@@ -156,27 +194,25 @@ def codes_room(descriptor):
 
 @inline
 def rotated_room(descriptor):
-    """float64 values of scratch for the coordinates of a query."""
-    return (max(padded(descriptor[DIM]), descriptor[FINE_WIDTH]) + LANES) // 2
+    """float64 values of scratch for U h and the coordinates of a query."""
+    span = padded(descriptor[SPAN])
+    return (span + max(span, descriptor[FINE_WIDTH])) // 2 + LANES
 
 
 @inline
 def encode_query(descriptor, h, norm, rotated, planes, factors):
-    """Rotate a row of hidden of that norm, write its codes and its factors."""
-    dim, coarse, fine = descriptor[DIM], descriptor[COARSE_WIDTH], descriptor[FINE_WIDTH]
-    _rotate(descriptor, h, rotated)
-    # In float32: each coordinate is a sum of D / 16 terms a lane, then of sixteen lanes.
-    steps = (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE
-    off = steps * UNIT32 * float64_of_bits(descriptor[FROBENIUS]) * norm
-    off += dim * ROTATION_UNDERFLOW
-    coded = min(dim, fine - EXTRA)
-    far = _squares(rotated, coded, dim)
-    near = _squares(rotated, min(coarse, coded), coded)
+    """Write the codes and factors of a row of hidden of that norm; `rotated` is scratch."""
+    span, coarse, fine = descriptor[SPAN], descriptor[COARSE_WIDTH], descriptor[FINE_WIDTH]
+    products, turned = rotated, shift(rotated, padded(span) + LANES)
+    off, outside, reach = _turn(descriptor, h, products, turned)
+    coded = min(span, fine - EXTRA)
+    far = _squares(turned, coded, span) + outside
+    near = _squares(turned, min(coarse, coded), coded)
     for place in range(coded, fine):
-        rotated[place] = np.float32(0)
-    low, scale = shift(planes, fine), plane_scale(rotated, fine)
-    first = encode_planes(rotated, scale, 0, coarse, planes, low)
-    others = encode_planes(rotated, scale, coarse, fine, planes, low)
+        turned[place] = np.float32(0)
+    low, scale = shift(planes, fine), plane_scale(turned, fine)
+    first = encode_planes(turned, scale, 0, coarse, planes, low)
+    others = encode_planes(turned, scale, coarse, fine, planes, low)
     both = (first[0] + others[0], first[1] + others[1], first[2] + others[2])
     rest, fine_rest = np.sqrt(near + far) * NORM_SPARE + off, np.sqrt(far) * NORM_SPARE + off
     error, terms = _error(descriptor, KAPPA, off, first)
@@ -187,12 +223,60 @@ def encode_query(descriptor, h, norm, rotated, planes, factors):
     # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
     terms = max(terms, fine_terms) + 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
     terms += float64_of_bits(descriptor[LARGEST_BIAS])
-    # What w' c is beside w h, and dot64 beside the real number.
-    exact = LEFT_SPARE * float64_of_bits(descriptor[LEFT]) * norm
-    exact += (dim + EXACT_STEPS) * UNIT64 * norm * float64_of_bits(descriptor[LARGEST_NORM])
+    # What is left of a row within the span of U, and dot64 beside the real number.
+    exact = LEFT_SPARE * float64_of_bits(descriptor[LEFT]) * reach
+    exact += (
+        (descriptor[DIM] + EXACT_STEPS) * UNIT64 * norm * float64_of_bits(descriptor[LARGEST_NORM])
+    )
     factors[MARGIN] = BOUND_MARGIN * terms + exact + LEAST_MARGIN
     if not terms <= LARGEST_LOGIT:
         _bound_nothing(factors)
+
+
+@inline
+def _turn(descriptor, h, products, turned):
+    """Write y = U h and c = L y, both in float32; what is written after P numbers means nothing.
+
+    Returns what c may be off by, the square of the norm of h outside the span of U at most, and
+    ||E h|| + ||y||, E being the stretch.
+    """
+    dim, span = descriptor[DIM], descriptor[SPAN]
+    skew, size = float64_of_bits(descriptor[SKEW]), float64_of_bits(descriptor[SIZE])
+    directions, triangle = (
+        float32_pointer(descriptor[DIRECTIONS]),
+        float32_pointer(descriptor[TRIANGLE]),
+    )
+    for row in range(0, span, 4):
+        _multiply_four(directions, row, span, dim, dim, h, products, True)
+    for row in range(0, span, 4):
+        _multiply_four(triangle, row, span, span, min(row + 4, span), products, turned, False)
+    whole = _stretched_squares(h, float32_pointer(descriptor[STRETCH]), dim)
+    inside = _squares(products, 0, span)
+    length, within = np.sqrt(whole) * NORM_SPARE, np.sqrt(inside) * NORM_SPARE
+    rounded = _rounding(dim) * length
+    tiny = dim * ROTATION_UNDERFLOW
+    more = 2.0 * within * (size * rounded + tiny) + (skew + CANCELLED) * inside + CANCELLED * whole
+    off = float64_of_bits(descriptor[SPREAD]) * (rounded + tiny) + span * ROTATION_UNDERFLOW
+    off += _rounding(span) * float64_of_bits(descriptor[GAIN]) * within
+    return off, whole - inside + more * NORM_SPARE, length + within
+
+
+@inline
+def _rounding(dim):
+    """The share of magnitudes that a float32 sum of so many products is off by.
+
+    Each product goes through D / 16 sums of its lane, then those of sixteen lanes.
+    """
+    return (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE * UNIT32
+
+
+@inline
+def _multiply_four(matrix, row, rows, stride, dim, vector, products, streamed):
+    """Four rows of a matrix, so far apart, times a vector; from `rows` on the last one again."""
+    a, b, c, e = four_from(row, rows)
+    dots = dots_1x4(matrix, a * stride, b * stride, c * stride, e * stride, vector, dim, streamed)
+    products[row], products[row + 1] = dots[0], dots[1]
+    products[row + 2], products[row + 3] = dots[2], dots[3]
 
 
 @inline
@@ -225,14 +309,16 @@ def _squares(values, first, last):
 
 
 @inline
-def _rotate(descriptor, h, rotated):
-    """B h in float32; what is written after D coordinates means nothing."""
-    dim, basis = descriptor[DIM], float32_pointer(descriptor[BASIS])
-    for row in range(0, dim, 4):
-        a, b, c, e = four_from(row, dim)
-        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, h, dim, True)
-        rotated[row], rotated[row + 1] = dots[0], dots[1]
-        rotated[row + 2], rotated[row + 3] = dots[2], dots[3]
+def _stretched_squares(values, stretch, dim):
+    """The sum of the squares of values times stretch, [:dim]; these products are exact."""
+    total, whole = zeros64(), dim // LANES * LANES
+    for place in range(0, whole, LANES):
+        x = multiply_add(widen(load(values, place)), widen(load(stretch, place)), zeros64())
+        total = multiply_add(x, x, total)
+    left = dim - whole
+    x, y = widen(load_first(values, whole, left)), widen(load_first(stretch, whole, left))
+    x = multiply_add(x, y, zeros64())
+    return pair_sum(multiply_add(x, x, total))
 
 
 @inline
