@@ -104,8 +104,9 @@ def sketch_on(device: torch.device, arrays: Mapping[str, np.ndarray]) -> DeviceS
     terms = [kappa, length, left, scales.max(), rests.max()]
     terms += [span.size, span.skew, span.gain, span.spread, longest * SUMMED]
     terms += [_product_rounding(matrix.shape[1]) for matrix in (directions, triangle)]
-    host: Any = directions, arrays["stretch"], triangle, codes, scales, rests
-    sketch: DeviceSketch = to_device(DeviceSketch(*host, np.array(terms, np.float64)), device)
+    turning = directions, arrays["stretch"], triangle
+    host: Any = *turning, codes, scales, rests, np.array(terms, np.float64)
+    sketch: DeviceSketch = to_device(DeviceSketch(*host), device)
     return sketch
 
 
