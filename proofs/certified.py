@@ -63,7 +63,7 @@ def lane_steps(dim: int) -> int:
 
 
 def coordinate(steps: float, spare: float) -> Checks:
-    """Of y = U h and of L y: norms of U and L are not below the true ones, those of vectors may."""
+    """Errors of U h and L y: norms of U and L are not below the true ones, those of h and y may."""
     for dim in DIMS:
         off = growth(lane_steps(dim)) * (1 + growth(lane_steps(dim), U64))
         yield off <= (Fraction(dim, LANES) + Fraction(steps)) * Fraction(spare) * U32 * (

@@ -76,7 +76,7 @@ class DeviceSketch(NamedTuple):
     codes: Tensor  # [V, T] int8: M whole numbers, then zeros
     scales: Tensor  # [V] float32
     rests: Tensor  # [V] float32
-    # kappa, Q, left, the largest s and n; the norms of sketch.Span: size, skew, gain and spread;
+    # kappa, Q, left, the largest s and n; size, skew, gain and spread of sketch.SpanNorms;
     # ||U||_F; the shares of norms that products with U and with L are off by.
     terms: Tensor  # [12] float64
 

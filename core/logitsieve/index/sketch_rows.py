@@ -19,7 +19,7 @@ from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.checks import Report
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, Span, span_of
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, SpanNorms, span_of
 from logitsieve.utils.floats import widened
 
 SAMPLED = 1024  # rows of a sample
@@ -45,7 +45,7 @@ class Solver(NamedTuple):
 
     basis: Float64  # L U [P, D], over the stretch
     inverse: Float64  # [D, P], by which rows become coordinates
-    span: Span
+    span: SpanNorms
     rounding: float  # of a residual in float64, for coordinates of norm 1
 
     def residuals(

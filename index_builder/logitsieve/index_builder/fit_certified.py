@@ -142,7 +142,7 @@ def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
 
 
 def _allowed(widths: Widths, dim: int, share: float) -> bool:
-    """Whether widths are within `share` of W, and no wider than D needs."""
+    """Report if widths are within `share` of W, and no wider than D needs."""
     fits = widths.memory <= share * 4 * dim and widths.fine < 2 * max(dim, FINE[0])
     return fits and widths.coarse <= widths.fine
 

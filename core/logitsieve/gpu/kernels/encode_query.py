@@ -119,7 +119,7 @@ def encode_query_kernel(
 
 @triton.jit
 def _outside(hidden, stretch, products, norm, terms, D, P, BLOCK: tl.constexpr):
-    """What coordinates are off by, the most of ||h||^2 outside the span of U, ||E h|| + ||y||."""
+    """The error of coordinates, the most of ||h||^2 outside the span of U, ||E h|| + ||y||."""
     size, skew, gain = tl.load(terms + 5), tl.load(terms + 6), tl.load(terms + 7)
     lane = tl.arange(0, BLOCK)
     whole, inside = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)

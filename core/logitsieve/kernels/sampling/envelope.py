@@ -42,17 +42,19 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, shift
-from logitsieve.kernels.sketch.sketch import (
-    FACTORS,
+from logitsieve.kernels.sketch.bounds import (
     FOUR,
-    MARGIN,
     REFINED_ROOM,
     bound_four,
     coarse_factors,
-    codes_room,
-    encode_query,
     refine,
     refined_at,
+)
+from logitsieve.kernels.sketch.sketch import (
+    FACTORS,
+    MARGIN,
+    codes_room,
+    encode_query,
     rotated_room,
     sketch_at,
 )

@@ -25,14 +25,12 @@ from logitsieve.kernels.simd.pointers import (
     int32_pointer,
     shift,
 )
+from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine, refined_at
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
-    REFINED_ROOM,
     codes_room,
     encode_query,
-    refine,
-    refined_at,
     rotated_room,
     sketch_at,
 )

@@ -18,6 +18,7 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
+from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine, refined_at
 from logitsieve.kernels.sketch.sieve import (
     DONE,
     FORGET,
@@ -30,11 +31,8 @@ from logitsieve.kernels.sketch.sieve import (
 from logitsieve.kernels.sketch.sketch import (
     FACTORS,
     MARGIN,
-    REFINED_ROOM,
     codes_room,
     encode_query,
-    refine,
-    refined_at,
     rotated_room,
     sketch_at,
 )

@@ -18,20 +18,16 @@ from logitsieve.kernels.simd.dots import four_from, row_of
 from logitsieve.kernels.simd.lanes import LANES, load, store
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_int32, shift
-from logitsieve.kernels.sketch.sketch import (
+from logitsieve.kernels.sketch.bounds import (
     AT_MOST,
-    FACTORS,
     FOUR,
-    MARGIN,
     REFINED_ROOM,
     bound_four,
     coarse_factors,
-    codes_room,
-    encode_query,
     refine,
     refined_at,
-    sketch_at,
 )
+from logitsieve.kernels.sketch.sketch import FACTORS, MARGIN, codes_room, encode_query, sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, NORM, STATE

@@ -33,16 +33,7 @@ import numpy as np
 from logitsieve.api.results import Float64, Int64
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.byte_lanes import (
-    AVX_VNNI,
-    FORM,
-    NEON_DOT,
     OFFSET,
-    join_planes,
-    multiply_bytes,
-    multiply_row,
-    scale_sums,
-    store_totals,
-    zero_sums,
 )
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, padded
 from logitsieve.kernels.simd.lanes import (
@@ -51,15 +42,11 @@ from logitsieve.kernels.simd.lanes import (
     load_first,
     multiply_add,
     pair_sum,
-    splat32,
-    store,
     widen,
-    zeros32,
     zeros64,
 )
 from logitsieve.kernels.simd.planes import encode_planes, plane_scale
 from logitsieve.kernels.simd.pointers import (
-    as_float32,
     float32_pointer,
     float64_of_bits,
     int32_pointer,
@@ -77,7 +64,6 @@ from logitsieve.kernels.topk.descriptor import (
     UNIT32,
     fill_fields,
 )
-from logitsieve.kernels.topk.queries import CHUNK
 
 (
     DIRECTIONS, STRETCH, TRIANGLE, COARSE, FINE, ORDER, SPAN, COARSE_WIDTH, FINE_WIDTH,
@@ -87,8 +73,6 @@ SKETCH_FIELDS = MATRIX_FIELDS + 20
 
 EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: its bias too
-FOUR = 4  # groups at once
-IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # whose sums of four fill all registers
 
 # What a query is to the sketch: float64 values, its factors.
 SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN = range(8)
@@ -106,16 +90,10 @@ SUMMED = 1 + 1e-9  # of norms in float64, summed in any order
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` beside D
 LEAST_MARGIN = 1e-30  # for underflow
 
-AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that are refined at once
-REFINED_ROOM = 2 * AT_MOST
-
-CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest")
-# float32 [AT_MOST] each; rests and biases are the work of `refine`.
-Refined = namedtuple("Refined", "estimates uppers rests biases")
 Sketch = namedtuple("Sketch", "rows groups coarse_width fine_width bias coarse fine order")
 
 
-class Span(NamedTuple):
+class SpanNorms(NamedTuple):
     """Norms of the two factors of the coordinates, in float64 and not below the true ones.
 
     `directions` are those stored, each coordinate over its stretch.
@@ -128,8 +106,8 @@ class Span(NamedTuple):
     spread: float  # that of |triangle| times max(1, the norm of each direction)
 
 
-def span_of(arrays: Mapping[str, np.ndarray]) -> Span:
-    """What bounds need of the coordinates of a sketch whose `arrays` are those of the part."""
+def span_of(arrays: Mapping[str, np.ndarray]) -> SpanNorms:
+    """Norms for the bounds of a sketch whose `arrays` are those of the part."""
     directions = arrays["directions"].astype(np.float64) / arrays["stretch"].astype(np.float64)
     triangle, (count, dim) = np.abs(arrays["triangle"].astype(np.float64)), directions.shape
     norms = np.linalg.norm(directions, axis=1)
@@ -139,7 +117,7 @@ def span_of(arrays: Mapping[str, np.ndarray]) -> Span:
     skew += (dim + EXACT_STEPS) * UNIT64 * size * size
     gain = float(np.linalg.norm(np.linalg.norm(triangle, axis=1))) * SUMMED
     spread = float(np.linalg.norm(triangle @ np.maximum(norms, 1))) * SUMMED
-    return Span(directions, size, skew, gain, spread)
+    return SpanNorms(directions, size, skew, gain, spread)
 
 
 def sketch_descriptor(softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray]) -> Int64:
@@ -319,103 +297,3 @@ def _stretched_squares(values, stretch, dim):
     x, y = widen(load_first(values, whole, left)), widen(load_first(stretch, whole, left))
     x = multiply_add(x, y, zeros64())
     return pair_sum(multiply_add(x, x, total))
-
-
-@inline
-def coarse_factors(factors):
-    """The factors of coarse bounds in every lane: they would be read anew after each store."""
-    return CoarseFactors(
-        int(factors[SUM]),
-        splat32(np.float32(factors[SCALE])),
-        splat32(np.float32(factors[ERROR])),
-        splat32(np.float32(factors[REST])),
-    )
-
-
-@inline
-def bound_four(sketch, planes, query, group, end):
-    """(estimates, bounds) of four groups, which share what is loaded of the query.
-
-    Groups from `end` on are the last before it again. Rows beyond V have bounds of -inf.
-    """
-    size, low = LANES * (sketch.coarse_width + COARSE_EXTRA), shift(planes, sketch.fine_width)
-    group, second, third, fourth = four_from(group, end)
-    a_rows, b_rows = shift(sketch.coarse, group * size), shift(sketch.coarse, second * size)
-    c_rows, e_rows = shift(sketch.coarse, third * size), shift(sketch.coarse, fourth * size)
-    zero = zero_sums(), zero_sums()
-    a, b, c, e = zero, zero, zero, zero
-    for quad in range(sketch.coarse_width // 4):
-        a = multiply_bytes(a, a_rows, planes, low, quad)
-        b = multiply_bytes(b, b_rows, planes, low, quad)
-        if not IN_PAIRS:
-            c = multiply_bytes(c, c_rows, planes, low, quad)
-            e = multiply_bytes(e, e_rows, planes, low, quad)
-    for quad in range(sketch.coarse_width // 4 if IN_PAIRS else 0):
-        c = multiply_bytes(c, c_rows, planes, low, quad)
-        e = multiply_bytes(e, e_rows, planes, low, quad)
-    codes = LANES * sketch.coarse_width
-    return (
-        _bound_group(shift(a_rows, codes), query, join_planes(a)),
-        _bound_group(shift(b_rows, codes), query, join_planes(b)),
-        _bound_group(shift(c_rows, codes), query, join_planes(c)),
-        _bound_group(shift(e_rows, codes), query, join_planes(e)),
-    )
-
-
-@inline
-def _bound_group(rows, query, sums):
-    extras = as_float32(rows)
-    scales, rests, bias = load(extras, 0), load(extras, LANES), load(extras, 2 * LANES)
-    estimates = multiply_add(scales, scale_sums(sums, query.sum, query.scale), bias)
-    upper = multiply_add(rests, query.rest, estimates)
-    return estimates, multiply_add(scales, query.error, upper)
-
-
-@inline
-def refined_at(scratch):
-    """Room for what `refine` finds, in REFINED_ROOM float64 values of scratch."""
-    first = as_float32(scratch)
-    return Refined(
-        first, shift(first, AT_MOST), shift(first, 2 * AT_MOST), shift(first, 3 * AT_MOST)
-    )
-
-
-@inline
-def refine(sketch, planes, factors, ids, count, refined):
-    """Estimates and bounds of the logits of the rows ids[:count], by their fine codes."""
-    width, low = sketch.fine_width, shift(planes, sketch.fine_width)
-    query_sum = int(factors[FINE_SUM])
-    pieces = width // (4 * LANES)
-    for i in range(0, count, FOUR):
-        i_a, i_b, i_c, i_e = four_from(i, count)
-        a_row, b_row = shift(sketch.fine, ids[i_a] * width), shift(sketch.fine, ids[i_b] * width)
-        c_row, e_row = shift(sketch.fine, ids[i_c] * width), shift(sketch.fine, ids[i_e] * width)
-        zero = zero_sums(), zero_sums()
-        a, b, c, e = zero, zero, zero, zero
-        for piece in range(pieces):
-            a = multiply_row(a, a_row, planes, low, piece)
-            b = multiply_row(b, b_row, planes, low, piece)
-            if not IN_PAIRS:
-                c = multiply_row(c, c_row, planes, low, piece)
-                e = multiply_row(e, e_row, planes, low, piece)
-        for piece in range(pieces if IN_PAIRS else 0):
-            c = multiply_row(c, c_row, planes, low, piece)
-            e = multiply_row(e, e_row, planes, low, piece)
-        store_totals(
-            refined.estimates, i,
-            join_planes(a), join_planes(b), join_planes(c), join_planes(e), query_sum,
-        )  # fmt: skip
-    for i in range(count):
-        row = np.int64(ids[i])
-        extras = as_float32(shift(sketch.fine, (row + 1) * width - EXTRA))
-        refined.uppers[i], refined.rests[i] = extras[0], extras[1]
-        refined.biases[i] = sketch.bias[row]
-    scale, error = splat32(np.float32(factors[SCALE])), splat32(np.float32(factors[FINE_ERROR]))
-    rest = splat32(np.float32(factors[FINE_REST]))
-    for i in range(0, count, LANES):
-        scales = load(refined.uppers, i)
-        dots = multiply_add(load(refined.estimates, i), scale, zeros32())
-        estimates = multiply_add(scales, dots, load(refined.biases, i))
-        upper = multiply_add(load(refined.rests, i), rest, estimates)
-        store(refined.estimates, i, estimates)
-        store(refined.uppers, i, multiply_add(scales, error, upper))
