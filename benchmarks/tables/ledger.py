@@ -62,16 +62,16 @@ def unaccounted(page: str, rendered: Rendered) -> list[str]:
 SETTING = "a limit, a default or a definition: nothing measured it"
 ONCE = "an experiment at commit c11a3c0, which is no longer in the tree"
 TRAINING = "`python -m benchmarks.training` at commit c11a3c0, beyond the tables that it left"
-AVX2 = "`python -m benchmarks.screen`, with and without the variables of AVX2"
+AVX2 = "`python -m benchmarks.screen --index`, with and without the variables of AVX2"
 FILTERS = "`LocalDecoder.sample` of head `certified` over contexts of lm-docs, timed by hand"
 COLD = "variants of the screen after `benchmarks.timing.clear_cache`, timed by hand"
 COUNTED = "rows that `certified` leaves, counted and timed over contexts of lm-docs, by hand"
 TWO_DOMAINS = "builds on one domain of nmt-de-en, `evaluate` on the test text of both"
 
 LISTED = (
-    Listed("README.md", "Held to AVX2, `certified` takes", AVX2),
     Listed("docs/beam-search.md", "P@10, which beam 5 needs", ONCE),
     Listed("docs/beam-search.md", "**Build for the beam.**", ONCE),
+    Listed("docs/benchmarks.md", "On the Transformer's softmax", AVX2),
     Listed("docs/benchmarks.md", "- Scan all rows first", "variants that were not kept"),
     Listed("docs/benchmarks.md", "below 5 µs the call itself", "`perf stat` over the screen"),
     Listed("docs/benchmarks.md", "**Batching.**", SETTING),
@@ -119,7 +119,6 @@ LISTED = (
     ),
     Listed("docs/huggingface.md", "they shift by 0.25 to 1.69 nats", ONCE),
     Listed("docs/huggingface.md", "Sampling without `top_k` warns.", ONCE),
-    Listed("docs/index.md", "it makes `certified` take 1.2 to 1.4", AVX2),
     Listed("docs/monitoring.md", "**How many rows.**", SETTING),
     Listed("docs/monitoring.md", "The picture is of one run", ONCE),
     Listed("docs/monitoring.md", "| alert | when |", SETTING),
