@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
+from logitsieve.kernels.sketch.sketch import EXTRA
 from logitsieve.kernels.topk.csr import csr_logits
 
 OUT = raw.RESULTS / "kernels.json.gz"
@@ -77,12 +78,11 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     softmax = Softmax(weight, np.zeros(vocab_size, np.float32))
     hidden = aligned(random.standard_normal((512, dim), np.float32) * decay)
     exact = ExactHead(softmax)
-    sketch = encode(softmax, rotation(softmax, hidden), WIDTHS)
+    directions, stretch = narrow_rotation(softmax, hidden, min(dim, WIDTHS.fine - EXTRA))
+    sketch = encode(softmax, directions, WIDTHS, stretch_D=stretch)
     certified = CertifiedHead(softmax, {name: aligned(array) for name, array in sketch.items()})
-    bounds, turning = (
-        sketch["coarse"].nbytes,
-        sketch["directions"].nbytes + sketch["triangle"].nbytes // 2,
-    )
+    bounds = sketch["coarse"].nbytes
+    turning = sketch["directions"].nbytes + sketch["triangle"].nbytes // 2
     byte_products = 2 * vocab_size * WIDTHS.coarse / 4  # of two planes; four are as one product
     lists = [random.permutation(vocab_size)[:LISTED] for _ in range(CLUSTERS)]
     arrays = {

@@ -63,6 +63,7 @@ SETTING = "a limit, a default or a definition: nothing measured it"
 ONCE = "an experiment at commit c11a3c0, which is no longer in the tree"
 TRAINING = "`python -m benchmarks.training` at commit c11a3c0, beyond the tables that it left"
 AVX2 = "`python -m benchmarks.screen --index`, with and without the variables of AVX2"
+KERNELS_AVX2 = "`python -m benchmarks.kernels`, with the variables of AVX2"
 FILTERS = "`LocalDecoder.sample` of head `certified` over contexts of lm-docs, timed by hand"
 COLD = "variants of the screen after `benchmarks.timing.clear_cache`, timed by hand"
 COUNTED = "rows that `certified` leaves, counted and timed over contexts of lm-docs, by hand"
@@ -72,6 +73,7 @@ LISTED = (
     Listed("docs/beam-search.md", "P@10, which beam 5 needs", ONCE),
     Listed("docs/beam-search.md", "**Build for the beam.**", ONCE),
     Listed("docs/benchmarks.md", "On the Transformer's softmax", AVX2),
+    Listed("docs/benchmarks.md", "Held to AVX2, whose integer products", KERNELS_AVX2),
     Listed("docs/benchmarks.md", "- Scan all rows first", "variants that were not kept"),
     Listed("docs/benchmarks.md", "below 5 µs the call itself", "`perf stat` over the screen"),
     Listed("docs/benchmarks.md", "**Batching.**", SETTING),
