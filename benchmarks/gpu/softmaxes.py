@@ -21,12 +21,15 @@ from logitsieve.gpu.heads import gpu_heads
 from logitsieve.gpu.heads.base import GpuHead
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
+from logitsieve.kernels.sketch.sketch import EXTRA
 from logitsieve.utils.floats import narrowed
 
 DEEP = 20  # labels of a context that its cluster's list must hold
 ITERATIONS = 12
-CODED = (64, 256)  # bytes of a row of the sketch: coarse ones, which a GPU does not read, and fine
+CODED = Widths(
+    64, 256
+)  # bytes of a row of the sketch: coarse ones, which a GPU does not read, and fine
 
 
 class Shape(NamedTuple):
@@ -48,9 +51,9 @@ def make(shape: Shape, dtype: str, contexts: int, clusters: int, device: torch.d
     """W with the statistics of a real language model, stored as `dtype`."""
     made = generate(shape.vocab_size, shape.dim)
     softmax = Softmax(narrowed(made.weight, dtype), made.bias)
-    parts: dict[str, Arrays] = {
-        "sketch": encode(softmax, rotation(softmax, made.fit[:20_000]), Widths(*CODED))
-    }
+    coded = min(shape.dim, CODED.fine - EXTRA)
+    directions, stretch = narrow_rotation(softmax, made.fit[:20_000], coded)
+    parts: dict[str, Arrays] = {"sketch": encode(softmax, directions, CODED, stretch_D=stretch)}
     knobs: dict[str, dict[str, float]] = {"exact": {}, "certified": {}}
     exact = gpu_heads(HEADS, softmax, parts, knobs, 1, device)["exact"]
     parts["screen"] = lists(exact, torch.from_numpy(made.fit[:contexts]).to(device), clusters)
