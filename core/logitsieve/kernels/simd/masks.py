@@ -41,6 +41,30 @@ def lanes_not_below(typing_context, lanes, limit):
     return types.int64(lanes, lanes.dtype), codegen
 
 
+@intrinsic
+def lanes_within(typing_context, lanes, limits):
+    """A bit for each lane that is at most that of `limits`; NaN is not, of either."""
+
+    def codegen(context, builder, signature, arguments):
+        mask = builder.fcmp_ordered("<=", *arguments)
+        return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(lanes, lanes), codegen
+
+
+@intrinsic
+def where_below(typing_context, compared, limit, lanes):
+    """The lanes where `compared` is below `limit`, and -inf elsewhere."""
+    vector = vector_of(lanes.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        compared, limit, lanes = arguments
+        below = builder.fcmp_ordered("<", compared, spread(builder, limit, vector))
+        return builder.select(below, lanes, ir.Constant(vector, [float("-inf")] * LANES))
+
+    return lanes(lanes, lanes.dtype, lanes), codegen
+
+
 @inline
 def first_lanes(mask, count):
     """The bits of the first `count` lanes, 0 < count."""
