@@ -72,11 +72,17 @@ class ExactHead(KernelHead):
         step: int,
         scale: float,
         edits: Edits | None,
+        *,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
     ) -> tuple[Int32, Float64, Int32]:
-        """Draws from softmax(scale x logits): ids [B, samples], `log_z` [B, 4], scanned [B]."""
+        """Draws from softmax(scale x logits): ids [B, samples], `log_z` [B, 4], scanned [B].
+
+        top_p, then min_p leave some ids, which are drawn from; log Z is that of those.
+        """
         rows = len(hidden)
         ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
-        options = seeds, step, scale, *(edits or no_edits(rows))
+        options = seeds, step, scale, top_p, min_p, *(edits or no_edits(rows))
         draw = partial(gumbel_sample.entry(), self._address, hidden, *options, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
         return ids, log_z, np.full(rows, self._vocab_size, np.int32)

@@ -1,16 +1,23 @@
-"""Draws by Gumbel's trick are those of the trick written out."""
+"""Draws by Gumbel's trick are those of the trick written out, over all ids that filters leave."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from logitsieve.heads import Softmax
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
 from tests.attacks.draws import fill_noise
-from tests.oracle import log_sum_exp, logits64
+from tests.oracle import chi_square_p, log_sum_exp, logits64
+from tests.oracle import softmax as probabilities
 from tests.synthetic import make_hidden, make_softmax
+
+Edited = list[tuple[list[int], list[float]]]  # ids of each row, and their values
+BELOW_ONE = float(np.nextafter(1.0, 0.0))
+FILTERS = [(0.9, 0.0), (0.5, 0.2), (1.0, 0.05), (5e-324, 0.0), (BELOW_ONE, 0.0), (1.0, 1.0)]
 
 
 def drawn(
@@ -18,21 +25,46 @@ def drawn(
     hidden: np.ndarray,
     draws: int,
     inverse: float,
-    edits: list[tuple[list[int], list[float]]],
+    edits: Edited | None = None,
+    filters: tuple[float, float] = (1.0, 0.0),
+    part: slice = slice(None),
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(ids, log Z), row r with seed r, at step 4."""
+    """(ids, log Z) of some rows, row r with seed r, at step 4."""
     rows = len(hidden)
+    edits = edits or [([], [])] * rows
     offsets = np.cumsum([0, *(len(ids) for ids, _ in edits)])
     named = np.array([i for ids, _ in edits for i in ids], np.int32)
     values = np.array([value for _, values in edits for value in values])
-    ids, log_z = np.empty((rows, draws), np.int32), np.empty((rows, FIELDS))
+    ids, log_z = np.full((rows, draws), -1, np.int32), np.full((rows, FIELDS), np.nan)
     seeds = np.arange(rows, dtype=np.uint64)
     bad = gumbel_sample(
-        softmax.descriptor.ctypes.data, hidden, seeds, np.uint64(4), inverse,
-        offsets, named, values, ids, log_z, 0, rows,
+        softmax.descriptor.ctypes.data, hidden, seeds, np.uint64(4), inverse, *filters,
+        offsets, named, values, ids, log_z, *part.indices(rows)[:2],
     )  # fmt: skip
     assert bad == -1
     return ids, inverse * log_z[:, TOP] + log_z[:, VALUE]
+
+
+def remaining(logits: np.ndarray, inverse: float, top_p: float, min_p: float) -> np.ndarray:
+    """The ids that filters leave, by sorting; those of no weight count as out."""
+    order = np.argsort(-logits, kind="stable")
+    weights = np.exp((logits[order] - logits.max()) * inverse)
+    before = np.cumsum(weights) - weights
+    kept = (before < top_p * weights.sum()) | (top_p == 1)
+    kept[0] = True
+    return np.asarray(order[kept & (weights >= min_p) & (weights > 0)])
+
+
+def assert_drawn(
+    ids: np.ndarray, log_z: float, row: int, logits: np.ndarray, inverse: float, left: np.ndarray
+) -> None:
+    """The draws of a row are those of the ids that are left, by the definition."""
+    noise, scaled = np.empty(logits.size), np.full(logits.size, -np.inf)
+    scaled[left] = (logits[left] - logits.max()) * inverse
+    for draw, winner in enumerate(ids):
+        fill_noise(np.uint64(row), np.uint64(4), np.uint64(draw), noise)
+        assert winner == np.argmax(scaled + noise)
+    assert log_z == pytest.approx(log_sum_exp(logits[left] * inverse), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 17, 300])
@@ -45,11 +77,105 @@ def test_the_largest_perturbed_logit_wins(size: int, inverse: float) -> None:
     ids, log_z = drawn(softmax, hidden, 200, inverse, edits)
     for row, (changed, values) in enumerate(edits):
         logits[row, changed] = values
-        noise, scaled = np.empty(size), (logits[row] - logits[row].max()) * inverse
-        for draw in range(200):
-            fill_noise(np.uint64(row), np.uint64(4), np.uint64(draw), noise)
-            assert ids[row, draw] == np.argmax(scaled + noise)
-        assert log_z[row] == pytest.approx(log_sum_exp(logits[row] * inverse), rel=1e-12)
+        assert_drawn(ids[row], log_z[row], row, logits[row], inverse, np.arange(size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 17, 300])
+@pytest.mark.parametrize("inverse", [1e-4, 1.0, 3.0, 1e5])
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_the_largest_wins_of_those_that_filters_leave(
+    size: int, inverse: float, filters: tuple[float, float]
+) -> None:
+    softmax, hidden = make_softmax(size, 8), make_hidden(3, 8)
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    banned = [] if size == 1 else [int(logits[1].argmax())]
+    edits = [([], []), (banned, [-np.inf] * len(banned)), ([0], [1.5])]
+    ids, log_z = drawn(softmax, hidden, 60, inverse, edits, filters)
+    for row, (changed, values) in enumerate(edits):
+        logits[row, changed] = values
+        left = remaining(logits[row], inverse, *filters)
+        if filters[0] != BELOW_ONE:
+            assert_drawn(ids[row], log_z[row], row, logits[row], inverse, left)
+        else:  # rounding decides about what weighs next to nothing
+            assert set(ids[row]) <= set(left)
+            assert log_z[row] == pytest.approx(log_sum_exp(logits[row] * inverse), abs=1e-12)
+
+
+def flat(logits: np.ndarray) -> tuple[Softmax, np.ndarray]:
+    """A softmax and a row of hidden with these logits."""
+    weight = np.zeros((logits.size, 4), np.float32)
+    return Softmax(weight, logits.astype(np.float32)), np.zeros((1, 4), np.float32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    size=st.sampled_from([1, 3, 16, 17, 100, 1000]),
+    spread=st.sampled_from([0.0, 0.6, 2.0, 30.0]),
+    tied=st.booleans(),
+    top_p=st.floats(1e-9, 1 - 1e-9),
+    min_p=st.sampled_from([0.0, 0.0, 1e-6, 0.1]),
+    seed=st.integers(0, 1 << 30),
+)
+def test_ties_are_cut_by_the_lower_id(
+    size: int, spread: float, tied: bool, top_p: float, min_p: float, seed: int
+) -> None:
+    logits = np.random.default_rng(seed).standard_normal(size).astype(np.float32) * spread
+    logits = (np.round(logits) if tied else logits).astype(np.float64)
+    # Where the mass is that of top-p but for rounding, either will do.
+    sets = [remaining(logits, 1.0, min(p, 1.0), min_p) for p in (top_p, top_p * (1 - 1e-12))]
+    if len(sets[0]) == len(sets[1]):
+        ids, log_z = drawn(*flat(logits), 5, 1.0, None, (top_p, min_p))
+        assert_drawn(ids[0], log_z[0], 0, logits, 1.0, sets[0])
+
+
+@pytest.mark.parametrize(
+    ("top_p", "min_p", "count"),
+    [
+        (5e-324, 0.0, 1),
+        (0.25, 0.0, 2),  # exactly what the first two have
+        (float(np.nextafter(0.25, 1)), 0.0, 3),
+        (BELOW_ONE, 0.0, 8),
+        (1.0, 1.0, 8),  # ties with the best remain
+        (0.5, 1.0, 4),
+    ],
+)
+def test_equal_logits_are_in_by_the_lower_id(top_p: float, min_p: float, count: int) -> None:
+    ids, log_z = drawn(*flat(np.full(8, 3.0)), 200, 1.0, None, (top_p, min_p))
+    assert set(ids[0]) == set(range(count))
+    assert log_z[0] == pytest.approx(3 + np.log(count), rel=1e-14)
+
+
+@pytest.mark.parametrize("filters", [(1.0, 0.0), *FILTERS[:3]], ids=str)
+def test_rows_do_not_depend_on_others_nor_on_how_many_draws(filters: tuple[float, float]) -> None:
+    softmax, hidden = make_softmax(3000, 9), make_hidden(70, 9, scale=0.3)
+    edits: Edited = [([row, 50 + row], [2.0, -np.inf]) for row in range(70)]
+    whole, log_z = drawn(softmax, hidden, 30, 1.3, edits, filters)
+    for part in (slice(0, 1), slice(3, 4), slice(2, 69), slice(64, 70)):
+        ids, again = drawn(softmax, hidden, 7, 1.3, edits, filters, part)
+        np.testing.assert_array_equal(ids[part], whole[part, :7])
+        np.testing.assert_array_equal(again[part], log_z[part])
+        outside = np.delete(np.arange(70), np.arange(70)[part])
+        assert (ids[outside] == -1).all()
+
+
+@pytest.mark.parametrize("filters", [(1.0, 0.0), (0.7, 0.0), (1.0, 0.1), (0.95, 0.02)], ids=str)
+def test_draws_follow_the_softmax_of_what_remains(filters: tuple[float, float]) -> None:
+    softmax, hidden = make_softmax(40, 8), make_hidden(3, 8, scale=0.5)
+    ids, _ = drawn(softmax, hidden, 50_000, 0.8, None, filters)
+    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
+        left = remaining(logits, 0.8, *filters)
+        only = np.full(40, -np.inf)
+        only[left] = logits[left]
+        assert chi_square_p(np.bincount(ids[row], minlength=40), probabilities(only, 1.25)) > 1e-3
+
+
+def test_what_no_float32_weight_holds_is_never_missed() -> None:
+    """One id far above many: the bound of noise says that no other can win."""
+    logits = np.full(20_000, -41.0)
+    logits[7_000] = 0.0
+    ids, log_z = drawn(*flat(logits), 300, 1.0)
+    assert (ids == 7_000).all()
+    assert 0 < log_z[0] < 1e-12
 
 
 def test_noise_is_gumbels() -> None:

@@ -78,7 +78,7 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
             state[NEXT] = offsets[first + q]
         for chunk in range(0, matrix.rows, CHUNK):
             rows = min(CHUNK, matrix.rows - chunk)
-            _fill(matrix, wide, count, chunk, chunk + rows, logits)
+            fill_logits64(matrix, wide, count, chunk, chunk + rows, logits, CHUNK)
             for q in range(count):
                 state, found = row_of(sums, q, STATE), row_of(logits, q, CHUNK)
                 _edit(edited, values, offsets[first + q + 1], chunk, chunk + rows, state, found)
@@ -91,14 +91,14 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
 
 
 @splice
-def _fill(matrix, wide, count, first, last, logits):
-    """Exact logits of rows first .. last-1 for all queries, each one's CHUNK apart."""
+def fill_logits64(matrix, wide, count, first, last, logits, apart):
+    """Exact logits of rows first .. last-1 for all queries, those of each so far `apart`."""
     dim, tile = matrix.dim, tile_rows(matrix, count)
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)
         for q in range(0, count - 1, 2):
             one, other = row_of(wide, q, padded(dim)), row_of(wide, q + 1, padded(dim))
-            own, next_ = row_of(logits, q, CHUNK), row_of(logits, q + 1, CHUNK)
+            own, next_ = row_of(logits, q, apart), row_of(logits, q + 1, apart)
             for row in range(start_row, end, 2):
                 after = min(row + 1, end - 1)
                 w, v = row_of(matrix.weight, row, dim), row_of(matrix.weight, after, dim)
@@ -111,7 +111,7 @@ def _fill(matrix, wide, count, first, last, logits):
                 bias, place = matrix.bias[after], after - first
                 own[place], next_[place] = there[0] + bias, there[1] + bias
         if count % 2:
-            one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, CHUNK)
+            one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, apart)
             for row in range(start_row, end, 2):
                 after = min(row + 1, end - 1)
                 w, v = row_of(matrix.weight, row, dim), row_of(matrix.weight, after, dim)

@@ -1,4 +1,4 @@
-"""Random numbers of sixteen ids at once: those of sampling/philox.py, by which few are looked at.
+"""Random numbers of sixteen ids at once: those of philox.py, by which few are looked at.
 
 Each pair of ids has one counter. A 32-bit word is held in 64 bits, whose upper half no product
 reads, so that LLVM multiplies words by the instruction of every CPU for that (`vpmuludq`).
@@ -68,8 +68,6 @@ def rest_lanes(typing_context, seed, step, draw, first):
         drawn = builder.bitcast(builder.or_(even, odd), words)
         rest = builder.lshr(builder.not_(drawn), ir.Constant(words, [1] * LANES))
         floats = ir.VectorType(ir.FloatType(), LANES)
-        return builder.fmul(
-            builder.sitofp(rest, floats), ir.Constant(floats, [2.0**-31] * LANES)
-        )
+        return builder.fmul(builder.sitofp(rest, floats), ir.Constant(floats, [2.0**-31] * LANES))
 
     return LANES32(types.uint64, types.uint64, types.uint64, types.int64), codegen
