@@ -56,8 +56,14 @@ def test_seeds_keep_every_bit(seeds: Any) -> None:
     assert found.tolist() == [1, 2**64 - 1]
 
 
-def test_one_seed_is_for_every_row_and_none_are_fresh() -> None:
-    assert sampled(3, seeds=7).seeds.tolist() == [7, 7, 7]
+@pytest.mark.parametrize("seed", [7, 2**64 - 1, np.uint64(1 << 63)])
+def test_one_seed_is_spread_over_the_rows(seed: Any) -> None:
+    found = sampled(5, seeds=seed).seeds
+    assert found.dtype == np.uint64
+    assert found.tolist() == [(int(seed) + row * 0x9E3779B97F4A7C15) % 2**64 for row in range(5)]
+
+
+def test_seeds_that_are_not_given_are_fresh() -> None:
     one, other = (sampled(8, seeds=None).seeds for _ in range(2))
     assert one.shape == (8,)
     assert len({*one.tolist(), *other.tolist()}) == 16

@@ -68,6 +68,39 @@ def test_an_asked_precision_chooses(
             assert reply.answer.exact.all()
 
 
+@pytest.mark.parametrize(
+    ("options", "head"),
+    [
+        ({}, "certified"),
+        ({"head": "AUTO"}, "certified"),
+        ({"exact": False, "top_p": 0.5}, "certified"),
+        ({"normalizer": "exact"}, "certified"),
+        ({"knobs": {"probes": 2}}, "screen"),
+        ({"head": "svd"}, "svd"),
+        ({"exact": True}, "exact"),
+        ({"min_precision": 0.9}, "exact"),
+    ],
+)
+def test_draws_are_proven_unless_a_head_or_a_precision_is_named(
+    decoder: LocalDecoder, options: dict[str, Any], head: str
+) -> None:
+    """The default head is `screen`; without a calibration a precision is met by `exact`."""
+    answer = decoder.sample(make_hidden(3), seeds=1, **options).answer
+    assert answer.head == head
+    assert answer.exact.all() == (head in ("certified", "exact"))
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_draws_do_not_go_by_the_times_of_the_best_ids(
+    tmp_path: Path, kernel_cache: Path, rows: int
+) -> None:
+    decoder, hidden = opened(tmp_path, kernel_cache, p1=0.9), make_hidden(rows)
+    assert used(decoder.topk(hidden, 1).answer)[0] in ("screen", "exact")
+    assert used(decoder.sample(hidden).answer) == ("exact", {})
+    screened = decoder.sample(hidden, min_precision=0.9).answer
+    assert used(screened) == (("screen", {"probes": 1}) if rows == 1 else ("exact", {}))
+
+
 def test_requests_of_one_kind_share_a_point(tmp_path: Path, kernel_cache: Path) -> None:
     auto = opened(tmp_path, kernel_cache).auto
     kinds = {auto.kind(rows, k, 0.9) for rows in (1, 2) for k in (2, 5)}

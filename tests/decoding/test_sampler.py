@@ -194,12 +194,21 @@ def test_threads_change_nothing(decoder: LocalDecoder, tmp_path: Path, head: str
         np.testing.assert_array_equal(one.log_probs, other.log_probs)
 
 
-def test_without_seeds_draws_are_fresh_and_one_seed_is_every_rows(decoder: LocalDecoder) -> None:
-    same = np.repeat(HIDDEN[:1], 2, axis=0)
-    fresh = decoder.sample(same, 40, head="exact")
-    assert (fresh.ids[0] != fresh.ids[1]).any()
-    shared = decoder.sample(same, 40, seeds=11, head="exact")
-    np.testing.assert_array_equal(shared.ids[0], shared.ids[1])
+def test_equal_rows_draw_independently_without_seeds_and_by_one_seed(decoder: LocalDecoder) -> None:
+    same = np.repeat(HIDDEN[:1], 2000, axis=0)
+    probs = softmax(logits_of(None)[0])
+    fresh = decoder.sample(same[:2], 40).ids
+    assert (fresh[0] != fresh[1]).any()
+    ids = decoder.sample(same, 2, seeds=11).ids
+    assert chi_square_p(counts_of(ids), probs) > 1e-3
+    equal, chance = ids[1:, 0] == ids[:-1, 0], (probs**2).sum()
+    assert abs(equal.mean() - chance) < 5 * np.sqrt(chance / len(equal))
+
+
+def test_the_first_row_draws_by_one_seed_what_it_draws_alone(decoder: LocalDecoder) -> None:
+    many, one = (decoder.sample(HIDDEN[:rows], 40, seeds=11, head="exact") for rows in (4, 1))
+    np.testing.assert_array_equal(many.ids[:1], one.ids)
+    assert (many.ids[1] != decoder.sample(HIDDEN[1:2], 40, seeds=11, head="exact").ids).any()
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 0.1, 1.0, 1e4])

@@ -31,7 +31,7 @@ def test_seeds_may_be_of_either_place(pair: Pair) -> None:
     many, one = (pair[1].sample(HIDDEN, 20, seeds=seeds, **asked) for seeds in (SEEDS, 7))
     for seeds in (SEEDS, bits(SEEDS).view(torch.uint64)):
         assert_same(pair[0].sample(there(), 20, seeds=seeds, **asked), many)
-    for seed in (7, torch.tensor(7)):
+    for seed in (7, torch.tensor(7), torch.tensor([7], dtype=torch.uint64)):
         assert_same(pair[0].sample(there(), 20, seeds=seed, **asked), one)
 
 

@@ -25,7 +25,9 @@ class QueryOptions:
     model: str = flag("", "The model: name, name@version or name:alias.")
     hidden: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
     k: int = flag(5, "Number of answers per row.", "-k", min=1)
-    head: str = flag("", "Name of the head; the server chooses the fastest if absent.")
+    head: str = flag(
+        "", "Name of the head; absent: the fastest, and for --sample one that proves its draws."
+    )
     knob: tuple[str, ...] = flag((), KNOB, metavar="NAME=VALUE")
     min_precision: float | None = flag(
         None, "Let the server pick the fastest point with at least this P@k, from 0 to 1."
@@ -39,7 +41,9 @@ class QueryOptions:
         " the server's choice for draws.",
     )
     sample: int = flag(0, "Draw N ids per row instead of the best ones.", min=0, metavar="N")
-    seed: int | None = flag(None, "Seed of the draws of --sample; fresh draws if absent.", min=0)
+    seed: int | None = flag(
+        None, "Seed of the draws of --sample, spread over the rows; fresh draws if absent.", min=0
+    )
     temperature: float = flag(
         1.0,
         "Temperature of the draws of --sample: 0, or 1e-05 to 10000.",

@@ -94,8 +94,9 @@ class RemoteDecoder(ABC):
 
         After the temperature only the `top_k` best ids remain (0: all), of those the least set with
         a probability of at least `top_p`, and those at least `min_p` as probable as the best. A
-        draw depends on its row's seed (uint64 [B]; None draws fresh ones), on `step` and on its
-        place among the row's draws alone. The other keywords are those of `topk`.
+        draw depends on its row's seed (uint64 [B]; one number is spread over the rows; None draws
+        fresh ones), on `step` and on its place among the row's draws alone. The other keywords are
+        those of `topk`; without a head and a precision, a head that proves its draws answers.
         """
         request = pb.SampleRequest()
         # Seeds that are not given are drawn here, so that a retry draws the same ids.

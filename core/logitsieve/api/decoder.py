@@ -53,13 +53,18 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: those of `Target`, and how to draw.
 
+    Without a head and a precision the draws are proven: `certified` answers where the index has it,
+    else `exact`.
+
     After the temperature only the `top_k` best ids remain (0: all), of those the least set
     with a probability of at least `top_p`, and those at least `min_p` as probable as the best.
     Temperature 0 answers the best id.
 
-    A draw depends on the row's own seed (uint64 [B]; one number is meant for every row; None
-    draws fresh ones), on `step` and on its place among the row's draws: neither on the other
-    rows, nor on how many draws follow. Equal arguments, version, head and knobs draw equal ids.
+    A draw depends on the row's own seed (uint64 [B]), on `step` and on its place among the row's
+    draws: neither on the other rows, nor on how many draws follow. One number as `seeds` is spread
+    over the rows, so that they draw independently: row r gets
+    (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws fresh ones. Equal arguments, version, head
+    and knobs draw equal ids.
     """
 
     seeds: ArrayLike | None

@@ -27,6 +27,7 @@ COLDEST, HOTTEST = 1e-5, 1e4  # temperatures beside 0
 LEAST_TOP_P = float(np.nextafter(0.0, 1.0))
 INT32_MAX = int(np.iinfo(np.int32).max)
 STEEPEST = 10.0  # exponent of the length penalty
+SEED_STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio, in the bits of an int64
 
 
 class Sampling(NamedTuple):
@@ -146,10 +147,20 @@ def checked_temperature(value: Any) -> float:
     return number
 
 
+def spread_seed(seed: Any, rows: Any) -> Any:
+    """The seeds of rows that share one: seed + row * 0x9E3779B97F4A7C15 mod 2^64.
+
+    `seed` [1] and the numbers of the rows [B] are int64, of NumPy or PyTorch; so is the result
+    [B], the bits of uint64. Row 0 keeps the seed, so it draws what it would draw alone; keys of
+    Philox that differ give independent draws.
+    """
+    return seed + rows * SEED_STRIDE
+
+
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     if seeds is None:
         return np.frombuffer(secrets.token_bytes(8 * rows), np.uint64)
-    allowed = f"uint64 [{rows}], or one for all rows"
+    allowed = f"uint64 [{rows}], or one to be spread over the rows"
     try:
         # By way of objects: numpy makes floats of lists that mix small and large integers.
         array: Any = seeds if isinstance(seeds, np.ndarray) else np.array(seeds, np.object_)
@@ -158,7 +169,8 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest("seeds", f"{seeds!r:.80}", allowed) from error
     if array.ndim == 0:
-        return np.full(rows, ready[0])
+        spread: UInt64 = spread_seed(ready.view(np.int64), np.arange(rows)).view(np.uint64)
+        return spread
     if array.size != rows:
         raise InvalidRequest("seeds", f"{array.size} seeds", allowed)
     return ready

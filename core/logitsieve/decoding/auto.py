@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from time import perf_counter
 
-from logitsieve.api.decoder import KnobValues
+from logitsieve.api.decoder import KnobValues, PointRequest
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.decoding.engine import Engine
 from logitsieve.decoding.machine import differences, machine_facts
@@ -118,6 +118,18 @@ def read_auto(index: Index, head_of: HeadOf, engine_of: EngineOf) -> Auto:
         # All knobs: a file older than one of them does not name it.
         points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
     return Auto(points, read_target(index.manifest.config), index.vocab_size, engine_of)
+
+
+def proving_draws(request: PointRequest, index: Index) -> PointRequest:
+    """The point of a request for draws: a head that proves them, if it leaves the choice to AUTO.
+
+    Calibration times the best ids, not draws, so the choice among proving heads does not depend on
+    it: `certified` where the index has it, else `exact`. A precision is AUTO's to meet as always.
+    """
+    if not request.automatic or request.precision is not None:
+        return request
+    head = "certified" if "certified" in index.heads else "exact"
+    return request._replace(automatic=False, head=head)
 
 
 def answers_on(index: Index) -> str:

@@ -30,7 +30,7 @@ from logitsieve.api.results import (
     ScoreReply,
     TopKReply,
 )
-from logitsieve.decoding.auto import Auto, Pause, measure_again, read_auto
+from logitsieve.decoding.auto import Auto, Pause, measure_again, proving_draws, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.head import Head
@@ -116,7 +116,8 @@ class LocalDecoder:
         """Draws for each row; see `Decoder.sample`. Raises as `topk` does."""
         hidden = self._engine.rows(self.index, hidden)
         ready = self._engine.sampling(hidden, samples, options)
-        return self.engine_for(options, len(hidden), 1).sample(hidden, ready, constraints)
+        engine = self.engine_for(options, len(hidden), 1, draws=True)
+        return engine.sample(hidden, ready, constraints)
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -135,14 +136,16 @@ class LocalDecoder:
         k = min(beams_out, self.index.vocab_size)
         return self.engine_for(options, len(hidden), k).beam_step(hidden, ready, constraints)
 
-    def engine_for(self, target: Target, rows: int, k: int) -> Engine:
-        """The engine that answers a request for `k` ids of each of `rows` rows."""
+    def engine_for(self, target: Target, rows: int, k: int, *, draws: bool = False) -> Engine:
+        """The engine that answers a request for `k` ids, or for draws, of each of `rows` rows."""
         auto = self.auto
-        if not target:  # the same as below, in less time
+        if not target and not draws:  # the same as below, in less time
             return auto.engine(auto.kind(rows, k, None), None, "")
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
         request = point_request(target)
+        if draws:
+            request = proving_draws(request, self.index)
         if not request.automatic:
             return self.engine(request.head, request.knobs, request.normalizer)
         return auto.engine(

@@ -15,7 +15,7 @@ from torch import Tensor
 from logitsieve.api import requests
 from logitsieve.api.decoder import BeamOptions, SampleOptions
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import Beams, Sampling, score_targets
+from logitsieve.api.requests import Beams, Sampling, score_targets, spread_seed
 from logitsieve.api.results import ArrayLike
 from logitsieve.decoding.logit_edits import check_ids
 from logitsieve.gpu.device import to_device, to_host
@@ -71,9 +71,13 @@ def _seed_bits(seeds: Tensor, hidden: Tensor) -> Tensor:
     """int64 [B], the bits of uint64; InvalidRequest names what is wrong."""
     if not _integers(seeds) or seeds.numel() not in (1, len(hidden)):
         got = f"{seeds.dtype} {list(seeds.shape)}"
-        raise InvalidRequest("seeds", got, f"int64 [{len(hidden)}], or one for all rows")
+        allowed = f"int64 [{len(hidden)}], or one to be spread over the rows"
+        raise InvalidRequest("seeds", got, allowed)
     bits = seeds.view(torch.int64) if seeds.dtype == torch.uint64 else seeds.long()
-    return bits.to(hidden.device).reshape(-1).expand(len(hidden)).contiguous()
+    bits = bits.to(hidden.device).reshape(-1)
+    if len(bits) < len(hidden):
+        bits = spread_seed(bits, torch.arange(len(hidden), device=hidden.device))
+    return bits.contiguous()
 
 
 def _vector(name: str, value: Tensor, hidden: Tensor) -> Tensor:

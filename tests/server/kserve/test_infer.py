@@ -47,6 +47,14 @@ def test_draws_are_our_own(server: Running, client: Any) -> None:
     np.testing.assert_array_equal(result.as_numpy("log_probs"), ours.log_probs)
 
 
+def test_one_seed_is_spread_over_the_rows(server: Running, client: Any) -> None:
+    inputs = [hidden(), given("seeds", np.array([7], np.uint64), "UINT64")]
+    result = client.infer("demo", inputs, parameters=SAMPLE)
+    ours = server.client.sample(HIDDEN, seeds=7, model="demo")
+    np.testing.assert_array_equal(result.as_numpy("ids"), ours.ids)
+    assert result.get_response().parameters["head"].string_param == ours.answer.head == "exact"
+
+
 def test_a_head_with_knobs_a_version_and_some_outputs(server: Running, client: Any) -> None:
     result = client.infer(
         "demo",

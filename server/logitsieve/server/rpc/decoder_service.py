@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from logitsieve.api.results import TopKReply
+from logitsieve.decoding.auto import proving_draws
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.models.repository import Repository
@@ -76,6 +77,8 @@ class DecoderService:
         with served.leases:  # until the reply is written, whatever is loaded meanwhile
             prepared = read(self.config, served.decoder.index)
             wanted = to_point_request(target, method.normalizer)
+            if prepared.draws:
+                wanted = proving_draws(wanted, served.decoder.index)
             costed = served.at(wanted, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 costed.point,

@@ -94,11 +94,15 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: Index) ->
 def prepare_sample(
     rows: Rows, samples: int, seeds: Any, options: SampleOptions, config: ServeConfig, index: Index
 ) -> PreparedRequest:
-    """`seeds` is a tensor: a server draws none of its own, so that a retry draws the same ids."""
+    """`seeds` is a tensor of one for each row, or of one to be spread over them.
+
+    A server draws none of its own, so that a retry draws the same ids.
+    """
     hidden, constraints, edited = rows
     if not 1 <= samples <= config.max_samples:
         raise _beyond("samples", samples, config.max_samples)
-    seeded: SampleOptions = {**options, "seeds": to_vector(seeds, "seeds", DType.UINT64)}
+    vector = to_vector(seeds, "seeds", DType.UINT64)
+    seeded: SampleOptions = {**options, "seeds": vector[0] if len(vector) == 1 else vector}
 
     def compute(point: Engine) -> Reply:
         ready = as_hidden(hidden, index.dim)
