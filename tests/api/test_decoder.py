@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 
 from logitsieve.api.decoder import (
@@ -14,8 +16,11 @@ from logitsieve.api.decoder import (
     Decoder,
     SampleOptions,
     Target,
+    asked_width,
     check_keywords,
+    point_request,
 )
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.remote_decoder import RemoteDecoder
 from logitsieve.decoding import LocalDecoder
 
@@ -38,6 +43,18 @@ def test_every_keyword_is_in_signature_and_help(decoder: Any, method: str, optio
 
 def test_every_option_has_a_default_and_no_other_name_has() -> None:
     assert DEFAULTS.keys() == SampleOptions.__annotations__.keys() | BeamOptions.__annotations__
+
+
+@pytest.mark.parametrize("width", [1e-9, 100, np.float32(0.5)])
+def test_a_width_is_a_number_of_nats(width: Any) -> None:
+    assert asked_width(width) == point_request({"width": width}).width == float(width)
+    assert asked_width(None) == point_request({"exact": True}).width == inf
+
+
+@pytest.mark.parametrize("width", [0, -1.0, 1e-10, 101, inf, float("nan"), True, "1", [1.0]])
+def test_wrong_widths(width: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"width: got .*, allowed: a number, 1e-09 to 100"):
+        asked_width(width)
 
 
 def test_a_keyword_that_a_method_does_not_have_is_refused() -> None:

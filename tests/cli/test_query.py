@@ -43,6 +43,13 @@ def test_draws(run: Run, address: str, hidden: Path) -> None:
     assert str(one["rows"][0]["draws"][0]["id"]) in shown
 
 
+def test_a_width(run: Run, address: str, hidden: Path) -> None:
+    for draws in ([], ["--sample", 1]):
+        options = ("--hidden", hidden, "--width", 1e-4, *draws, "--json")
+        reply = json.loads(run("query", "--address", address, *options).stdout)
+        assert reply["normalizer"] == "exact"  # the index has no `certified`
+
+
 @pytest.mark.parametrize("asked", [["--exact"], ["--min-precision", 1], ["--min-precision", 0.5]])
 def test_auto_chooses_for_a_query(
     run: Run, address: str, hidden: Path, asked: list[object]
@@ -75,6 +82,8 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
         (["--knob", "speed"], 2, "knob: got 'speed', allowed: name=number"),
         (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
         (["--normalizer", "none"], 2, "--normalizer"),
+        (["--width", 0], 2, "width: got 0.0, allowed: a number, 1e-09 to 100"),
+        (["--width", 0.1, "--normalizer", "candidates"], 2, "width: got 0.1"),
         (["--sample", -1], 2, "--sample"),
         (["--sample", 1, "--seed", 1 << 64], 2, "seeds: got"),
         (["--sample", 1, "--temperature", -1], 2, "temperature: got"),

@@ -61,6 +61,79 @@ def test_scores_are_the_log_softmax_of_what_remains(
     assert ((low <= answer.log_z) & (answer.log_z <= high)).all()
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    size=st.sampled_from(SIZES),
+    tied=st.booleans(),
+    width=st.sampled_from([1e-9, 1e-4, 0.05, 100.0]),
+    normalizer=st.sampled_from(["exact", "certified", None]),
+)
+def test_a_width_bounds_how_far_off_scores_are(
+    whole: Whole, data: st.DataObject, size: int, tied: bool, width: float, normalizer: Any
+) -> None:
+    softmax, hidden, decoder = softmax_of(size, tied), make_hidden(3, 8), whole(size, tied)
+    constraints = data.draw(st.none() | constraints_of(size, 3))
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    if constraints is not None:
+        logits = edited_logits(softmax, hidden, constraints)
+    if not np.isfinite(logits).any(axis=1).all():
+        return  # refused
+    targets = logits.argsort(axis=1)[:, -4:]
+    true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), targets, 1)
+    asked: Any = {"constraints": constraints, "normalizer": normalizer, "width": width}
+    reply = decoder.score(hidden, targets, **asked)
+    answer, possible = reply.answer, np.isfinite(true)
+    assert answer.normalizer == (normalizer or "certified")
+    printed = np.spacing(np.abs(reply.log_probs[possible]).astype(np.float32))
+    assert (np.abs(reply.log_probs[possible] - true[possible]) <= width + printed).all()
+    assert answer.log_z is not None
+    assert answer.log_z_low is not None
+    assert answer.log_z_high is not None
+    span = answer.log_z_high.astype(np.float64) - answer.log_z_low
+    assert (span <= width + 4 * np.spacing(np.abs(answer.log_z_high))).all()
+    assert (answer.log_z_low <= answer.log_z).all()
+    assert (answer.log_z <= answer.log_z_high).all()
+
+
+@pytest.mark.parametrize("width", [1e-6, 0.02])
+def test_a_width_is_kept_alike_in_any_batch(whole: Whole, width: float) -> None:
+    decoder, hidden = whole(300, False), make_hidden(20, 8)
+    targets = np.arange(60).reshape(20, 3)
+    together = decoder.score(hidden, targets, width=width)
+    for row in range(20):
+        part = slice(row, row + 1)
+        alone = decoder.score(hidden[part], targets[part], width=width)
+        np.testing.assert_array_equal(alone.log_probs, together.log_probs[part])
+
+
+def test_a_width_finds_log_z_for_the_other_methods(whole: Whole) -> None:
+    decoder, hidden = whole(300, False), make_hidden(4, 8)
+    wanted = decoder.score(hidden, [0] * 4, normalizer="exact").answer.log_z
+    assert wanted is not None
+    unbiased = Constraints(biased=[1], bias=[0.0])
+    answers = [
+        decoder.topk(hidden, 3, width=1e-5).answer,
+        decoder.sample(hidden, seeds=1, width=1e-5).answer,
+        decoder.sample(hidden, seeds=1, width=1e-5, head="screen").answer,
+        decoder.topk(hidden, 3, width=1e-5, constraints=unbiased).answer,
+    ]
+    for answer in answers:
+        assert answer.normalizer == "certified"
+        assert answer.log_z is not None
+        np.testing.assert_allclose(answer.log_z, wanted, atol=2e-5)
+    stepped = decoder.beam_step(hidden, beams_in=1, beams_out=2, width=1e-5).answer
+    assert stepped.normalizer == "exact"
+    np.testing.assert_array_equal(answers[0].exact, decoder.topk(hidden, 3).answer.exact)
+
+
+@pytest.mark.parametrize("normalizer", ["candidates", "sampled"])
+def test_a_width_needs_a_proof(whole: Whole, normalizer: Any) -> None:
+    with pytest.raises(InvalidRequest, match="certified or exact does") as refused:
+        whole(17, False).score(make_hidden(1, 8), [[0]], normalizer=normalizer, width=0.1)
+    assert refused.value.field == "width"
+
+
 def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole) -> None:
     decoder, hidden, targets = whole(300, False), make_hidden(2, 8), [list(range(300))] * 2
     reply = decoder.score(hidden, targets, head="screen", normalizer="candidates")
@@ -96,6 +169,8 @@ def test_targets_of_any_width(whole: Whole, shape: tuple[int, ...]) -> None:
         ([[-1]], {}, "targets"),
         ([[0], [1]], {}, "targets"),
         ([[0]], {"normalizer": "none"}, "normalizer"),
+        ([[0]], {"normalizer": "none", "width": 0.1}, "normalizer"),
+        *[([[0]], {"width": wrong}, "width") for wrong in (0, -1, np.nan, np.inf, True, "1")],
         ([[0]], {"constraints": Constraints(allowed=[])}, "constraints"),
         ([[0]], {"constraints": Constraints(allowed=[17])}, "constraints.allowed"),
     ],

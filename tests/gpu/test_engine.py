@@ -141,6 +141,21 @@ def test_scores_are_by_a_proven_interval_where_none_is_named(pair: Pair) -> None
     assert_contains(gpu.answer, pair, 1.0)
 
 
+@pytest.mark.parametrize("normalizer", [None, "certified"])
+def test_a_width_bounds_scores_and_log_z(pair: Pair, normalizer: Any) -> None:
+    """Where none is named, `exact` is computed on the GPU; `certified` reaches it by the host."""
+    gpu: Any = pair[0].score(there(), there(TARGETS), width=1e-5, normalizer=normalizer)
+    assert gpu.answer.normalizer == (normalizer or "exact")
+    true = np.take_along_axis(true_log_probs(pair, 1.0), TARGETS, 1)
+    assert (np.abs(gpu.log_probs.cpu().numpy() - true) <= 1e-5 + 1e-6).all()
+    assert_contains(gpu.answer, pair, 1.0)
+    asked: Any = {"width": 1e-5, "normalizer": normalizer, "head": "certified"}
+    assert_same(gpu, pair[0].score(HIDDEN, TARGETS, width=1e-5, normalizer=normalizer))
+    assert_same(pair[0].topk(there(), 3, **asked), pair[0].topk(HIDDEN, 3, **asked))
+    drawn: Any = pair[0].sample(there(), 2, seeds=bits(SEEDS), **asked)
+    assert_contains(drawn.answer, pair, 1.0)
+
+
 def test_ids_that_there_are_not_score_nothing(pair: Pair) -> None:
     targets = there(TARGETS)
     targets[2, 1], targets[3, 0] = 260, -(2**40)

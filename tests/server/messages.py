@@ -173,7 +173,7 @@ MODELS = (
 )
 NORMALIZERS: Any = st.integers(0, 7)
 TARGETS = (
-    st.builds(pb.Target, model=MODELS, head=HEADS, normalizer=NORMALIZERS)
+    st.builds(pb.Target, model=MODELS, head=HEADS, normalizer=NORMALIZERS, log_z_width=st.floats())
     | st.builds(pb.Target, model=MODELS, min_precision=st.floats(), normalizer=NORMALIZERS)
     | st.builds(pb.Target, model=MODELS, exact=st.booleans(), normalizer=NORMALIZERS)
 )
@@ -278,7 +278,9 @@ VALUES = (
 )
 TAKEN = "method head knobs.probes knobs. min_precision exact normalizer timeout step temperature"
 PARAMETERS = st.dictionaries(
-    st.sampled_from([*TAKEN.split(), "top_k", "top_p", "min_p", "priority"]), VALUES, max_size=4
+    st.sampled_from([*TAKEN.split(), "width", "top_k", "top_p", "min_p", "priority"]),
+    VALUES,
+    max_size=4,
 )
 ANY_INPUT = st.builds(
     kserve.ModelInferRequest.InferInputTensor,

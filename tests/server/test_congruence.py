@@ -151,6 +151,16 @@ def test_normalizers(
     assert_same(ask(remote, make_hidden(4), **options), ask(whole, make_hidden(4), **options))
 
 
+@pytest.mark.parametrize("width", [1e-9, 1e-3, np.float32(0.5)])
+@pytest.mark.parametrize("normalizer", [None, "certified", "exact"])
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_widths(
+    remote: Decoder, whole: LocalDecoder, ask: Ask, normalizer: Any, width: float
+) -> None:
+    options = {"model": "other", "normalizer": normalizer, "width": width}
+    assert_same(ask(remote, make_hidden(4), **options), ask(whole, make_hidden(4), **options))
+
+
 def test_what_is_known_of_log_z_arrives(remote: Decoder) -> None:
     hidden = make_hidden(3)
     proven = remote.score(hidden, [1, 2, 3], model="other", normalizer="certified").answer
@@ -328,6 +338,11 @@ def test_the_caller_owns_the_arrays(server: Running) -> None:
         (make_hidden(1), 1, {"normalizer": "lowrank"}),
         (make_hidden(1), 1, {"normalizer": "certified"}),
         (make_hidden(1), 1, {"normalizer": "none"}),
+        (make_hidden(1), 1, {"width": 0}),
+        (make_hidden(1), 1, {"width": 101}),
+        (make_hidden(1), 1, {"width": "narrow"}),
+        (make_hidden(1), 1, {"width": 0.1, "normalizer": "candidates"}),
+        (make_hidden(1), 1, {"width": 0.1, "normalizer": "certified"}),
     ],
 )
 def test_refusals_name_the_same_field(

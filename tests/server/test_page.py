@@ -1,10 +1,11 @@
-"""The examples of docs/service.md run, and its tables have every option."""
+"""The examples of docs/service.md and docs/reference-log-probs.md run; tables have every option."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,37 @@ def test_an_example_runs(measured: Running, number: int) -> None:
     }
     code = EXAMPLES[number].replace("localhost:50051", measured.address)
     exec(compile(code, f"{PAGE.name}, example {number + 1}", "exec"), names)
+
+
+def test_a_training_loop_gets_the_same_numbers_in_process_and_over_grpc(
+    server: Running, models: Path
+) -> None:
+    """The frozen model and the policy are tables of contexts; the last sequences are shorter."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    policy = torch.nn.Sequential(torch.nn.Embedding(300, 24), torch.nn.Linear(24, 300))
+    ids = torch.randint(300, (4, 13))
+    mask = torch.arange(12) < torch.tensor([12, 12, 9, 1])[:, None]
+    names = {
+        "rollouts": 2 * [(ids[:, :-1], ids[:, 1:], mask, torch.ones(4, 1))],
+        "frozen": torch.nn.Embedding(300, 24),
+        "policy": policy,
+        "optimizer": torch.optim.SGD(policy.parameters(), lr=0.1),
+    }
+    page = PAGE.with_name("reference-log-probs.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+    for shown, used in (
+        ("localhost:50051", server.address),
+        ("models/lm/1", str(models / "other" / "1")),
+        ('"lm"', '"other"'),
+    ):
+        code = code.replace(shown, used)
+    exec(compile(code, "reference-log-probs.md", "exec"), names)
+    reference: Any = names["reference"]
+    rows, wanted = names["hidden"][mask], ids[:, 1:][mask]
+    exact = reference.score(rows, wanted, normalizer="exact").log_probs[:, 0]
+    np.testing.assert_allclose(names["fixed"][mask], exact, atol=1.01e-4)
+    assert (names["fixed"][~mask] == 0).all()
 
 
 def test_the_table_has_every_option() -> None:

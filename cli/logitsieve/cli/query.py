@@ -40,6 +40,11 @@ class QueryOptions:
         "Normalizer of the log-probabilities; absent: exact for the best ids,"
         " the server's choice for draws.",
     )
+    width: float | None = flag(
+        None,
+        "Nats that the proven interval of log Z may span, 1e-09 to 100: each log-probability is"
+        " within it of the true one. Without --normalizer the server chooses how.",
+    )
     sample: int = flag(0, "Draw N ids per row instead of the best ones.", min=0, metavar="N")
     seed: int | None = flag(
         None, "Seed of the draws of --sample, spread over the rows; fresh draws if absent.", min=0
@@ -62,12 +67,14 @@ class QueryOptions:
             min_precision=self.min_precision,
             exact=self.exact,
             normalizer=self.normalizer,
+            width=self.width,
         )
         if self.sample:
             return client.sample(
                 rows, self.sample, seeds=self.seed, temperature=self.temperature, **target
             )
-        target["normalizer"] = self.normalizer or "exact"
+        if self.width is None:
+            target["normalizer"] = self.normalizer or "exact"
         return client.topk(rows, self.k, **target)
 
 

@@ -6,6 +6,7 @@ InvalidRequest names the argument at fault.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -49,6 +50,8 @@ def _write_target(given: Target, target: pb.Target) -> None:
         if wanted.normalizer not in NORMALIZER_CODES:
             raise InvalidRequest("normalizer", wanted.normalizer, ", ".join(NORMALIZER_CODES))
         target.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[wanted.normalizer])
+    if wanted.width < inf:
+        target.log_z_width = wanted.width
 
 
 def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:

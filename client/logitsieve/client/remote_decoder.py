@@ -54,7 +54,8 @@ class RemoteDecoder(ABC):
 
         `constraints` say which ids may be answered. `model` chooses the index; `head` and `knobs`,
         `min_precision` or `exact` choose the operating point, and AUTO does without them. A
-        `normalizer` adds log Z to the answer.
+        `normalizer` or a `width` adds log Z to the answer: its proven interval is at most `width`
+        nats wide.
         """
         check_keywords(Target, target)
         request = pb.TopKRequest(k=uint32("k", k))
@@ -72,8 +73,9 @@ class RemoteDecoder(ABC):
     ) -> ScoreReply:
         """Return log-probabilities of `targets`, ids [B, T] or [B], one list for each row.
 
-        They are relative to what the `constraints` leave. The other keywords are those of `topk`;
-        without a `normalizer`, one that fits the index finds log Z.
+        They are relative to what the `constraints` leave, and within `width` nats of the true ones,
+        where it is given. The other keywords are those of `topk`; without a `normalizer`, one that
+        fits the index finds log Z.
         """
         check_keywords(Target, target)
         request = pb.ScoreRequest()

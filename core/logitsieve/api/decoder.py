@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from numbers import Real
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, get_args
 
@@ -21,6 +22,8 @@ AUTO = "AUTO"  # instead of a head's name: the cheapest operating point that is 
 
 NormalizerName = Literal["candidates", "lowrank", "sampled", "certified", "exact"]
 KnobValues = tuple[tuple[str, float], ...]  # in order of their names
+
+NARROWEST, WIDEST = 1e-9, 100.0  # nats that the interval of log Z may be limited to
 
 # Codes of decoder.proto's Normalizer, in which the names stand in the same order.
 NORMALIZER_CODES = {name: code for code, name in enumerate(get_args(NormalizerName), start=1)}
@@ -40,6 +43,11 @@ class Target(TypedDict, total=False):
 
     `normalizer` is the method for log Z. None: `topk` finds none; `score`, `beam_step` and `sample`
     choose one that fits the index and the head, and the answer names it.
+
+    `width` is the number of nats, 1e-9 to 100, that the proven interval of log Z may span: each
+    log-probability is within it of the true one, before it is rounded to float32. It is found by
+    `normalizer`, which must be one that proves an interval; None: by `certified` where the index
+    has it, else by `exact`. `width` None leaves the interval as wide as it is found.
     """
 
     model: str
@@ -48,6 +56,7 @@ class Target(TypedDict, total=False):
     min_precision: float | None
     exact: bool
     normalizer: NormalizerName | None
+    width: float | None
 
 
 class SampleOptions(Target, total=False):
@@ -97,6 +106,7 @@ DEFAULTS: Mapping[str, Any] = {
     "min_precision": None,
     "exact": False,
     "normalizer": None,
+    "width": None,
     "seeds": None,
     "step": 0,
     "temperature": 1.0,
@@ -153,6 +163,7 @@ class PointRequest(NamedTuple):
     head: str
     knobs: KnobValues
     normalizer: str  # "" for none
+    width: float = inf  # nats that the interval of log Z may span
 
 
 class Decoder(Protocol):
@@ -257,6 +268,16 @@ def asked_precision(
     return None if min_precision is None else float(min_precision)
 
 
+def asked_width(width: float | None) -> float:
+    """The nats that the interval of log Z may span, infinity for None; InvalidRequest otherwise."""
+    if width is None:
+        return inf
+    number = isinstance(width, Real) and not isinstance(width, bool)
+    if not number or not NARROWEST <= width <= WIDEST:
+        raise InvalidRequest("width", repr(width), f"a number, {NARROWEST:g} to {WIDEST:g}")
+    return float(width)
+
+
 DEFAULT_REQUEST = PointRequest(True, None, "", (), "")
 
 
@@ -266,14 +287,12 @@ def point_request(target: Target) -> PointRequest:
         return DEFAULT_REQUEST
     head, knobs = target.get("head", ""), target.get("knobs")
     precision, exact = target.get("min_precision"), target.get("exact", False)
-    normalizer = target.get("normalizer") or ""
+    log_z = target.get("normalizer") or "", asked_width(target.get("width"))
     if precision is not None or exact is not False or head == AUTO:
-        return PointRequest(
-            True, asked_precision(head, knobs, precision, exact), "", (), normalizer
-        )
+        return PointRequest(True, asked_precision(head, knobs, precision, exact), "", (), *log_z)
     if head or knobs:
-        return PointRequest(False, None, head, knob_values(knobs), normalizer)
-    return PointRequest(True, None, "", (), normalizer)
+        return PointRequest(False, None, head, knob_values(knobs), *log_z)
+    return PointRequest(True, None, "", (), *log_z)
 
 
 def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:

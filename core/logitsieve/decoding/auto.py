@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from time import perf_counter
 
 from logitsieve.api.decoder import KnobValues, PointRequest
@@ -40,7 +41,7 @@ AGAIN_CALLS, AGAIN_NS = 300, 50_000_000
 
 Kind = tuple[int, int]  # (a measured batch size, a class of k)
 HeadOf = Callable[[str, KnobValues], Head]
-EngineOf = Callable[[str, KnobValues, str], Engine]
+EngineOf = Callable[[str, KnobValues, str, float], Engine]
 Pause = Callable[[float], bool]  # seconds of a core just spent -> whether to stop
 
 
@@ -59,7 +60,7 @@ class Auto(Chooser):
     ) -> None:
         super().__init__(points, target)
         self._vocab_size, self._engine_of = vocab_size, engine_of
-        # (kind, the request's precision or None, normalizer or "") -> Engine
+        # (kind, the request's precision or None, normalizer or "", width) -> Engine
         self.engine = lru_cache(maxsize=CHOICES_KEPT)(self._engine)
 
     def over(self, points: Sequence[OperatingPoint]) -> Auto:
@@ -92,11 +93,14 @@ class Auto(Chooser):
             return self.batch(rows), 0
         return self.batch(rows), k_class(checked_k(k, self._vocab_size))
 
-    def _engine(self, kind: Kind, precision: float | None, normalizer: str) -> Engine:
+    def _engine(
+        self, kind: Kind, precision: float | None, normalizer: str, width: float = inf
+    ) -> Engine:
         chosen = self.choose(*kind, precision)
-        if chosen is not None:
-            return self._engine_of(chosen.head, tuple(sorted(chosen.knobs.items())), normalizer)
-        return self._engine_of("" if precision is None else "exact", (), normalizer)
+        if chosen is None:
+            return self._engine_of("" if precision is None else "exact", (), normalizer, width)
+        knobs = tuple(sorted(chosen.knobs.items()))
+        return self._engine_of(chosen.head, knobs, normalizer, width)
 
 
 def read_auto(index: Index, head_of: HeadOf, engine_of: EngineOf) -> Auto:

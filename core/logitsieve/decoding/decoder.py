@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from typing import Unpack
 
 import numpy as np
@@ -53,7 +53,7 @@ class LocalDecoder:
         self.version = str(index.version)
         self._names = ("", self.name, f"{self.name}@{self.version}")
         self._head = lru_cache(maxsize=ENGINES_KEPT)(self._make_head)
-        # (head or "", knobs in order of their names, normalizer or "") -> Engine
+        # (head or "", knobs in order of their names, normalizer or "", width) -> Engine
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
         self.auto: Auto = read_auto(index, self._head, self._make_engine)
 
@@ -147,10 +147,9 @@ class LocalDecoder:
         if draws:
             request = proving_draws(request, self.index)
         if not request.automatic:
-            return self.engine(request.head, request.knobs, request.normalizer)
-        return auto.engine(
-            auto.kind(rows, k, request.precision), request.precision, request.normalizer
-        )
+            return self.engine(request.head, request.knobs, request.normalizer, request.width)
+        kind = auto.kind(rows, k, request.precision)
+        return auto.engine(kind, request.precision, request.normalizer, request.width)
 
     def measure_again(self, pause: Pause = lambda seconds: False) -> bool:
         """Time every operating point on this machine; AUTO chooses by that from then on.
@@ -194,5 +193,7 @@ class LocalDecoder:
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _make_engine(self, head: str, knobs: KnobValues, normalizer: str) -> Engine:
-        return self._engine(self.name, self.index, self._head(head, knobs), normalizer)
+    def _make_engine(
+        self, head: str, knobs: KnobValues, normalizer: str, width: float = inf
+    ) -> Engine:
+        return self._engine(self.name, self.index, self._head(head, knobs), normalizer, width)

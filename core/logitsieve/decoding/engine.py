@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from time import perf_counter_ns
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from logitsieve.api import requests
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import BeamOptions, SampleOptions
+from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Beams, Sampling
 from logitsieve.api.results import (
     Answer,
@@ -29,6 +31,7 @@ from logitsieve.decoding.constrained import best_edited, wanted_of
 from logitsieve.decoding.log_z import PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids, edits_of, open_edits
 from logitsieve.decoding.normalizers import (
+    NORMALIZERS,
     STEPPING,
     Query,
     default_normalizer,
@@ -43,6 +46,9 @@ NO_LOG_Z = PrintedLogZ(None)
 
 class Engine:
     """One index answering through one head, with one normalizer ("" for none).
+
+    A `width` limits the interval of log Z, and needs a normalizer that proves one: where none is
+    named, `default_for_width` says which. InvalidRequest for one that proves nothing.
 
     Immutable; any number of threads may call it. A device with a way of its own has a subclass.
     """
@@ -75,14 +81,25 @@ class Engine:
         """The checked request of `beam_step`; InvalidRequest names the field at fault."""
         return requests.beams(len(hidden), scores, beams_in, beams_out, options)
 
-    def __init__(self, model: str, index: Index, head: Head, normalizer: str) -> None:
+    @staticmethod
+    def default_for_width(index: Index) -> str:
+        """Name of the normalizer of a request with a width that names none."""
+        return default_normalizer(index)
+
+    def __init__(
+        self, model: str, index: Index, head: Head, normalizer: str, width: float = inf
+    ) -> None:
         self.model, self.version, self.digest = model, str(index.version), index.digest
-        self.head, self.knobs, self.normalizer = head.name, dict(head.knobs), normalizer
+        self.head, self.knobs, self.width = head.name, dict(head.knobs), width
         self.proves = head.proves
         self._index, self.answering = index, head
+        self._stepping = find_normalizer(normalizer or STEPPING)
+        if width < inf:
+            normalizer = normalizer or self.default_for_width(index)
+            _require_bounds(normalizer, width)
+        self.normalizer = normalizer
         self._normalizer = find_normalizer(normalizer) if normalizer else None
         self._scoring = find_normalizer(normalizer or default_normalizer(index))
-        self._stepping = find_normalizer(normalizer or STEPPING)
 
     def __repr__(self) -> str:
         knobs = "".join(f" {name}={value:g}" for name, value in self.knobs.items())
@@ -99,7 +116,8 @@ class Engine:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
         ids, logits, exact, scanned = head.topk(hidden, k)
         if self._normalizer is not None:
-            log_z = self._normalizer.log_z(Query(self._index, head, hidden, k=k)).printed()
+            query = Query(self._index, head, hidden, k=k, width=self.width)
+            log_z = self._normalizer.log_z(query).printed()
         # A plain tuple: making a Provenance would take a tenth of this method's own time.
         provenance = exact, scanned, fallback_of(exact, self.proves)
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
@@ -114,7 +132,8 @@ class Engine:
         wanted = wanted_of(edits, k, index.vocab_size)
         best = best_edited(index.softmax, head, hidden, wanted, edits)
         if self._normalizer is not None:
-            log_z = self._normalizer.log_z(Query(index, head, hidden, edits, k)).printed()
+            query = Query(index, head, hidden, edits, k, width=self.width)
+            log_z = self._normalizer.log_z(query).printed()
         answer = self.answer(started, best.provenance, self.normalizer, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
@@ -147,14 +166,14 @@ class Engine:
         edits = None
         if constraints is not None:
             edits = open_edits(self._index.softmax, constraints, hidden)
-        return Query(self._index, self.answering, hidden, edits)
+        return Query(self._index, self.answering, hidden, edits, width=self.width)
 
     def beam_step(
         self, hidden: Float32, beams: Beams, constraints: Constraints | None
     ) -> BeamStepReply:
         """The best continuations of the hypotheses that stand at the rows of `hidden` [B, D]."""
         started, normalizer = perf_counter_ns(), self._stepping
-        query = Query(self._index, self.answering, hidden)
+        query = Query(self._index, self.answering, hidden, width=self.width)
         step = beam_step(query, beams, constraints, normalizer)
         answer = self.answer(started, step.provenance, normalizer.name, step.log_z)
         return BeamStepReply(*step[:5], answer)
@@ -173,3 +192,10 @@ class Engine:
             self.model, self.version, self.digest, self.head, exact, scanned, fallback,
             self.knobs.copy(), normalizer, value, low, high, error, 0, perf_counter_ns() - started,
         )  # fmt: skip
+
+
+def _require_bounds(normalizer: str, width: float) -> None:
+    if not find_normalizer(normalizer).has_bounds:
+        proving = " or ".join(each.name for each in NORMALIZERS.values() if each.has_bounds)
+        allowed = f"none beside normalizer {normalizer!r}, which proves no interval: {proving} does"
+        raise InvalidRequest("width", width, allowed)

@@ -70,6 +70,11 @@ class LogZ(NamedTuple):
         """[B] log Z, computed or estimated."""
         return np.asarray(self.scale * self.fields[:, TOP] + self.fields[:, VALUE])
 
+    @property
+    def spans(self) -> Float64:
+        """[B] nats between the ends of the interval, as they are stored."""
+        return np.asarray(self.fields[:, HIGH] - self.fields[:, LOW])
+
     def bounds(self) -> Float64:
         """[B, 2] two numbers that log Z is proven to lie between."""
         base = self.scale * self.fields[:, TOP, None]

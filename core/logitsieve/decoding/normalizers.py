@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from math import sqrt
+from math import inf, sqrt
 from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -51,6 +51,8 @@ class Query(NamedTuple):
     edits: Edits | None = None
     k: int = 1  # ids that the head answers for each row
     scale: float = 1.0  # 1 / temperature
+    # Nats that the interval of log Z may span; inf: as wide as the first pass leaves it.
+    width: float = inf
 
     def rows(self, rows: Int64) -> Query:
         """The same query for the given rows, in that order."""
@@ -210,7 +212,8 @@ class _Certified(Normalizer):
         if edits is not None and edits.allow_list.any():
             return _with_allow_lists(self, query, edits)
         seeds = np.zeros(len(query.hidden), np.uint64)
-        return LogZ.interval(query.draw(source, 0, seeds, 0, fine=True)[1], query.scale)
+        log_z = LogZ.interval(query.draw(source, 0, seeds, 0, fine=True)[1], query.scale)
+        return narrowed(log_z, query)
 
 
 class _Exact(Normalizer):
@@ -234,6 +237,14 @@ def _with_allow_lists(normalizer: Normalizer, query: Query, edits: Edits) -> Log
     if not others.size:
         return whole
     return LogZ.joined([whole, normalizer.log_z(query.rows(others))], [listed, others])
+
+
+def narrowed(log_z: LogZ, query: Query) -> LogZ:
+    """The same, but computed exactly for the rows whose interval is wider than `query.width`."""
+    wide = np.flatnonzero(log_z.spans > query.width)
+    if wide.size:
+        log_z.fields[wide] = EXACT.log_z(query.rows(wide)).fields
+    return log_z
 
 
 def _log_z_all(slices: Iterator[tuple[slice, Float32]], scale: float) -> LogZ:

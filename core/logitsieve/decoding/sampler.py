@@ -27,6 +27,7 @@ from logitsieve.decoding.normalizers import (
     SAMPLED,
     Normalizer,
     Query,
+    narrowed,
 )
 from logitsieve.heads._base.head import refuse_first
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
@@ -133,7 +134,8 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
     """log Z by the coarse codes that the draw needs anyway, or by the fine ones, if named."""
     fine = normalizer is CERTIFIED
     ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step, fine=fine)
-    return _Drawn(ids, True, scanned, CERTIFIED, LogZ.interval(log_z, query.scale))
+    interval = narrowed(LogZ.interval(log_z, query.scale), query)
+    return _Drawn(ids, True, scanned, CERTIFIED, interval)
 
 
 def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from math import inf
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -64,6 +65,11 @@ class GpuEngine(Engine):
     def targets(hidden: Any, targets: Any) -> Any:
         """The targets of `score`, which checks them beside a tensor."""
         return targets if isinstance(hidden, Tensor) else Engine.targets(hidden, targets)
+
+    @staticmethod
+    def default_for_width(index: Index) -> str:
+        """`exact`, which is narrow enough and is computed on the GPU."""
+        return EXACT.name
 
     def topk(self, hidden: Any, k: int, constraints: Constraints | None = None) -> TopKReply:
         if not isinstance(hidden, Tensor):
@@ -148,13 +154,19 @@ class GpuEngine(Engine):
     @cached_property
     def _host(self) -> Engine:
         """The same on the host. With constraints its head lists: hidden crosses the bus once."""
-        return Engine(self.model, self._index, self.answering.cpu_head, self.normalizer)
+        head, normalizer = self.answering.cpu_head, self.normalizer
+        return Engine(self.model, self._index, head, normalizer, self.width)
 
     def _provenance(self, top: Any) -> Provenance:
         return Provenance(top.exact, top.scanned, top.exact & (not self.proves))
 
     def _finds(self, normalizer: str) -> bool:
-        """True where the GPU finds it, or none is wanted; the host refuses one without its head."""
+        """True where the GPU finds it, or none is wanted; the host refuses one without its head.
+
+        A width is the host's to reach by `certified`.
+        """
+        if normalizer == CERTIFIED.name and self.width < inf:
+            return False
         return not normalizer or (normalizer in FOUND_ON_GPU and normalizer in self._index.heads)
 
     def _draws(self, sampling: Sampling) -> bool:

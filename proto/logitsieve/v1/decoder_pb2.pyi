@@ -88,18 +88,20 @@ class Head(_message.Message):
     def __init__(self, name: _Optional[str] = ..., knobs: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Target(_message.Message):
-    __slots__ = ("model", "head", "min_precision", "exact", "normalizer")
+    __slots__ = ("model", "head", "min_precision", "exact", "normalizer", "log_z_width")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     MIN_PRECISION_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     NORMALIZER_FIELD_NUMBER: _ClassVar[int]
+    LOG_Z_WIDTH_FIELD_NUMBER: _ClassVar[int]
     model: str
     head: Head
     min_precision: float
     exact: bool
     normalizer: Normalizer
-    def __init__(self, model: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., min_precision: _Optional[float] = ..., exact: _Optional[bool] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ...) -> None: ...
+    log_z_width: float
+    def __init__(self, model: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., min_precision: _Optional[float] = ..., exact: _Optional[bool] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z_width: _Optional[float] = ...) -> None: ...
 
 class Constraints(_message.Message):
     __slots__ = ("banned", "allowed", "biased", "bias", "repeated", "repetition_penalty")

@@ -55,6 +55,13 @@ def test_one_seed_is_spread_over_the_rows(server: Running, client: Any) -> None:
     assert result.get_response().parameters["head"].string_param == ours.answer.head == "exact"
 
 
+def test_a_width_brings_log_z(server: Running, client: Any) -> None:
+    result = client.infer("other", [hidden(), whole("k", 3)], parameters={"width": 1e-4})
+    ours = server.client.topk(HIDDEN, 3, model="other", width=1e-4)
+    np.testing.assert_array_equal(result.as_numpy("log_z"), ours.answer.log_z)
+    assert result.get_response().parameters["normalizer"].string_param == "certified"
+
+
 def test_a_head_with_knobs_a_version_and_some_outputs(server: Running, client: Any) -> None:
     result = client.infer(
         "demo",
@@ -113,6 +120,8 @@ def test_typed_contents(server: Running) -> None:
         ([hidden(), whole("k", 2)], {"temperature": 1.0}, "parameters.temperature"),
         ([hidden(), whole("k", 2)], {"normalizer": "none"}, "parameters.normalizer"),
         ([hidden(), whole("k", 2)], {"exact": 1}, "parameters.exact"),
+        ([hidden(), whole("k", 2)], {"width": "narrow"}, "parameters.width"),
+        ([hidden(), whole("k", 2)], {"width": -0.5}, "width"),
         ([hidden(), whole("k", 2)], {"exact": True, "head": "screen"}, "parameters"),
         ([hidden(), whole("k", 2)], {"min_precision": 0.0}, "min_precision"),
         ([hidden(), whole("k", 2)], {"head": "screen", "knobs.speed": 1}, "speed"),

@@ -87,6 +87,16 @@ def served(tmp_path: Path, kernel_cache: Path) -> Served:
     return Served(LocalDecoder(open_index(folder, kernel_cache=kernel_cache)))
 
 
+def test_requests_of_different_widths_are_answered_apart(served: Served) -> None:
+    """The batcher merges requests of one point."""
+    aims = [to_point_request(pb.Target(log_z_width=width)) for width in (0.0, 0.1, 0.2, 0.1)]
+    plain, one, other, again = (served.at(aim, 1, 1) for aim in aims)
+    assert one.point is again.point
+    assert len({plain.point, one.point, other.point}) == 3
+    assert (plain.point.normalizer, one.point.normalizer) == ("", "exact")
+    assert plain.us_per_row < one.us_per_row == other.us_per_row
+
+
 def test_prices_follow_the_measurements(served: Served) -> None:
     aim = to_point_request(pb.Target(exact=True))
     assert served.at(aim, 64, 1).us_per_row == 3.0

@@ -44,6 +44,9 @@ HIDDENS = [
 ]
 TARGETS = [
     (target_with(normalizer=77), "normalizer"),
+    (target_with(log_z_width=-0.1), "width"),
+    (target_with(log_z_width=float("nan")), "width"),
+    (target_with(log_z_width=0.1, normalizer=pb.NORMALIZER_SAMPLED), "width"),
     (target_with(head=pb.Head(name="\u2603" * 9999)), "head"),
     (target_with(head=pb.Head(name="AUTO", knobs={"probes": 1})), "knobs"),
     (target_with(head=pb.Head(name="screen", knobs={"speed": 1})), "knobs.speed"),

@@ -74,7 +74,9 @@ TENSORS: dict[str, tuple[TensorKind, ...]] = {
 }
 # By the parameter `method`.
 KINDS = {rpc.method: METHODS[rpc.field] for rpc in (TOP_K, SAMPLE)}
-OF_ANY = ("method", "head", "knobs.<name>", "min_precision", "exact", "normalizer", "timeout")
+OF_ANY = (
+    "method", "head", "knobs.<name>", "min_precision", "exact", "normalizer", "width", "timeout",
+)  # fmt: skip
 OF_SAMPLE = ("step", "temperature", "top_k", "top_p", "min_p")
 BY_ROW = ("exact", "scanned", "log_z")  # outputs that are the Answer's
 
@@ -142,7 +144,7 @@ def to_incoming(message: Any, model: str) -> IncomingRequest:
     timeout_us = parameters.whole("timeout", most=MOST**2)
     parameters.require_none_left(kind)
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
-    if kind == TOP_K.method and not target.normalizer:
+    if kind == TOP_K.method and not (target.normalizer or target.log_z_width):
         outputs.remove("log_z")
     write = partial(to_infer_response, _outputs(message, outputs), message.id)
     return IncomingRequest(KINDS[kind], target, read, write, timeout_us * 1e-6)
@@ -196,7 +198,7 @@ def _target(parameters: Parameters, model: str) -> pb.Target:
     head, knobs = parameters.text("head"), parameters.knobs()
     precision = parameters.take("min_precision", (int, float), "a number")
     exact = parameters.take("exact", bool, "a bool") or False
-    normalizer = parameters.text("normalizer")
+    normalizer, width = parameters.text("normalizer"), parameters.number("width", 0.0)
     if normalizer and normalizer not in NORMALIZER_CODES:
         allowed = ", ".join(NORMALIZER_CODES)
         raise InvalidRequest("parameters.normalizer", repr(normalizer[:100]), allowed)
@@ -204,7 +206,7 @@ def _target(parameters: Parameters, model: str) -> pb.Target:
         allowed = "one of head with knobs, min_precision, exact"
         raise InvalidRequest("parameters", "several", allowed)
     code: Any = NORMALIZER_CODES[normalizer] if normalizer else 0
-    target = pb.Target(model=model, normalizer=code)
+    target = pb.Target(model=model, normalizer=code, log_z_width=width)
     if head or knobs:
         target.head.CopyFrom(pb.Head(name=head, knobs=knobs))
     elif precision is not None:

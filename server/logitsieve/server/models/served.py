@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
+from math import inf
 from threading import Lock
 from types import MappingProxyType
 from typing import NamedTuple
 
-from logitsieve.api.decoder import KnobValues, PointRequest
+from logitsieve.api.decoder import PointRequest
 from logitsieve.api.errors import Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import CHOICES_KEPT, Kind
 from logitsieve.decoding.decoder import ENGINES_KEPT
 from logitsieve.decoding.engine import Engine
-from logitsieve.decoding.normalizers import NORMALIZERS, Prices, default_normalizer
+from logitsieve.decoding.normalizers import EXACT, NORMALIZERS, Prices, default_normalizer
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.index import Index
 from logitsieve.server.precision.drift_guard import Downgrades, DriftGuard, Move, move_between
@@ -96,9 +97,8 @@ class Served:
         """
         table = self._table
         if not aim.automatic:
-            return table.named(aim.head, aim.knobs, aim.normalizer, log_z)
-        kind = table.auto.kind(rows, k, aim.precision)
-        return table.automatic(kind, aim.precision, aim.normalizer, log_z)
+            return table.named(aim, log_z)
+        return table.automatic(table.auto.kind(rows, k, aim.precision), aim, log_z)
 
     @property
     def points(self) -> list[pb.OperatingPoint]:
@@ -221,12 +221,12 @@ class _PointTable:
     def find_downgrades(self, kind: Kind, precision: float | None) -> Downgrades:
         return self.auto.downgrades(kind, precision, self._guard.ceiling)
 
-    def _named(self, head: str, knobs: KnobValues, normalizer: str, log_z: bool) -> CostedPoint:
-        return self._costed(self._decoder.engine(head, knobs, normalizer), 1, log_z)
+    def _named(self, aim: PointRequest, log_z: bool) -> CostedPoint:
+        point = self._decoder.engine(aim.head, aim.knobs, aim.normalizer, aim.width)
+        return self._costed(point, 1, log_z)
 
-    def _automatic(
-        self, kind: Kind, precision: float | None, normalizer: str, log_z: bool
-    ) -> CostedPoint:
+    def _automatic(self, kind: Kind, aim: PointRequest, log_z: bool) -> CostedPoint:
+        precision, normalizer = aim.precision, aim.normalizer
         if (kind, precision) not in self.downgrades:
             if len(self.downgrades) == CHOICES_KEPT:  # clients ask for any precisions they like
                 self.automatic.cache_clear()
@@ -234,20 +234,24 @@ class _PointTable:
             self.downgrades[kind, precision] = self.find_downgrades(kind, precision)
         *refuted, current = self.downgrades[kind, precision]
         if refuted:
-            point = self._engine(current, normalizer)
+            point = self._engine(current, normalizer, aim.width)
         else:
-            point = self.auto.engine(kind, precision, normalizer)
+            point = self.auto.engine(kind, precision, normalizer, aim.width)
         return self._costed(point, kind[0], log_z)._replace(
             goal=self.auto.goal(kind[1], precision),
-            refuted=tuple(self._engine(one, "") for one in refuted),
+            refuted=tuple(self._engine(one) for one in refuted),
         )
 
-    def _engine(self, point: OperatingPoint | None, normalizer: str) -> Engine:
+    def _engine(
+        self, point: OperatingPoint | None, normalizer: str = "", width: float = inf
+    ) -> Engine:
         if point is None:
-            return self._decoder.engine("exact", (), normalizer)
-        return self._decoder.engine(point.head, tuple(sorted(point.knobs.items())), normalizer)
+            return self._decoder.engine("exact", (), normalizer, width)
+        knobs = tuple(sorted(point.knobs.items()))
+        return self._decoder.engine(point.head, knobs, normalizer, width)
 
     def _costed(self, point: Engine, rows: int, log_z: bool) -> CostedPoint:
         costs = self._costs
-        us = costs.us_per_row(point.head, point.knobs, point.normalizer, rows, log_z)
+        normalizer = point.normalizer if point.width == inf else EXACT.name  # at the dearest
+        us = costs.us_per_row(point.head, point.knobs, normalizer, rows, log_z)
         return CostedPoint(point, us, costs.us_beside, to_origin(point))

@@ -12,7 +12,13 @@ from typing import Any, cast
 import numpy as np
 
 from logitsieve.api.constraints import Constraints, IdSets
-from logitsieve.api.decoder import AUTO, NORMALIZER_CODES, PointRequest, asked_precision
+from logitsieve.api.decoder import (
+    AUTO,
+    NORMALIZER_CODES,
+    PointRequest,
+    asked_precision,
+    asked_width,
+)
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Answer
 from logitsieve.decoding.engine import Engine
@@ -58,18 +64,19 @@ def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
     """`normalizer` is used where the target names none. InvalidRequest names the field at fault."""
     if code := target.normalizer:
         normalizer = NORMALIZER_NAMES.get(code, str(code))
-    precision = None
+    precision, width = None, asked_width(target.log_z_width or None)
     match target.WhichOneof("point"):
         case "head":
             head, knobs = target.head.name, target.head.knobs
             if head != AUTO and (head or knobs):
-                return PointRequest(False, None, head, tuple(sorted(knobs.items())), normalizer)
+                named = tuple(sorted(knobs.items()))
+                return PointRequest(False, None, head, named, normalizer, width)
             precision = asked_precision(head, dict(knobs), None, False)
         case "min_precision":
             precision = asked_precision("", None, target.min_precision, False)
         case "exact":
             precision = asked_precision("", None, None, target.exact)
-    return PointRequest(True, precision, "", (), normalizer)
+    return PointRequest(True, precision, "", (), normalizer, width)
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
