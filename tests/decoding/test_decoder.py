@@ -136,6 +136,9 @@ def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path) -> None:
         decoder.beam_step(hidden, beams_in=2, beams_out=3, **options)
         for filters in ({}, {"top_k": 5}, {"top_p": 0.5, "min_p": 0.1}, {"temperature": 0}):
             decoder.sample(hidden, 3, **filters, **options)
+    for head in HEADS:
+        decoder.score(hidden, [[1, 2]] * 2, head=head, width=1e-9)
+        decoder.sample(hidden, 3, head=head, width=1e-9)
     assert compiled() == warm
 
 
