@@ -153,6 +153,43 @@ def filtered(
     return [int(i) for i in order if probs[i] >= min_p * probs[order[0]]]
 
 
+def gumbel_noise(seed: int, step: int, draw: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The noise of ids of a draw: Philox4x32-10 with the key `seed`, two ids a counter."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = [np.asarray(ids, np.uint64) >> np.uint64(1)]
+    counter += [np.full_like(counter[0], word) for word in (draw, step & 0xFFFFFFFF, step >> 32)]
+    keys = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        one, other = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)
+        counter = [
+            (other >> half) ^ counter[1] ^ np.uint64(keys[0]), other & low,
+            (one >> half) ^ counter[3] ^ np.uint64(keys[1]), one & low,
+        ]  # fmt: skip
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    odd = np.asarray(ids) % 2 == 1
+    bits = np.where(odd, counter[2] | counter[3] << half, counter[0] | counter[1] << half)
+    uniforms = (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52 + 2.0**-53
+    return np.asarray(-np.log(-np.log(uniforms)))
+
+
+def drawn(
+    logits_V: NDArray[np.float64],
+    draws: int,
+    seed: int,
+    step: int = 0,
+    temperature: float = 1.0,
+    left: Sequence[int] | None = None,
+) -> list[int]:
+    """The ids of draws 0 to draws - 1: the largest x / T + G of the ids that are left, or of all.
+
+    Equal ones by the lower id.
+    """
+    ids = np.arange(len(logits_V)) if left is None else np.sort(np.asarray(left, np.int64))
+    scaled = (logits_V[ids] - logits_V.max()) * (1.0 / temperature)
+    noise = (gumbel_noise(seed, step, draw, ids) for draw in range(draws))
+    return [int(ids[np.argmax(scaled + each)]) for each in noise]
+
+
 def chi_square_p(counts: NDArray[np.int64], probs: NDArray[np.float64]) -> float:
     """The chance of counts as far from `probs` or farther, where 5 or more are expected of each.
 

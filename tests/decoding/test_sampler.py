@@ -70,7 +70,7 @@ def test_draws_follow_the_softmax(
 ) -> None:
     asked, random = CONSTRAINTS[constraints], np.random.default_rng(0)
     reply = decoder.sample(
-        HIDDEN, draws, seeds=range(4), temperature=temperature, constraints=asked, head=head
+        HIDDEN, draws, seeds=range(4, 8), temperature=temperature, constraints=asked, head=head
     )
     assert reply.answer.exact.all()
     for ids, logits in zip(reply.ids, logits_of(asked), strict=True):

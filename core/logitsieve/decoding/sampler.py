@@ -1,9 +1,9 @@
 """Draws from the softmax, at a sub-linear cost where a head allows it.
 
-With `top_k`, `top_p` or `min_p` the few ids that remain are listed first, and drawn
-from by their exact logits. Without them an id is drawn from the whole vocabulary: by Gumbel's trick
-over all logits (`exact`), by rejection under proven bounds (`certified`), or by Gumbel's trick with
-most of the noise never looked at (any other head; that alone is not exact).
+With `top_k`, `top_p` or `min_p` the few ids that remain are listed first, and drawn from by
+Gumbel's trick over the list. Without them an id is drawn from the whole vocabulary: by Gumbel's
+trick over all logits (`exact`), by rejection under proven bounds (`certified`), or by Gumbel's
+trick with most of the noise never looked at (any other head; that alone is not exact).
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
 """
@@ -105,7 +105,8 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
     lists, rows = shortlist(query, how), len(query.hidden)
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
-    list_sample(lists.offsets, lists.logits, how.seeds, how.step, scale, places)
+    noise = how.seeds, how.step, scale
+    list_sample(lists.offsets, lists.ids, lists.logits, *noise, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
     log_z, chosen = LogZ(fields, scale), lists.offsets[:-1, None] + places
     ids = lists.ids[chosen]

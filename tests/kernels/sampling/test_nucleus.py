@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
-from tests.oracle import chi_square_p, filtered, log_sum_exp, softmax
+from tests.oracle import chi_square_p, drawn, filtered, log_sum_exp, softmax
 
 NONE = np.nan  # a log Z that must not be looked at
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
+SEED, STEP = 3, 9 << 33 | 5  # of draws
 
 
 def length_of(
@@ -124,11 +125,15 @@ def test_log_z_says_nothing_of_forced_ids_but_the_list_does() -> None:
     assert length_of(forced[:1], 0.99, 0.0, others=299, log_z=log_z) == OPEN
 
 
-def sample(logits: np.ndarray, draws: int, inverse: float = 1.0, seed: int = 3) -> np.ndarray:
+def sample(
+    logits: np.ndarray, draws: int, inverse: float = 1.0, ids: np.ndarray | None = None
+) -> np.ndarray:
     """Places of draws from one list, another before it."""
     both, offsets = np.concatenate([[7.0], logits]), np.array([0, 1, 1 + len(logits)])
-    places, seeds = np.empty((2, draws), np.int32), np.array([0, seed], np.uint64)
-    list_sample(offsets, both, seeds, np.uint64(9), inverse, places)
+    named = np.arange(len(logits)) if ids is None else ids
+    named = np.concatenate([[3], named]).astype(np.int32)
+    places, seeds = np.empty((2, draws), np.int32), np.array([0, SEED], np.uint64)
+    list_sample(offsets, named, both, seeds, np.uint64(STEP), inverse, places)
     assert (places[0] == 0).all()
     return places[1]
 
@@ -138,6 +143,20 @@ def test_draws_follow_the_list(inverse: float) -> None:
     logits = -np.sort(np.random.default_rng(1).exponential(size=30) * 3) + 5
     places = sample(logits, 50_000, inverse)
     assert chi_square_p(np.bincount(places, minlength=30), softmax(logits, 1 / inverse)) > 1e-3
+
+
+@pytest.mark.parametrize("inverse", [1e-4, 0.5, 1.0, 1e5])
+def test_a_draw_is_the_winner_among_all_but_what_the_list_lacks(inverse: float) -> None:
+    random = np.random.default_rng(2)
+    logits = random.standard_normal(400).round(1)  # with ties
+    left = np.lexsort((np.arange(400), -logits))[:90]
+    places = sample(logits[left], 300, inverse, left)
+    expected = drawn(logits, 300, SEED, STEP, 1 / inverse, left.tolist())
+    assert left[places].tolist() == expected
+    everywhere = np.array(drawn(logits, 300, SEED, STEP, 1 / inverse))
+    inside = np.isin(everywhere, left)
+    assert inside.any()
+    assert (left[places] == everywhere)[inside].all()
 
 
 def test_what_has_no_share_is_never_drawn() -> None:

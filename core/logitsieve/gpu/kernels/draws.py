@@ -1,9 +1,9 @@
-"""The id of each draw: from all of V by noise, or from a list of logits, best first.
+"""The id of each draw: the largest scale x + G in float64, equal ones by the lower id.
 
-From all, it is the id with the largest scale x + G in float64, equal ones by the lower id. From
-a list, top-p and min-p cut the list first. The arithmetic is that of sampling/gumbel.py and
-sampling/nucleus.py, operation by operation, sums in the order of the list, so the id is, too. (Only
-exp and log may round their last bit differently: two ids must be that close for it to matter.)
+From all of V, or from a list of logits, best first, which top-p and min-p cut before. The
+arithmetic is that of sampling/gumbel.py and sampling/nucleus.py, operation by operation, sums in
+the order of the list, so the id is, too. (Only exp and log may round their last bit differently:
+two ids must be that close for it to matter.)
 
 A slot has too many groups to list where many logits are equal, as those of a row of zeros, or where
 it is so cold that float32 logits say nothing. Then each program looks at its share of all ids.
@@ -19,7 +19,7 @@ import triton.language as tl
 
 from logitsieve.gpu.kernels.exact_log_z import store_log_z
 from logitsieve.gpu.kernels.exact_logits import exact_logits, largest_logit
-from logitsieve.gpu.kernels.gumbel import draw_of, noise64, random_words, uniform64
+from logitsieve.gpu.kernels.gumbel import draw_of, noise64
 from logitsieve.gpu.kernels.status import NO_ID, PASSED_ON, REFUSED
 
 
@@ -98,45 +98,53 @@ def _first_of_largest(values, ids):
     return tl.min(tl.where(values == tl.max(values, 0), ids, NO_ID), 0)
 
 
-TRIALS = tl.constexpr(1 << 30)  # the stream of sampling/philox.py
-
-
 @triton.jit
 def list_draws_kernel(
-    ids, logits, seeds, step, filters, drawn, sums, log_z, K, N, BLOCK: tl.constexpr
-):
+    ids, logits, seeds, step, filters, drawn, sums, log_z, K, N,
+    KEPT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """drawn [B, N] int32 with their logits `sums`; log_z [B, 4] (exact_log_z.py) of what remains.
 
     Of ids and logits [B, K], whose logits are NaN in rows that cannot be answered; `filters` are
-    1 / temperature, top-p and min-p. Programs are (rows, blocks of N).
+    1 / temperature, top-p and min-p. Programs are (rows, blocks of N); KEPT is a power of two, K
+    or more.
     """
     row = tl.program_id(0).to(tl.int64)
     own, inverse = logits + row * K, tl.load(filters)
-    top_p, min_p = tl.load(filters + 1), tl.load(filters + 2)
-    most = tl.load(own) * inverse
+    length, others = _cut_list(own, inverse, tl.load(filters + 1), tl.load(filters + 2), K)
+    draw, place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, KEPT)
+    names = tl.load(ids + row * K + place, mask=place < K, other=NO_ID)
+    found, most = tl.load(own + place, mask=place < K, other=0.0), tl.load(own)
+    number = draw.to(tl.uint32)[:, None]
+    noise = noise64(tl.load(seeds + row), tl.load(step), number, names[None, :])
+    noisy = ((found - most) * inverse)[None, :] + noise
+    noisy = tl.where((place < length)[None, :], noisy, float("-inf"))
+    best = (noisy == tl.max(noisy, 1)[:, None]) & (place < length)[None, :]
+    winner = tl.min(tl.where(best, names[None, :], NO_ID), 1)
+    winner = tl.where(most == most, winner, tl.load(ids + row * K))
+    chosen = tl.sum(tl.where(names[None, :] == winner[:, None], found[None, :], 0.0), 1)
+    flat, inside = row * N + draw, draw < N
+    tl.store(drawn + flat, winner, mask=inside)
+    tl.store(sums + flat, tl.where(most == most, chosen, most), mask=inside)
+    store_log_z(log_z + 4 * row, most, others, length, K)
+
+
+@triton.jit
+def _cut_list(logits, inverse, top_p, min_p, K):
+    """How many of K logits, best first, remain, and the sum of their weights but the first's."""
+    most = tl.load(logits) * inverse
     whole = tl.full([], 0.0, tl.float64)
     for i in range(K):
-        whole += tl.exp(tl.load(own + i) * inverse - most)
+        whole += tl.exp(tl.load(logits + i) * inverse - most)
     reach = tl.where(top_p < 1.0, whole * top_p, float("inf"))
     total, length, wanted = tl.full([], 0.0, tl.float64), tl.full([], 0, tl.int32), most == most
     others = tl.full([], 0.0, tl.float64)
     for i in range(K):
-        weight = tl.exp(tl.load(own + i) * inverse - most)
+        weight = tl.exp(tl.load(logits + i) * inverse - most)
         wanted = wanted & (weight >= min_p)
         total += tl.where(wanted, weight, 0.0)
-        apart = (tl.load(own + i) - tl.load(own)) * inverse
+        apart = (tl.load(logits + i) - tl.load(logits)) * inverse
         others += tl.where(wanted & (i > 0), tl.exp(apart), 0.0)
         length += wanted.to(tl.int32)
         wanted = wanted & (total < reach)
-    draw = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    low, high, _, _ = random_words(tl.load(seeds + row), tl.load(step), draw | TRIALS, draw * 0)
-    target, place = uniform64(low, high) * total, draw * 0
-    below = tl.full([], 0.0, tl.float64)
-    for i in range(length):
-        below += tl.exp(tl.load(own + i) * inverse - most)
-        place += (below <= target).to(tl.int32)
-    place = tl.maximum(tl.minimum(place, length - 1), 0)
-    flat, inside = row * N + draw, draw < N
-    tl.store(drawn + flat, tl.load(ids + row * K + place), mask=inside)
-    tl.store(sums + flat, tl.load(own + place), mask=inside)
-    store_log_z(log_z + 4 * row, tl.load(own), others, length, K)
+    return length, others

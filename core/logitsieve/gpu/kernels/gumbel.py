@@ -58,13 +58,9 @@ def gumbel32(low, high):
 @triton.jit
 def gumbel64(low, high):
     """float64 Gumbel noise of two words: that of sampling/gumbel.py but for what log rounds."""
-    return -tl.log(-tl.log(uniform64(low, high)))
-
-
-@triton.jit
-def uniform64(low, high):
-    """A float64 in (0, 1) of two words: that of sampling/philox.py, all of it being exact."""
-    return high.to(tl.float64) * 2.0**-32 + ((low >> 12).to(tl.float64) * 2.0**-52 + 2.0**-53)
+    # In (0, 1), and exact.
+    u = high.to(tl.float64) * 2.0**-32 + ((low >> 12).to(tl.float64) * 2.0**-52 + 2.0**-53)
+    return -tl.log(-tl.log(u))
 
 
 @triton.jit

@@ -222,6 +222,7 @@ def draw_listed(
     # A product that is not rounded before the best is taken from it would not be the host's.
     list_draws_kernel[(rows, cdiv(samples, DRAWS))](
         ids, logits, seeds, step, filters, drawn, chosen, log_z, ids.shape[1], samples,
-        BLOCK=DRAWS, num_warps=1, enable_fp_fusion=False,
+        KEPT=next_power_of_2(ids.shape[1]), BLOCK=min(DRAWS, next_power_of_2(samples)),
+        num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return drawn, chosen, log_z

@@ -1,5 +1,9 @@
 """Lists of logits, best first: where top-p and min-p cut them, and draws from what remains.
 
+A draw takes the id with the largest x_i / T + G_i, as in gumbel.py, with the same noise and among
+the ids of a list alone. That is a draw from the softmax over the list (Gumbel-max of a subset), and
+where the id that wins among all is on the list, it is that one.
+
 Shape letters: B batch rows, N draws; lists are CSR, row r's at offsets[r] .. offsets[r+1]-1.
 """
 
@@ -10,7 +14,9 @@ from math import exp
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.sampling.philox import TRIALS, random_bits, uniform
+from logitsieve.kernels.sampling.gumbel import SPARE, gumbel, noise_of
+from logitsieve.kernels.sampling.philox import uniform
+from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
 SHORT, OPEN = 0, -1  # instead of a length: a longer list is needed; a closer log Z is needed
 
@@ -67,23 +73,40 @@ def _length(logits, first, count, inverse, min_p, low, high, whole):
     return OPEN if reached else SHORT
 
 
-@kernel("(int64[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1])")
-def list_sample(offsets, logits, seeds, step, inverse, places):
+@kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1])")
+def list_sample(offsets, ids, logits, seeds, step, inverse, places):
     """Fill places [B, N] within the lists, drawn at a temperature of 1 / inverse.
 
-    Logits are finite.
+    Logits are finite, and the first of a list is its largest.
     """
-    most = 0
+    longest = 0
     for row in range(places.shape[0]):
-        most = max(most, offsets[row + 1] - offsets[row])
-    sums = np.empty(most, np.float64)
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    scratch = np.empty(2 * longest, np.float64)
+    scaled = pointer(scratch)
+    weights = shift(scaled, longest)
     for row in range(places.shape[0]):
-        begin, count = offsets[row], offsets[row + 1] - offsets[row]
-        best, total = logits[begin] * inverse, 0.0
+        first, count = offsets[row], offsets[row + 1] - offsets[row]
         for i in range(count):
-            total += exp(logits[begin + i] * inverse - best)
-            sums[i] = total
+            scaled[i] = (logits[first + i] - logits[first]) * inverse
+            weights[i] = exp(scaled[i])
+        named = shift(pointer(ids), first)
         for draw in range(places.shape[1]):
-            bits = random_bits(seeds[row], step, np.uint64(draw) | TRIALS, np.uint64(0))
-            place = np.searchsorted(sums[:count], uniform(bits[0]) * total, side="right")
-            places[row, draw] = min(place, count - 1)
+            key = np.uint64(draw)
+            places[row, draw] = _winner(named, scaled, weights, count, seeds[row], step, key)
+    keep_alive(scratch)
+
+
+@inline
+def _winner(ids, scaled, weights, count, seed, step, draw):
+    """The place in a list of the id that wins a draw; the first has a weight of 1."""
+    place, most = 0, gumbel(noise_of(seed, step, draw, ids[0]))
+    reach = SPARE * exp(-most)
+    for i in range(1, count):
+        bits = noise_of(seed, step, draw, ids[i])
+        if 1.0 - uniform(bits) <= weights[i] * reach:
+            value = scaled[i] + gumbel(bits)
+            if value > most or (value == most and ids[i] < ids[place]):
+                place, most = i, value
+                reach = SPARE * exp(-most)
+    return place
