@@ -27,6 +27,7 @@ from logitsieve.gpu.plans.draws import (
     draw_listed,
 )
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
+from logitsieve.gpu.plans.nucleus import NucleusPlan
 from tests.gpu.compile_lists import run_lists, run_many_lists, run_svd
 
 TYPES = (torch.float32, torch.float16, torch.int16)
@@ -90,6 +91,7 @@ def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     named_logits(softmax, hidden, torch.zeros((rows, 3), dtype=torch.int32))
     listed, filters = torch.zeros((rows, 40), dtype=torch.int32), torch.ones(3, dtype=torch.float64)
     draw_listed(listed, listed.double(), 3, *inputs[1:], filters)
+    NucleusPlan(softmax, hidden, 3, inputs).run()
     for instead in (None, edits):
         DrawPlan(softmax, hidden, 3, inputs, instead).run()
         LogZPlan(softmax, hidden, inputs, instead).run()

@@ -200,9 +200,12 @@ def test_draws_from_all_with_a_log_z(pair: Pair, head: Any, normalizer: Any) -> 
         {"top_k": 9, "min_p": 1.0},
         {"temperature": 0.0},
         {"temperature": 0.0, "top_k": 5, "top_p": 0.1, "head": "screen"},
+        {"top_p": 0.9},
+        {"top_p": 0.95, "min_p": 0.02, "temperature": 1.7, "head": "certified"},
+        {"min_p": 0.1, "temperature": 0.6},
     ],
 )
-def test_draws_from_lists(pair: Pair, asked: dict[str, Any]) -> None:
+def test_draws_of_what_filters_leave(pair: Pair, asked: dict[str, Any]) -> None:
     asked = {"head": "exact", **asked, "step": 5}
     gpu: Any = pair[0].sample(there(), 33, seeds=bits(SEEDS), **asked)
     assert_same(gpu, pair[1].sample(HIDDEN, 33, seeds=SEEDS, **asked))
@@ -214,7 +217,7 @@ def test_draws_from_lists(pair: Pair, asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"top_p": 0.5, "head": "exact"},
+        {"top_p": 0.5, "head": "screen"},
         {"top_k": 100, "head": "exact"},
         {"head": "screen"},
         {"head": "exact", "normalizer": "certified"},
@@ -249,15 +252,16 @@ def test_a_bad_row_has_no_numbers_and_harms_no_other(pair: Pair) -> None:
     scored = pair[0].score(hidden, there(TARGETS), normalizer="exact")
     drawn = pair[0].sample(hidden, 4, **seeds)
     listed = pair[0].sample(hidden, 4, **seeds, top_k=5)
+    nucleus = pair[0].sample(hidden, 4, **seeds, top_p=0.9)
     for reply, numbers in (
         (top, top.logits), (scored, scored.log_probs),
-        (drawn, drawn.log_probs), (listed, listed.log_probs),
+        (drawn, drawn.log_probs), (listed, listed.log_probs), (nucleus, nucleus.log_probs),
     ):  # fmt: skip
         log_z: Any = reply.answer.log_z
         assert torch.isnan(torch.as_tensor(numbers)).all(1).nonzero().tolist() == [[2]]
         assert torch.isnan(log_z).nonzero().tolist() == [[2]]
         assert (~torch.as_tensor(reply.answer.exact)).nonzero().tolist() == [[2]]
-    for found in (top, drawn, listed):
+    for found in (top, drawn, listed, nucleus):
         assert (found.ids[2] == -1).all()
     whole = pair[0].sample(there(), 4, **seeds, top_k=5)
     assert torch.equal(torch.as_tensor(listed.ids)[good], torch.as_tensor(whole.ids)[good])
@@ -304,6 +308,8 @@ def test_nothing_is_waited_for(pair: Pair) -> None:
         pair[0].sample(hidden, 2, seeds=seeds, head="exact")
         pair[0].sample(hidden, 2, head="certified")
         pair[0].sample(hidden, 2, seeds=SEEDS, top_k=8, top_p=0.9)
+        pair[0].sample(hidden, 2, seeds=seeds, head="certified", top_p=0.9, min_p=0.01)
+        pair[0].sample(hidden, 2, head="exact", min_p=0.1)
         pair[0].beam_step(hidden, **vectors, beams_in=2, beams_out=4, eos_ids=[3])
 
     ask()  # which captures

@@ -96,8 +96,8 @@ class GpuEngine(Engine):
         started, ids = perf_counter_ns(), device_targets(targets, hidden, self._index.vocab_size)
         log_z = self._log_z(self._scoring.name, hidden, 1.0)
         log_probs, exact = log_z.log_probs(self._logits(hidden, ids), ids)
-        scanned: Any = torch.full_like(exact, ids.shape[1], dtype=torch.int32)
-        provenance = Provenance(exact, scanned, torch.zeros_like(exact))  # type: ignore[arg-type]
+        scanned = torch.full_like(exact, ids.shape[1], dtype=torch.int32)
+        provenance = self._computed(exact, scanned)
         answer = self.answer(started, provenance, self._scoring.name, log_z.printed())
         reply: Any = log_probs, answer
         return ScoreReply(*reply)
@@ -117,7 +117,8 @@ class GpuEngine(Engine):
         seeds = sampling.seeds
         if not isinstance(seeds, Tensor):
             seeds = to_device(seeds.view(np.int64), hidden.device)
-        draw = self._draw_from_list if top_k else self._draw_from_all
+        filtered = top_k or sampling.top_p < 1.0 or sampling.min_p > 0.0
+        draw = self._draw_filtered if filtered else self._draw_from_all
         ids, log_probs, *answer = draw(hidden, sampling, seeds)
         return SampleReply(ids, log_probs, self.answer(started, *answer))
 
@@ -160,6 +161,12 @@ class GpuEngine(Engine):
     def _provenance(self, top: Any) -> Provenance:
         return Provenance(top.exact, top.scanned, top.exact & (not self.proves))
 
+    @staticmethod
+    def _computed(exact: Tensor, scanned: Tensor) -> Provenance:
+        """Of answers that no fallback had a part in."""
+        fields: Any = exact, scanned, torch.zeros_like(exact)
+        return Provenance(*fields)
+
     def _finds(self, normalizer: str) -> bool:
         """True where the GPU finds it, or none is wanted; the host refuses one without its head.
 
@@ -174,7 +181,7 @@ class GpuEngine(Engine):
         if sampling.top_k > 0:
             return bool(self.answering.fits(sampling.top_k))
         filtered = sampling.top_p < 1.0 or sampling.min_p > 0.0
-        return not filtered and self.head in FOUND_ON_GPU and self._finds(self.normalizer)
+        return self.head in FOUND_ON_GPU and (filtered or self._finds(self.normalizer))
 
     def _logits(self, hidden: Tensor, ids: Tensor) -> Any:
         """[B, M] float64 of ids [B, M], NaN where a row cannot be answered."""
@@ -187,17 +194,23 @@ class GpuEngine(Engine):
             return DeviceLogZ.of(head.log_z(hidden, scale), scale)
         return DeviceLogZ.of(head.draw_in_bounds(hidden, 0, None, 0, scale)[1], scale)
 
-    def _draw_from_list(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
+    def _draw_filtered(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
         """ids and log-probabilities [B, N], and what `answer` takes."""
-        top: Any = self.answering.topk(hidden, sampling.top_k)
-        filters = 1.0 / (sampling.temperature or 1.0), sampling.top_p, sampling.min_p
-        ids, logits, fields = _head(self._index, "exact").draw_listed(
-            top.ids, self._logits(hidden, top.ids), sampling.samples, seeds, sampling.step, filters
-        )
-        log_z = DeviceLogZ.of(fields, filters[0])
+        exact, filters = _head(self._index, "exact"), (sampling.top_p, sampling.min_p)
+        drawing = sampling.samples, seeds, sampling.step
+        scale = 1.0 / (sampling.temperature or 1.0)
+        if sampling.top_k:
+            top: Any = self.answering.topk(hidden, sampling.top_k)
+            listed, provenance = (top.ids, self._logits(hidden, top.ids)), self._provenance(top)
+            ids, logits, fields = exact.draw_listed(*listed, *drawing, (scale, *filters))
+        else:
+            ids, logits, fields = exact.draw_filtered(hidden, *drawing, (scale, *filters))
+            drawn = ids[:, 0] >= 0
+            provenance = self._computed(drawn, drawn.int() * self._index.vocab_size)
+        log_z = DeviceLogZ.of(fields, scale)
         log_probs, _ = log_z.log_probs(logits, ids)
         printed = PrintedLogZ(log_z.printed().value)  # bounds are of the full log Z
-        return ids, log_probs, self._provenance(top), CANDIDATES.name, printed
+        return ids, log_probs, provenance, CANDIDATES.name, printed
 
     def _draw_from_all(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
         """The same by a pass over W or over the sketch."""
@@ -211,7 +224,7 @@ class GpuEngine(Engine):
             log_z = self._log_z(normalizer, hidden, scale)
         log_probs, _ = log_z.log_probs(self._logits(hidden, ids), ids)
         drawn = ids[:, 0] >= 0
-        provenance = Provenance(drawn, scanned, torch.zeros_like(drawn))  # type: ignore[arg-type]
+        provenance = self._computed(drawn, scanned)
         return ids, log_probs, provenance, normalizer, log_z.printed()
 
 

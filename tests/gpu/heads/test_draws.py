@@ -11,10 +11,11 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.gpu.device import device_named
 from logitsieve.gpu.heads import draws, gpu_heads
-from logitsieve.gpu.heads.draws import GpuDrawHead, cut
+from logitsieve.gpu.heads.draws import GpuDrawHead, GpuExact, cut
 from logitsieve.heads import HEADS, ExactHead
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from tests.gpu.draw_plans import assert_within
+from tests.oracle import drawn, filtered, logits64
 from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
 SOFTMAX = make_softmax(300, 12)
@@ -117,6 +118,25 @@ def test_a_bad_row_raises_or_is_told_from_the_others(
     ids, log_z, _ = heads[name].draw(there, 2, seeds, STEP, SCALE, None)
     assert (ids < 0).any(1).tolist() == [False, True, False]
     assert log_z.reshape(3, -1).isnan().any(1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("filters", [(0.9, 0.0), (1.0, 0.05)])
+def test_filtered_draws_from_several_plans(
+    heads: dict[str, GpuDrawHead], filters: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact, hidden = cast(GpuExact, heads["exact"]), make_hidden(3, 12)
+    there = torch.from_numpy(hidden).to(device_named("cuda"))
+    asked = 3, torch.from_numpy(SEEDS.view(np.int64)).to(there.device), STEP, (SCALE, *filters)
+    whole = exact.draw_filtered(there, *asked)
+    monkeypatch.setattr(draws, "SLOTS_AT_ONCE", 3)  # so that 3 are 2 + 1
+    monkeypatch.setattr(draws, "LOGITS_AT_ONCE", 600)
+    for one, other in zip(whole, exact.draw_filtered(there, *asked), strict=True):
+        assert torch.equal(one, other)
+    for row, logits in enumerate(logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)):
+        left = filtered(logits, 1 / SCALE, 0, *filters)
+        expected = drawn(logits, 3, int(SEEDS[row]), STEP, 1 / SCALE, left)
+        assert whole[0][row].tolist() == expected
+        assert whole[1][row].tolist() == logits[expected].tolist()
 
 
 def test_edits_of_some_rows() -> None:

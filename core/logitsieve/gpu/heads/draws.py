@@ -31,6 +31,7 @@ from logitsieve.gpu.plans.draws import (
     draw_listed,
 )
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
+from logitsieve.gpu.plans.nucleus import LOGITS_AT_ONCE, NucleusPlan
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
@@ -131,7 +132,7 @@ class GpuDrawHead(GpuHead):
 
 
 def _write(
-    part: slice, plan: AnyDrawPlan | LogZPlan, *, scale: float, step: tuple[int, int],
+    part: slice, plan: AnyDrawPlan | LogZPlan | NucleusPlan, *, scale: float, step: tuple[int, int],
     seeds: UInt64 | Tensor | None,
 ) -> None:  # fmt: skip
     """Write a plan's inputs; uint64 travel as the int64 of the same bits."""
@@ -143,6 +144,15 @@ def _write(
         plan.inputs.seeds[: len(bits)].copy_(bits)
         for place, number in zip(plan.inputs.step, step, strict=True):
             place.fill_(int(np.uint64(number).astype(np.int64)))
+
+
+def _write_filters(
+    part: slice, plan: NucleusPlan, *, limits: Sequence[float], write: Callable[..., None]
+) -> None:
+    """Write top-p and min-p beside the inputs."""
+    write(part, plan)
+    for place, limit in zip(plan.filters, limits, strict=True):
+        place.fill_(limit)
 
 
 def cut(edits: Edits, part: slice) -> Edits:
@@ -214,6 +224,31 @@ class GpuExact(GpuDrawHead):
         numbers = to_device(np.array(filters), self.device)
         with self.launching():
             return draw_listed(ids, logits, samples, seeds, bits, numbers)
+
+    def draw_filtered(
+        self, hidden: Tensor, samples: int, seeds: Tensor, step: int,
+        filters: tuple[float, float, float],
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """The same from all of V, for rows of hidden in a tensor.
+
+        -1 and NaN for a row that `topk` would refuse.
+        """
+        (scale, *limits), parts = filters, []
+        for first, count in portions(samples):
+            whole = limits[0] == 1.0
+            make = partial(self._nucleus_plan, samples=count, whole=whole)
+            inputs = partial(_write, scale=scale, seeds=seeds, step=(step, first))
+            fill = partial(_write_filters, limits=limits, write=inputs)
+            most = max(1, min(rows_at_once(count), LOGITS_AT_ONCE // self._vocab_size))
+            launch = Launch(("nucleus", count, whole), make, fill, most)
+            rooms = ((count,), torch.int32), ((count,), torch.float64), ((4,), torch.float64)
+            parts.append(self._sums(launch, make, hidden, None, rooms))
+        ids, logits = (torch.cat([part[i] for part in parts], 1) for i in (0, 1))
+        return ids, logits, parts[0][2]
+
+    def _nucleus_plan(self, hidden: Tensor, samples: int, whole: bool) -> NucleusPlan:
+        inputs = draw_inputs(hidden)
+        return NucleusPlan(self._gpu.matrix, hidden, samples, inputs, whole=whole)
 
     def warm(self) -> None:
         """Compile, too, what draws from lists need."""
