@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Target
+from logitsieve.api.decoder import SampleOptions, Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import (
     Answer,
@@ -62,8 +62,27 @@ class DenseDecoder:
         found = np.take_along_axis(log_softmax(logits), np.asarray(targets), axis=1)
         return ScoreReply(found.astype(np.float32), self._answer(logits, "exact"))
 
-    def sample(self, hidden: ArrayLike, samples: int = 1, **options: Any) -> SampleReply:
-        raise NotImplementedError
+    def sample(
+        self,
+        hidden: ArrayLike,
+        samples: int = 1,
+        *,
+        constraints: Constraints | None = None,
+        **options: Unpack[SampleOptions],
+    ) -> SampleReply:
+        """By Gumbel noise of numpy's generators, without `top_k` and at step 0."""
+        self.asked.append(("sample", options))
+        assert not options.get("top_k")
+        logits = self._logits(hidden, constraints) / options.get("temperature", 1.0)
+        _filter(logits, options.get("top_p", 1.0), options.get("min_p", 0.0))
+        noise = [
+            np.random.default_rng(int(seed)).gumbel(size=(samples, len(row)))
+            for seed, row in zip(np.asarray(options["seeds"]), logits, strict=True)
+        ]
+        ids = (logits[:, None] + noise).argmax(axis=2)
+        log_probs = np.take_along_axis(log_softmax(logits), ids, axis=1)
+        answer = self._answer(logits, options.get("normalizer") or "")
+        return SampleReply(ids.astype(np.int32), log_probs.astype(np.float32), answer)
 
     def beam_step(
         self,
@@ -104,6 +123,9 @@ class DenseDecoder:
         logits: Float64 = rows @ self.weight.T + self.bias
         if constraints is not None:
             sets = constraints.for_rows(len(rows))
+            repeated, penalty = _mask(sets.repeated, logits.shape), sets.repetition_penalty
+            logits[repeated] *= np.where(logits[repeated] > 0, 1 / penalty, penalty)
+            logits[_mask(sets.biased, logits.shape)] += _bias_by_id(sets)
             logits[_mask(sets.banned, logits.shape)] = -np.inf
             if sets.allowed is not None:
                 logits[~_mask(sets.allowed, logits.shape)] = -np.inf
@@ -123,6 +145,24 @@ def log_softmax(logits: Float64) -> Float64:
     """Rows of logits [B, V] to log-probabilities."""
     found: Float64 = logits - np.logaddexp.reduce(logits, axis=1)[:, None]
     return found
+
+
+def _bias_by_id(sets: Any) -> Float64:
+    """The biases in order of the ids of each row, as a mask picks these."""
+    if sets.biased is None:
+        return np.empty(0)
+    rows = np.repeat(np.arange(len(sets.biased.offsets) - 1), np.diff(sets.biased.offsets))
+    return np.asarray(sets.bias, np.float64)[np.lexsort((sets.biased.ids, rows))]
+
+
+def _filter(logits: Float64, top_p: float, min_p: float) -> None:
+    """Leave what Hugging Face's top_p, then min_p leave of each row, in place."""
+    least = logits.max(axis=1, keepdims=True) + (np.log(min_p) if min_p else -np.inf)
+    log_probs = log_softmax(logits)
+    rising = np.sort(log_probs, axis=1)
+    out = (np.exp(rising).cumsum(axis=1) <= 1 - top_p) & (top_p < 1)
+    nucleus = log_probs >= np.where(out, np.inf, rising).min(axis=1, keepdims=True)
+    logits[(logits < least) | ~nucleus] = -np.inf
 
 
 def _mask(sets: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -14,7 +14,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.huggingface import attach
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder, decoder_of, generate, targets_of
-from tests.client.tiny_models import EOS
+from tests.client.tiny_models import EOS, prompts
 
 EDITS: list[dict[str, Any]] = [
     {},
@@ -33,6 +33,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"do_sample": True, "top_k": 8},
     {"do_sample": True, "top_k": 20, "temperature": 1.4, "num_return_sequences": 2},
     {"do_sample": True, "top_k": 6, "top_p": 0.8, "num_beams": 3},
+    {"do_sample": True, "top_h": 0.6, "typical_p": 0.9, "eta_cutoff": 0.01},
 ]
 
 
@@ -49,13 +50,16 @@ def test_generate_chooses_what_it_chose(
     assert len(decoder.asked) > 2  # those of attach
 
 
-@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"typical_p": 0.9}, {"min_p": 0.1}])
-def test_sampling_without_top_k_warns(language_model: Any, options: dict[str, Any]) -> None:
-    with (
-        attach(language_model, decoder_of(language_model)),
-        pytest.warns(UserWarning, match=r"set top_k, or draw by decoder\.sample"),
-    ):
-        generate(language_model, do_sample=True, top_k=0, **options)
+@pytest.mark.parametrize("edits", EDITS, ids=lambda edits: "+".join(edits) or "plain")
+def test_without_top_k_the_decoder_draws(model: Any, edits: dict[str, Any]) -> None:
+    decoder = decoder_of(model)
+    with attach(model, decoder, k=3):
+        drawn = generate(model, do_sample=True, top_k=0, **edits)
+        assert generate(model, do_sample=True, top_k=0, **edits) == drawn
+        torch.manual_seed(12)
+        other = model.generate(**prompts(), max_new_tokens=9, do_sample=True, top_k=0, **edits)
+    assert other.tolist() != drawn
+    assert "sample" in dict(decoder.asked)
 
 
 def test_the_normalizer_and_the_target_are_the_callers(language_model: Any) -> None:
@@ -89,6 +93,11 @@ def test_parameters_stay_and_come_back(model: Any) -> None:
         ({"guidance_scale": 1.5}, "logits_processor"),
         ({"prompt_lookup_num_tokens": 2}, "generation_config"),
         ({"assistant_model": "another"}, "assistant_model"),
+        ({"cache_implementation": "paged"}, "cache_implementation"),
+        ({"do_sample": True, "top_k": 0, "typical_p": 0.9}, "typical_p"),
+        ({"do_sample": True, "top_k": 0, "epsilon_cutoff": 0.01}, "epsilon_cutoff"),
+        ({"do_sample": True, "top_k": 0, "eta_cutoff": 0.01}, "eta_cutoff"),
+        ({"do_sample": True, "top_k": 0, "num_beams": 2}, "top_k"),
     ],
 )
 def test_ways_of_decoding_that_are_refused(
@@ -99,6 +108,15 @@ def test_ways_of_decoding_that_are_refused(
             generate(language_model, **options)
         assert raised.value.field == field
         generate(language_model)
+
+
+def test_draws_by_beams_need_log_z(language_model: Any) -> None:
+    options = {"do_sample": True, "top_k": 5, "num_beams": 2}
+    with (
+        attach(language_model, decoder_of(language_model), elsewhere="-inf"),
+        pytest.raises(InvalidRequest, match="elsewhere"),
+    ):
+        generate(language_model, **options)
 
 
 @pytest.mark.parametrize("wrong", ["weight", "bias", "dim", "size"])
@@ -125,14 +143,17 @@ class Capped(GPT2LMHeadModel):  # type: ignore[no-untyped-call]
         return output
 
 
-def test_logits_changed_after_the_output_layer_are_refused(language_model: Any) -> None:
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "top_k": 0}])
+def test_logits_changed_after_the_output_layer_are_refused(
+    language_model: Any, options: dict[str, Any]
+) -> None:
     capped: Any = Capped(language_model.config)
     capped.eval()
     with (
         attach(capped, decoder_of(capped)),
         pytest.raises(InvalidRequest, match="logits changed after the output layer"),
     ):
-        generate(capped)
+        generate(capped, **options)
 
 
 def test_models_without_a_linear_output_layer_are_refused(language_model: Any) -> None:

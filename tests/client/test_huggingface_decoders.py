@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from logitsieve.api.decoder import Decoder
 from logitsieve.client import DecoderClient
@@ -20,6 +21,7 @@ from logitsieve.index import HeadEntry, open_index, write_index
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder, generate
 from tests.client.tiny_models import DIM, EOS, prompts
+from tests.oracle import chi_square_p
 from tests.server.running import Loop, config_for, running
 from tests.synthetic import certified_arrays
 
@@ -80,6 +82,42 @@ def test_generate_chooses_what_it_chose(
     expected = generate(model, **search)
     with attach(model, decoder, k=4, model="lm", head=head, normalizer="exact"):
         assert generate(model, **search) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.8, "top_p": 0.9, "output_scores": True},
+        {"repetition_penalty": 1.3, "sequence_bias": [[[9], 2.0]], "min_p": 0.01},
+        {"no_repeat_ngram_size": 1, "repetition_penalty": 1.3},
+    ],
+    ids="+".join,
+)
+def test_the_same_draws_in_process_and_over_the_wire(
+    model: Any, local: LocalDecoder, remote: DecoderClient, options: dict[str, Any]
+) -> None:
+    texts = []
+    for decoder in (local, remote):
+        with attach(model, decoder, model="lm", head="certified"):
+            texts.append(generate(model, do_sample=True, top_k=0, **options))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("head", ["exact", "certified"])
+def test_draws_follow_the_law_of_the_plain_model(
+    model: Any, local: LocalDecoder, head: str
+) -> None:
+    options = {"do_sample": True, "top_k": 0, "temperature": 1.1, "repetition_penalty": 1.5}
+    options |= {"max_new_tokens": 1, "return_dict_in_generate": True, "output_scores": True}
+    expected = model.generate(**prompts(1), **options).scores[0][0].double().softmax(0).numpy()
+    torch.manual_seed(2)
+    with attach(model, local, head=head):
+        made = model.generate(**prompts(1), **options, num_return_sequences=8_000)
+    drawn = made.sequences[:, -1]
+    assert chi_square_p(np.bincount(drawn.numpy(), minlength=len(expected)), expected) > 1e-3
+    scores = made.scores[0].gather(1, drawn[:, None])[:, 0].numpy()
+    np.testing.assert_allclose(scores, np.log(expected)[drawn.numpy()], atol=0.05)
 
 
 def test_log_z_is_found_as_score_finds_it(model: Any, decoder: Decoder) -> None:

@@ -22,12 +22,17 @@ def model() -> Any:
 
 
 @pytest.fixture(scope="module")
-def decoder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> LocalDecoder:
+def path(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("gpu") / "lm" / "1"
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, torch.zeros(len(weight)).numpy())
     heads = {"exact": HeadEntry()}
     write_index(path, softmax=softmax, parts={}, heads=heads, default_head="exact")
+    return path
+
+
+@pytest.fixture(scope="module")
+def decoder(path: Path) -> LocalDecoder:
     return LocalDecoder(open_index(path, device="cuda"))
 
 
@@ -53,3 +58,18 @@ def test_generate_chooses_what_it_chose(
         assert generate() == plain
         assert attachment.head.last is not None
     assert decoder.takes_tensors
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"repetition_penalty": 1.3}])
+def test_generate_draws_what_the_host_draws(
+    model: Any, decoder: LocalDecoder, path: Path, options: dict[str, Any]
+) -> None:
+    def generate(decoder: LocalDecoder) -> list[list[int]]:
+        torch.manual_seed(5)
+        with attach(model, decoder):
+            tokens: list[list[int]] = model.generate(
+                **prompts(), max_new_tokens=2, do_sample=True, top_k=0, **options
+            ).tolist()
+        return tokens
+
+    assert generate(decoder) == generate(LocalDecoder(open_index(path)))

@@ -1,12 +1,11 @@
 """`attach`: a Decoder in place of the output layer of a Hugging Face model.
 
-`model.generate` then runs as it did, greedy, by beams or sampling, and no step computes all V
+`model.generate` then runs as it did, greedy, by beams or sampling, and no step need compute all V
 logits. The parameters stay where they are, tied ones too: only the layer's `forward` is replaced.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal, Self, Unpack
 
 from logitsieve.api.decoder import Decoder, Target
@@ -27,7 +26,14 @@ from transformers import (  # noqa: E402
 )
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
 
-from logitsieve.client.huggingface_head import DecoderHead, KnownLogits  # noqa: E402
+from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
+from logitsieve.client.huggingface_processors import (  # noqa: E402
+    DrawnIds,
+    KnownLogits,
+    count_of_best,
+    draw_options,
+    editing_processors,
+)
 
 K = 10
 SERVED = (
@@ -35,10 +41,6 @@ SERVED = (
     GenerationMode.SAMPLE,
     GenerationMode.BEAM_SEARCH,
     GenerationMode.BEAM_SAMPLE,
-)
-NO_TOP_K = (
-    "sampling without top_k: ids beyond the k best share one probability, so the draws are not"
-    " those of the full softmax; set top_k, or draw by decoder.sample"
 )
 
 
@@ -57,15 +59,17 @@ def attach(
     Logits are exact at the `k` best ids of each row, at more where `generate` needs more: its
     `top_k`, the pairs that its beams ask for, and ids that its processors edit. Elsewhere all have
     one value: with "mean" the mean of what is missing, so that log_softmax gives logit - log Z;
-    "-inf" asks for no log Z, and makes log-probabilities relative to the ids answered. So draws
-    follow the full softmax's distribution with a `top_k` alone: without one `generate` warns.
+    "-inf" asks for no log Z, and makes log-probabilities relative to the ids answered. Where
+    `generate` samples without a `top_k`, the decoder draws by the model's own settings, under seeds
+    of torch's global generator, and `generate` sees the drawn ids alone.
 
     `target` are the decoder's keywords. Without a `normalizer`, log Z is found as the decoder's
     `score` finds it; greedy search asks for none. `editors` are classes of logits processors of
     your own that look at `input_ids` alone: they are called twice a step.
 
     InvalidRequest if the model's output layer is no nn.Linear, or the decoder's index is of another
-    matrix; and from `generate`, if the model changes logits after its output layer.
+    matrix; and from `generate`, if the model changes logits after its output layer, or for a
+    setting whose law would not be kept.
     """
     layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if not isinstance(layer, nn.Linear):
@@ -126,9 +130,14 @@ class Attachment:
         """
         if kwargs.get("assistant_model") is not None:
             raise InvalidRequest("assistant_model", "a model", "none: decoding is not assisted")
+        if kwargs.get("cache_implementation") == "paged":  # it has a sampler of its own
+            raise InvalidRequest("cache_implementation", "'paged'", "a cache of one batch")
         self.model._get_logits_processor = self._processors
         try:
-            return self._generate(*args, **kwargs)
+            made = self._generate(*args, **kwargs)
+            if self.head.drawing:
+                self.head.complete(getattr(made, "scores", None) or ())
+            return made
         finally:
             del self.model._get_logits_processor
             self.head.rest()
@@ -139,20 +148,32 @@ class Attachment:
         if mode not in SERVED:
             allowed = ", ".join(served.value for served in SERVED)
             raise InvalidRequest("generation_config", mode.value, allowed)
-        if generation_config.do_sample and not generation_config.top_k:
-            warnings.warn(NO_TOP_K, stacklevel=2)
-        self.head.serve(generation_config)
         prepared = self._prepare(generation_config=generation_config, **kwargs)
-        ours = KnownLogits(self.head, prepared, self._editors)
-        return LogitsProcessorList([ours, *prepared])
+        editing = editing_processors(prepared, self._editors)
+        listed = count_of_best(prepared)
+        if mode is GenerationMode.BEAM_SAMPLE:
+            self._refuse_beams(listed)
+        if mode is GenerationMode.SAMPLE and not listed:
+            ours = DrawnIds(self.head, editing, draw_options(prepared))
+            self.head.serve(generation_config, 0, drawing=True)
+            return LogitsProcessorList([ours])
+        self.head.serve(generation_config, max(_pairs(generation_config), listed), drawing=False)
+        return LogitsProcessorList([KnownLogits(self.head, editing), *prepared])
+
+    def _refuse_beams(self, listed: int) -> None:
+        """InvalidRequest unless draws by beams follow the law of the full softmax."""
+        if not listed:
+            raise InvalidRequest("top_k", 0, "1 or more, or a top_h, where beams are drawn")
+        if not self.head.spreads:
+            raise InvalidRequest("elsewhere", "'-inf'", "'mean', where beams are drawn")
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
         """Check at the first answer that nothing after the output layer changes its logits."""
-        logits, last = getattr(output, "logits", None), self.head.last
-        if logits is None or last is None:
+        logits = getattr(output, "logits", None)
+        if logits is None or self.head.hidden is None:
             return
         self._watch.remove()
-        if not last.same(logits):
+        if not self.head.unchanged(logits):
             allowed = "a model whose logits are what its output layer returns"
             raise InvalidRequest("model", "logits changed after the output layer", allowed)
 
@@ -187,6 +208,12 @@ def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
     if normalizer := target.get("normalizer"):
         return normalizer
     return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **target).answer.normalizer
+
+
+def _pairs(config: GenerationConfig) -> int:
+    """Number of a row's best ids that the choice among beams, or of one id, depends on."""
+    beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
+    return max(2, 1 + (0 if ends is None else len(ends))) * beams if beams > 1 else 1
 
 
 def _random_contexts(dim: int) -> Tensor:

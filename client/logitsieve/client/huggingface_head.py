@@ -1,56 +1,26 @@
 """An output layer that calls a Decoder: logits of a few ids, and one value for all others.
 
-Logits processors that penalise or bias an id need its logit, which may not be among those answered,
-and those that ban ids may leave too few of them. So the first of the processors learns what the
-others will do, which look at `input_ids` alone, by having them edit a row of ones.
-
 Shape letters: B rows, T positions, D hidden size, V vocabulary, K ids whose logits are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from math import log
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import LongTensor, Tensor, nn
-from transformers import GenerationConfig, LogitsProcessor
-from transformers.generation import logits_process as theirs
+from torch import Tensor, nn
+from transformers import GenerationConfig
 
 from logitsieve.api.constraints import Constraints, IdSets
-from logitsieve.api.decoder import Decoder, NormalizerName, Target
+from logitsieve.api.decoder import Decoder, NormalizerName, SampleOptions, Target
 from logitsieve.api.errors import InvalidRequest
 
 LISTED_AT_ONCE = 512  # ids of a row in one request
 
-EDITORS: tuple[type[LogitsProcessor], ...] = (
-    theirs.SequenceBiasLogitsProcessor,  # and bad words
-    theirs.EncoderRepetitionPenaltyLogitsProcessor,
-    theirs.RepetitionPenaltyLogitsProcessor,
-    theirs.NoRepeatNGramLogitsProcessor,
-    theirs.EncoderNoRepeatNGramLogitsProcessor,
-    theirs.MinLengthLogitsProcessor,
-    theirs.MinNewTokensLengthLogitsProcessor,
-    theirs.PrefixConstrainedLogitsProcessor,
-    theirs.ForcedBOSTokenLogitsProcessor,
-    theirs.ForcedEOSTokenLogitsProcessor,
-    theirs.ExponentialDecayLengthPenalty,
-    theirs.SuppressTokensLogitsProcessor,
-    theirs.SuppressTokensAtBeginLogitsProcessor,
-)
-WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
-    theirs.InfNanRemoveLogitsProcessor,
-    theirs.TemperatureLogitsWarper,
-    theirs.TopHLogitsWarper,
-    theirs.TopKLogitsWarper,
-    theirs.TopPLogitsWarper,
-    theirs.MinPLogitsWarper,
-    theirs.TypicalLogitsWarper,
-    theirs.EpsilonLogitsWarper,
-    theirs.EtaLogitsWarper,
-    theirs.LogitNormalization,
-)
+UNREAD = 8192.0  # every logit of a row that `generate` does not read; a number in any format
 
 
 class LastAnswer(NamedTuple):
@@ -82,26 +52,38 @@ class DecoderHead(nn.Module):
         target: Target,
     ) -> None:
         super().__init__()
+        self.spreads = normalizer is not None  # missing probability over ids not answered
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
-        self.last: LastAnswer | None = None
+        self.hidden: Tensor | None = None  # [B, D] of the last call, where the decoder takes it
+        self.last: LastAnswer | None = None  # None where no logits were read
         self._decoder, self._target = decoder, target
         self._tensors = takes_tensors(decoder)
-        self._normalizer, self._least_k = normalizer, k  # rest() sets .k and .enough
+        self._normalizer, self._least_k = normalizer, k  # rest() sets the others
         self.rest()
 
     def rest(self) -> None:
         """Answer all positions, with log Z, as outside of `generate`."""
         self.k = self.enough = self._least_k
-        self._last_only, self._wants_log_z = False, True
+        self._log_z = self._normalizer
+        self.drawing = self._last_only = self._unread = self._scored = False
 
-    def serve(self, config: GenerationConfig) -> None:
-        """Answer the last position, as precisely as `generate` will look at it."""
-        self.enough = min(_looked_at(config) or self._least_k, self.out_features)
+    def serve(self, config: GenerationConfig, best: int, drawing: bool) -> None:
+        """Answer the last position, as precisely as `generate` will look at it.
+
+        Its choice depends on the `best` ids of each row, or on none if the decoder draws.
+        """
+        self.enough = min(best, self.out_features)
         self.k = max(self._least_k, self.enough)
-        self._last_only = True
-        scored = config.do_sample or config.output_scores or config.output_logits
-        self._wants_log_z = bool(scored) or (config.num_beams or 1) > 1
+        self._last_only, self.drawing = True, drawing
+        self._scored = bool(config.output_scores)
+        self._unread = drawing and not config.output_logits
+        beams, sampling = (config.num_beams or 1) > 1, bool(config.do_sample)
+        # Whatever a list's warpers make of the ids outside it, no score of theirs is left.
+        read = config.output_logits or beams or (self._scored and not sampling)
+        self._log_z = self._normalizer if read else None
+        if beams and sampling:  # log Z is part of the law
+            self._log_z = self._target.get("normalizer") or "exact"
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., D] to float32 [..., V]; of [B, T, D], only the last position in `generate`."""
@@ -109,12 +91,17 @@ class DecoderHead(nn.Module):
             raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
         if self._last_only and hidden.dim() == 3:
             hidden = hidden[:, -1:]
+        shape = *hidden.shape[:-1], self.out_features
         rows_BD = hidden.detach().reshape(-1, self.in_features)
-        rows_BD = rows_BD if self._tensors else rows_BD.cpu()
-        wanted = self._normalizer if self._wants_log_z else None
-        ids, logits, log_z = self.topk(rows_BD, self.k, wanted)
-        self.last = LastAnswer(rows_BD, ids, logits, log_z)
-        return self.filled(self.last).reshape(*hidden.shape[:-1], -1).to(hidden.device)
+        self.hidden, self.last = rows_BD if self._tensors else rows_BD.cpu(), None
+        if self._unread:
+            return torch.full(shape, UNREAD, device=hidden.device)
+        self.last = LastAnswer(self.hidden, *self.topk(self.hidden, self.k, self._log_z))
+        return self.filled(self.last).reshape(shape).to(hidden.device)
+
+    def unchanged(self, logits: Tensor) -> bool:
+        """True if `logits` [..., V] still hold the last answer, bit for bit."""
+        return bool((logits == UNREAD).all()) if self.last is None else self.last.same(logits)
 
     def topk(
         self,
@@ -124,24 +111,45 @@ class DecoderHead(nn.Module):
         constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the k best ids and their logits [B, K], and log Z [B] under a normalizer."""
-        rows = hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()
         target: Target = {**self._target, "normalizer": normalizer}
-        reply = self._decoder.topk(rows, k, constraints=constraints, **target)
-        log_z = reply.answer.log_z
-        ids, logits = torch.as_tensor(reply.ids).long(), torch.as_tensor(reply.logits)
+        reply = self._decoder.topk(self._rows(hidden), k, constraints=constraints, **target)
+        ids, logits, log_z = self._ids(reply.ids), reply.logits, reply.answer.log_z
+        return ids, torch.as_tensor(logits), None if log_z is None else torch.as_tensor(log_z)
+
+    def sample(
+        self, constraints: Constraints | None, options: SampleOptions
+    ) -> tuple[Tensor, Tensor]:
+        """Draw an id for each row of the last call: ids and log-probabilities [B, 1].
+
+        Seeds come from torch's global generator, one for each row.
+        """
+        assert self.hidden is not None
+        seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),))
+        normalizer = self._normalizer if self._scored else None
+        given: SampleOptions = {**self._target, **options, "normalizer": normalizer}
+        given["seeds"] = seeds.numpy().view(np.uint64)
+        reply = self._decoder.sample(self._rows(self.hidden), constraints=constraints, **given)
+        return self._ids(reply.ids), torch.as_tensor(reply.log_probs)
+
+    def _rows(self, hidden: Tensor) -> Any:
+        return hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()
+
+    def _ids(self, answered: Any) -> Tensor:
+        ids = torch.as_tensor(answered).long()
         if not self._tensors and int(ids.max()) >= self.out_features:  # a GPU would be waited for
             raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
-        return ids, logits, None if log_z is None else torch.as_tensor(log_z)
+        return ids
 
     def logits(self, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids [B, K] that hold those of the mask `wanted` [B, V], and their logits."""
         most = int(wanted.sum(1).max())
         ids = wanted.float().topk(most).indices  # shorter rows are filled up with other ids
         slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
-        parts = [self._listed(hidden, part) for part in slices]
+        parts = [self.listed(hidden, part) for part in slices]
         return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
 
-    def _listed(self, hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def listed(self, hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distinct `ids` [B, M] in order of their logits, and these."""
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
@@ -160,6 +168,17 @@ class DecoderHead(nn.Module):
         full.scatter_(1, top.ids, top.logits)
         return full if more is None else full.scatter_(1, *more)
 
+    def complete(self, scores: Sequence[Tensor]) -> None:
+        """Spread over the other ids what each drawn one's log-probability leaves, in place.
+
+        So each row of each step's `scores` [B, V] sums to one. Without a normalizer nothing is
+        done.
+        """
+        for step in scores if self.spreads else ():
+            drawn = step.amax(1, keepdim=True)
+            rest = torch.log(-torch.expm1(drawn)) - log(max(step.shape[1] - 1, 1))
+            step.copy_(torch.where(step == -torch.inf, rest, step))
+
     def _mean(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None) -> Tensor:
         assert top.log_z is not None
         log_z = top.log_z.double()
@@ -173,68 +192,6 @@ class DecoderHead(nn.Module):
         return torch.minimum(log_z + missing.log(), top.logits[:, -1].double()).float()
 
 
-class KnownLogits(LogitsProcessor):
-    """Finds the logits of edited ids, and of as many of the best others as the choice needs."""
-
-    def __init__(
-        self,
-        head: DecoderHead,
-        processors: Sequence[LogitsProcessor],
-        editors: tuple[type[LogitsProcessor], ...] = (),
-    ) -> None:
-        for processor in processors:
-            if not isinstance(processor, EDITORS + WARPERS + editors):
-                raise InvalidRequest(
-                    "logits_processor",
-                    type(processor).__name__,
-                    "one that edits ids by input_ids alone; name your own in attach(editors=...)",
-                )
-        self._head = head
-        self._editing = [each for each in processors if isinstance(each, EDITORS + editors)]
-
-    def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Complete `scores`: logits [B, V], or log-probabilities in a search by beams."""
-        if not self._editing:
-            return scores
-        after: Tensor = torch.ones_like(scores)
-        for processor in self._editing:
-            after = processor(input_ids, after)
-        last = self._head.last
-        assert last is not None
-        after = after.to(last.ids.device)
-        touched = after != 1
-        assert len(last.ids) == len(scores)
-        if not touched.any():
-            return scores
-        log_softmax = scores.to(last.ids.device).gather(1, last.ids[:, :1]) - last.logits[:, :1]
-        full = self._known(last, touched, after == -torch.inf)
-        return (full + log_softmax).to(scores.device)
-
-    def _known(self, last: LastAnswer, touched: Tensor, dead: Tensor) -> Tensor:
-        wanted = touched & ~dead
-        free = (~touched).sum(1)
-        few = free <= touched.shape[1] // 2
-        wanted |= ~touched & few[:, None]  # all that remain are soon named
-        needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
-        top = last
-        while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
-            k = min(2 * top.ids.shape[1], touched.shape[1])
-            ids, logits, _ = self._head.topk(last.hidden, k)
-            top = last._replace(ids=ids, logits=logits)
-        more = self._head.logits(last.hidden, wanted) if wanted.any() else None
-        return self._head.filled(top, more)
-
-
 def takes_tensors(decoder: Decoder) -> bool:
     """True for one in process that answers tensors in tensors: its index is on a GPU."""
     return bool(getattr(decoder, "takes_tensors", False))
-
-
-def _looked_at(config: GenerationConfig) -> int:
-    """Number of a row's best ids that the choice depends on; 0 for all of them."""
-    beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
-    count = 0 if ends is None else len(ends)
-    pairs = max(2, 1 + count) * beams if beams > 1 else 1
-    if not config.do_sample:
-        return pairs
-    return max(pairs, config.top_k) if config.top_k else 0

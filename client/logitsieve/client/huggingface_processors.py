@@ -1,0 +1,253 @@
+"""Logits processors in front of `generate`'s own, or instead of them where it samples.
+
+Processors that penalise, bias or ban ids look at `input_ids` alone, so a row of ones shows which
+ids they edit: KnownLogits gets the logits of those ids, and DrawnIds makes constraints of the
+edits. Warpers look at the whole row. Where the first of them leaves the K best ids, as `top_k`
+does, K exact logits are enough for all; without one the decoder draws.
+
+Shape letters: B rows, V vocabulary, K ids whose logits are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import LongTensor, Tensor
+from transformers import LogitsProcessor
+from transformers.generation import logits_process as theirs
+
+from logitsieve.api.constraints import Constraints, IdSets
+from logitsieve.api.decoder import SampleOptions
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.client.huggingface_head import DecoderHead, LastAnswer
+
+PENALTIES = (
+    theirs.RepetitionPenaltyLogitsProcessor,
+    theirs.EncoderRepetitionPenaltyLogitsProcessor,
+)
+BANS: tuple[type[LogitsProcessor], ...] = (
+    theirs.NoBadWordsLogitsProcessor,
+    theirs.NoRepeatNGramLogitsProcessor,
+    theirs.EncoderNoRepeatNGramLogitsProcessor,
+    theirs.MinLengthLogitsProcessor,
+    theirs.MinNewTokensLengthLogitsProcessor,
+    theirs.PrefixConstrainedLogitsProcessor,
+    theirs.SuppressTokensLogitsProcessor,
+    theirs.SuppressTokensAtBeginLogitsProcessor,
+)
+EDITORS: tuple[type[LogitsProcessor], ...] = (
+    *PENALTIES,
+    *BANS,
+    theirs.SequenceBiasLogitsProcessor,
+    theirs.ForcedBOSTokenLogitsProcessor,
+    theirs.ForcedEOSTokenLogitsProcessor,
+    theirs.ExponentialDecayLengthPenalty,
+)
+# Settings that a decoder draws by, in `generate`'s order: each is its processor's attribute, too.
+DRAWN: dict[type[LogitsProcessor], str] = {
+    theirs.TemperatureLogitsWarper: "temperature",
+    theirs.TopPLogitsWarper: "top_p",
+    theirs.MinPLogitsWarper: "min_p",
+}
+# Settings by the entropy or the probabilities of a row: each processor's attribute has the value.
+WHOLE_ROW: dict[type[LogitsProcessor], tuple[str, str]] = {
+    theirs.TypicalLogitsWarper: ("typical_p", "mass"),
+    theirs.EpsilonLogitsWarper: ("epsilon_cutoff", "epsilon"),
+    theirs.EtaLogitsWarper: ("eta_cutoff", "epsilon"),
+}
+# Warpers that read the best ids alone: each one's attribute has their number.
+LISTED: dict[type[LogitsProcessor], str] = {
+    theirs.TopKLogitsWarper: "top_k",
+    theirs.TopHLogitsWarper: "top_n",
+}
+WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
+    theirs.InfNanRemoveLogitsProcessor,
+    theirs.LogitNormalization,
+    *DRAWN,
+    *WHOLE_ROW,
+    *LISTED,
+)
+
+
+def editing_processors(
+    processors: Sequence[LogitsProcessor], editors: tuple[type[LogitsProcessor], ...]
+) -> list[LogitsProcessor]:
+    """Processors that edit single ids, of this library's or of the classes `editors`.
+
+    InvalidRequest names a processor that is neither one of these nor a warper.
+    """
+    for processor in processors:
+        if not isinstance(processor, EDITORS + WARPERS + editors):
+            raise InvalidRequest(
+                "logits_processor",
+                type(processor).__name__,
+                "one that edits ids by input_ids alone; name your own in attach(editors=...)",
+            )
+    return [each for each in processors if isinstance(each, EDITORS + editors)]
+
+
+def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
+    """Number of a row's best ids that all warpers together depend on; 0 for the whole row."""
+    for processor in processors:
+        for kind, attribute in LISTED.items():
+            if isinstance(processor, kind):
+                return int(getattr(processor, attribute))
+        if isinstance(processor, (theirs.TopPLogitsWarper, theirs.MinPLogitsWarper, *WHOLE_ROW)):
+            return 0
+    return 0
+
+
+def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
+    """Options of `Decoder.sample` for the law of these processors' warpers.
+
+    InvalidRequest names the setting of a warper that `sample` lacks, or one out of order.
+    """
+    order: list[type[LogitsProcessor]] = [*DRAWN, theirs.LogitNormalization]
+    options: dict[str, float] = {}
+    last: LogitsProcessor | None = None
+    last_stage = 0
+    for processor in processors:
+        if isinstance(processor, theirs.InfNanRemoveLogitsProcessor):
+            continue
+        _refuse_whole_row(processor)
+        stage = next((n for n, kind in enumerate(order, 1) if isinstance(processor, kind)), 0)
+        if 0 < last_stage >= stage:
+            got = f"{type(processor).__name__} after {type(last).__name__}"
+            allowed = "edits of single ids, temperature, top_p and min_p, in this order"
+            raise InvalidRequest("logits_processor", got, allowed)
+        if stage:
+            last, last_stage = processor, stage
+        if 0 < stage <= len(DRAWN):
+            setting = DRAWN[order[stage - 1]]
+            options[setting] = float(getattr(processor, setting))
+            _refuse_variant(processor, setting)
+    return cast("SampleOptions", options)
+
+
+def _refuse_whole_row(processor: LogitsProcessor) -> None:
+    for kind, (setting, attribute) in WHOLE_ROW.items():
+        if isinstance(processor, kind):
+            value = float(getattr(processor, attribute))
+            allowed = "none without a top_k or top_h: it depends on all V logits"
+            raise InvalidRequest(setting, f"{value:.6g}", allowed)
+
+
+def _refuse_variant(processor: Any, setting: str) -> None:
+    """InvalidRequest for a warper made by hand that keeps more ids than `sample` does."""
+    kept = getattr(processor, "min_tokens_to_keep", 1)
+    filler = getattr(processor, "filter_value", -inf)
+    if kept != 1 or filler != -inf:
+        got = f"min_tokens_to_keep={kept}, filter_value={filler}"
+        raise InvalidRequest(setting, got, "min_tokens_to_keep=1, filter_value=-inf")
+
+
+class KnownLogits(LogitsProcessor):
+    """Finds the logits of edited ids, and of as many of the best others as the choice needs."""
+
+    def __init__(self, head: DecoderHead, editing: Sequence[LogitsProcessor]) -> None:
+        self._head, self._editing = head, editing
+
+    def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
+        """Complete `scores`: logits [B, V], or log-probabilities in a search by beams."""
+        if not self._editing:
+            return scores
+        last = self._head.last
+        assert last is not None
+        after = _edited(self._editing, input_ids, torch.ones_like(scores)).to(last.ids.device)
+        touched = after != 1
+        assert len(last.ids) == len(scores)
+        if not touched.any():
+            return scores
+        log_softmax = scores.to(last.ids.device).gather(1, last.ids[:, :1]) - last.logits[:, :1]
+        full = self._known(last, touched, after == -torch.inf)
+        return (full + log_softmax).to(scores.device)
+
+    def _known(self, last: LastAnswer, touched: Tensor, dead: Tensor) -> Tensor:
+        wanted = touched & ~dead
+        free = (~touched).sum(1)
+        few = free <= touched.shape[1] // 2
+        wanted |= ~touched & few[:, None]  # all that remain are soon named
+        needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
+        top = last
+        while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
+            k = min(2 * top.ids.shape[1], touched.shape[1])
+            ids, logits, _ = self._head.topk(last.hidden, k)
+            top = last._replace(ids=ids, logits=logits)
+        more = self._head.logits(last.hidden, wanted) if wanted.any() else None
+        return self._head.filled(top, more)
+
+
+class DrawnIds(LogitsProcessor):
+    """Draws an id for each row by the decoder, in place of all processors that `generate` made.
+
+    What it returns leaves `generate` that id alone: its log-probability under the law that it was
+    drawn from, and -inf elsewhere.
+    """
+
+    def __init__(
+        self, head: DecoderHead, editing: Sequence[LogitsProcessor], options: SampleOptions
+    ) -> None:
+        self._head, self._editing, self._options = head, editing, options
+        valued = [each for each in editing if not isinstance(each, BANS)]
+        # The only editor that changes a logit that it does not ban, if it is a penalty.
+        self._penalty = valued[0] if len(valued) == 1 and isinstance(valued[0], PENALTIES) else None
+
+    def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
+        """Log-probabilities [B, V] of the drawn ids; `scores`, if wanted, gain their logits."""
+        head = self._head
+        constraints = self._constraints(input_ids, scores) if self._editing else None
+        ids, log_probs = head.sample(constraints, self._options)
+        if head.last is not None:  # `generate` keeps `scores` as the logits of this step
+            more = head.listed(head.last.hidden, ids)
+            scores.copy_(head.filled(head.last, more))
+        full = torch.full_like(scores, -torch.inf)
+        # A GPU answers -1 and NaN for a row that is not finite; `multinomial` refuses the NaN.
+        return full.scatter_(1, ids.clamp(min=0).to(full.device), log_probs.to(full.device))
+
+    def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
+        """All edits of this step, for the decoder to draw under."""
+        ones = torch.ones_like(scores)
+        after = _edited(self._editing, input_ids, ones)
+        dead = after == -torch.inf
+        wanted = (after != 1) & ~dead
+        sets: dict[str, Any] = {}
+        if 2 * int(dead.sum()) > dead.numel():
+            sets["allowed"] = _id_sets(~dead)
+        elif dead.any():
+            sets["banned"] = _id_sets(dead)
+        if wanted.any():
+            penalty = None if self._penalty is None else self._penalty.penalty
+            if penalty is not None and (after[wanted] == 1 / torch.tensor(penalty)).all():
+                sets |= {"repeated": _id_sets(wanted), "repetition_penalty": penalty}
+            else:
+                sets |= self._biases(input_ids, ones, wanted)
+        return Constraints(**sets)
+
+    def _biases(self, input_ids: LongTensor, ones: Tensor, wanted: Tensor) -> dict[str, Any]:
+        """Edits of the ids `wanted` [B, V] as differences to their exact logits."""
+        head = self._head
+        assert head.hidden is not None
+        ids, logits = head.logits(head.hidden, wanted.to(head.hidden.device))
+        ids, logits = ids.to(ones.device), logits.to(ones.device)
+        after = _edited(self._editing, input_ids, ones.scatter(1, ids, logits)).gather(1, ids)
+        chosen = wanted.gather(1, ids)  # shorter rows are filled up with other ids
+        bias = (after.double() - logits.double())[chosen]
+        return {"biased": _id_sets(chosen, ids), "bias": bias.cpu().numpy().astype(np.float32)}
+
+
+def _edited(editing: Sequence[LogitsProcessor], input_ids: LongTensor, row: Tensor) -> Tensor:
+    for processor in editing:
+        row = processor(input_ids, row)
+    return row
+
+
+def _id_sets(mask: Tensor, ids: Tensor | None = None) -> IdSets:
+    """Set entries of a mask [B, M], of which `ids` [B, M] are the ids (None: their places)."""
+    offsets = np.zeros(len(mask) + 1, np.int32)
+    np.cumsum(mask.sum(1).cpu().numpy(), out=offsets[1:])
+    chosen = mask.nonzero()[:, 1] if ids is None else ids[mask]
+    return IdSets(offsets, chosen.cpu().numpy().astype(np.int32))

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+from transformers.generation import logits_process as theirs
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.client.huggingface import attach
+from logitsieve.client.huggingface_processors import KnownLogits, draw_options
+from tests.client.dense import decoder_of, generate
+from tests.client.tiny_models import EOS, VOCABULARY, prompts
+from tests.oracle import chi_square_p
+
+DRAWS = 8_000
+DRAWING = {"do_sample": True, "top_k": 0}
+# Any law is kept: filters by the decoder's own, edits by constraints, and lists by their warpers.
+LAWS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.5},
+    {"top_p": 0.9},
+    {"min_p": 0.05},
+    {"temperature": 1.4, "top_p": 0.8, "min_p": 0.1, "renormalize_logits": True},
+    {"top_k": 12},
+    {"temperature": 1.3, "top_k": 30, "top_p": 0.8, "min_p": 0.05},
+    {"top_k": 40, "typical_p": 0.6},
+    {"top_h": 0.5},
+    {"repetition_penalty": 1.8},
+    {"repetition_penalty": 0.6, "top_p": 0.9, "bad_words_ids": [[7], [9, 12]]},
+    {"bad_words_ids": [[each] for each in range(2, 390)], "min_new_tokens": 1},
+    {"sequence_bias": [[[200], 4.5], [[5], -1.0]], "min_p": 0.01},
+    {"sequence_bias": [[[token], 3.0] for token in range(2, 300)], "repetition_penalty": 1.5},
+    {"exponential_decay_length_penalty": (-1, 1.5), "encoder_repetition_penalty": 1.4},
+    {"prefix_allowed_tokens_fn": lambda _, ids: [EOS, *range(20, 90)], "repetition_penalty": 1.3},
+    {"forced_eos_token_id": EOS},
+]
+
+
+@pytest.mark.parametrize("options", LAWS, ids=lambda options: "+".join(options) or "plain")
+def test_draws_follow_the_law_of_the_plain_model(
+    language_model: Any, options: dict[str, Any]
+) -> None:
+    chosen = DRAWING | options | {"max_new_tokens": 1}
+    kept = {"return_dict_in_generate": True, "output_scores": True}
+    with torch.no_grad():
+        scores = language_model.generate(**prompts(1), **chosen, **kept).scores[0]
+    expected = scores[0].double().softmax(0).numpy()
+    torch.manual_seed(1)
+    with attach(language_model, decoder_of(language_model)):
+        drawn = language_model.generate(**prompts(1), **chosen, num_return_sequences=DRAWS)
+    counts = np.bincount(drawn[:, -1].numpy(), minlength=VOCABULARY)
+    distance = np.abs(counts / DRAWS - expected).sum() / 2
+    assert distance < 0.02 + np.sqrt(expected / DRAWS).sum() / 2
+    assert chi_square_p(counts, expected) > 1e-3
+
+
+def test_draws_are_those_of_the_decoder_under_the_seeds_of_torch(language_model: Any) -> None:
+    decoder, ids = decoder_of(language_model), prompts()["input_ids"].repeat(4, 1)
+    filters: dict[str, Any] = {"temperature": 1.3, "top_p": 0.95, "min_p": 0.001}
+    with attach(language_model, decoder):
+        torch.manual_seed(3)
+        drawn = language_model.generate(ids, max_new_tokens=1, **DRAWING, **filters)[:, -1]
+        one, other = (
+            language_model.generate(ids, max_new_tokens=4, **DRAWING, **filters) for _ in range(2)
+        )
+    torch.manual_seed(3)
+    seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(ids),)).numpy().view(np.uint64)
+    with torch.no_grad():
+        hidden = language_model.transformer(ids).last_hidden_state[:, -1].numpy()
+    expected = decoder.sample(hidden, seeds=seeds, **filters)
+    assert drawn.tolist() == expected.ids[:, 0].tolist()
+    assert len({tuple(row) for row in one[::3].tolist()}) > 1  # equal prompts draw by themselves
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("edits", "fields"),
+    [
+        ({}, None),
+        ({"bad_words_ids": [[7]]}, {"banned"}),
+        ({"repetition_penalty": 1.3, "suppress_tokens": [5]}, {"banned", "repeated"}),
+        ({"prefix_allowed_tokens_fn": lambda *_: [3, 4]}, {"allowed"}),
+        ({"sequence_bias": [[[9], 1.0]], "repetition_penalty": 1.3}, {"biased", "bias"}),
+    ],
+)
+def test_edits_are_constraints(
+    language_model: Any, edits: dict[str, Any], fields: set[str] | None
+) -> None:
+    decoder, given = decoder_of(language_model), []
+    sample = decoder.sample
+
+    def watched(*args: Any, constraints: Any = None, **options: Any) -> Any:
+        given.append(constraints)
+        return sample(*args, constraints=constraints, **options)
+
+    decoder.sample = watched  # type: ignore[method-assign]
+    with attach(language_model, decoder):
+        generate(language_model, **DRAWING, **edits, max_new_tokens=1)
+    [constraints] = given
+    found = (
+        None
+        if constraints is None
+        else {name for name, value in vars(constraints).items() if value is not None}
+        - {"repetition_penalty"}
+    )
+    assert found == fields
+
+
+def test_scores_are_log_probabilities_of_the_drawn_ids(language_model: Any) -> None:
+    options = DRAWING | {"temperature": 1.2, "repetition_penalty": 1.4, "max_new_tokens": 5}
+    kept = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    with attach(language_model, decoder_of(language_model)):
+        torch.manual_seed(4)
+        made = language_model.generate(**prompts(), **options, **kept)
+        torch.manual_seed(4)
+        assert language_model.generate(**prompts(), **options).equal(made.sequences)
+    new = made.sequences[:, prompts()["input_ids"].shape[1] :]
+    torch.manual_seed(4)
+    for step, (scores, logits) in enumerate(zip(made.scores, made.logits, strict=True)):
+        ids = made.sequences[:, : made.sequences.shape[1] - new.shape[1] + step]
+        with torch.no_grad():
+            full = language_model(ids).logits[:, -1]
+        penalised = theirs.RepetitionPenaltyLogitsProcessor(1.4)(ids, full.clone()) / 1.2
+        drawn = new[:, step, None]
+        for ours, expected in ((scores, penalised), (logits, full)):
+            log_probs = expected.log_softmax(1).gather(1, drawn)
+            torch.testing.assert_close(ours.log_softmax(1).gather(1, drawn), log_probs)
+        torch.testing.assert_close(
+            scores.gather(1, drawn), penalised.log_softmax(1).gather(1, drawn)
+        )
+        torch.testing.assert_close(logits.gather(1, drawn), full.gather(1, drawn))
+
+
+def test_without_log_z_scores_hold_the_drawn_ids_alone(language_model: Any) -> None:
+    kept = {"return_dict_in_generate": True, "output_scores": True}
+    with attach(language_model, decoder_of(language_model), elsewhere="-inf"):
+        made = language_model.generate(**prompts(), **DRAWING, **kept, max_new_tokens=3)
+    for scores in made.scores:
+        assert scores.isfinite().sum(1).tolist() == [1, 1, 1]
+
+
+EDITS: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"no_repeat_ngram_size": 1, "bad_words_ids": [[7], [9, 12]], "min_new_tokens": 4},
+    {"suppress_tokens": list(range(3, 120)), "sequence_bias": [[[200], 2.5], [[5], -1.0]]},
+]
+
+
+@pytest.mark.parametrize("edits", EDITS, ids="+".join)
+def test_without_our_processor_edits_would_change_the_choice(
+    language_model: Any, edits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(language_model, **edits)
+    with attach(language_model, decoder_of(language_model), k=1) as attached:
+        monkeypatch.setattr(KnownLogits, "__call__", lambda self, input_ids, scores: scores)
+        assert generate(language_model, **edits) != expected
+        assert attached.head.last is not None
+
+
+class Raised(LogitsProcessor):
+    """One of the user's: id 40 gains 3."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, 40] += 3
+        return scores
+
+
+def test_processors_of_the_users_own_are_named(language_model: Any) -> None:
+    options = {"logits_processor": LogitsProcessorList([Raised()])}
+    expected = generate(language_model, **options)
+    with (
+        attach(language_model, decoder_of(language_model)),
+        pytest.raises(InvalidRequest, match="Raised"),
+    ):
+        generate(language_model, **options)
+    with attach(language_model, decoder_of(language_model), editors=(Raised,)):
+        assert generate(language_model, **options) == expected
+
+
+def test_editors_of_the_users_own_are_part_of_the_law(language_model: Any) -> None:
+    options = DRAWING | {"logits_processor": LogitsProcessorList([Raised()]), "top_p": 0.01}
+    best = generate(language_model, logits_processor=LogitsProcessorList([Raised()]))
+    with attach(language_model, decoder_of(language_model), editors=(Raised,)):
+        assert generate(language_model, **options) == best
+
+
+@pytest.mark.parametrize(
+    ("processors", "field"),
+    [
+        ([theirs.TopPLogitsWarper(0.9), theirs.TemperatureLogitsWarper(0.5)], "logits_processor"),
+        ([theirs.TopPLogitsWarper(0.9), theirs.TopKLogitsWarper(5)], "logits_processor"),
+        ([theirs.LogitNormalization(), Raised()], "logits_processor"),
+        ([theirs.TemperatureLogitsWarper(0.5)] * 2, "logits_processor"),
+        ([theirs.TopPLogitsWarper(0.9, min_tokens_to_keep=3)], "top_p"),
+        ([theirs.MinPLogitsWarper(0.9, filter_value=-5.0)], "min_p"),
+        ([theirs.TypicalLogitsWarper(0.9)], "typical_p"),
+    ],
+)
+def test_warpers_that_cannot_be_drawn_by_are_refused(
+    processors: list[LogitsProcessor], field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        draw_options(processors)
+    assert raised.value.field == field
+
+
+def test_options_of_a_draw_are_those_of_the_warpers() -> None:
+    warpers = [
+        Raised(),
+        theirs.TemperatureLogitsWarper(0.5),
+        theirs.InfNanRemoveLogitsProcessor(),
+        theirs.TopPLogitsWarper(0.9),
+        theirs.MinPLogitsWarper(0.1),
+        theirs.LogitNormalization(),
+    ]
+    assert draw_options(warpers) == {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}
+    assert draw_options([]) == {}
