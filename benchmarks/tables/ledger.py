@@ -120,7 +120,6 @@ LISTED = (
         "docs/exactness.md", "| numpy: product and log-softmax, B = 1 |", "benchmarks.exactness"
     ),
     Listed("docs/huggingface.md", "they shift by 0.25 to 1.69 nats", ONCE),
-    Listed("docs/huggingface.md", "Sampling without `top_k` warns.", ONCE),
     Listed("docs/monitoring.md", "**How many rows.**", SETTING),
     Listed("docs/monitoring.md", "The picture is of one run", ONCE),
     Listed("docs/monitoring.md", "| alert | when |", SETTING),

@@ -104,6 +104,13 @@ def test_the_same_draws_in_process_and_over_the_wire(
     assert texts[0] == texts[1]
 
 
+def test_draws_by_beams_find_log_z_exactly(model: Any, local: LocalDecoder) -> None:
+    options = {"do_sample": True, "num_beams": 3, "top_k": 9, "temperature": 1.2}
+    expected = generate(model, **options)
+    with attach(model, local, head="certified"):
+        assert generate(model, **options) == expected
+
+
 @pytest.mark.parametrize("head", ["exact", "certified"])
 def test_draws_follow_the_law_of_the_plain_model(
     model: Any, local: LocalDecoder, head: str
@@ -167,5 +174,6 @@ def test_the_examples_of_the_page_run(
     assert all(f"\n{name} = " in loading for name in names)
     for number, code in enumerate(examples):
         exec(compile(code, f"{PAGE.name}, example {number + 2}", "exec"), names)
-    assert names["best"].shape[0] == names["text"].shape[0] == 3
+    assert names["best"].shape[0] == names["drawn"].shape[0] == names["text"].shape[0] == 3
+    assert names["log_probs"].shape == (3, names["made"].sequences.shape[1] - 6)
     assert names["text"].shape[1] == prompts()["input_ids"].shape[1] + 10

@@ -181,6 +181,24 @@ def test_processors_of_the_users_own_are_named(language_model: Any) -> None:
         assert generate(language_model, **options) == expected
 
 
+class Halved(theirs.TopPLogitsWarper):
+    """One of the user's: a nucleus of half the mass."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        halved: torch.Tensor = theirs.TopPLogitsWarper(self.top_p / 2)(input_ids, scores)
+        return halved
+
+
+@pytest.mark.parametrize("top_k", [0, 10])
+def test_warpers_of_the_users_own_are_refused(language_model: Any, top_k: int) -> None:
+    options = {"logits_processor": LogitsProcessorList([Halved(0.9)]), "do_sample": True}
+    with (
+        attach(language_model, decoder_of(language_model)),
+        pytest.raises(InvalidRequest, match="Halved"),
+    ):
+        generate(language_model, **options, top_k=top_k)
+
+
 def test_editors_of_the_users_own_are_part_of_the_law(language_model: Any) -> None:
     options = DRAWING | {"logits_processor": LogitsProcessorList([Raised()]), "top_p": 0.01}
     best = generate(language_model, logits_processor=LogitsProcessorList([Raised()]))

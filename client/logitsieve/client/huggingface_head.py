@@ -124,7 +124,7 @@ class DecoderHead(nn.Module):
         Seeds come from torch's global generator, one for each row.
         """
         assert self.hidden is not None
-        seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),))
+        seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
         normalizer = self._normalizer if self._scored else None
         given: SampleOptions = {**self._target, **options, "normalizer": normalizer}
         given["seeds"] = seeds.numpy().view(np.uint64)

@@ -76,27 +76,27 @@ WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
 def editing_processors(
     processors: Sequence[LogitsProcessor], editors: tuple[type[LogitsProcessor], ...]
 ) -> list[LogitsProcessor]:
-    """Processors that edit single ids, of this library's or of the classes `editors`.
+    """Processors that edit single ids: Hugging Face's own, and those of the classes `editors`.
 
-    InvalidRequest names a processor that is neither one of these nor a warper.
+    InvalidRequest names a processor that is neither one of these nor a warper; a subclass may do
+    anything.
     """
     for processor in processors:
-        if not isinstance(processor, EDITORS + WARPERS + editors):
+        if type(processor) not in EDITORS + WARPERS and not isinstance(processor, editors):
             raise InvalidRequest(
                 "logits_processor",
                 type(processor).__name__,
                 "one that edits ids by input_ids alone; name your own in attach(editors=...)",
             )
-    return [each for each in processors if isinstance(each, EDITORS + editors)]
+    return [each for each in processors if type(each) in EDITORS or isinstance(each, editors)]
 
 
 def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
     """Number of a row's best ids that all warpers together depend on; 0 for the whole row."""
     for processor in processors:
-        for kind, attribute in LISTED.items():
-            if isinstance(processor, kind):
-                return int(getattr(processor, attribute))
-        if isinstance(processor, (theirs.TopPLogitsWarper, theirs.MinPLogitsWarper, *WHOLE_ROW)):
+        if attribute := LISTED.get(type(processor)):
+            return int(getattr(processor, attribute))
+        if type(processor) in (theirs.TopPLogitsWarper, theirs.MinPLogitsWarper, *WHOLE_ROW):
             return 0
     return 0
 
@@ -108,32 +108,24 @@ def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
     """
     order: list[type[LogitsProcessor]] = [*DRAWN, theirs.LogitNormalization]
     options: dict[str, float] = {}
-    last: LogitsProcessor | None = None
-    last_stage = 0
+    last, last_stage = "", -1
     for processor in processors:
-        if isinstance(processor, theirs.InfNanRemoveLogitsProcessor):
+        kind, name = type(processor), type(processor).__name__
+        if kind is theirs.InfNanRemoveLogitsProcessor:
             continue
-        _refuse_whole_row(processor)
-        stage = next((n for n, kind in enumerate(order, 1) if isinstance(processor, kind)), 0)
-        if 0 < last_stage >= stage:
-            got = f"{type(processor).__name__} after {type(last).__name__}"
+        if kind in WHOLE_ROW:
+            setting, attribute = WHOLE_ROW[kind]
+            allowed = "none without a top_k or top_h: it depends on all V logits"
+            raise InvalidRequest(setting, f"{float(getattr(processor, attribute)):.6g}", allowed)
+        stage = order.index(kind) if kind in order else -1
+        if 0 <= last_stage >= stage:
             allowed = "edits of single ids, temperature, top_p and min_p, in this order"
-            raise InvalidRequest("logits_processor", got, allowed)
-        if stage:
-            last, last_stage = processor, stage
-        if 0 < stage <= len(DRAWN):
-            setting = DRAWN[order[stage - 1]]
+            raise InvalidRequest("logits_processor", f"{name} after {last}", allowed)
+        last, last_stage = name, stage
+        if setting := DRAWN.get(kind, ""):
             options[setting] = float(getattr(processor, setting))
             _refuse_variant(processor, setting)
     return cast("SampleOptions", options)
-
-
-def _refuse_whole_row(processor: LogitsProcessor) -> None:
-    for kind, (setting, attribute) in WHOLE_ROW.items():
-        if isinstance(processor, kind):
-            value = float(getattr(processor, attribute))
-            allowed = "none without a top_k or top_h: it depends on all V logits"
-            raise InvalidRequest(setting, f"{value:.6g}", allowed)
 
 
 def _refuse_variant(processor: Any, setting: str) -> None:
@@ -192,9 +184,10 @@ class DrawnIds(LogitsProcessor):
         self, head: DecoderHead, editing: Sequence[LogitsProcessor], options: SampleOptions
     ) -> None:
         self._head, self._editing, self._options = head, editing, options
-        valued = [each for each in editing if not isinstance(each, BANS)]
-        # The only editor that changes a logit that it does not ban, if it is a penalty.
-        self._penalty = valued[0] if len(valued) == 1 and isinstance(valued[0], PENALTIES) else None
+        valued: list[Any] = [each for each in editing if type(each) not in BANS]
+        # The penalty of the only editor that changes logits of ids that stay allowed, if any.
+        lone = len(valued) == 1 and type(valued[0]) in PENALTIES
+        self._penalty: float | None = valued[0].penalty if lone else None
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
         """Log-probabilities [B, V] of the drawn ids; `scores`, if wanted, gain their logits."""
@@ -210,8 +203,7 @@ class DrawnIds(LogitsProcessor):
 
     def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
         """All edits of this step, for the decoder to draw under."""
-        ones = torch.ones_like(scores)
-        after = _edited(self._editing, input_ids, ones)
+        after = _edited(self._editing, input_ids, torch.ones_like(scores))
         dead = after == -torch.inf
         wanted = (after != 1) & ~dead
         sets: dict[str, Any] = {}
@@ -220,20 +212,21 @@ class DrawnIds(LogitsProcessor):
         elif dead.any():
             sets["banned"] = _id_sets(dead)
         if wanted.any():
-            penalty = None if self._penalty is None else self._penalty.penalty
-            if penalty is not None and (after[wanted] == 1 / torch.tensor(penalty)).all():
+            penalty = self._penalty
+            if penalty is not None and (after[wanted] == after.new_ones(()) / penalty).all():
                 sets |= {"repeated": _id_sets(wanted), "repetition_penalty": penalty}
             else:
-                sets |= self._biases(input_ids, ones, wanted)
+                sets |= self._biases(input_ids, wanted)
         return Constraints(**sets)
 
-    def _biases(self, input_ids: LongTensor, ones: Tensor, wanted: Tensor) -> dict[str, Any]:
+    def _biases(self, input_ids: LongTensor, wanted: Tensor) -> dict[str, Any]:
         """Edits of the ids `wanted` [B, V] as differences to their exact logits."""
         head = self._head
         assert head.hidden is not None
         ids, logits = head.logits(head.hidden, wanted.to(head.hidden.device))
-        ids, logits = ids.to(ones.device), logits.to(ones.device)
-        after = _edited(self._editing, input_ids, ones.scatter(1, ids, logits)).gather(1, ids)
+        ids, logits = ids.to(wanted.device), logits.to(wanted.device)
+        row = torch.ones(wanted.shape, device=wanted.device).scatter_(1, ids, logits)
+        after = _edited(self._editing, input_ids, row).gather(1, ids)
         chosen = wanted.gather(1, ids)  # shorter rows are filled up with other ids
         bias = (after.double() - logits.double())[chosen]
         return {"biased": _id_sets(chosen, ids), "bias": bias.cpu().numpy().astype(np.float32)}
