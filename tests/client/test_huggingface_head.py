@@ -70,6 +70,17 @@ def test_greedy_search_asks_for_no_log_z(
     assert set(targets_of(decoder)) == normalizers
 
 
+def test_a_width_goes_with_log_z_alone(language_model: Any) -> None:
+    decoder = decoder_of(language_model)
+    with attach(language_model, decoder, width=1e-4):
+        del decoder.asked[:]
+        generate(language_model)
+        generate(language_model, do_sample=True, top_k=0)
+        assert {target["width"] for _, target in decoder.asked} == {None}
+        generate(language_model, num_beams=2)
+        assert decoder.asked[-1][1]["width"] == 1e-4
+
+
 def test_only_the_last_position_is_computed(model: Any) -> None:
     rows: list[int] = []
 

@@ -111,7 +111,7 @@ class DecoderHead(nn.Module):
         constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the k best ids and their logits [B, K], and log Z [B] under a normalizer."""
-        target: Target = {**self._target, "normalizer": normalizer}
+        target = self._target_with(normalizer)
         reply = self._decoder.topk(self._rows(hidden), k, constraints=constraints, **target)
         ids, logits, log_z = self._ids(reply.ids), reply.logits, reply.answer.log_z
         return ids, torch.as_tensor(logits), None if log_z is None else torch.as_tensor(log_z)
@@ -125,11 +125,15 @@ class DecoderHead(nn.Module):
         """
         assert self.hidden is not None
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
-        normalizer = self._normalizer if self._scored else None
-        given: SampleOptions = {**self._target, **options, "normalizer": normalizer}
-        given["seeds"] = seeds.numpy().view(np.uint64)
+        target = self._target_with(self._normalizer if self._scored else None)
+        given: SampleOptions = {**target, **options, "seeds": seeds.numpy().view(np.uint64)}
         reply = self._decoder.sample(self._rows(self.hidden), constraints=constraints, **given)
         return self._ids(reply.ids), torch.as_tensor(reply.log_probs)
+
+    def _target_with(self, normalizer: NormalizerName | None) -> Target:
+        """The caller's keywords; a width alone would have log Z computed."""
+        width = self._target.get("width") if normalizer else None
+        return {**self._target, "normalizer": normalizer, "width": width}
 
     def _rows(self, hidden: Tensor) -> Any:
         return hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()
