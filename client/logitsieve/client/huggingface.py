@@ -28,7 +28,7 @@ from transformers.generation.configuration_utils import GenerationMode  # noqa: 
 
 from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
 from logitsieve.client.huggingface_processors import (  # noqa: E402
-    DrawnIds,
+    DecoderDraws,
     KnownLogits,
     count_of_best,
     draw_options,
@@ -154,7 +154,7 @@ class Attachment:
         if mode is GenerationMode.BEAM_SAMPLE:
             self._refuse_beams(listed)
         if mode is GenerationMode.SAMPLE and not listed:
-            ours = DrawnIds(self.head, editing, draw_options(prepared))
+            ours = DecoderDraws(self.head, editing, draw_options(prepared))
             self.head.serve(generation_config, 0, drawing=True)
             return LogitsProcessorList([ours])
         self.head.serve(generation_config, max(_pairs(generation_config), listed), drawing=False)

@@ -1,7 +1,7 @@
 """Logits processors in front of `generate`'s own, or instead of them where it samples.
 
 Processors that penalise, bias or ban ids look at `input_ids` alone, so a row of ones shows which
-ids they edit: KnownLogits gets the logits of those ids, and DrawnIds makes constraints of the
+ids they edit: KnownLogits gets the logits of those ids, and DecoderDraws makes constraints of the
 edits. Warpers look at the whole row. Where the first of them leaves the K best ids, as `top_k`
 does, K exact logits are enough for all; without one the decoder draws.
 
@@ -173,7 +173,7 @@ class KnownLogits(LogitsProcessor):
         return self._head.filled(top, more)
 
 
-class DrawnIds(LogitsProcessor):
+class DecoderDraws(LogitsProcessor):
     """Draws an id for each row by the decoder, in place of all processors that `generate` made.
 
     What it returns leaves `generate` that id alone: its log-probability under the law that it was
