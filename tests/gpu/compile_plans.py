@@ -91,10 +91,10 @@ def run_sums(dtype: torch.dtype, hidden: torch.Tensor) -> None:
     named_logits(softmax, hidden, torch.zeros((rows, 3), dtype=torch.int32))
     listed, filters = torch.zeros((rows, 40), dtype=torch.int32), torch.ones(3, dtype=torch.float64)
     draw_listed(listed, listed.double(), 3, *inputs[1:], filters)
-    NucleusPlan(softmax, hidden, 3, inputs).run()
     for instead in (None, edits):
         DrawPlan(softmax, hidden, 3, inputs, instead).run()
         LogZPlan(softmax, hidden, inputs, instead).run()
+        NucleusPlan(softmax, hidden, 3, inputs, instead).run()
         CertifiedDrawPlan(softmax, sketch_of(softmax), hidden, 3, inputs, instead).run()
 
 

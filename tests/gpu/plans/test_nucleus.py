@@ -12,7 +12,7 @@ from logitsieve.gpu.plans.draws import DrawInputs
 from logitsieve.gpu.plans.nucleus import NucleusPlan
 from logitsieve.heads import Softmax
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP
-from tests.gpu.draw_plans import seeds_of
+from tests.gpu.draw_plans import Edited, edits_of, seeds_of
 from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.oracle import drawn, filtered, log_sum_exp, logits64
 from tests.synthetic import make_hidden, make_softmax
@@ -23,14 +23,15 @@ DRAWS = 4
 
 def plan_of(
     softmax: Softmax, hidden: np.ndarray, temperature: float, top_p: float, min_p: float,
-    dtype: str = "float32",
+    dtype: str = "float32", edited: Edited | None = None,
 ) -> tuple[NucleusPlan, Softmax]:  # fmt: skip
     """A plan that has run, whose draws are FIRST to FIRST + DRAWS - 1, and the stored softmax."""
     stored, matrix = on_gpu(softmax, dtype)
     seeds = tensor(seeds_of(len(hidden)).view(np.int64))
     steps = tensor(np.array([STEP, FIRST]))
     inputs = DrawInputs(tensor(np.array([1 / temperature])), seeds, steps)
-    plan = NucleusPlan(matrix, tensor(hidden), DRAWS, inputs, whole=top_p == 1.0)
+    whole, edits = top_p == 1.0, edits_of(edited)
+    plan = NucleusPlan(matrix, tensor(hidden), DRAWS, inputs, edits, whole=whole)
     plan.filters.copy_(tensor(np.array([top_p, min_p])))
     plan.run()
     return plan, stored
@@ -86,7 +87,7 @@ def test_small_vocabularies(vocab_size: int) -> None:
 
 
 def test_many_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nucleus, "DRAWN", 16)
+    monkeypatch.setattr(nucleus, "SMALLEST", 16)
     softmax, hidden = make_softmax(1100, 6), make_hidden(2, 6, scale=0.2)
     assert max(assert_drawn(softmax, hidden, 1.0, 0.9, 0.0)) > 500
 
@@ -113,6 +114,18 @@ def test_logits_of_both_signs_and_zeros_of_both() -> None:
     softmax, hidden = Softmax(weight, np.zeros(7, np.float32)), np.array([[2.0], [-2.0]])
     for top_p in (0.4, 0.6, 0.75, 0.97):
         assert_drawn(softmax, hidden.astype(np.float32), 1.0, top_p, 0.0)
+
+
+@pytest.mark.parametrize(("top_p", "min_p"), [(0.6, 0.0), (1.0, 0.1)])
+def test_edits(top_p: float, min_p: float) -> None:
+    softmax, hidden = make_softmax(200, 9), make_hidden(2, 9)
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    best = int(logits[0].argmax())
+    edited = [([best], [-np.inf]), ([3, 5, 190], [3e38, 3e38, 2.0])]
+    plan, _ = plan_of(softmax, hidden, 1.0, top_p, min_p, edited=edited)
+    for row, (ids, values) in enumerate(edited):
+        logits[row, ids] = values
+        assert_row(plan, row, logits[row], filtered(logits[row], 1.0, 0, top_p, min_p), 1.0)
 
 
 def test_what_is_written_between_runs_is_read() -> None:

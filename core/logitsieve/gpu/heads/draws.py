@@ -85,12 +85,35 @@ class GpuDrawHead(GpuHead):
             launch = Launch(("draw", count), partial(make, edits=None), fill, most)
             rooms = ((count,), torch.int32), ((3,), torch.float64), ((), torch.int32)
             parts.append(self._sums(launch, make, hidden, edits, rooms))
-        ids, log_z, scanned = parts[0]
-        if len(parts) > 1:
-            join: Any = torch.cat if isinstance(ids, Tensor) else np.concatenate
-            ids, scanned = join([part[0] for part in parts], 1), sum(part[2] for part in parts)
-            scanned = scanned.clip(max=self._vocab_size)
-        return ids, log_z, scanned
+        scanned: Any = sum(part[2] for part in parts)
+        return _joined(parts, 0), parts[0][1], scanned.clip(max=self._vocab_size)
+
+    def draw_filtered(
+        self, hidden: Any, samples: int, seeds: UInt64 | Tensor, step: int,
+        filters: tuple[float, float, float], edits: Edits | None = None,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """Draws and their logits [B, N], log Z [B, 4], of what top-p and min-p leave of all of V.
+
+        `filters` are the factor of logits, top-p and min-p. -1 and NaN for a row of a tensor that
+        `topk` would refuse.
+        """
+        (scale, *limits), parts = filters, []
+        for first, count in portions(samples):
+            whole = limits[0] == 1.0
+            make = partial(self._nucleus_plan, samples=count, whole=whole)
+            inputs = partial(_write, scale=scale, seeds=seeds, step=(step, first))
+            fill = partial(_write_filters, limits=limits, write=inputs)
+            most = max(1, min(rows_at_once(count), LOGITS_AT_ONCE // self._vocab_size))
+            launch = Launch(("nucleus", count, whole), partial(make, edits=None), fill, most)
+            rooms = ((count,), torch.int32), ((count,), torch.float64), ((4,), torch.float64)
+            parts.append(self._sums(launch, make, hidden, edits, rooms))
+        return _joined(parts, 0), _joined(parts, 1), parts[0][2]
+
+    def _nucleus_plan(
+        self, hidden: Tensor, edits: DeviceEdits | None, samples: int, whole: bool
+    ) -> NucleusPlan:
+        inputs = draw_inputs(hidden)
+        return NucleusPlan(self._gpu.matrix, hidden, samples, inputs, edits, whole=whole)
 
     def _sums(
         self, launch: Launch, make: Callable[..., Any], hidden: Any, edits: Edits | None,
@@ -129,6 +152,12 @@ class GpuDrawHead(GpuHead):
                 plan.run()
                 for output, answer in zip(outputs, plan.output, strict=True):
                     output[part] = answer
+
+
+def _joined(parts: Sequence[tuple[Any, ...]], place: int) -> Any:
+    """Draws of several plans side by side: what each has at that place."""
+    join: Any = torch.cat if isinstance(parts[0][place], Tensor) else np.concatenate
+    return join([part[place] for part in parts], 1)
 
 
 def _write(
@@ -224,31 +253,6 @@ class GpuExact(GpuDrawHead):
         numbers = to_device(np.array(filters), self.device)
         with self.launching():
             return draw_listed(ids, logits, samples, seeds, bits, numbers)
-
-    def draw_filtered(
-        self, hidden: Tensor, samples: int, seeds: Tensor, step: int,
-        filters: tuple[float, float, float],
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """The same from all of V, for rows of hidden in a tensor.
-
-        -1 and NaN for a row that `topk` would refuse.
-        """
-        (scale, *limits), parts = filters, []
-        for first, count in portions(samples):
-            whole = limits[0] == 1.0
-            make = partial(self._nucleus_plan, samples=count, whole=whole)
-            inputs = partial(_write, scale=scale, seeds=seeds, step=(step, first))
-            fill = partial(_write_filters, limits=limits, write=inputs)
-            most = max(1, min(rows_at_once(count), LOGITS_AT_ONCE // self._vocab_size))
-            launch = Launch(("nucleus", count, whole), make, fill, most)
-            rooms = ((count,), torch.int32), ((count,), torch.float64), ((4,), torch.float64)
-            parts.append(self._sums(launch, make, hidden, None, rooms))
-        ids, logits = (torch.cat([part[i] for part in parts], 1) for i in (0, 1))
-        return ids, logits, parts[0][2]
-
-    def _nucleus_plan(self, hidden: Tensor, samples: int, whole: bool) -> NucleusPlan:
-        inputs = draw_inputs(hidden)
-        return NucleusPlan(self._gpu.matrix, hidden, samples, inputs, whole=whole)
 
     def warm(self) -> None:
         """Compile, too, what draws from lists need."""

@@ -30,8 +30,9 @@ SIGN = tl.constexpr(1 << 63)
 
 @triton.jit
 def dense_logits_kernel(
-    weight, bias, hidden, status, logits, tops, V, D, share, BLOCK: tl.constexpr
-):
+    weight, bias, hidden, offsets, edited, instead, status, logits, tops, V, D, share,
+    BLOCK: tl.constexpr, EDITS: tl.constexpr,
+):  # fmt: skip
     """logits [B, V] and tops [B, shares], the largest of a share, of rows WANTED."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if tl.load(status + row) == WANTED:
@@ -40,7 +41,7 @@ def dense_logits_kernel(
             ids = start + tl.arange(0, BLOCK)
             inside = ids < end
             found = exact_logits(
-                weight, bias, hidden, hidden, hidden, hidden, row, ids, inside, D, False
+                weight, bias, hidden, offsets, edited, instead, row, ids, inside, D, EDITS
             )
             tl.store(logits + row * V + ids, found, mask=inside)
             most = tl.maximum(most, tl.max(found, 0))

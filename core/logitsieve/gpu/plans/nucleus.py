@@ -23,9 +23,10 @@ from logitsieve.gpu.kernels.nucleus import (
 from logitsieve.gpu.kernels.status import check_finite_kernel
 from logitsieve.gpu.matrix import Matrix
 from logitsieve.gpu.plans import float64s, int32s
-from logitsieve.gpu.plans.draws import DrawInputs
+from logitsieve.gpu.plans.draws import DeviceEdits, DrawInputs, edited_arguments
 
-SHARES = 64  # programs that a row is divided among
+SHARES = 256  # programs that a row is divided among, of SMALLEST ids at least
+SMALLEST = 128
 COMPUTED, WEIGHED, DRAWN = 64, 32, 256  # ids that a program computes, weighs or draws from at once
 LOGITS_AT_ONCE = 1 << 23  # of all rows of a plan: 64 MiB
 
@@ -35,16 +36,18 @@ class NucleusPlan:
 
     chosen and log_z are float64, log_z as LogZPlan has it; -1 and NaN in rows that cannot be
     answered. `filters` [2] float64, which may be written anew between runs like inputs and hidden,
-    are top-p and min-p. With `whole`, top-p is 1, whatever is written.
+    are top-p and min-p. With `whole`, top-p is 1, whatever is written. `edits` are as DrawPlan has
+    them.
     """
 
     def __init__(
         self, matrix: Matrix, hidden: Tensor, samples: int, inputs: DrawInputs,
-        *, whole: bool = False,
+        edits: DeviceEdits | None = None, *, whole: bool = False,
     ) -> None:  # fmt: skip
         rows, vocab_size = len(hidden), matrix.rows
-        self.matrix, self.hidden, self.samples, self.inputs = matrix, hidden, samples, inputs
-        self.share, self.whole = max(DRAWN, cdiv(vocab_size, SHARES)), whole
+        self.matrix, self.hidden, self.inputs, self.edits = matrix, hidden, inputs, edits
+        self.samples, self.whole = samples, whole
+        self.share = max(SMALLEST, cdiv(vocab_size, SHARES))
         self.shares = cdiv(vocab_size, self.share)
         self.filters = torch.ones_like(inputs.scale).repeat(2)
         self.status, self.logits = int32s(hidden, rows), float64s(hidden, rows, vocab_size)
@@ -65,11 +68,11 @@ class NucleusPlan:
         self._draw()
 
     def _compute(self) -> None:
-        (weight, bias, limits), hidden, dim = self.matrix, self.hidden, self.matrix.dim
-        check_finite_kernel[(len(hidden),)](hidden, limits, self.status, dim)
+        matrix, hidden, edits = self.matrix, self.hidden, self.edits
+        check_finite_kernel[(len(hidden),)](hidden, matrix.limits, self.status, matrix.dim)
         dense_logits_kernel[(len(hidden), self.shares)](
-            weight, bias, hidden, self.status, self.logits, self.tops,
-            self.matrix.rows, dim, self.share, BLOCK=COMPUTED,
+            *edited_arguments(matrix, hidden, edits), self.status, self.logits, self.tops,
+            matrix.rows, matrix.dim, self.share, BLOCK=COMPUTED, EDITS=edits is not None,
         )  # fmt: skip
 
     def _find_last(self) -> None:
@@ -85,18 +88,20 @@ class NucleusPlan:
                 next_digit_kernel[(rows,)](
                     self.filters, self.status, self.sums, self.keys, self.masses,
                     self.shares, shift, FIRST=shift + bits >= length, IDS=ids, SHARES=padded,
+                    num_warps=8,
                 )  # fmt: skip
 
     def _draw(self) -> None:
         rows, padded = len(self.hidden), next_power_of_2(self.shares)
         size = self.matrix.rows, self.share, self.shares
+        block = min(DRAWN, next_power_of_2(self.share))
         # A product that is not rounded before noise is added would not be the host's.
         nucleus_draws_kernel[(rows, self.shares, self.samples)](
             self.logits, self.tops, self.status, *self.inputs, self.filters, self.keys,
             self.best, self.owners, self.rest, *size,
-            SHARES=padded, BLOCK=DRAWN, enable_fp_fusion=False,
+            SHARES=padded, BLOCK=block, enable_fp_fusion=False,
         )  # fmt: skip
         nucleus_winners_kernel[(rows, self.samples)](
             self.logits, self.tops, self.status, self.best, self.owners, self.rest,
-            self.ids, self.chosen, self.log_z, *size, SHARES=padded, BLOCK=DRAWN,
+            self.ids, self.chosen, self.log_z, *size, SHARES=padded, BLOCK=block,
         )  # fmt: skip
