@@ -163,7 +163,7 @@ class GpuEngine(Engine):
 
     @staticmethod
     def _computed(exact: Tensor, scanned: Tensor) -> Provenance:
-        """Of answers that no fallback had a part in."""
+        """The provenance of answers in which no fallback had a part."""
         fields: Any = exact, scanned, torch.zeros_like(exact)
         return Provenance(*fields)
 

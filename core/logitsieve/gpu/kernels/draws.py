@@ -131,7 +131,7 @@ def list_draws_kernel(
 
 @triton.jit
 def _cut_list(logits, inverse, top_p, min_p, K):
-    """How many of K logits, best first, remain, and the sum of their weights but the first's."""
+    """The number of the K logits, best first, that remain, and the weight of all but the first."""
     most = tl.load(logits) * inverse
     whole = tl.full([], 0.0, tl.float64)
     for i in range(K):

@@ -7,8 +7,8 @@ sorting, digit by digit from the highest bits of its key: a pass weighs the ids 
 with the digits found so far, by their next digit. A key is the bits of the logit, then V - 1 - id,
 so that keys fall in the order of the list. Then one pass draws from the ids that are left.
 
-Sums are in another order than those of kernels/sampling/nucleus.py: what an id at the border has
-before it must be that near to top-p for it to matter.
+Sums are added in another order than the host's. It matters only where the weight before an id is
+that of top-p but for what float64 rounds.
 
 Shape letters: B rows of hidden, V vocabulary, D hidden size, N draws.
 """
@@ -24,7 +24,7 @@ from logitsieve.gpu.kernels.gumbel import draw_of, noise64
 from logitsieve.gpu.kernels.status import NO_ID, WANTED
 from logitsieve.gpu.kernels.topk import ordered64
 
-BITS, DIGITS = tl.constexpr(6), tl.constexpr(64)  # of a digit; that it has values
+BITS, DIGITS = tl.constexpr(6), tl.constexpr(64)  # bits of a digit, and how many values it has
 SIGN = tl.constexpr(1 << 63)
 
 
@@ -53,9 +53,10 @@ def weigh_digits_kernel(
     logits, tops, status, scale, keys, sums, V, share, shares, shift,
     IDS: tl.constexpr, SHARES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sums [B, shares, DIGITS]: weights of the ids of keys [B, 2] so far, by the digit at `shift`.
+    """sums [B, shares, DIGITS]: what ids weigh by the digit of their key at bit `shift`.
 
-    The digit is one of the id, if IDS, or of the logit.
+    Of ids whose key begins with the digits of keys [B, 2]. The digit is one of the word of the id,
+    if IDS, or of that of the logit.
     """
     row, part, lane = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, DIGITS)
     if tl.load(status + row) == WANTED:
@@ -85,10 +86,10 @@ def next_digit_kernel(
     filters, status, sums, keys, masses, shares, shift,
     FIRST: tl.constexpr, IDS: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """Append a digit to keys [B, 2]: to the bits of the logit, or of the id if IDS.
+    """Append a digit to keys [B, 2]: to the word of the id, if IDS, or to that of the logit.
 
-    It is the largest with which the ids that have a key as large weigh top-p of all. masses [B, 2]:
-    that, and what the ids weigh that have a larger key.
+    It is the largest for which the ids with a key as large or larger weigh top-p of all. masses
+    [B, 2]: top-p of all, and the weight of the ids with a larger key. FIRST digit of a word.
     """
     row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, DIGITS)
     if tl.load(status + row) == WANTED:
@@ -107,6 +108,7 @@ def next_digit_kernel(
         enough = above + tl.sum(as_large, 1) >= reach
         digit = tl.max(tl.where(enough, lane, 0), 0)
         above += tl.sum(tl.where(lane > digit, mass, 0.0), 0)
+        tl.debug_barrier()  # all threads have read what is written now
         tl.store(masses + row * 2, reach)
         tl.store(masses + row * 2 + 1, above)
         tl.store(word, digits | (digit.to(tl.int64) << shift))
@@ -172,7 +174,8 @@ def nucleus_winners_kernel(
         names = tl.load(owners + flat * shares + lane, mask=inside, other=NO_ID)
         winner = tl.min(tl.where(leading == tl.max(leading, 0), names, NO_ID), 0)
         tl.store(drawn + flat, winner)
-        tl.store(chosen + flat, tl.load(logits + row * V + winner))
+        # No id has won where edits left none.
+        tl.store(chosen + flat, tl.load(logits + row * V + winner, mask=winner < V, other=0.0))
         if draw == 0:
             pair = rest + (row * shares + lane) * 2
             below = tl.sum(tl.load(pair, mask=inside, other=0.0), 0)
