@@ -15,8 +15,9 @@ from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
+from tests.attacks.draws import fill_noise
 from tests.decoding.drawn import edited_logits
-from tests.oracle import best, chi_square_p, log_sum_exp, logits64, softmax
+from tests.oracle import best, chi_square_p, filtered, log_sum_exp, logits64, softmax
 from tests.server.running import write_whole
 from tests.synthetic import make_head, make_hidden, make_softmax
 
@@ -141,12 +142,58 @@ def test_what_a_head_missed_is_drawn_all_the_same(decoder: LocalDecoder) -> None
         assert chi_square_p(counts_of(ids), softmax(logits)) > 1e-3
 
 
+@pytest.mark.parametrize("filters", [(0.9, 0.0), (1.0, 0.02), (0.7, 0.05)], ids=str)
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+@pytest.mark.parametrize("head", ["exact", "certified"])
+def test_filtered_draws_are_the_best_of_what_remains_by_the_noise_of_all(
+    decoder: LocalDecoder, head: str, constraints: str, filters: tuple[float, float]
+) -> None:
+    """So a filter changes only the draws that it forbids."""
+    asked, (top_p, min_p) = CONSTRAINTS[constraints], filters
+    options: Any = {"seeds": range(4), "step": 3, "temperature": 0.8, "constraints": asked}
+    reply = decoder.sample(HIDDEN, 300, top_p=top_p, min_p=min_p, head=head, **options)
+    assert reply.answer.exact.all()
+    assert reply.answer.normalizer == "candidates"
+    noise = np.empty(SIZE)
+    for row, logits in enumerate(logits_of(asked)):
+        left = filtered(logits, 0.8, 0, top_p, min_p)
+        scaled = np.full(SIZE, -np.inf)
+        scaled[left] = (logits[left] - logits.max()) / 0.8
+        for draw, winner in enumerate(reply.ids[row]):
+            fill_noise(np.uint64(row), np.uint64(3), np.uint64(draw), noise)
+            assert winner == np.argmax(scaled + noise)
+        log_z = log_sum_exp(logits[left] / 0.8)
+        assert reply.answer.log_z is not None
+        if head == "exact":
+            assert reply.answer.log_z[row] == pytest.approx(log_z, rel=1e-6)
+            wanted = logits[reply.ids[row]] / 0.8 - log_z
+            np.testing.assert_allclose(reply.log_probs[row], wanted, rtol=1e-6, atol=1e-7)
+        if reply.answer.log_z_low is not None and reply.answer.log_z_high is not None:
+            off = 1e-6 * abs(log_z)
+            assert reply.answer.log_z_low[row] <= log_z + off
+            assert reply.answer.log_z_high[row] >= log_z - off
+
+
+@pytest.mark.parametrize("top_p", [0.8, 1.0])
+def test_filtered_draws_follow_the_softmax_of_what_remains(
+    decoder: LocalDecoder, top_p: float
+) -> None:
+    for head in ("exact", "certified"):
+        reply = decoder.sample(HIDDEN, 20_000, seeds=5, top_p=top_p, min_p=0.02, head=head)
+        for ids, logits in zip(reply.ids, logits_of(None), strict=True):
+            only, left = np.full(SIZE, -np.inf), filtered(logits, 1.0, 0, top_p, 0.02)
+            only[left] = logits[left]
+            assert chi_square_p(counts_of(ids), softmax(only)) > 1e-3
+
+
 OPTIONS: list[dict[str, Any]] = [
     {"head": "certified"},
     {"head": "certified", "normalizer": "certified"},
     {"head": "exact"},
     {"head": "screen"},
     {"head": "svd", "top_p": 0.8},
+    {"head": "exact", "top_p": 0.9, "min_p": 0.001},
+    {"head": "certified", "top_p": 0.9},
     {"head": "certified", "top_k": 40, "min_p": 0.01},
 ]
 
@@ -260,9 +307,10 @@ def test_a_normalizer_asked_for_is_that_of_scores(
 
 
 @pytest.mark.parametrize("head", ["certified", "exact", "screen", "svd"])
-def test_temperature_0_is_the_best_id(decoder: LocalDecoder, head: str) -> None:
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "min_p": 0.1}], ids=str)
+def test_temperature_0_is_the_best_id(decoder: LocalDecoder, head: str, filters: Any) -> None:
     for asked in (None, CONSTRAINTS["best banned"], CONSTRAINTS["some allow few"]):
-        reply = decoder.sample(HIDDEN, 3, temperature=0, constraints=asked, head=head)
+        reply = decoder.sample(HIDDEN, 3, temperature=0, constraints=asked, head=head, **filters)
         wanted = decoder.topk(HIDDEN, 1, constraints=asked, head=head)
         np.testing.assert_array_equal(reply.ids, np.repeat(wanted.ids, 3, axis=1))
         assert (reply.log_probs == 0).all()

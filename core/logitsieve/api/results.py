@@ -89,7 +89,7 @@ class Answer(NamedTuple):
     knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" without a log Z
     log_z: Float32 | None = None  # [B]
-    log_z_low: Float32 | None = None  # [B] the full log Z is proven to lie between these two
+    log_z_low: Float32 | None = None  # [B] log Z is proven to lie between these two
     log_z_high: Float32 | None = None  # [B]
     log_z_error: Float32 | None = None  # [B] standard error of an estimated log Z
     queue_ns: int = 0

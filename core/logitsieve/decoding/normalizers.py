@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from math import inf, sqrt
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Query(NamedTuple):
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
     def draw(
-        self, head: Head, samples: int, seeds: UInt64, step: int, **options: bool
+        self, head: Head, samples: int, seeds: UInt64, step: int, **options: Any
     ) -> tuple[Int32, Float64, Int32]:
         """Draws by the exact or the certified head: ids [B, N], log Z and the rows scanned [B]."""
         edits = self.edits and self.edits[:3]

@@ -1,9 +1,10 @@
 """Draws from the softmax, at a sub-linear cost where a head allows it.
 
-With `top_k`, `top_p` or `min_p` the few ids that remain are listed first, and drawn from by
-Gumbel's trick over the list. Without them an id is drawn from the whole vocabulary: by Gumbel's
-trick over all logits (`exact`), by rejection under proven bounds (`certified`), or by Gumbel's
-trick with most of the noise never looked at (any other head; that alone is not exact).
+With `top_k` the few ids that remain are listed first, and drawn from by Gumbel's trick over the
+list; so they are with `top_p` or `min_p` by a head that proves nothing. Otherwise an id is drawn
+from the whole vocabulary: by Gumbel's trick over all logits that the filters leave (`exact`), by
+rejection under proven bounds (`certified`), or by Gumbel's trick with most of the noise never
+looked at (any other head; that alone is not exact).
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
 """
@@ -30,6 +31,7 @@ from logitsieve.decoding.normalizers import (
     narrowed,
 )
 from logitsieve.heads._base.head import refuse_first
+from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
@@ -49,7 +51,7 @@ class Draws(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """Draws from the whole vocabulary, and the log Z that they computed on the way, if any."""
+    """Draws from all that filters leave, and the log Z that they computed on the way, if any."""
 
     ids: Int32  # [B, N]
     exact: bool
@@ -64,7 +66,8 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     `normalizer` None is the log Z computed while drawing. Ids left by filters, or on an allow list,
     are normalized among themselves: "candidates".
     """
-    if how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0 or how.temperature == 0.0:
+    lists = _filtered(how) and not isinstance(query.head, FILTERING)
+    if how.top_k > 0 or how.temperature == 0.0 or lists:
         return _without_bounds(_from_lists(query, how))
     query = query._replace(scale=1.0 / how.temperature)
     if query.edits is None or not query.edits.allow_list.any():
@@ -78,8 +81,12 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     return _by_row(listed, part, open_, rest)
 
 
+def _filtered(how: Sampling) -> bool:
+    return how.top_p < 1.0 or how.min_p > 0.0
+
+
 def _without_bounds(draws: Draws) -> Draws:
-    """The same; bounds are of the full log Z, and this is that of lists."""
+    """The same; log Z of lists has no bounds, as a head that proves nothing may have made them."""
     return draws._replace(log_z=PrintedLogZ(draws.log_z.value))
 
 
@@ -116,7 +123,8 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
-    normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
+    normalizer = drawn.normalizer if _filtered(how) else normalizer or drawn.normalizer
+    log_z = drawn.log_z
     if log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
     logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
@@ -127,8 +135,9 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
 
 
 def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step)
-    return _Drawn(ids, True, scanned, EXACT, LogZ(log_z, query.scale))
+    filters = {"top_p": how.top_p, "min_p": how.min_p} if _filtered(how) else {}
+    ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step, **filters)
+    return _Drawn(ids, True, scanned, CANDIDATES if filters else EXACT, LogZ(log_z, query.scale))
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
@@ -154,6 +163,7 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
 
 Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
 DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}
+FILTERING = (ExactHead,)  # heads that draw from what top-p and min-p leave
 
 
 FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next

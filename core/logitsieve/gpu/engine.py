@@ -209,7 +209,9 @@ class GpuEngine(Engine):
             provenance = self._computed(drawn, drawn.int() * self._index.vocab_size)
         log_z = DeviceLogZ.of(fields, scale)
         log_probs, _ = log_z.log_probs(logits, ids)
-        printed = PrintedLogZ(log_z.printed().value)  # bounds are of the full log Z
+        printed = log_z.printed()
+        if sampling.top_k:  # log Z of lists has no bounds, as on the host
+            printed = PrintedLogZ(printed.value)
         return ids, log_probs, provenance, CANDIDATES.name, printed
 
     def _draw_from_all(self, hidden: Tensor, sampling: Sampling, seeds: Tensor) -> tuple[Any, ...]:
