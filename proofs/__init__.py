@@ -5,7 +5,6 @@ from __future__ import annotations
 from proofs import (
     certified,
     double_double,
-    envelope,
     exponential,
     gpu,
     gpu_draws,
@@ -23,7 +22,6 @@ THEOREMS = [
     *exponential.THEOREMS,
     *log_z.THEOREMS,
     *double_double.THEOREMS,
-    *envelope.THEOREMS,
     *gumbel.THEOREMS,
     *gpu.THEOREMS,
     *gpu_draws.THEOREMS,

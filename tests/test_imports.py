@@ -34,7 +34,9 @@ DIRECT: dict[str, set[str]] = {
     "cli": {"server", "client", "index_builder", "training"},
 }
 # The rooms of `kernels`, each of which may import those before it.
-KERNEL_ROOMS = ["compile", "pool", "simd", "topk", "sketch", "screen", "sampling", "retrieval"]
+KERNEL_ROOMS = [
+    *("compile", "pool", "simd", "topk", "sketch", "screen", "sampling", "intervals", "retrieval")
+]
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {
     "numba": {"kernels", "training"},

@@ -33,9 +33,8 @@ from tests.attacks.tally import attack_once
 
 BOUNDS, EXACT, SUMS, STEPS = ("topk", "bounds"), ("topk-one", "topk-near"), ("log-z",), ("beams",)
 SKETCH, DESCRIPTOR = "kernels.sketch.sketch", "kernels.topk.descriptor"
-ENVELOPE, LOG_Z, QUICK = (
-    f"kernels.sampling.{name}" for name in ("envelope", "log_z", "quick_log_z")
-)
+INTERVALS, WEIGHTS = "kernels.intervals.intervals", "kernels.intervals.sums"
+LOG_Z, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
 BUILDER, ROUTE, ROUTES = "index_builder.fit_certified", "kernels.screen.route", ("routes",)
 
 
@@ -74,12 +73,11 @@ CONSTANTS = (
     Constant(DESCRIPTOR, "DOT_UNDERFLOW", EXACT),
     Constant("kernels.topk.scan", "ROUNDING32", EXACT),
     Constant("kernels.topk.scan", "ROUNDING64", EXACT),
-    Constant(ENVELOPE, "MARGIN_SPARE", SUMS, 1.0),
-    Constant(ENVELOPE, "BOUND_SPARE", SUMS),
-    Constant(ENVELOPE, "LIFT", SUMS),
-    Constant(ENVELOPE, "LOW_LIFTS", SUMS),
-    Constant(ENVELOPE, "SUM_SPARE", SUMS),
-    Constant(ENVELOPE, "LOG_SPARE", SUMS),
+    Constant(INTERVALS, "MARGIN_SPARE", SUMS, 1.0),
+    Constant(INTERVALS, "BOUND_SPARE", SUMS),
+    Constant(WEIGHTS, "LIFT", SUMS),
+    Constant(WEIGHTS, "SUM_SPARE", SUMS),
+    Constant(WEIGHTS, "LOG_SPARE", SUMS),
     Constant(LOG_Z, "SPREAD", SUMS),
     Constant(LOG_Z, "STEP", SUMS),
     Constant(LOG_Z, "TINY", SUMS),

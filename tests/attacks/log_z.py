@@ -45,10 +45,9 @@ def by_codes(
     softmax: Softmax, hidden: Float32, truth: Long, scale: float, random: Generator
 ) -> Tally:
     head, tally = sketched(softmax, random).head, Tally()
-    seeds = np.zeros(len(hidden), np.uint64)
-    for fine in (False, True):
-        _, log_z, _ = head.draw(hidden, 0, seeds, 0, scale, None, fine=fine)
-        tally.join(judged("fine" if fine else "coarse", log_z[:, 1], log_z[:, 2], truth))
+    for width in (np.inf, 1.0, 0.1, 0.01):
+        _, low, high = head.log_z(hidden, scale, width=width).T
+        tally.join(judged(f"width {width}", low, high, truth))
     return tally
 
 

@@ -171,7 +171,7 @@ class LocalDecoder:
         unbiased = Constraints(biased=[0], bias=[0.0])
         self.topk(zeros, 1, constraints=unbiased, normalizer="sampled")
         self.beam_step(zeros, beams_in=1, beams_out=1)
-        self.sample(zeros, top_p=0.5)
+        self.sample(zeros, top_k=1)
         for head in self.index.heads:
             self.sample(zeros, head=head)
         if "svd" in self.index.heads:

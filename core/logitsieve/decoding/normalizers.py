@@ -203,7 +203,7 @@ class _Sampled(Normalizer):
 
 
 class _Certified(Normalizer):
-    """An estimate by the sketch's fine codes, and the interval that is proven to hold log Z."""
+    """An estimate by the sketch's codes, and the interval that is proven to hold log Z."""
 
     name, code, reads, has_bounds = "certified", 4, "certified", True
 
@@ -211,9 +211,10 @@ class _Certified(Normalizer):
         source, edits = self.source(query.index), query.edits
         if edits is not None and edits.allow_list.any():
             return _with_allow_lists(self, query, edits)
-        seeds = np.zeros(len(query.hidden), np.uint64)
-        log_z = LogZ.interval(query.draw(source, 0, seeds, 0, fine=True)[1], query.scale)
-        return narrowed(log_z, query)
+        found = cast(CertifiedHead, source).log_z(
+            query.hidden, query.scale, edits and edits[:3], query.width
+        )
+        return narrowed(LogZ.interval(found, query.scale), query)
 
 
 class _Exact(Normalizer):

@@ -3,7 +3,7 @@
 With `top_k` the few ids that remain are listed first, and drawn from by Gumbel's trick over the
 list; so they are with `top_p` or `min_p` by a head that proves nothing. Otherwise an id is drawn
 from the whole vocabulary: by Gumbel's trick over all logits that the filters leave (`exact`), by
-rejection under proven bounds (`certified`), or by Gumbel's trick with most of the noise never
+the same noise over proven bounds (`certified`), or by Gumbel's trick with most of the noise never
 looked at (any other head; that alone is not exact).
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
@@ -12,6 +12,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,12 +32,14 @@ from logitsieve.decoding.normalizers import (
     narrowed,
 )
 from logitsieve.heads._base.head import refuse_first
+from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
+WIDEST = 1e6  # nats: a width that no log Z has, so that it is as close as fine codes have it
 TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
 
 
@@ -141,9 +144,13 @@ def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) ->
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    """log Z by the coarse codes that the draw needs anyway, or by the fine ones, if named."""
-    fine = normalizer is CERTIFIED
-    ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step, fine=fine)
+    """log Z by the coarse codes that the draw needs anyway, or more closely, if named."""
+    draw = partial(query.draw, query.head, how.samples, how.seeds, how.step)
+    if _filtered(how):
+        ids, log_z, scanned = draw(top_p=how.top_p, min_p=how.min_p)
+        return _Drawn(ids, True, scanned, CANDIDATES, LogZ.interval(log_z, query.scale))
+    width = min(query.width, WIDEST) if normalizer is CERTIFIED else query.width
+    ids, log_z, scanned = draw(width=width)
     interval = narrowed(LogZ.interval(log_z, query.scale), query)
     return _Drawn(ids, True, scanned, CERTIFIED, interval)
 
@@ -163,7 +170,7 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
 
 Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
 DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}
-FILTERING = (ExactHead,)  # heads that draw from what top-p and min-p leave
+FILTERING = (ExactHead, CertifiedHead)  # heads that draw from what top-p and min-p leave
 
 
 FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next

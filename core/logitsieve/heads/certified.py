@@ -11,17 +11,29 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, P coordinat
 from __future__ import annotations
 
 from functools import cached_property, partial
+from math import inf
 from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, Int32, UInt64
+from logitsieve.api.results import (
+    ArrayLike,
+    Bounds,
+    Candidates,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    UInt64,
+)
 from logitsieve.heads._base.head import Edits, no_edits, ready_hidden, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
+from logitsieve.heads.exact import ExactHead
+from logitsieve.kernels.intervals.draws import interval_sample
+from logitsieve.kernels.intervals.log_z import interval_log_z
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.sampling.rejection import envelope_sample
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.certified import (
     certified_bounds,
@@ -29,7 +41,7 @@ from logitsieve.kernels.sketch.certified import (
     certified_topk,
 )
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
-from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, ROUNDED, TOP, VALUE
 
 WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
@@ -61,10 +73,30 @@ SKETCH = PartSpec(
         "fine": TensorSpec("uint8", ("V", "T"), "codes"),
         "order": TensorSpec("int32", ("V",), "ids", "V"),
         "limits": TensorSpec("float64", (5,)),
+        "norms": TensorSpec("float64", (6,)),
     },
     structure=_check_sizes,
     values=partial(all_different, ids="order"),
 )
+
+
+def rows_of(edits: Edits | None, rows: Int64) -> Edits | None:
+    """The edits of some of the rows."""
+    if edits is None:
+        return None
+    offsets, ids, values = edits
+    lengths = np.diff(offsets)[rows]
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    taken = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
+    return ends, ids[taken], values[taken]
+
+
+def interval_of(fields: Float64, scale: float) -> Float64:
+    """[B, 3] log Z and its bounds from TOP, VALUE, LOW and HIGH, rounded outward."""
+    base = scale * fields[:, TOP, None]
+    ends = base + fields[:, VALUE:]
+    off = ROUNDED * (np.abs(base) + np.abs(ends))
+    return np.asarray(ends + off * np.array([0, -1, 1]))
 
 
 class CertifiedHead(KernelHead):
@@ -107,6 +139,37 @@ class CertifiedHead(KernelHead):
             candidates.ids, candidates.logits, bounds[0], bounds[1], float(low), float(high)
         )
 
+    def log_z(
+        self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
+    ) -> Float64:
+        """[B, 3] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
+
+        They are `width` nats apart at most, but in rows that would take too many logits: these get
+        all of them, in float32 where that can do.
+        """
+        rows = len(hidden)
+        offsets, edited, values = edits or no_edits(rows)
+        log_z, found = np.empty((rows, 3)), np.empty(rows, np.bool_)
+        options = scale, width, self._places, offsets, edited, values
+        fill = partial(interval_log_z.entry(), self._address, hidden, *options, log_z, found)
+        refuse_first(run_slices(fill, rows, self._threads))
+        if not found.all():
+            rest = np.flatnonzero(~found)
+            log_z[rest] = self._dense_log_z(hidden[rest], scale, rows_of(edits, rest))
+        return log_z
+
+    def _dense_log_z(self, hidden: Float32, scale: float, edits: Edits | None) -> Float64:
+        """The same by all logits: in float32 of plain rows, else in float64."""
+        log_z, plain = np.empty((len(hidden), 3)), np.full(len(hidden), scale == 1.0)
+        if edits is not None:
+            plain &= np.diff(edits[0]) == 0
+        log_z[plain] = self._exact.quick_log_z(hidden[plain])
+        if not plain.all():
+            rest = np.flatnonzero(~plain)
+            fields = self._exact.log_z(hidden[rest], scale, rows_of(edits, rest))
+            log_z[rest] = interval_of(fields, scale)
+        return log_z
+
     def draw(
         self,
         hidden: Float32,
@@ -116,22 +179,35 @@ class CertifiedHead(KernelHead):
         scale: float,
         edits: Edits | None,
         *,
-        fine: bool = False,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        width: float = inf,
     ) -> tuple[Int32, Float64, Int32]:
-        """Draws from softmax(scale x logits): ids [B, samples], log Z [B, 3], scanned [B].
+        """The draws of head `exact`: ids [B, samples], log Z [B, 3], scanned [B].
 
-        log Z is an estimate and what it is proven to lie between, close together if `fine`.
+        log Z, of what filters leave, is an estimate and what it is proven to lie between; of all,
+        within `width` nats. A row on which the sketch says too little gets all logits.
         """
         rows = len(hidden)
         offsets, edited, values = edits or no_edits(rows)
-        places = edited if fine or not edited.size else self._places[edited]
         ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
-        log_z = np.empty((rows, 3))
-        options = seeds, step, scale, fine, offsets, places, values
+        log_z, found = np.empty((rows, 3)), np.empty(rows, np.bool_)
+        options = seeds, step, scale, top_p, min_p, width, self._places, offsets, edited, values
         answers = ids, log_z, scanned
-        draw = partial(envelope_sample.entry(), self._address, hidden, *options, *answers)
+        draw = partial(interval_sample.entry(), self._address, hidden, *options, *answers, found)
         refuse_first(run_slices(draw, rows, self._threads))
+        if not found.all():
+            rest = np.flatnonzero(~found)
+            ids[rest], fields, scanned[rest] = self._exact.draw(
+                hidden[rest], samples, seeds[rest], step, scale, rows_of(edits, rest),
+                top_p=top_p, min_p=min_p,
+            )  # fmt: skip
+            log_z[rest] = interval_of(fields, scale)
         return answers
+
+    @cached_property
+    def _exact(self) -> ExactHead:
+        return ExactHead(self._softmax)
 
     @cached_property
     def _places(self) -> Int32:

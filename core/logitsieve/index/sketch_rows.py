@@ -27,6 +27,8 @@ BLOCK_ROWS = 1024
 ROUNDED = 1 + 2.0**-24  # coordinates of a sketch are float32: a step of the kernels' margin
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
 MIDDLE = 128  # the code that stands for 0
+GRAM_SPARE = 1e-9  # of the trace of a Gram matrix, for 2^20 sums in float64
+SUMMED = 1 + 1e-9  # of a root of it
 
 
 class _Coding(NamedTuple):
@@ -100,6 +102,43 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
         with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
             _check_block(weight, solver, float(limits[4]), codings, block)
         report(len(block))
+
+
+def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
+    """[6] for either coding: the largest singular values of three matrices of all rows.
+
+    Those of coding errors, of the coordinates that are coded, and of what is left out. In float64,
+    and not below the true ones. Time O(V (P^2 + D^2)).
+    """
+    solver, stretch = solve(sketch), sketch["stretch"].astype(np.float64)
+    places = np.argsort(sketch["order"])
+    count, dim = solver.basis.shape
+    turned_PP, outside_DD = np.zeros((count, count)), np.zeros((dim, dim))
+    errors: dict[str, Float64] = {}
+    for start in range(0, softmax.vocab_size, BLOCK_ROWS):
+        rows = np.arange(start, min(start + BLOCK_ROWS, softmax.vocab_size))
+        weight = widened(softmax.stored[rows]).astype(np.float64) / stretch
+        turned = weight @ solver.inverse
+        outside = weight - turned @ solver.basis
+        turned_PP += turned.T @ turned
+        outside_DD += outside.T @ outside
+        for coding in _codings(sketch, rows, places[rows]):
+            off = turned[:, : coding.codes.shape[1]] - coding.codes * coding.scales[:, None]
+            errors[coding.name] = errors.get(coding.name, 0.0) + off.T @ off
+        report(len(rows))
+    norms = []
+    for error_FF in errors.values():
+        coded = len(error_FF)
+        left = _largest(turned_PP[coded:, coded:]) + _largest(outside_DD)
+        norms += [_largest(error_FF), _largest(turned_PP[:coded, :coded]), left]
+    return np.sqrt(norms) * SUMMED
+
+
+def _largest(gram: Float64) -> float:
+    """The largest eigenvalue of a Gram matrix, with what rounding may have taken from it."""
+    if not gram.size:
+        return 0.0
+    return max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + GRAM_SPARE * float(np.trace(gram))
 
 
 def _check_biases(bias: Float32, sketch: Arrays, places: Int64) -> None:

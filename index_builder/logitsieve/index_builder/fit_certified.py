@@ -20,7 +20,7 @@ from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.heads._base.head import begin_sha256
 from logitsieve.index.checks import matrix_changed
-from logitsieve.index.sketch_rows import solve
+from logitsieve.index.sketch_rows import solve, spectral_norms
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
@@ -36,6 +36,7 @@ SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is 
 SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
 RIDGE = 0.01  # of the identity in second moments whose trace is one
 SPAN_STEPS = 8  # towards the best span
+LARGEST_NORM = 1e30  # above any spectral norm that matters
 ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded up to float32
 BLOCK_ROWS = 4096
 
@@ -110,6 +111,7 @@ def fit_certified(inputs: FitInputs) -> FitResult:
     if count != first:
         best = fastest(lambda widths: time(widths, count), softmax.dim, share)
     arrays = code(softmax, turned(count), best, order_V)
+    arrays["norms"] = spectral_norms(softmax, arrays, lambda rows: None)
     summary = {**best._asdict(), "coordinates": count}
     history = [
         {**widths._asdict(), "coordinates": count, "us_per_row": us}
@@ -234,7 +236,8 @@ def encode(
     Coarse codes lie in the order of the ids `order_V`, or of W.
     """
     order_V = np.arange(softmax.vocab_size, dtype=np.int32) if order_V is None else order_V
-    return code(softmax, turn(softmax, factored(rotation_PD, stretch_D)), widths, order_V)
+    arrays = code(softmax, turn(softmax, factored(rotation_PD, stretch_D)), widths, order_V)
+    return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
 
 
 def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
@@ -296,6 +299,7 @@ def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> di
         "fine": fine_VT,
         "order": order_V,
         "limits": limits,
+        "norms": np.full(6, LARGEST_NORM),  # true ones take longer, and no top k needs them
     }
 
 

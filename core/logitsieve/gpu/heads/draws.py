@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -63,13 +64,13 @@ class GpuDrawHead(GpuHead):
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
-        edits: Edits | None, *, fine: bool = False,
+        edits: Edits | None, *, width: float = inf,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Draws from softmax(scale x logits), as the head on the host has them.
 
         ids [B, N], log Z and scanned [B]. Tensors on the GPU (seeds int64) are answered in tensors
-        there, without edits. No seeds are needed where `samples` is 0. A GPU reads fine codes
-        alone, `fine` or not.
+        there, without edits. No seeds are needed where `samples` is 0. The interval of
+        log Z is that of the fine codes, whatever the `width`.
         """
         return self.draw_in_bounds(hidden, samples, seeds, step, scale, edits)
 
@@ -219,7 +220,7 @@ class GpuExact(GpuDrawHead):
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
-        edits: Edits | None, *, fine: bool = False,
+        edits: Edits | None, *, width: float = inf,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Draw as `GpuDrawHead` does; log Z is [B, 4]."""
         ids, _, scanned = super().draw(hidden, samples, seeds, step, scale, edits)
@@ -278,6 +279,12 @@ class GpuCertified(GpuDrawHead):
     def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
         """The bounds of the head on the host."""
         return cast(CertifiedHead, self.cpu_head).bounds(hidden, k)
+
+    def log_z(
+        self, hidden: Any, scale: float, edits: Edits | None = None, width: float = inf
+    ) -> Any:
+        """[B, 3] an estimate of log Z and a proven interval, that of the fine codes."""
+        return self.draw_in_bounds(hidden, 0, None, 0, scale, edits)[1]
 
     def draw_plan(self, hidden: Tensor, edits: DeviceEdits | None, samples: int) -> AnyDrawPlan:
         gpu, inputs = self._gpu, draw_inputs(hidden)

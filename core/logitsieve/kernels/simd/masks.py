@@ -54,15 +54,30 @@ def lanes_within(typing_context, lanes, limits):
 
 @intrinsic
 def where_below(typing_context, compared, limit, lanes):
-    """The lanes where `compared` is below `limit`, and -inf elsewhere."""
+    """The lanes where `compared` is below `limit`, and zeros elsewhere."""
     vector = vector_of(lanes.dtype)
 
     def codegen(context, builder, signature, arguments):
         compared, limit, lanes = arguments
         below = builder.fcmp_ordered("<", compared, spread(builder, limit, vector))
-        return builder.select(below, lanes, ir.Constant(vector, [float("-inf")] * LANES))
+        return builder.select(below, lanes, ir.Constant(vector, None))
 
     return lanes(lanes, lanes.dtype, lanes), codegen
+
+
+@intrinsic
+def where_equal(typing_context, states, place, state, lanes):
+    """The lanes where the byte of states[place : place + 16] is `state`, and zeros elsewhere."""
+    vector, compared = vector_of(lanes.dtype), ir.VectorType(ir.IntType(8), LANES)
+
+    def codegen(context, builder, signature, arguments):
+        start, place, state, lanes = arguments
+        address = builder.bitcast(builder.gep(start, [place]), compared.as_pointer())
+        wanted = spread(builder, builder.trunc(state, ir.IntType(8)), compared)
+        equal = builder.icmp_unsigned("==", builder.load(address, align=1), wanted)
+        return builder.select(equal, lanes, ir.Constant(vector, None))
+
+    return lanes(states, types.intp, types.intp, lanes), codegen
 
 
 @inline

@@ -63,7 +63,8 @@ def _pointer_cast(dtype):
 
 
 as_int32, as_float32 = _pointer_cast(types.int32), _pointer_cast(types.float32)
-as_int8, as_float64 = _pointer_cast(types.int8), _pointer_cast(types.float64)
+as_int8, as_uint8 = _pointer_cast(types.int8), _pointer_cast(types.uint8)
+as_float64 = _pointer_cast(types.float64)
 
 
 @intrinsic

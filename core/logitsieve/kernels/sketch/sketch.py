@@ -68,15 +68,16 @@ from logitsieve.kernels.topk.descriptor import (
 (
     DIRECTIONS, STRETCH, TRIANGLE, COARSE, FINE, ORDER, SPAN, COARSE_WIDTH, FINE_WIDTH,
     KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, SIZE, SKEW, GAIN, SPREAD, MOST_SCALE, MOST_REST,
-) = range(MATRIX_FIELDS, MATRIX_FIELDS + 20)  # fmt: skip
-SKETCH_FIELDS = MATRIX_FIELDS + 20
+    ERRORS, LENGTHS, RESTS, FINE_ERRORS, FINE_LENGTHS, FINE_RESTS,
+) = range(MATRIX_FIELDS, MATRIX_FIELDS + 26)  # fmt: skip
+SKETCH_FIELDS = MATRIX_FIELDS + 26
 
 EXTRA = 8  # bytes of a row in `fine` beside its codes: s and n
 COARSE_EXTRA = 12  # and in `coarse`: its bias too
 
 # What a query is to the sketch: float64 values, its factors.
-SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN = range(8)
-FACTORS = 8
+SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN, ALL, FINE_ALL = range(10)
+FACTORS = 10
 NORMAL = 1e-37  # so that what is rounded to float32 loses no more than 2^-24 of itself
 
 # What proofs/certified.py proves to be enough.
@@ -145,9 +146,10 @@ def sketch_descriptor(softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray
         MOST_REST: float(most[1]),
     }
     limits = zip((KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT), arrays["limits"].tolist(), strict=True)
+    norms = zip(range(ERRORS, SKETCH_FIELDS), arrays["norms"].tolist(), strict=True)
     descriptor = np.zeros(SKETCH_FIELDS, np.int64)
     descriptor[:MATRIX_FIELDS] = softmax_descriptor
-    return fill_fields(descriptor, fields | dict(limits))
+    return fill_fields(descriptor, fields | dict(limits) | dict(norms))
 
 
 @inline
@@ -198,6 +200,8 @@ def encode_query(descriptor, h, norm, rotated, planes, factors):
     factors[SCALE], factors[SUM], factors[FINE_SUM] = scale, OFFSET * first[0], OFFSET * both[0]
     factors[ERROR], factors[REST] = error + NORMAL, rest + NORMAL
     factors[FINE_ERROR], factors[FINE_REST] = fine_error + NORMAL, fine_rest + NORMAL
+    factors[ALL] = _error_of_all(descriptor, ERRORS, off, first, rest)
+    factors[FINE_ALL] = _error_of_all(descriptor, FINE_ERRORS, off, both, fine_rest)
     # The largest magnitudes that are added up for a row: float32 rounds each to 2^-24 of itself.
     terms = max(terms, fine_terms) + 2.0 * float64_of_bits(descriptor[MOST_REST]) * rest
     terms += float64_of_bits(descriptor[LARGEST_BIAS])
@@ -273,6 +277,15 @@ def _error(descriptor, place, off, codes):
     length = np.sqrt(squares)
     error = kappa * length + most * (np.sqrt(errors) * NORM_SPARE + off)
     return error, float64_of_bits(descriptor[MOST_SCALE]) * ((kappa + most) * length + 2.0 * error)
+
+
+@inline
+def _error_of_all(descriptor, place, off, codes, rest):
+    """At least the norm of what the estimates of all rows are off by, but for the margin."""
+    _, squares, errors = codes
+    total = float64_of_bits(descriptor[place]) * np.sqrt(squares)
+    total += float64_of_bits(descriptor[place + 1]) * (np.sqrt(errors) * NORM_SPARE + off)
+    return (total + float64_of_bits(descriptor[place + 2]) * rest) * NORM_SPARE
 
 
 @inline

@@ -1,0 +1,168 @@
+"""Draws beside those from all logits in numpy, torch and Hugging Face's filters, one row a call.
+
+    python -m benchmarks.draws lm-docs        # or any other dataset of benchmarks.race
+
+One thread. Every contender multiplies by W itself. Its results join those of other datasets in
+results/draws.json.gz. A sketch is built once, under the cache of the race.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from benchmarks import raw
+from benchmarks.machine import describe
+from benchmarks.race.bars import bars
+from benchmarks.race.datasets import DATASETS, Dataset, load
+from benchmarks.race.methods import hold_threads
+from benchmarks.race.prepare import CACHE, SHARED
+from benchmarks.timing import Search, batches_of, race
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import Index, open_index
+from logitsieve.index_builder import build
+
+OUT = raw.RESULTS / "draws.json.gz"
+CONTEXTS = 512
+MANY = 32  # draws of one context
+FILTERS: dict[str, tuple[dict[str, float], LogitsProcessor]] = {
+    "top_p 0.95": ({"top_p": 0.95}, TopPLogitsWarper(0.95)),
+    "top_p 0.5": ({"top_p": 0.5}, TopPLogitsWarper(0.5)),
+    "top_k 50": ({"top_k": 50}, TopKLogitsWarper(50)),
+    "min_p 0.05": ({"min_p": 0.05}, MinPLogitsWarper(0.05)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", choices=[*DATASETS], metavar="DATA", help="dataset")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
+    parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
+    options = parser.parse_args()
+    hold_threads(1)
+    data = load(options.data, options.shared, options.cache)
+    index = sketch_of(data, options.cache / "draws" / data.name / "1")
+    results = measure(index, data)
+    raw.write(
+        options.out, (raw.read(options.out) if options.out.exists() else {}) | {data.name: results}
+    )
+    show(results)
+
+
+def sketch_of(data: Dataset, path: Path) -> Index:
+    """An index with the heads `exact` and `certified`, built where there is none."""
+    if not path.exists():
+        with bars() as progress:
+            heads = "exact", "certified"
+            build(data.weight, data.bias, data.fit, path, heads=heads, progress=progress)
+    return open_index(path)
+
+
+def measure(index: Index, data: Dataset) -> dict[str, Any]:
+    """Microseconds a row of one draw, of many, and of filters; the share that took all of W."""
+    hidden = np.ascontiguousarray(data.test[:: max(1, len(data.test) // CONTEXTS)][:CONTEXTS])
+    decoder, rows = LocalDecoder(index), batches_of(hidden, 1)
+    plain: dict[str, tuple[dict[str, float], int]] = {
+        "first draw": ({}, 1),
+        f"{MANY} draws": ({}, MANY),
+    }
+    asked = plain | {name: (options, 1) for name, (options, _) in FILTERS.items()}
+    times = {}
+    for name, (options, samples) in asked.items():
+        contenders: dict[str, Search] = {
+            head: sampling(decoder, head, samples, options) for head in ("certified", "exact")
+        }
+        contenders |= filtered(data, FILTERS[name][1]) if name in FILTERS else dense(data, samples)
+        times[name] = race(contenders, rows, 0)
+    return {
+        "machine": describe(),
+        "provenance": data.provenance,
+        "vocab_size": index.vocab_size,
+        "dim": index.dim,
+        "contexts": len(hidden),
+        "us_per_row": times,
+        "scanned": {
+            name: scanned(decoder, hidden, samples, options)
+            for name, (options, samples) in asked.items()
+        },
+    }
+
+
+def sampling(decoder: LocalDecoder, head: str, samples: int, options: dict[str, float]) -> Search:
+    """The public call, a new seed each time."""
+    seeds = count()
+    given: Any = options
+    return lambda rows, _: decoder.sample(rows, samples, seeds=next(seeds), head=head, **given)
+
+
+def scanned(
+    decoder: LocalDecoder, hidden: np.ndarray, samples: int, options: dict[str, float]
+) -> dict[str, float]:
+    """Rows of W that `certified` computes, the mean; and the share of contexts that took all."""
+    given: Any = options
+    found = decoder.sample(hidden, samples, seeds=0, head="certified", **given).answer.scanned
+    return {"rows": float(found.mean()), "all": float((found == decoder.index.vocab_size).mean())}
+
+
+def dense(data: Dataset, samples: int) -> dict[str, Search]:
+    """Draws from all logits."""
+    weight, bias, random = data.weight, data.bias, np.random.default_rng(0)
+    product = torch_logits(data)
+
+    def noise(rows: np.ndarray, _: int) -> Any:
+        logits = rows @ weight.T + bias
+        return [(logits + random.gumbel(size=logits.shape)).argmax() for _ in range(samples)]
+
+    def sums(rows: np.ndarray, _: int) -> Any:
+        logits = (rows @ weight.T + bias)[0]
+        total = np.exp(logits - logits.max()).cumsum()
+        return total.searchsorted(random.random(samples) * total[-1])
+
+    def multinomial(rows: np.ndarray, _: int) -> Any:
+        return torch.multinomial(product(rows).softmax(1), samples, replacement=True)
+
+    return {
+        "numpy Gumbel-max": noise,
+        "numpy cumulative sums": sums,
+        "torch multinomial": multinomial,
+    }
+
+
+def filtered(data: Dataset, warper: LogitsProcessor) -> dict[str, Search]:
+    """A draw as Hugging Face's `generate` makes it: all logits, its own filter, a multinomial."""
+    product: Any = torch_logits(data)
+    filter_logits: Any = warper
+
+    def draw(rows: np.ndarray, _: int) -> Any:
+        return torch.multinomial(filter_logits(None, product(rows)).softmax(1), 1)
+
+    return {"Hugging Face": draw}
+
+
+def torch_logits(data: Dataset) -> Any:
+    weight, bias = torch.from_numpy(data.weight), torch.from_numpy(data.bias)
+    return lambda rows: torch.nn.functional.linear(torch.from_numpy(rows), weight, bias)
+
+
+def show(results: dict[str, Any]) -> None:
+    print(f"V = {results['vocab_size']:,}, D = {results['dim']}, 1 thread, 1 row a call")
+    for name, times in results["us_per_row"].items():
+        parts = (f"{who} {time['median']:,.1f}" for who, time in times.items())
+        found = results["scanned"][name]
+        print(f"{name}: {', '.join(parts)} us; {found['rows']:,.0f} rows, all {found['all']:.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""The draws of sampling/gumbel.py, seed for seed, from intervals of the logits and few of them.
+
+A draw is the id with the largest x_i / T + G_i, G_i being its noise. A bound of x_i gives the least
+noise by which an id can reach a guess of what wins: one pass of noise over all ids finds those that
+do, few of which are left by their fine codes, and computed. Where the best of them is below the
+guess, it is lowered. The guess is the logarithm of an estimate of Z, less GUESSED: the best is
+below it once in e^(e^GUESSED).
+
+With top-p and min-p an id is drawn among those that they leave: the best of the ids found is
+looked at, then the next. Whether one is in the nucleus is decided by sums of what is before it and
+of what is not; every answer decides for all better ids, or for all others.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.intervals.intervals import (
+    COARSE,
+    COMPUTED,
+    COUNT,
+    KNOWN,
+    MOST,
+    begin,
+    compute,
+    intervals_at,
+    intervals_room,
+    places_of,
+    refine_listed,
+)
+from logitsieve.kernels.intervals.narrow import narrow_rows, narrow_sums
+from logitsieve.kernels.intervals.nucleus import (
+    IN,
+    IN_ROW,
+    MIN_P,
+    NOBODY,
+    OUT,
+    OUT_ROW,
+    TOP_P,
+    UNDECIDED,
+    drop_below,
+    in_nucleus,
+    is_out,
+    race_at,
+    race_room,
+    scaled_logit,
+    sums_left,
+)
+from logitsieve.kernels.intervals.sums import (
+    KNOWN_SPARE,
+    LEAST,
+    LIFTED,
+    SUM_SPARE,
+    Sums,
+    exponentials_at,
+    scale_of,
+    write_interval,
+)
+from logitsieve.kernels.sampling.gumbel import SPARE, gumbel, noise_of
+from logitsieve.kernels.sampling.random_lanes import rest_lanes
+from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    multiply_add,
+    pair_sum,
+    splat32,
+    splat64,
+    store,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.simd.masks import append_lanes, lanes_within
+from logitsieve.kernels.simd.pointers import (
+    as_float32,
+    int64_pointer,
+    keep_alive,
+    pointer,
+    shift,
+)
+from logitsieve.kernels.sketch.sketch import sketch_at
+from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
+from logitsieve.kernels.topk.queries import CHUNK
+
+GUESSED, LOWERED = 1.5, 2.0  # nats that the guess is below log Z, and that it is lowered by
+NATS_SPARE = 2.0**-30  # of a perturbed bound, and of so many nats, for what float64 rounds
+
+
+@kernel(
+    "(int64, float32[:,::1], uint64[::1], uint64, float64, float64, float64, float64, int32[::1],"
+    " int64[::1], int32[::1], float64[::1], int32[:,::1], float64[:,::1], int32[::1], boolean[::1],"
+    " int64, int64)"
+)
+def interval_sample(
+    address, hidden, seeds, step, inverse, top_p, min_p, width, places, offsets, edited, values,
+    ids, log_z, scanned, found, start, stop,
+):  # fmt: skip
+    """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
+
+    log_z [B, 3] is an estimate of log Z and two numbers that it is proven to lie between, of what
+    filters leave; without them these are `width` apart at most. scanned [B] counts logits computed.
+    Where found [B] is False the sketch says too little, and nothing else is written. Arguments are
+    those of `interval_log_z` and `gumbel_sample` otherwise. Returns -1, or the first row that is
+    not finite or too large.
+    """
+    descriptor = int64_pointer(address)
+    dim, bad = hidden.shape[1], -1
+    scratch = np.empty(intervals_room(descriptor) + race_room(descriptor), np.float64)
+    intervals = intervals_at(descriptor, pointer(scratch), pointer(places))
+    race = race_at(descriptor, shift(pointer(scratch), intervals_room(descriptor)))
+    for row in range(start, stop):
+        h = row_of(pointer(hidden), row, dim)
+        norm = widen_hidden(descriptor, h, intervals.wide)
+        if norm < 0:
+            bad = row
+            break
+        first, last = offsets[row], offsets[row + 1]
+        found[row] = begin(
+            descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last
+        )
+        if not found[row]:
+            continue
+        scale = scale_of(intervals, inverse)
+        if not scale.lift <= LIFTED:
+            found[row] = False
+            continue
+        if width < np.inf:
+            narrow_rows(descriptor, intervals, scale)
+            found[row], close = narrow_sums(descriptor, intervals, scale, width)
+            if not found[row]:
+                continue
+        sums = _weigh(descriptor, intervals, scale, race)
+        if width < np.inf:
+            sums = close
+        for i in range(first, last):
+            if values[i] == -np.inf:
+                race.weights[edited[i]] = np.float32(0)
+        race.cut[IN], race.cut[IN_ROW] = intervals.state[MOST], -1.0
+        race.cut[OUT], race.cut[OUT_ROW] = -np.inf, 0.0
+        race.cut[MIN_P], race.cut[TOP_P] = min_p, top_p
+        drop_below(race, min_p / SPARE)
+        guess = log(min(sums.estimate, _total(race))) - GUESSED
+        for draw in range(ids.shape[1]):
+            key = np.uint64(draw)
+            winner = _draw(descriptor, intervals, scale, race, guess, seeds[row], step, key)
+            if winner < 0:
+                found[row] = False
+                break
+            ids[row, draw] = winner
+        if top_p < 1.0 or min_p > 0.0:
+            sums = sums_left(descriptor, intervals, scale, race, sums)
+        write_interval(scale, sums, shift(pointer(log_z), 3 * row))
+        scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
+    keep_alive(scratch)
+    keep_alive(edited)
+    keep_alive(values)
+    keep_alive(places)
+    return bad
+
+
+@splice
+def _weigh(descriptor, intervals, scale, race):
+    """A weight for each row, by its upper bound or its logit; sums by the bounds of each."""
+    order, sixteen, rows = sketch_at(descriptor).order, as_float32(race.noise), descriptor[ROWS]
+    estimates, lows, highs, one = zeros64(), zeros64(), zeros64(), splat64(1.0)
+    for row in range(rows, race.size):
+        race.weights[row] = np.float32(0)
+    for place in range(0, places_of(descriptor), LANES):
+        estimate, low, high = exponentials_at(intervals, scale, place)
+        estimates = multiply_add(widen(estimate), one, estimates)
+        lows = multiply_add(widen(low), one, lows)
+        highs = multiply_add(widen(high), one, highs)
+        store(sixteen, 0, high)
+        for lane in range(min(LANES, rows - place)):
+            race.weights[order[place + lane]] = sixteen[lane]
+    known = 0.0
+    for i in range(int(intervals.state[COUNT])):
+        row = intervals.known[i]
+        weight = exp(scaled_logit(intervals, scale, row))
+        race.weights[row] = np.float32(SPARE * weight)
+        known += weight
+    low = max(0.0, pair_sum(lows) - places_of(descriptor) * LEAST) * (1 - SUM_SPARE)
+    high = pair_sum(highs) * (1 + SUM_SPARE)
+    return Sums(
+        known + pair_sum(estimates),
+        known * (1 - KNOWN_SPARE) + low,
+        known * (1 + KNOWN_SPARE) + high,
+    )
+
+
+@inline
+def _total(race):
+    total, one = zeros64(), splat64(1.0)
+    for row in range(0, race.size, LANES):
+        total = multiply_add(widen(load(race.weights, row)), one, total)
+    return pair_sum(total)
+
+
+@splice
+def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
+    """The row that a draw takes, or UNDECIDED."""
+    winner, reached = NOBODY, guess
+    while winner == NOBODY:
+        count = _candidates(race, exp(-reached), seed, step, draw)
+        kept = 0
+        for i in range(count):
+            row = np.int64(race.ids[i])
+            if race.weights[row] > 0:
+                race.ids[kept], race.noise[kept] = row, gumbel(noise_of(seed, step, draw, row))
+                kept += 1
+        winner = _settle(descriptor, intervals, scale, race, kept, reached)
+        reached -= LOWERED
+    return winner
+
+
+@inline
+def _candidates(race, reach, seed, step, draw):
+    """List the rows whose noise may let them reach e^-reach; their number."""
+    limit, count = splat32(np.float32(min(SPARE * reach, 1e38))), 0
+    for row in range(0, race.size, LANES):
+        reached = multiply_add(load(race.weights, row), limit, zeros32())
+        mask = lanes_within(rest_lanes(seed, step, draw, row), reached)
+        if mask != 0:
+            count = append_lanes(race.ids, count, mask, row)
+    return count
+
+
+@splice
+def _settle(descriptor, intervals, scale, race, count, reached):
+    """The best of the candidates that filters leave, if it is above `reached`; or what is not."""
+    while True:
+        _refine_candidates(descriptor, intervals, scale, race, count, reached)
+        winner, best, likely, least = NOBODY, reached, -1, -np.inf
+        for i in range(count):
+            row = np.int64(race.ids[i])
+            if intervals.states[intervals.places[row]] == KNOWN:
+                winner, best = _better(intervals, scale, race, i, winner, best)
+            else:
+                estimate = float(intervals.estimates[intervals.places[row]])
+                value = (estimate - intervals.state[MOST]) * scale.inverse + race.noise[i]
+                if value > least:
+                    likely, least = i, value
+        for j in range(count if likely >= 0 else 0):  # the likeliest first
+            i = (likely + j) % count
+            if _bound_of(intervals, scale, race, i) >= best:
+                compute_weight(descriptor, intervals, scale, race, np.int64(race.ids[i]))
+                winner, best = _better(intervals, scale, race, i, winner, best)
+        if winner == NOBODY or race.cut[TOP_P] == 1.0:
+            return winner
+        decided = in_nucleus(descriptor, intervals, scale, race, winner)
+        if decided == UNDECIDED:
+            return np.int64(UNDECIDED)
+        if decided:
+            return winner
+
+
+@inline
+def _bound_of(intervals, scale, race, i):
+    """What the perturbed logit of a candidate cannot exceed; -inf if it is known or left out."""
+    row = np.int64(race.ids[i])
+    upper = float(intervals.uppers[intervals.places[row]]) if race.weights[row] > 0 else -np.inf
+    apart = (upper - intervals.state[MOST]) * scale.inverse
+    return apart + race.noise[i] + NATS_SPARE * (1.0 + abs(scale.top))
+
+
+@splice
+def _refine_candidates(descriptor, intervals, scale, race, count, reached):
+    """Narrow the intervals of candidates that may be above `reached`."""
+    listed = 0
+    for i in range(count):
+        place = intervals.places[race.ids[i]]
+        coarse = intervals.states[place] == COARSE
+        if coarse and _bound_of(intervals, scale, race, i) >= reached:
+            intervals.listed[listed] = place
+            listed += 1
+        if listed == CHUNK or i == count - 1:
+            refine_listed(descriptor, intervals, listed)
+            for j in range(listed):
+                upper = float(intervals.uppers[intervals.listed[j]])
+                exponent = upper * scale.inverse - scale.top + scale.lift
+                race.weights[intervals.rows[j]] = np.float32(exp(min(exponent, LIFTED)))
+            listed = 0
+
+
+@inline
+def compute_weight(descriptor, intervals, scale, race, row):
+    compute(descriptor, intervals, row)
+    race.weights[row] = np.float32(SPARE * exp(scaled_logit(intervals, scale, row)))
+
+
+@inline
+def _better(intervals, scale, race, i, winner, best):
+    """(The better of a known candidate and the winner so far, its perturbed logit)."""
+    row = np.int64(race.ids[i])
+    if not race.weights[row] > 0 or is_out(intervals, scale, race, row):
+        return winner, best
+    value = scaled_logit(intervals, scale, row) + race.noise[i]
+    if value > best or (value == best and (row < winner or winner == NOBODY)):
+        return row, value
+    return winner, best

@@ -1,0 +1,121 @@
+"""What top-p and min-p leave of all rows, as far as it has been asked: the cut.
+
+A row is in the nucleus if the mass before it is less than top-p of all. Sums over intervals decide,
+which are narrowed until they do; each answer holds for all rows before the one, or after it.
+
+Shape letters: V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from math import exp, log
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.intervals.intervals import MOST
+from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
+from logitsieve.kernels.intervals.sums import Sums, sum_beside
+from logitsieve.kernels.sampling.gumbel import SPARE
+from logitsieve.kernels.simd.dots import padded
+from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat32, store
+from logitsieve.kernels.simd.masks import where_below
+from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
+from logitsieve.kernels.topk.descriptor import ROWS
+
+TRIED = 6  # times that intervals are narrowed until a row is decided
+
+# Pointers to a float32 weight of each row, at least e^{(x - most) inverse}, 0 for what is not drawn
+# from; candidates, and their noise; the float64 `cut`.
+Race = namedtuple("Race", "weights ids noise cut size")
+# Rows of at least IN are among those that filters leave, of at most OUT are not: logits and rows.
+IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P = range(6)
+CUT = 6
+NOBODY, UNDECIDED = -1, -2
+CLOSE = 1e-12  # of a mass: what is closer to the edge of a nucleus is for all logits to decide
+
+
+@inline
+def race_room(descriptor):
+    size = padded(descriptor[ROWS])
+    return size // 2 + (size + LANES) // 2 + size + LANES + CUT
+
+
+@inline
+def race_at(descriptor, scratch):
+    size = padded(descriptor[ROWS])
+    ids = shift(scratch, size // 2)
+    noise = shift(ids, (size + LANES) // 2)
+    return Race(as_float32(scratch), as_int32(ids), noise, shift(noise, size + LANES), size)
+
+
+@inline
+def scaled_logit(intervals, scale, row):
+    """That of a known row, as head `exact` has it."""
+    return (intervals.logits[row] - intervals.state[MOST]) * scale.inverse
+
+
+@inline
+def drop_below(race, weight):
+    """Leave out rows of less weight."""
+    least = np.float32(weight)
+    for row in range(0, race.size, LANES):
+        lanes = load(race.weights, row)
+        dropped = where_below(lanes, least, lanes)
+        kept = multiply_add(splat32(np.float32(-1)), dropped, lanes)
+        store(race.weights, row, kept)
+
+
+@inline
+def is_out(intervals, scale, race, row):
+    logit = intervals.logits[row]
+    if exp(scaled_logit(intervals, scale, row)) < race.cut[MIN_P]:
+        return True
+    return logit < race.cut[OUT] or (logit == race.cut[OUT] and row >= race.cut[OUT_ROW])
+
+
+@splice
+def in_nucleus(descriptor, intervals, scale, race, row):
+    """1 if the nucleus has a known row, 0 if it has not, or UNDECIDED.
+
+    It has it if the mass before it is less than top-p of all.
+    """
+    logit, top_p = intervals.logits[row], race.cut[TOP_P]
+    if logit > race.cut[IN] or (logit == race.cut[IN] and row <= race.cut[IN_ROW]):
+        return 1
+    for _ in range(TRIED):
+        before, rest, unsure = sum_beside(descriptor, intervals, scale, row, logit)
+        if (before.high + unsure.high) * (1.0 - top_p) < top_p * rest.low * (1.0 - CLOSE):
+            race.cut[IN], race.cut[IN_ROW] = logit, row
+            return 1
+        if before.low * (1.0 - top_p) * (1.0 - CLOSE) > top_p * (rest.high + unsure.high):
+            race.cut[OUT], race.cut[OUT_ROW] = logit, row
+            drop_below(race, exp(scaled_logit(intervals, scale, row)) / SPARE)
+            return 0
+        apart = abs(top_p * rest.estimate - (1.0 - top_p) * before.estimate) / 2
+        if unsure.high > apart:
+            if not narrow_unsure(descriptor, intervals, logit):
+                return UNDECIDED
+        elif not narrow(descriptor, intervals, scale, apart):
+            return UNDECIDED
+    return UNDECIDED
+
+
+@splice
+def sums_left(descriptor, intervals, scale, race, sums):
+    """Sums over what filters leave."""
+    estimate, low, high = sums.estimate, sums.low, sums.high
+    if race.cut[TOP_P] < 1.0:  # the mass up to the last row that is in, at most that of IN
+        last = exp((race.cut[IN] - intervals.state[MOST]) * scale.inverse) * (1.0 + CLOSE)
+        low, estimate = max(1.0, race.cut[TOP_P] * low), max(1.0, race.cut[TOP_P] * estimate)
+        high = min(high, race.cut[TOP_P] * high + last)
+    if race.cut[MIN_P] > 0.0:
+        limit = intervals.state[MOST] + log(race.cut[MIN_P]) / scale.inverse
+        for _ in range(2):  # few rows: coarse intervals become fine ones, then logits
+            narrow_unsure(descriptor, intervals, limit)
+        kept, _, unsure = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit)
+        low, high = min(low, kept.low), min(high, kept.high + unsure.high)
+        estimate = min(estimate, kept.estimate + unsure.estimate / 2)
+    low = max(1.0, low) * (1.0 - CLOSE)
+    return Sums(max(estimate, low), low, max(high, 1.0) * (1.0 + CLOSE))

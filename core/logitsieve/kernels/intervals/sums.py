@@ -1,0 +1,193 @@
+"""Sums of exponentials of logits within intervals: what bounds Z, and what is above or below one.
+
+They are relative to the largest logit, in float32 for rows that are not known; so an exponent of
+theirs is moved by `lift`, which is more than float32 takes from it.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from math import exp, log, sqrt
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.intervals.intervals import COARSE, COUNT, FINE, MOST, REFINED, places_of
+from logitsieve.kernels.simd.exponential import exp_lanes
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    larger,
+    largest_lane,
+    load,
+    multiply_add,
+    pair_sum,
+    splat32,
+    splat64,
+    widen,
+    zeros32,
+    zeros64,
+)
+from logitsieve.kernels.simd.masks import where_below, where_equal
+from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN
+from logitsieve.kernels.sketch.thresholds import SPARE
+
+LIFTED = 1.0  # nats that float32 may cost: beyond it, at logits / T of millions, nothing is said
+LEAST = 2e-38  # more than `exp_lanes` makes of -inf
+
+# What proofs/sums.py proves to be enough.
+LIFT, REACH = 2.0**-21, 100.0  # of |top| and of so many nats, for an exponent in float32
+SUM_SPARE = 1e-5  # of sums of float32 exponentials
+KNOWN_SPARE = 2.0**-40  # of a sum of those of known logits
+LOG_SPARE = 2.0**-50  # of |top|, for a logarithm and its addition
+
+ALL_ROWS, BEFORE, REST, UNSURE = range(4)  # sides of a logit
+
+# Exponents are x inverse - top.
+Scale = namedtuple("Scale", "inverse top lift")
+# Sums of e^{x inverse - top}: by estimates, and the two numbers that the true one is between.
+Sums = namedtuple("Sums", "estimate low high")
+
+
+@inline
+def scale_of(intervals, inverse):
+    """What exponents are relative to; `lift` is more than LIFTED where float32 says nothing."""
+    top = intervals.state[MOST] * inverse
+    return Scale(inverse, top, LIFT * (abs(top) + REACH))
+
+
+@inline
+def sum_all(descriptor, intervals, scale):
+    """Sums over all rows."""
+    limits = np.float32(np.inf), np.float32(np.inf)
+    return _sum_side(descriptor, intervals, scale, ALL_ROWS, limits, known_sum(intervals, scale))
+
+
+@inline
+def known_sum(intervals, scale):
+    total, most = 0.0, intervals.state[MOST]
+    for i in range(int(intervals.state[COUNT])):
+        total += exp((intervals.logits[intervals.known[i]] - most) * scale.inverse)
+    return total
+
+
+@inline
+def _sum_side(descriptor, intervals, scale, side, limits, known):
+    """Sums over the rows on one side of a logit, with those that are known."""
+    coarse = _sum_state(descriptor, intervals, scale, COARSE, side, limits)
+    fine = _sum_state(descriptor, intervals, scale, FINE, side, limits)
+    return Sums(
+        known + coarse.estimate + fine.estimate,
+        known * (1 - KNOWN_SPARE) + coarse.low + fine.low,
+        known * (1 + KNOWN_SPARE) + coarse.high + fine.high,
+    )
+
+
+@inline
+def _sum_state(descriptor, intervals, scale, state, side, limits):
+    """Sums over the rows of a state on one side, by the bounds of each, and of all together.
+
+    What the estimates of all rows are off by is a vector no longer than a number N. So the sum of
+    some weights times it is no more than N times the length of these weights (Cauchy, Schwarz), and
+    that is what the sum of exponentials is off by, but for second orders.
+    """
+    estimates, squares, lows, highs, most = zeros64(), zeros64(), zeros64(), zeros64(), zeros32()
+    size, one = places_of(descriptor), splat64(1.0)
+    if state == FINE and intervals.state[REFINED] == 0.0:
+        return Sums(0.0, 0.0, 0.0)
+    for place in range(0, size, LANES):
+        estimate, low, high = exponentials_at(intervals, scale, place)
+        estimate = on_side(intervals, place, state, side, limits, estimate)
+        low = on_side(intervals, place, state, side, limits, low)
+        high = on_side(intervals, place, state, side, limits, high)
+        wide = widen(estimate)
+        estimates = multiply_add(wide, one, estimates)
+        squares = multiply_add(wide, wide, squares)
+        lows = multiply_add(widen(low), one, lows)
+        highs = multiply_add(widen(high), one, highs)
+        most = larger(most, high)
+    estimate, low, high = pair_sum(estimates), pair_sum(lows), pair_sum(highs)
+    low, high = max(0.0, low - size * LEAST) * (1 - SUM_SPARE), high * (1 + SUM_SPARE)
+    error = intervals.factors[ALL if state == COARSE else FINE_ALL] * scale.inverse
+    apart = sqrt(pair_sum(squares)) * error
+    spread = exp(scale.inverse * intervals.factors[MARGIN] + scale.lift) * (1 + SUM_SPARE)
+    if apart < np.inf:
+        second = float(largest_lane(most)) / 2 * error * error
+        low = max(low, (estimate - apart) / spread)
+        high = min(high, (estimate + apart + second) * spread)
+    return Sums(estimate, low, high)
+
+
+@inline
+def on_side(intervals, place, state, side, limits, lanes):
+    """The lanes of rows of a state on one side, and zeros elsewhere."""
+    lanes = where_equal(intervals.states, place, state, lanes)
+    if side == ALL_ROWS:
+        return lanes
+    under, over = limits
+    upper, minus = load(intervals.uppers, place), splat32(np.float32(-1))
+    if side == REST:
+        return where_below(upper, under, lanes)
+    lower = _lower(load(intervals.estimates, place), upper)
+    before = where_below(multiply_add(minus, lower, zeros32()), over, lanes)
+    if side == BEFORE:
+        return before
+    return multiply_add(minus, where_below(upper, under, lanes), multiply_add(minus, before, lanes))
+
+
+@inline
+def exponentials_at(intervals, scale, place):
+    """Sixteen exponentials of estimates, of lower bounds and of upper ones."""
+    inverse, down = splat32(np.float32(scale.inverse)), splat32(np.float32(-scale.top))
+    lowered = splat32(np.float32(-scale.top - scale.lift))
+    lifted = splat32(np.float32(scale.lift - scale.top))
+    upper, estimate = load(intervals.uppers, place), load(intervals.estimates, place)
+    return (
+        exp_lanes(multiply_add(estimate, inverse, down)),
+        exp_lanes(multiply_add(_lower(estimate, upper), inverse, lowered)),
+        exp_lanes(multiply_add(upper, inverse, lifted)),
+    )
+
+
+@inline
+def _lower(estimate, upper):
+    """Lower bounds: as far below the estimates as the upper ones are above."""
+    twice = multiply_add(splat32(np.float32(2)), estimate, zeros32())
+    return multiply_add(splat32(np.float32(-1)), upper, twice)
+
+
+@inline
+def limits_of(logit):
+    """What is below the first is below the logit; what is above the second times -1 is above it."""
+    return np.float32(logit - SPARE * abs(logit)), np.float32(-(logit + SPARE * abs(logit)))
+
+
+@splice
+def sum_beside(descriptor, intervals, scale, row, logit):
+    """Sums of what is before a row of that logit, from it on, and on neither side for sure.
+
+    Before it are larger logits, and equal ones of lower rows.
+    """
+    limits = limits_of(logit)
+    first = last = 0.0
+    for i in range(int(intervals.state[COUNT])):
+        other = int(intervals.known[i])
+        found = intervals.logits[other]
+        weight = exp((found - intervals.state[MOST]) * scale.inverse)
+        if found > logit or (found == logit and other < row):
+            first += weight
+        else:
+            last += weight
+    return (
+        _sum_side(descriptor, intervals, scale, BEFORE, limits, first),
+        _sum_side(descriptor, intervals, scale, REST, limits, last),
+        _sum_side(descriptor, intervals, scale, UNSURE, limits, 0.0),
+    )
+
+
+@inline
+def write_interval(scale, sums, log_z):
+    """log_z [3]: an estimate of log Z, and the two numbers that it is proven to lie between."""
+    off = LOG_SPARE * (abs(scale.top) + 1.0)
+    log_z[0] = scale.top + log(sums.estimate)
+    log_z[1] = scale.top + log(sums.low) - off
+    log_z[2] = scale.top + log(sums.high) + off
