@@ -222,3 +222,4 @@ class CertifiedHead(KernelHead):
         super().warm()
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
         self.draw(zeros, 1, seeds, 0, 1.0, None)
+        self.log_z(zeros, 1.0)
