@@ -174,6 +174,24 @@ def test_filtered_draws_are_the_best_of_what_remains_by_the_noise_of_all(
             assert reply.answer.log_z_high[row] >= log_z - off
 
 
+@pytest.mark.parametrize("width", [1e-9, 0.01, 100.0])
+def test_a_width_holds_for_log_z_of_what_filters_leave(decoder: LocalDecoder, width: float) -> None:
+    options: Any = {"seeds": range(4), "temperature": 1.3, "top_p": 0.9, "head": "certified"}
+    plain = decoder.sample(HIDDEN, 20, **options)
+    reply = decoder.sample(HIDDEN, 20, width=width, **options)
+    np.testing.assert_array_equal(reply.ids, plain.ids)
+    low, high = reply.answer.log_z_low, reply.answer.log_z_high
+    assert low is not None
+    assert high is not None
+    assert (high - low <= width + 2e-6).all()  # bounds are rounded outward to float32
+    for row, logits in enumerate(logits_of(None)):
+        left = filtered(logits, 1.3, 0, 0.9, 0.0)
+        log_z = log_sum_exp(logits[left] / 1.3)
+        assert low[row] <= log_z <= high[row]
+        wanted = logits[reply.ids[row]] / 1.3 - log_z
+        assert (np.abs(reply.log_probs[row] - wanted) <= width + 1e-6).all()
+
+
 @pytest.mark.parametrize("top_p", [0.8, 1.0])
 def test_filtered_draws_follow_the_softmax_of_what_remains(
     decoder: LocalDecoder, top_p: float

@@ -147,8 +147,13 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
     """log Z by the coarse codes that the draw needs anyway, or more closely, if named."""
     draw = partial(query.draw, query.head, how.samples, how.seeds, how.step)
     if _filtered(how):
-        ids, log_z, scanned = draw(top_p=how.top_p, min_p=how.min_p)
-        return _Drawn(ids, True, scanned, CANDIDATES, LogZ.interval(log_z, query.scale))
+        filters = {"top_p": how.top_p, "min_p": how.min_p}
+        ids, log_z, scanned = draw(**filters)
+        interval = LogZ.interval(log_z, query.scale)
+        if (wide := np.flatnonzero(interval.spans > query.width)).size:
+            part, exact = query.rows(wide), EXACT.source(query.index)
+            interval.fields[wide] = part.draw(exact, 0, how.seeds[wide], how.step, **filters)[1]
+        return _Drawn(ids, True, scanned, CANDIDATES, interval)
     width = min(query.width, WIDEST) if normalizer is CERTIFIED else query.width
     ids, log_z, scanned = draw(width=width)
     interval = narrowed(LogZ.interval(log_z, query.scale), query)
