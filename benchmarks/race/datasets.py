@@ -196,6 +196,7 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
     "lstm-1500": partial(
         _trained, origin="LSTM language model of 1 layer, 1.2 million words of technical prose"
     ),
+    "synthetic-50k": partial(_synthetic, words=50_257, dim=768),
     "synthetic-250k": partial(_synthetic, words=250_000, dim=1024),
     **{f"synthetic-{words}": partial(_synthetic, words=words, dim=GROWTH_DIM) for words in GROWTH},
 }
