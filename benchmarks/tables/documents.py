@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import experiments, races, results, service
+from benchmarks.tables import draws, experiments, races, results, service
 from benchmarks.tables.figures import markdown
 from benchmarks.tables.ledger import unaccounted
 from benchmarks.tables.page import Rendered, render
@@ -23,12 +23,13 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "kernels": "`python -m benchmarks.kernels`",
     "rpc": "`python -m benchmarks.rpc`",
     "load": "`python -m benchmarks.load`",
+    "draws": "`python -m benchmarks.draws lm-docs`, `transformer-30k`, `synthetic-50k`",
     "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
     "race/growth": "`python -m benchmarks.race.growth --again`",
     "race/proof": "`python -m benchmarks.race.proof`",
     "race/": "`python -m benchmarks.race {name} --cold`",
 }
-SEVERAL = (results.GROWTH, "exactness")  # files of several runs by their names
+SEVERAL = (results.GROWTH, "draws", "exactness")  # files of several runs by their names
 
 
 def documents() -> Iterator[tuple[str, Rendered]]:
@@ -80,4 +81,4 @@ def command(name: str) -> str:
     return first.format(name=name.rpartition("/")[2])
 
 
-TABLES = races.TABLES | service.TABLES | experiments.TABLES | {"index": index}
+TABLES = races.TABLES | service.TABLES | draws.TABLES | experiments.TABLES | {"index": index}

@@ -1,0 +1,37 @@
+"""The table of draws beside those from all logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.tables.figures import ABSENT, digits, markdown
+from benchmarks.tables.results import load
+
+
+def draws() -> str:
+    rows = []
+    for name, one in load("draws").items():
+        shape = f"{name}: V = {one['vocab_size']:,}, D = {one['dim']:,}"
+        for asked, times in one["us_per_row"].items():
+            us = {who: time["median"] for who, time in times.items()}
+            dense = {who: time for who, time in us.items() if who not in ("certified", "exact")}
+            best = min(dense, key=lambda who: dense[who])
+            over = dense[best] / us["certified"]
+            found = one["scanned"][asked]
+            rows.append(
+                [
+                    shape if asked == "first draw" else ABSENT,
+                    asked,
+                    digits(us["certified"]),
+                    digits(us["exact"]),
+                    f"{digits(dense[best])} ({best})",
+                    f"{digits(over, 2)}x",
+                    f"{found['rows']:,.0f}",
+                    f"{found['all']:.0%}",
+                ]
+            )
+    head = ["", "asked", "`certified`", "`exact`", "best dense", "times as fast"]
+    return markdown([*head, "rows of W", "rows that took all of W"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {"draws": draws}
