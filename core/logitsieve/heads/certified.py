@@ -47,8 +47,8 @@ WIDEST = 1024  # bytes of codes of a row, so that their products with a query fi
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
-def _check_sizes(arrays: Arrays) -> None:
-    """ValueError unless the codes are as wide as the kernels read them, and hold every row."""
+def _check_arrays(arrays: Arrays) -> None:
+    """ValueError unless the codes are as wide as the kernels read them, for every row."""
     count, dim = arrays["directions"].shape
     if count > dim:
         raise ValueError(f"directions has {count} rows, allowed: 1 .. {dim}")
@@ -61,6 +61,8 @@ def _check_sizes(arrays: Arrays) -> None:
         raise ValueError(f"coarse has {size} bytes a group, needed: 16 (12 + 16, 32, ... {fine})")
     if groups != -(-len(arrays["fine"]) // LANES):
         raise ValueError(f"coarse has {groups} groups of 16 rows, not all of the vocabulary")
+    if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
+        raise ValueError("norms are not all finite and 0 or more")
 
 
 SKETCH = PartSpec(
@@ -75,7 +77,7 @@ SKETCH = PartSpec(
         "limits": TensorSpec("float64", (5,)),
         "norms": TensorSpec("float64", (6,)),
     },
-    structure=_check_sizes,
+    structure=_check_arrays,
     values=partial(all_different, ids="order"),
 )
 

@@ -1,7 +1,8 @@
 """The check that rows of a sketch are those of its matrix: what `certified` proves rests on that.
 
 docs/certified.md states the inequalities, and derives the rounding that they may lack. Any w' for
-which they hold proves the bound of its row, so it does not matter how the sketch was made.
+which they hold proves the bound of its row, so it does not matter how the sketch was made. The same
+w' prove its `norms`, which bound what the estimates of all rows together are off by.
 
 Shape letters: V vocabulary, D hidden size, P coordinates, R rows of a block, F coordinates coded,
 G groups.
@@ -9,7 +10,7 @@ G groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.checks import Report
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, SpanNorms, span_of
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, SUMMED, SpanNorms, span_of
 from logitsieve.utils.floats import widened
 
 SAMPLED = 1024  # rows of a sample
@@ -27,8 +28,11 @@ BLOCK_ROWS = 1024
 ROUNDED = 1 + 2.0**-24  # coordinates of a sketch are float32: a step of the kernels' margin
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
 MIDDLE = 128  # the code that stands for 0
-GRAM_SPARE = 1e-9  # of the trace of a Gram matrix, for 2^20 sums in float64
-SUMMED = 1 + 1e-9  # of a root of it
+GRAM_SPARE = 1e-9  # of a Gram matrix's trace: 2^22 sums in float64, for 2^31 rows in blocks
+ROOM = 1 + 1e-6, 1e-9  # of a norm, and of all coordinates, for a check that rounds otherwise
+NORMS = tuple(
+    f"{coding} {kind}" for coding in ("coarse", "fine") for kind in ("errors", "lengths", "rests")
+)
 
 
 class _Coding(NamedTuple):
@@ -42,6 +46,14 @@ class _Coding(NamedTuple):
     most: float
 
 
+class Residuals(NamedTuple):
+    """What coordinates leave of rows over their stretch, and how much that is at least."""
+
+    rows: Float64  # [R, D]
+    outside: Float64  # [R] at least the norm of each
+    within: Float64  # [R] at least that of its products with U
+
+
 class Solver(NamedTuple):
     """Coordinates of rows over their stretch, and what these leave of the rows."""
 
@@ -50,16 +62,14 @@ class Solver(NamedTuple):
     span: SpanNorms
     rounding: float  # of a residual in float64, for coordinates of norm 1
 
-    def residuals(
-        self, rows: Float64, turned: Float64, roundings: float = 1
-    ) -> tuple[Float64, Float64]:
-        """[R] at least the norm of each residual, and that of its products with U."""
+    def residuals(self, rows: Float64, turned: Float64, roundings: float = 1) -> Residuals:
+        """Residuals of rows [R, D] over their stretch that have the coordinates `turned` [R, P]."""
         others = rows - turned @ self.basis
         rounding = roundings * self.rounding * np.linalg.norm(turned, axis=1)
         outside = np.linalg.norm(others, axis=1) + rounding
         within = np.linalg.norm(others @ self.span.directions.T, axis=1)
         rounded = 4 * rows.shape[1] * np.finfo(np.float64).eps * outside + rounding
-        return outside, within + self.span.size * rounded
+        return Residuals(others, outside, within + self.span.size * rounded)
 
 
 def solve(arrays: Arrays) -> Solver:
@@ -95,50 +105,88 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     places[sketch["order"]] = np.arange(V)
     _check_biases(softmax.bias, sketch, places)
     solver, stretch = solve(sketch), sketch["stretch"].astype(np.float64)
-    for start in range(0, len(rows), BLOCK_ROWS):
-        block = rows[start : start + BLOCK_ROWS]
-        weight = widened(softmax.stored[block]).astype(np.float64) / stretch
-        codings = list(_codings(sketch, block, places[block]))
-        with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
-            _check_block(weight, solver, float(limits[4]), codings, block)
-        report(len(block))
+    grams, left = Grams(solver), float(limits[4])
+    with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
+        for start in range(0, len(rows), BLOCK_ROWS):
+            block = rows[start : start + BLOCK_ROWS]
+            weight = widened(softmax.stored[block]).astype(np.float64) / stretch
+            codings = list(_codings(sketch, block, places[block]))
+            turned, residuals = _coordinates(weight, solver, left)
+            _check_block(weight, turned, residuals, solver, left, codings, block)
+            grams.add(turned, residuals, codings)
+            report(len(block))
+        _check_norms(sketch["norms"], grams.norms())
 
 
 def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
-    """[6] for either coding: the largest singular values of three matrices of all rows.
+    """[6] the `norms` that a sketch of all other arrays stores, with room for its check.
 
-    Those of coding errors, of the coordinates that are coded, and of what is left out. In float64,
-    and not below the true ones. Time O(V (P^2 + D^2)).
+    `report` gets the rows done. Time O(V (P D + D^2)).
     """
-    solver, stretch = solve(sketch), sketch["stretch"].astype(np.float64)
-    places = np.argsort(sketch["order"])
-    count, dim = solver.basis.shape
-    turned_PP, outside_DD = np.zeros((count, count)), np.zeros((dim, dim))
-    errors: dict[str, Float64] = {}
+    stretch, left = sketch["stretch"].astype(np.float64), float(sketch["limits"][4])
+    solver, places = solve(sketch), np.argsort(sketch["order"])
+    grams = Grams(solver)
     for start in range(0, softmax.vocab_size, BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, softmax.vocab_size))
         weight = widened(softmax.stored[rows]).astype(np.float64) / stretch
-        turned = weight @ solver.inverse
-        outside = weight - turned @ solver.basis
-        turned_PP += turned.T @ turned
-        outside_DD += outside.T @ outside
-        for coding in _codings(sketch, rows, places[rows]):
-            off = turned[:, : coding.codes.shape[1]] - coding.codes * coding.scales[:, None]
-            errors[coding.name] = errors.get(coding.name, 0.0) + off.T @ off
+        grams.add(*_coordinates(weight, solver, left), _codings(sketch, rows, places[rows]))
         report(len(rows))
-    norms = []
-    for error_FF in errors.values():
-        coded = len(error_FF)
-        left = _largest(turned_PP[coded:, coded:]) + _largest(outside_DD)
-        norms += [_largest(error_FF), _largest(turned_PP[:coded, :coded]), left]
-    return np.sqrt(norms) * SUMMED
+    share, floor = ROOM
+    return grams.norms(roundings=2) * share + floor * grams.length
 
 
-def _largest(gram: Float64) -> float:
-    """The largest eigenvalue of a Gram matrix, with what rounding may have taken from it."""
+class Grams:
+    """Gram matrices of rows of coordinates, of their coding errors, and of their residuals."""
+
+    def __init__(self, solver: Solver) -> None:
+        count, dim = solver.basis.shape
+        self._rounding = solver.rounding
+        self._turned_PP, self._others_DD = np.zeros((count, count)), np.zeros((dim, dim))
+        self._errors: dict[str, Float64] = {}  # [F, F] for each coding
+
+    def add(self, turned: Float64, residuals: Residuals, codings: Iterable[_Coding]) -> None:
+        """Take in a block of rows."""
+        self._turned_PP += turned.T @ turned
+        self._others_DD += residuals.rows.T @ residuals.rows
+        for coding in codings:
+            off = turned[:, : coding.codes.shape[1]] - coding.codes * coding.scales[:, None]
+            self._errors[coding.name] = self._errors.get(coding.name, 0.0) + off.T @ off
+
+    @property
+    def length(self) -> float:
+        """The Frobenius norm of all coordinates."""
+        return float(np.sqrt(np.trace(self._turned_PP))) * SUMMED
+
+    def norms(self, roundings: float = 1) -> Float64:
+        """[6] as NORMS has them: at least the spectral norms of three matrices for each coding.
+
+        Of its errors, of its coordinates, and of what it leaves out.
+        """
+        norms, turned_PP = [], self._turned_PP
+        # Each residual is off by so much of the norm of its coordinates.
+        outside = _spectral_norm(self._others_DD) + roundings * self._rounding * self.length
+        for errors_FF in self._errors.values():
+            coded = len(errors_FF)
+            others = float(np.hypot(_spectral_norm(turned_PP[coded:, coded:]), outside)) * SUMMED
+            norms += [_spectral_norm(errors_FF), _spectral_norm(turned_PP[:coded, :coded]), others]
+        return np.array(norms)
+
+
+def _spectral_norm(gram: Float64) -> float:
+    """At least the largest singular value of a matrix with this Gram matrix, but for rounding."""
     if not gram.size:
         return 0.0
-    return max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + GRAM_SPARE * float(np.trace(gram))
+    if not np.isfinite(gram).all():
+        return np.inf
+    # A sum of products is off by a share of the sum of squares: so is the matrix, by its trace.
+    largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0) + GRAM_SPARE * float(np.trace(gram))
+    return float(np.sqrt(largest)) * SUMMED
+
+
+def _check_norms(stored: Float64, least: Float64) -> None:
+    for name, norm, needed in zip(NORMS, stored.tolist(), least.tolist(), strict=True):
+        if not norm >= needed:
+            raise ValueError(f"norms has {norm:.9g} for {name}, their rows have {needed:.9g}")
 
 
 def _check_biases(bias: Float32, sketch: Arrays, places: Int64) -> None:
@@ -166,37 +214,54 @@ def _codings(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[_Coding]:
     yield _Coding("fine", codes, scales, rests, *limits[2:4])
 
 
+def _coordinates(weight: Float64, solver: Solver, left: float) -> tuple[Float64, Residuals]:
+    """w' [R, P] in float64, in float32 where its residual is above `left` otherwise."""
+    turned = weight @ solver.inverse
+    residuals = solver.residuals(weight, turned)
+    far = ~(residuals.within <= left)
+    if far.any():
+        turned[far] = turned[far].astype(np.float32)
+        residuals = solver.residuals(weight, turned)
+    return turned, residuals
+
+
 def _check_block(
-    weight: Float64, solver: Solver, left: float, codings: list[_Coding], rows: Int64
+    weight: Float64,
+    turned: Float64,
+    residuals: Residuals,
+    solver: Solver,
+    left: float,
+    codings: list[_Coding],
+    rows: Int64,
 ) -> None:
     """ValueError unless every row keeps to the limits, by its coordinates or these in float32.
 
     The second matter where all of W is so small that float32 has few bits for it.
     """
-    turned = weight @ solver.inverse
-    wrong = np.logical_or.reduce([*_broken(weight, turned, solver, left, codings).values()])
+    wrong = np.logical_or.reduce([*_broken(turned, residuals, solver, left, codings).values()])
     if not wrong.any():
         return
+    turned = turned.copy()
     turned[wrong] = turned[wrong].astype(np.float32)
-    for reason, broken in _broken(weight, turned, solver, left, codings).items():
+    residuals = solver.residuals(weight, turned)
+    for reason, broken in _broken(turned, residuals, solver, left, codings).items():
         if (broken & wrong).any():
             raise ValueError(f"row {int(rows[(broken & wrong).argmax()])}: {reason}")
 
 
 def _broken(
-    weight: Float64, turned: Float64, solver: Solver, left: float, codings: list[_Coding]
+    turned: Float64, residuals: Residuals, solver: Solver, left: float, codings: list[_Coding]
 ) -> dict[str, Bool]:
     """[R] for each inequality, by its name: the rows of which it is not sure."""
-    outside, within = solver.residuals(weight, turned)
     # w' may move by what the residual leaves of `left`.
     span = solver.span
-    spare = np.maximum(left - within, 0) / (3 * (1 + span.gain) * (1 + span.skew))
-    sure = {"left is below its residual": within <= left}
+    spare = np.maximum(left - residuals.within, 0) / (3 * (1 + span.gain) * (1 + span.skew))
+    sure = {"left is below its residual": residuals.within <= left}
     for name, codes, scales, rests, kappa, most in codings:
         coded = turned[:, : codes.shape[1]]
         errors = np.linalg.norm(coded - codes * scales[:, None], axis=1)
         lengths = np.linalg.norm(coded, axis=1)
-        others = np.hypot(np.linalg.norm(turned[:, codes.shape[1] :], axis=1), outside)
+        others = np.hypot(np.linalg.norm(turned[:, codes.shape[1] :], axis=1), residuals.outside)
         slack = (ROUNDED - 1) * lengths + spare
         sure |= {
             f"{name} has no such scale": scales >= LEAST_SCALE,

@@ -44,7 +44,7 @@ def verify_contents(
     with ("verify", bytes done, bytes in all), then ("rows", ...), one call at a time.
     """
     jobs = _jobs(contents)
-    report = _counter(progress, "verify", sum(size for size, _ in jobs))
+    report = counter(progress, "verify", sum(size for size, _ in jobs))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="logitsieve-verify") as pool:
         futures = [pool.submit(job, report) for _, job in jobs]
         try:
@@ -54,7 +54,7 @@ def verify_contents(
             pool.shutdown(cancel_futures=True)
     rows = checked_rows(contents, all_rows)
     if len(rows):
-        _check_sketch(contents, rows, _counter(progress, "rows", len(rows)))
+        _check_sketch(contents, rows, counter(progress, "rows", len(rows)))
 
 
 def checked_rows(contents: Contents, all_rows: bool) -> Int64:
@@ -129,7 +129,8 @@ def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
             yield buffer[:count]
 
 
-def _counter(progress: Progress | None, stage: str, total: int) -> Report:
+def counter(progress: Progress | None, stage: str, total: int) -> Report:
+    """A `Report` that adds up what is done and gives `progress` the sums, for several threads."""
     if progress is None:
         return lambda _: None
     done, lock = 0, Lock()

@@ -21,6 +21,7 @@ from logitsieve.heads import CertifiedHead, Softmax
 from logitsieve.heads._base.head import begin_sha256
 from logitsieve.index.checks import matrix_changed
 from logitsieve.index.sketch_rows import solve, spectral_norms
+from logitsieve.index.verify import counter
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
@@ -111,7 +112,8 @@ def fit_certified(inputs: FitInputs) -> FitResult:
     if count != first:
         best = fastest(lambda widths: time(widths, count), softmax.dim, share)
     arrays = code(softmax, turned(count), best, order_V)
-    arrays["norms"] = spectral_norms(softmax, arrays, lambda rows: None)
+    report = counter(inputs.progress, "norms", softmax.vocab_size)
+    arrays["norms"] = spectral_norms(softmax, arrays, report)
     summary = {**best._asdict(), "coordinates": count}
     history = [
         {**widths._asdict(), "coordinates": count, "us_per_row": us}
@@ -266,7 +268,7 @@ def turn(softmax: Softmax, turning: Turning) -> Turned:
         turned_VP[here] = rows_RD @ solver.inverse
         kept_RP = turned_VP[here].astype(np.float64)
         # Twice, so that the check of a sketch, which computes w' anew, has room for its rounding.
-        outside_V[here], left_R = solver.residuals(rows_RD, kept_RP, roundings=2)
+        _, outside_V[here], left_R = solver.residuals(rows_RD, kept_RP, roundings=2)
         left = max(left, float(left_R.max()))
     digest.update(softmax.bias.data)
     return Turned(turning, turned_VP, outside_V, left, digest.hexdigest())
