@@ -146,7 +146,7 @@ def test_all_rows_find_what_a_sample_misses(tmp_path: Path) -> None:
     out = tmp_path / "demo" / "1"
     checked = checked_rows(read_contents(write_sketched(out, softmax, softmax)), all_rows=False)
     assert len(checked) == SAMPLED
-    wrong = int(np.setdiff1d(np.arange(20_000), checked)[7])
+    wrong = int(np.setdiff1d(np.arange(20_000), checked)[11])
     data = bytearray((out / "sketch.safetensors").read_bytes())
     fine = read_contents(out).parts["sketch"]["fine"]
     place = bytes(data).index(fine[wrong].tobytes())
