@@ -111,8 +111,9 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
     apart = sqrt(pair_sum(squares)) * error
     spread = exp(scale.inverse * intervals.factors[MARGIN] + scale.lift) * (1 + SUM_SPARE)
     if apart < np.inf:
-        second = float(largest_lane(most)) / 2 * error * error
-        low = max(low, (estimate - apart) / spread)
+        # No row's estimate and error give more than its upper bound, but for the margin.
+        second = float(largest_lane(most)) * spread / 2 * error * error
+        low = max(low, (estimate - size * LEAST - apart) / spread)
         high = min(high, (estimate + apart + second) * spread)
     return Sums(estimate, low, high)
 
