@@ -101,6 +101,7 @@ LISTED = (
     Listed("docs/certified.md", "A batch goes through step 2", COUNTED),
     Listed("docs/certified.md", "Rows are refined four at a time", COUNTED),
     Listed("docs/certified.md", "*Better thresholds.*", COUNTED),
+    Listed("docs/certified.md", "On a Transformer's softmax of", COUNTED),
     Listed("docs/certified.md", "and D 2^-120", SETTING),
     Listed("docs/certified.md", "| attacks | rows |", "`python -m tests.attacks --minutes 10`"),
     Listed("docs/certified.md", "take 0.9999 of what", "`python -m tests.attacks --minutes 10`"),

@@ -288,6 +288,10 @@ SPOILED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "a stretch of 0": ("stretch", lambda array: 0 * array),
     "a triangle of too few rows": ("triangle", lambda array: array[1:]),
     "an order that leads astray": ("order", lambda array: array + 1),
+    "a norm below 0": ("norms", lambda array: -1 - array),
+    "norms without end": ("norms", lambda array: array + np.inf),
+    "a norm of NaN": ("norms", lambda array: array * np.nan),
+    "too few norms": ("norms", lambda array: array[1:]),
     "float64 directions": ("directions", lambda array: array.astype(np.float64)),
 }
 

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
+from logitsieve.index import sketch_rows
+from logitsieve.index.sketch_rows import (
+    NORMS,
+    SAMPLED,
+    check_rows,
+    sampled_rows,
+    spectral_norms,
+)
 from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
 from logitsieve.utils.floats import narrowed
 from tests.synthetic import basis_of, make_hidden, make_softmax
@@ -117,6 +124,12 @@ def flip_code(sketch: Sketch) -> None:
     sketch["fine"][77, 0] ^= 0x40
 
 
+def endless(sketch: Sketch) -> None:
+    """A row with infinite bounds, which are right, but not those of all rows together."""
+    sketch["fine"][9, :-8] = np.where(sketch["fine"][9, :-8] == 128, 129, sketch["fine"][9, :-8])
+    fine_extra(0, 9, lambda s: np.inf)(sketch)
+
+
 LESS = 1 - 1e-5
 SPOILED: dict[str, tuple[Callable[[Sketch], Any], str]] = {
     "kappa": (cell("limits", 0, by=LESS), r"^row \d+: coarse codes are farther off than kappa$"),
@@ -141,6 +154,12 @@ SPOILED: dict[str, tuple[Callable[[Sketch], Any], str]] = {
     "fine scale": (fine_extra(0, 9, lambda s: -s), "^row 9: fine has no such scale"),
     "fine NaN": (fine_extra(0, 9, lambda s: np.nan), "^row 9: fine has no such scale"),
     "fine rest": (fine_extra(1, 9, lambda n: n * LESS), "^row 9: fine rest is below its norm"),
+    **{
+        name: (cell("norms", place, by=LESS), rf"^norms has [\d.]+ for {name}, their rows have \d")
+        for place, name in enumerate(NORMS)
+    },
+    "codes without end": (endless, "^norms has .* for fine errors, their rows have inf"),
+    "a norm of NaN": (cell("norms", 3, by=np.nan), "^norms has nan for fine errors"),
 }
 
 
@@ -161,6 +180,62 @@ def test_a_bias_beyond_the_vocabulary_is_refused() -> None:
     sketch["coarse"][-1, -4:] = 0
     with pytest.raises(ValueError, match="coarse has a bias beyond the vocabulary"):
         check(softmax, sketch)
+
+
+def norms_of(softmax: Softmax, sketch: Sketch) -> tuple[np.ndarray, np.ndarray]:
+    """[6] largest singular values, and the same with two parts of what is left out apart."""
+    directions, stretch, triangle = (
+        sketch[name].astype(np.float64) for name in ("directions", "stretch", "triangle")
+    )
+    weight = softmax.weight.astype(np.float64) / stretch
+    turned = weight @ (directions / stretch).T @ np.linalg.inv(triangle)
+    outside = weight - turned @ triangle @ (directions / stretch)
+    groups, lanes = np.divmod(np.argsort(sketch["order"]), 16)
+    width = sketch["coarse"].shape[1] // 16 - 12
+    places = np.arange(width) // 4 * 64 + np.arange(width) % 4
+    extras = sketch["coarse"][:, -192:].copy().view(np.float32).reshape(-1, 3, 16)
+    coarse = sketch["coarse"][groups[:, None], places + 4 * lanes[:, None]]
+    fine, scales = sketch["fine"][:, :-8], sketch["fine"][:, -8:].copy().view(np.float32)[:, 0]
+    least, most = [], []
+    for codes, scale in ((coarse, extras[groups, 0, lanes]), (fine, scales)):
+        coded = min(codes.shape[1], fine.shape[1], turned.shape[1])
+        values = (codes[:, :coded].astype(np.float64) - 128) * scale[:, None].astype(np.float64)
+        rest = turned[:, coded:]
+        longest = [longest_of(each) for each in (turned[:, :coded] - values, turned[:, :coded])]
+        least += [*longest, longest_of(np.hstack([rest, outside]))]
+        most += [*longest, float(np.hypot(longest_of(rest), longest_of(outside)))]
+    return np.array(least), np.array(most)
+
+
+def longest_of(matrix: np.ndarray) -> float:
+    return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "normal" not in kind])
+@pytest.mark.parametrize("size", [(1, 1), (17, 3), (2100, 24), (300, 90)])
+def test_norms_are_the_largest_singular_values_and_not_below_them(
+    kind: str, size: tuple[int, int]
+) -> None:
+    softmax = Softmax(matrix(kind, *size), np.zeros(size[0], np.float32))
+    for count in {size[1], -(-size[1] // 2)}:
+        sketch, done = sketch_of(softmax, Widths(16, 64), count=count), list[int]()
+        norms = spectral_norms(softmax, sketch, done.append)
+        np.testing.assert_array_equal(norms, sketch["norms"])
+        assert sum(done) == size[0]
+        least, most = norms_of(softmax, sketch)
+        off = 1e-7 * most.max()  # some rows may be taken in float32
+        assert (norms >= least - off).all()
+        assert (norms <= 1.00001 * most + off).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms_have_room_for_other_rounding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that takes rows in other blocks sums up, and multiplies, in another order."""
+    softmax = Softmax(matrix(kind, 700, 40), np.zeros(700, np.float32))
+    sketches = [sketch_of(softmax, count=count) for count in (40, 25)]
+    for rows in (1, 7, 64, 999):
+        monkeypatch.setattr(sketch_rows, "BLOCK_ROWS", rows)
+        assert [check(softmax, sketch) for sketch in sketches] == [700, 700]
 
 
 def test_only_the_rows_named_are_checked() -> None:

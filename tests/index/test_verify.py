@@ -163,6 +163,47 @@ def test_all_rows_find_what_a_sample_misses(tmp_path: Path) -> None:
         verify_index(out, all_rows=True)
 
 
+def scaled(factor: float) -> Callable[[np.ndarray], Any]:
+    return lambda array: array.__imul__(factor)
+
+
+@pytest.mark.parametrize("all_rows", [False, True])
+def test_norms_below_those_of_the_rows_checked_are_refused(tmp_path: Path, all_rows: bool) -> None:
+    """A sample shows too little of a norm, but for one that is far too low."""
+    out, softmax = tmp_path / "demo" / "1", make_softmax(vocab_size=3000)
+    write_sketched(out, softmax, softmax)
+    for factor in (0.999, 0.001):
+        spoil_tensor(out, "sketch", "norms", scaled(factor))
+        contents = read_contents(out)
+        if factor > 0.9 and not all_rows:
+            verify_contents(contents)
+            continue
+        with pytest.raises(IndexUnreadable, match=r"norms has .* for coarse errors") as refused:
+            verify_contents(contents, all_rows=all_rows)
+        assert refused.value.file == out / "sketch.safetensors"
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -1.0])
+def test_norms_that_bound_nothing_are_refused_at_each_open(tmp_path: Path, value: float) -> None:
+    out, softmax = tmp_path / "demo" / "1", make_softmax(vocab_size=300)
+    write_sketched(out, softmax, softmax)
+    spoil_tensor(out, "sketch", "norms", lambda norms: norms.__setitem__(4, value))
+    with pytest.raises(IndexUnreadable, match="norms are not all finite and 0 or more"):
+        open_index(out, verify="sizes")
+
+
+def test_a_sketch_without_norms_is_refused_by_name(tmp_path: Path) -> None:
+    softmax = make_softmax(vocab_size=300)
+    out = write_sketched(tmp_path / "demo" / "1", softmax, softmax)
+    tensors = {name: np.array(array) for name, array in read_contents(out).parts["sketch"].items()}
+    del tensors["norms"]
+    metadata = {"softmax_sha256": read_manifest(out).softmax_sha256}
+    replace_file(out / "sketch.safetensors", b"".join(map(bytes, pieces(tensors, metadata))))
+    forge(out)
+    with pytest.raises(IndexUnreadable, match="holds no tensor 'norms'"):
+        open_index(out, verify="sizes")
+
+
 def test_the_sample_is_part_of_what_is_remembered(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

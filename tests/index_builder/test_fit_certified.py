@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import (
     Widths,
@@ -111,6 +112,17 @@ def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: fl
     hidden = inputs.heldout.sample(100)
     top = CertifiedHead(softmax, dict(made.arrays)).topk(hidden, 5)
     np.testing.assert_array_equal(top.ids, make_exact(softmax).topk(hidden, 5).ids)
+
+
+def test_the_fit_computes_norms_once_its_widths_are_chosen() -> None:
+    softmax, inputs = make_inputs(vocab_size=300)
+    steps: list[tuple[str, int, int]] = []
+    arrays = fit_certified(replace(inputs, progress=lambda *step: steps.append(step))).arrays
+    assert [step for step in steps if step[0] == "norms"] == [("norms", 300, 300)]
+    assert np.isfinite(arrays["norms"]).all()
+    np.testing.assert_array_equal(
+        arrays["norms"], spectral_norms(softmax, arrays, lambda rows: None)
+    )
 
 
 def test_the_search_crosses_widths_that_take_longer_than_narrower_ones() -> None:
