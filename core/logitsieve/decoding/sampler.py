@@ -32,8 +32,6 @@ from logitsieve.decoding.normalizers import (
     narrowed,
 )
 from logitsieve.heads._base.head import refuse_first
-from logitsieve.heads.certified import CertifiedHead
-from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
@@ -69,7 +67,7 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     `normalizer` None is the log Z computed while drawing. Ids left by filters, or on an allow list,
     are normalized among themselves: "candidates".
     """
-    lists = _filtered(how) and not isinstance(query.head, FILTERING)
+    lists = _filtered(how) and query.head.name not in DRAWS
     if how.top_k > 0 or how.temperature == 0.0 or lists:
         return _without_bounds(_from_lists(query, how))
     query = query._replace(scale=1.0 / how.temperature)
@@ -175,7 +173,6 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
 
 Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
 DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}
-FILTERING = (ExactHead, CertifiedHead)  # heads that draw from what top-p and min-p leave
 
 
 FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next

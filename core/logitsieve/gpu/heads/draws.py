@@ -34,7 +34,7 @@ from logitsieve.gpu.plans.draws import (
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from logitsieve.gpu.plans.nucleus import LOGITS_AT_ONCE, NucleusPlan
 from logitsieve.heads._base.head import Edits
-from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.certified import CertifiedHead, interval_of
 from logitsieve.heads.exact import ExactHead
 
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
@@ -64,15 +64,19 @@ class GpuDrawHead(GpuHead):
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
-        edits: Edits | None, *, width: float = inf,
+        edits: Edits | None, *, top_p: float = 1.0, min_p: float = 0.0, width: float = inf,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Draws from softmax(scale x logits), as the head on the host has them.
 
         ids [B, N], log Z and scanned [B]. Tensors on the GPU (seeds int64) are answered in tensors
-        there, without edits. No seeds are needed where `samples` is 0. The interval of
-        log Z is that of the fine codes, whatever the `width`.
+        there, without edits or filters. No seeds are needed where `samples` is 0. The interval of
+        log Z is that of the fine codes, whatever the `width`; of what filters leave, of all logits.
         """
-        return self.draw_in_bounds(hidden, samples, seeds, step, scale, edits)
+        drawing = hidden, samples, seeds, step
+        if top_p == 1.0 and min_p == 0.0:
+            return self.draw_in_bounds(*drawing, scale, edits)
+        ids, _, log_z = self.draw_filtered(*drawing, (scale, top_p, min_p), edits)
+        return ids, interval_of(log_z, scale), np.full(len(ids), self._vocab_size, np.int32)
 
     def draw_in_bounds(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
@@ -90,7 +94,7 @@ class GpuDrawHead(GpuHead):
         return _joined(parts, 0), parts[0][1], scanned.clip(max=self._vocab_size)
 
     def draw_filtered(
-        self, hidden: Any, samples: int, seeds: UInt64 | Tensor, step: int,
+        self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int,
         filters: tuple[float, float, float], edits: Edits | None = None,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Draws and their logits [B, N], log Z [B, 4], of what top-p and min-p leave of all of V.
@@ -220,11 +224,15 @@ class GpuExact(GpuDrawHead):
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
-        edits: Edits | None, *, width: float = inf,
+        edits: Edits | None, *, top_p: float = 1.0, min_p: float = 0.0, width: float = inf,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Draw as `GpuDrawHead` does; log Z is [B, 4]."""
-        ids, _, scanned = super().draw(hidden, samples, seeds, step, scale, edits)
-        return ids, self.log_z(hidden, scale, edits), scanned
+        drawing = hidden, samples, seeds, step
+        if top_p == 1.0 and min_p == 0.0:
+            ids, _, scanned = self.draw_in_bounds(*drawing, scale, edits)
+            return ids, self.log_z(hidden, scale, edits), scanned
+        ids, _, log_z = self.draw_filtered(*drawing, (scale, top_p, min_p), edits)
+        return ids, log_z, np.full(len(ids), self._vocab_size, np.int32)
 
     def logits64(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the GPU.
