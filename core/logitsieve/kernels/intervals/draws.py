@@ -52,12 +52,12 @@ from logitsieve.kernels.intervals.nucleus import (
     sums_left,
 )
 from logitsieve.kernels.intervals.sums import (
-    KNOWN_SPARE,
     LEAST,
     LIFTED,
     SUM_SPARE,
     Sums,
     exponentials_at,
+    known_spare,
     scale_of,
     write_interval,
 )
@@ -89,7 +89,6 @@ from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.queries import CHUNK
 
 GUESSED, LOWERED = 1.5, 2.0  # nats that the guess is below log Z, and that it is lowered by
-NATS_SPARE = 2.0**-30  # of a perturbed bound, and of so many nats, for what float64 rounds
 
 
 @kernel(
@@ -189,8 +188,8 @@ def _weigh(descriptor, intervals, scale, race):
     high = pair_sum(highs) * (1 + SUM_SPARE)
     return Sums(
         known + pair_sum(estimates),
-        known * (1 - KNOWN_SPARE) + low,
-        known * (1 + KNOWN_SPARE) + high,
+        known * (1 - known_spare(intervals)) + low,
+        known * (1 + known_spare(intervals)) + high,
     )
 
 
@@ -262,11 +261,14 @@ def _settle(descriptor, intervals, scale, race, count, reached):
 
 @inline
 def _bound_of(intervals, scale, race, i):
-    """What the perturbed logit of a candidate cannot exceed; -inf if it is known or left out."""
+    """What the perturbed logit of a candidate cannot exceed; -inf if it is known or left out.
+
+    It is computed as that is, and rounding keeps order.
+    """
     row = np.int64(race.ids[i])
     upper = float(intervals.uppers[intervals.places[row]]) if race.weights[row] > 0 else -np.inf
     apart = (upper - intervals.state[MOST]) * scale.inverse
-    return apart + race.noise[i] + NATS_SPARE * (1.0 + abs(scale.top))
+    return apart + race.noise[i]
 
 
 @splice

@@ -19,9 +19,19 @@ from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
 from logitsieve.kernels.intervals.sums import Sums, sum_beside
 from logitsieve.kernels.sampling.gumbel import SPARE
 from logitsieve.kernels.simd.dots import padded
-from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat32, store
+from logitsieve.kernels.simd.exponential import exp64_lanes
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    multiply_add,
+    pair_sum,
+    splat32,
+    splat64,
+    store,
+)
 from logitsieve.kernels.simd.masks import where_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
+from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
 
 TRIED = 6  # times that intervals are narrowed until a row is decided
@@ -33,7 +43,10 @@ Race = namedtuple("Race", "weights ids noise cut size")
 IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P = range(6)
 CUT = 6
 NOBODY, UNDECIDED = -1, -2
-CLOSE = 1e-12  # of a mass: what is closer to the edge of a nucleus is for all logits to decide
+# What proofs/intervals.py proves to be enough. Of the mass of all: what is closer to the edge of a
+# nucleus is for all logits to decide, whose sums are off by less, and by UNIT64 for each addition.
+CLOSE = 1e-12
+EDGE = 2.0**-49  # of a logit and of its distance from the largest, for the edge of min-p
 
 
 @inline
@@ -70,7 +83,8 @@ def drop_below(race, weight):
 @inline
 def is_out(intervals, scale, race, row):
     logit = intervals.logits[row]
-    if exp(scaled_logit(intervals, scale, row)) < race.cut[MIN_P]:
+    weight = pair_sum(exp64_lanes(splat64(scaled_logit(intervals, scale, row)))) / LANES
+    if weight < race.cut[MIN_P]:  # that of head `exact`, to the last bit
         return True
     return logit < race.cut[OUT] or (logit == race.cut[OUT] and row >= race.cut[OUT_ROW])
 
@@ -86,10 +100,12 @@ def in_nucleus(descriptor, intervals, scale, race, row):
         return 1
     for _ in range(TRIED):
         before, rest, unsure = sum_beside(descriptor, intervals, scale, row, logit)
-        if (before.high + unsure.high) * (1.0 - top_p) < top_p * rest.low * (1.0 - CLOSE):
+        edge = _close(descriptor) * (before.high + unsure.high + rest.high)
+        above = before.high + unsure.high
+        if above == 0.0 or above * (1.0 - top_p) + edge < top_p * rest.low:
             race.cut[IN], race.cut[IN_ROW] = logit, row
             return 1
-        if before.low * (1.0 - top_p) * (1.0 - CLOSE) > top_p * (rest.high + unsure.high):
+        if before.low * (1.0 - top_p) > top_p * (rest.high + unsure.high) + edge:
             race.cut[OUT], race.cut[OUT_ROW] = logit, row
             drop_below(race, exp(scaled_logit(intervals, scale, row)) / SPARE)
             return 0
@@ -102,20 +118,29 @@ def in_nucleus(descriptor, intervals, scale, race, row):
     return UNDECIDED
 
 
+@inline
+def _close(descriptor):
+    return CLOSE + descriptor[ROWS] * UNIT64
+
+
 @splice
 def sums_left(descriptor, intervals, scale, race, sums):
     """Sums over what filters leave."""
     estimate, low, high = sums.estimate, sums.low, sums.high
+    close, largest = _close(descriptor), intervals.state[MOST]
     if race.cut[TOP_P] < 1.0:  # the mass up to the last row that is in, at most that of IN
-        last = exp((race.cut[IN] - intervals.state[MOST]) * scale.inverse) * (1.0 + CLOSE)
+        last = exp((race.cut[IN] - largest) * scale.inverse) * (1.0 + close)
         low, estimate = max(1.0, race.cut[TOP_P] * low), max(1.0, race.cut[TOP_P] * estimate)
         high = min(high, race.cut[TOP_P] * high + last)
     if race.cut[MIN_P] > 0.0:
-        limit = intervals.state[MOST] + log(race.cut[MIN_P]) / scale.inverse
+        below = log(race.cut[MIN_P]) / scale.inverse
+        limit, off = largest + below, EDGE * (abs(largest) - below + 1.0 / scale.inverse)
         for _ in range(2):  # few rows: coarse intervals become fine ones, then logits
             narrow_unsure(descriptor, intervals, limit)
-        kept, _, unsure = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit)
-        low, high = min(low, kept.low), min(high, kept.high + unsure.high)
+        kept, _, _ = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit + off)
+        low = min(low, kept.low)
+        kept, _, unsure = sum_beside(descriptor, intervals, scale, descriptor[ROWS], limit - off)
+        high = min(high, kept.high + unsure.high)
         estimate = min(estimate, kept.estimate + unsure.estimate / 2)
-    low = max(1.0, low) * (1.0 - CLOSE)
-    return Sums(max(estimate, low), low, max(high, 1.0) * (1.0 + CLOSE))
+    low, high = max(1.0, low) * (1.0 - close), max(high, 1.0) * (1.0 + close)
+    return Sums(max(estimate, low), low, high)

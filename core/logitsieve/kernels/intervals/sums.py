@@ -21,6 +21,7 @@ from logitsieve.kernels.simd.lanes import (
     load,
     multiply_add,
     pair_sum,
+    smaller,
     splat32,
     splat64,
     widen,
@@ -28,17 +29,17 @@ from logitsieve.kernels.simd.lanes import (
     zeros64,
 )
 from logitsieve.kernels.simd.masks import where_below, where_equal
-from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN
+from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN, UNIT64
 from logitsieve.kernels.sketch.thresholds import SPARE
 
 LIFTED = 1.0  # nats that float32 may cost: beyond it, at logits / T of millions, nothing is said
 LEAST = 2e-38  # more than `exp_lanes` makes of -inf
 
-# What proofs/sums.py proves to be enough.
+# What proofs/intervals.py proves to be enough.
 LIFT, REACH = 2.0**-21, 100.0  # of |top| and of so many nats, for an exponent in float32
 SUM_SPARE = 1e-5  # of sums of float32 exponentials
-KNOWN_SPARE = 2.0**-40  # of a sum of those of known logits
-LOG_SPARE = 2.0**-50  # of |top|, for a logarithm and its addition
+KNOWN_SPARE = 2.0**-40  # of exponentials of known logits; each addition takes UNIT64 more
+LOG_SPARE = 2.0**-50  # of |top| and of the logarithm of a sum, for that and its addition
 
 ALL_ROWS, BEFORE, REST, UNSURE = range(4)  # sides of a logit
 
@@ -75,11 +76,18 @@ def _sum_side(descriptor, intervals, scale, side, limits, known):
     """Sums over the rows on one side of a logit, with those that are known."""
     coarse = _sum_state(descriptor, intervals, scale, COARSE, side, limits)
     fine = _sum_state(descriptor, intervals, scale, FINE, side, limits)
+    spare = known_spare(intervals)
     return Sums(
         known + coarse.estimate + fine.estimate,
-        known * (1 - KNOWN_SPARE) + coarse.low + fine.low,
-        known * (1 + KNOWN_SPARE) + coarse.high + fine.high,
+        known * (1 - spare) + coarse.low + fine.low,
+        known * (1 + spare) + coarse.high + fine.high,
     )
+
+
+@inline
+def known_spare(intervals):
+    """The share that a sum over known rows is off by at most."""
+    return KNOWN_SPARE + intervals.state[COUNT] * UNIT64
 
 
 @inline
@@ -88,7 +96,8 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
 
     What the estimates of all rows are off by is a vector no longer than a number N. So the sum of
     some weights times it is no more than N times the length of these weights (Cauchy, Schwarz), and
-    that is what the sum of exponentials is off by, but for second orders.
+    that is what the sum of exponentials is off by, but for second orders. `apart` is raised, for
+    what is left of the estimates when it is taken off may be next to nothing.
     """
     estimates, squares, lows, highs, most = zeros64(), zeros64(), zeros64(), zeros64(), zeros32()
     size, one = places_of(descriptor), splat64(1.0)
@@ -113,7 +122,7 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
     if apart < np.inf:
         # No row's estimate and error give more than its upper bound, but for the margin.
         second = float(largest_lane(most)) * spread / 2 * error * error
-        low = max(low, (estimate - size * LEAST - apart) / spread)
+        low = max(low, (estimate - size * LEAST - apart * (1 + SUM_SPARE)) / spread)
         high = min(high, (estimate + apart + second) * spread)
     return Sums(estimate, low, high)
 
@@ -142,10 +151,13 @@ def exponentials_at(intervals, scale, place):
     lowered = splat32(np.float32(-scale.top - scale.lift))
     lifted = splat32(np.float32(scale.lift - scale.top))
     upper, estimate = load(intervals.uppers, place), load(intervals.estimates, place)
+    # Fine bounds may be above the largest logit, where the coarse ones were not. Lower bounds never
+    # are; those of -inf are not a number, which `exp_lanes` takes for the least.
+    most = splat32(np.float32(scale.lift))
     return (
-        exp_lanes(multiply_add(estimate, inverse, down)),
+        exp_lanes(smaller(multiply_add(estimate, inverse, down), most)),
         exp_lanes(multiply_add(_lower(estimate, upper), inverse, lowered)),
-        exp_lanes(multiply_add(upper, inverse, lifted)),
+        exp_lanes(smaller(multiply_add(upper, inverse, lifted), most)),
     )
 
 
@@ -188,7 +200,7 @@ def sum_beside(descriptor, intervals, scale, row, logit):
 @inline
 def write_interval(scale, sums, log_z):
     """log_z [3]: an estimate of log Z, and the two numbers that it is proven to lie between."""
-    off = LOG_SPARE * (abs(scale.top) + 1.0)
+    off = LOG_SPARE * (abs(scale.top) + abs(log(sums.high)) + abs(log(sums.low)))
     log_z[0] = scale.top + log(sums.estimate)
     log_z[1] = scale.top + log(sums.low) - off
     log_z[2] = scale.top + log(sums.high) + off

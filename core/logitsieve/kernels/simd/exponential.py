@@ -34,7 +34,7 @@ ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
 
 @inline
 def exp_lanes(x):
-    """e^x for x <= 0, within ERROR32 of itself where x >= -87; e^-87 below."""
+    """e^x for x <= 1, within ERROR32 of itself where x >= -87; e^-87 below."""
     x = larger(x, splat32(LOWEST))
     n = rounded(multiply_add(x, splat32(LOG2_E), zeros32()))
     r = multiply_add(n, splat32(-LN2_HIGH), x)

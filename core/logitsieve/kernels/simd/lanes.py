@@ -125,6 +125,14 @@ def larger(typing_context, left, right):
 
 
 @intrinsic
+def smaller(typing_context, left, right):
+    def codegen(context, builder, signature, arguments):
+        return _call(builder, "minnum", left.dtype, arguments)
+
+    return left(left, right), codegen
+
+
+@intrinsic
 def magnitude(typing_context, lanes):
     def codegen(context, builder, signature, arguments):
         return _call(builder, "fabs", lanes.dtype, arguments)
