@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import partial
+from itertools import product
 from math import ceil, factorial
 from typing import NamedTuple
 
+from logitsieve.kernels.intervals.sums import LIFTED
 from logitsieve.kernels.simd import exponential
 from proofs.theorem import Checks, Theorem, number
 
@@ -34,6 +36,7 @@ class ExpLanes(NamedTuple):
     low: float
     series: tuple[float, ...]
     lowest: float
+    highest: int  # the largest x
 
     @property
     def unit(self) -> Fraction:
@@ -43,11 +46,12 @@ class ExpLanes(NamedTuple):
 FLOAT32 = ExpLanes(
     "f", 0, float(exponential.LOG2_E), float(exponential.LN2_HIGH),
     float(exponential.LN2_LOW), tuple(map(float, exponential.SERIES)), float(exponential.LOWEST),
+    int(LIFTED),
 )  # fmt: skip
 FLOAT64 = ExpLanes(
     "d", exponential.WHOLE,
     exponential.LOG2_E64, exponential.LN2_HIGH64, exponential.LN2_LOW64,
-    exponential.SERIES64, exponential.LOWEST64,
+    exponential.SERIES64, exponential.LOWEST64, 0,
 )  # fmt: skip
 
 
@@ -77,7 +81,8 @@ def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
         n = f"{sum_} - {whole}" if lanes.whole else f"int<ne>({rounding}(x * L))"
         hint = f"n - x * L -> ({sum_} - ({whole} + {product})) + ({product} - x * L);"
         yield f"""x = {rounding}(x_); L = {number(lanes.log2_e)}; n = {n};
-        {{ x in [{number(lanes.lowest)}, 0] -> |n - x * L| <= {number(steps_off(lanes))} }}
+        {{ x in [{number(lanes.lowest)}, {lanes.highest}]
+        -> |n - x * L| <= {number(steps_off(lanes))} }}
         {hint if lanes.whole else ""}"""
 
 
@@ -85,11 +90,12 @@ def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
     """The remainder r where n is not 0: the first product and its difference from x are exact."""
     rounding, high, low = lanes.rounding, number(lanes.high), number(lanes.low)
     exact = f"x - n * {LN2}"
-    for fused in (True, False):
-        product = f"n * {low}" if fused else f"{rounding}(n * {low})"
-        yield f"""x = {rounding}(x_); a = {rounding}(x - n * {high}); r = {rounding}(a - {product});
-        {{ @FIX(n, 0) /\\ n in [{number(lanes.lowest * 2)}, -1]
-        /\\ x in [{number(lanes.lowest)}, -1b-2] /\\ |{exact}| <= {number(reach(lanes))}
+    below = f"n in [{number(lanes.lowest * 2)}, -1] /\\ x in [{number(lanes.lowest)}, -1b-2]"
+    above = f"n in [1, {2 * lanes.highest}] /\\ x in [1b-2, {lanes.highest}]"
+    for fused, where in product((True, False), (below, above)[: 1 + lanes.highest]):
+        rest = f"n * {low}" if fused else f"{rounding}(n * {low})"
+        yield f"""x = {rounding}(x_); a = {rounding}(x - n * {high}); r = {rounding}(a - {rest});
+        {{ @FIX(n, 0) /\\ {where} /\\ |{exact}| <= {number(reach(lanes))}
         -> |r - ({exact})| <= {number(off)} /\\ {rounding}(n * {high}) - n * {high} in [0, 0] }}
         x - n * {high} -> ({exact}) + n * ({LN2} - {high});
         r - ({exact}) -> (r - ((x - n * {high}) - n * {low})) + n * ({LN2} - {high} - {low});"""
@@ -104,9 +110,9 @@ def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
         for fused in (True, False):
             computed, exact = number(lanes.series[0]), f"1 / {factorial(degree)}"
             for place, term in enumerate(lanes.series[1:], 1):
-                product = f"({computed}) * r"
-                product = product if fused else f"{lanes.rounding}({product})"
-                computed = f"{lanes.rounding}({product} + {number(term)})"
+                times = f"({computed}) * r"
+                times = times if fused else f"{lanes.rounding}({times})"
+                computed = f"{lanes.rounding}({times} + {number(term)})"
                 exact = f"({exact}) * r + 1 / {factorial(degree - place)}"
             allowed = number(rounded_up(off * exponential_below(low)))
             yield f"""r = {lanes.rounding}(r_);
