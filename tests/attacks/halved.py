@@ -32,6 +32,7 @@ from tests.attacks.registry import ATTACKS
 from tests.attacks.tally import attack_once
 
 BOUNDS, EXACT, SUMS, STEPS = ("topk", "bounds"), ("topk-one", "topk-near"), ("log-z",), ("beams",)
+LAW = ("draws-law",)
 SKETCH, DESCRIPTOR = "kernels.sketch.sketch", "kernels.topk.descriptor"
 INTERVALS, WEIGHTS = "kernels.intervals.intervals", "kernels.intervals.sums"
 LOG_Z, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
@@ -78,6 +79,9 @@ CONSTANTS = (
     Constant(WEIGHTS, "LIFT", SUMS),
     Constant(WEIGHTS, "SUM_SPARE", SUMS),
     Constant(WEIGHTS, "LOG_SPARE", SUMS),
+    Constant(WEIGHTS, "KNOWN_SPARE", (*SUMS, *LAW)),
+    Constant("kernels.intervals.nucleus", "CLOSE", LAW),
+    Constant("kernels.intervals.nucleus", "EDGE", LAW),
     Constant(LOG_Z, "SPREAD", SUMS),
     Constant(LOG_Z, "STEP", SUMS),
     Constant(LOG_Z, "TINY", SUMS),
@@ -90,7 +94,7 @@ CONSTANTS = (
     Constant("kernels.topk.merge", "ROUNDED", STEPS),
     Constant("kernels.sampling.printing", "ROUNDED", ("score", "draws")),
     Constant("kernels.sampling.printing", "SUMMED", ("score", "draws")),
-    Constant("kernels.sampling.gumbel", "SPARE", ("draws-winners",), 1.0),
+    Constant("kernels.sampling.gumbel", "SPARE", ("draws-winners", *LAW), 1.0),
     Constant("centroids", "error", ROUTES),
     Constant(ROUTE, "ERROR_SPARE", ROUTES, 1.0),
     Constant(ROUTE, "SLACK_SPARE", ROUTES, 1.0),

@@ -9,6 +9,7 @@ from tests.attacks import (
     bounds,
     builds,
     draws,
+    law,
     log_z,
     routes,
     scores,
@@ -20,6 +21,18 @@ from tests.attacks.tally import Attack
 
 ATTACKS: Mapping[str, Attack] = {
     name: attack
-    for subject in (topk, routes, bounds, log_z, scores, beams, draws, sketches, builds, tokens)
+    for subject in (
+        topk,
+        routes,
+        bounds,
+        log_z,
+        scores,
+        beams,
+        draws,
+        law,
+        sketches,
+        builds,
+        tokens,
+    )
     for name, attack in subject.ATTACKS.items()
 }

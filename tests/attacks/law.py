@@ -1,0 +1,176 @@
+"""Attacks on the law of draws, head by head: the id with the most noise and logit of those left.
+
+The judge weighs all logits in long double. What is closer than CLOSE to the edge of a filter may be
+on either side of it; of all others the id must be the best, to the last bit. log Z of what filters
+leave must lie in its interval, and of all, the interval be as narrow as `width`.
+
+Shape letters: B batch rows, V vocabulary, N draws, E edits of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+from numpy.random import Generator
+
+from logitsieve.api.results import Bool, Float64, Int32, UInt64
+from logitsieve.heads import Softmax
+from logitsieve.heads._base.head import Edits
+from logitsieve.heads.exact import ExactHead
+from tests.attacks.decoders import KINDS, Hard
+from tests.attacks.draws import fill_noise
+from tests.attacks.judge import DOUBT, LONG, exact_logits, log_z
+from tests.attacks.matrices import sketched
+from tests.attacks.tally import Attack, Tally
+
+ROWS, SAMPLES, CALLS = 6, 6, 6
+CLOSE = LONG(1e-12)  # of a mass, or of min-p: the edge of a filter
+SCALES = 1.0, 1.0, 0.3, 3.0, 1e-4, 100.0, 1e5
+WIDTHS = np.inf, np.inf, 1.0, 0.1, 0.01
+
+
+def smooth(random: Generator, B: int) -> Hard:
+    """Rows with a spectrum that falls, as those of a language model: few have most of the mass."""
+    V, D = int(random.integers(600, 3000)), int(random.choice([64, 100, 200]))
+    falling = 1.0 / (1 + np.arange(D)) ** random.uniform(0, 1.5)
+    W = (random.standard_normal((V, D)) * falling * 10.0 ** random.uniform(-1, 1)).astype(
+        np.float32
+    )
+    bias = (random.standard_normal(V) * random.choice([0.0, 1.0])).astype(np.float32)
+    return Softmax(W, bias), random.standard_normal((B, D)).astype(np.float32)
+
+
+KINDS_OF_LAW: Mapping[str, Callable[[Generator, int], Hard]] = {**KINDS, "smooth": smooth}
+
+
+def lawful(random: Generator, kind: str) -> Tally:
+    """Draws of both heads under random edits, temperatures, filters and widths."""
+    softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
+    exact, certified = ExactHead(softmax), sketched(softmax, random).head
+    plain, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
+    for _ in range(CALLS):
+        edits, logits = edited(random, plain)
+        seeds, step = (
+            random.integers(0, 2**63, ROWS).astype(np.uint64),
+            int(random.integers(1 << 40)),
+        )
+        scale, width = float(random.choice(SCALES)), float(random.choice(WIDTHS))
+        top_p = float(random.choice([1.0, 1.0, 0.95, 0.5, 1e-6, random.random()]))
+        min_p = float(random.choice([0.0, 0.0, 0.1, 1e-9, 1.0]))
+        draw = hidden, SAMPLES, seeds, step, scale, edits
+        left, unsure = remaining(logits, scale, top_p, min_p)
+        values = noisy(logits, scale, seeds, step)
+        ids, _, _ = exact.draw(*draw, top_p=top_p, min_p=min_p)
+        name = f"scale {scale} top-p {top_p} min-p {min_p} width {width}"
+        tally.join(judged(f"exact {name}", ids, values, left, unsure))
+        ids, interval, _ = certified.draw(*draw, top_p=top_p, min_p=min_p, width=width)
+        tally.join(judged(f"certified {name}", ids, values, left, unsure))
+        narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf
+        tally.join(enclosed(name, interval, logits, left, unsure, scale, narrow))
+    return tally
+
+
+def edited(random: Generator, logits: Float64) -> tuple[Edits | None, Float64]:
+    """Random edits of each row, and the logits with them."""
+    if random.random() < 0.4:
+        return None, logits
+    logits, ends, ids, values = logits.copy(), [0], [], []
+    for row in logits:
+        some = np.sort(random.permutation(len(row))[: random.integers(0, len(row))])
+        if random.random() < 0.5:  # the best ones
+            some = np.sort(np.argsort(-row)[: random.integers(0, min(9, len(row)))])
+        off = random.choice([-np.inf, -np.inf, 0.0, 1e-6, -30.0, 30.0], len(some))
+        row[some] += off
+        ids.append(some)
+        values.append(row[some])
+        ends.append(ends[-1] + len(some))
+    edits = (
+        np.array(ends, np.int64), np.concatenate(ids).astype(np.int32), np.concatenate(values),
+    )  # fmt: skip
+    return edits, logits
+
+
+def noisy(logits: Float64, scale: float, seeds: UInt64, step: int) -> Float64:
+    """[B, N, V] scaled logits with the noise of each draw."""
+    (B, V), noise = logits.shape, np.empty(logits.shape[1])
+    values = np.empty((B, SAMPLES, V))
+    scaled = (logits - logits.max(axis=1, keepdims=True)) * scale
+    for row in range(B):
+        for draw in range(SAMPLES):
+            fill_noise(seeds[row], np.uint64(step), np.uint64(draw), noise)
+            values[row, draw] = scaled[row] + noise
+    return values
+
+
+def remaining(logits: Float64, scale: float, top_p: float, min_p: float) -> tuple[Bool, Bool]:
+    """[B, V] ids that filters leave for sure, and those that they may leave."""
+    wide = logits.astype(LONG) - logits.max(axis=1, keepdims=True)
+    weights = np.exp(wide * LONG(scale))
+    left, unsure = logits > -np.inf, np.zeros(logits.shape, np.bool_)
+    if top_p < 1.0:
+        order = np.argsort(-logits, axis=1, kind="stable")
+        sums = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
+        before = np.zeros_like(sums)
+        before[:, 1:] = sums[:, :-1]
+        apart = LONG(top_p) - before / sums[:, -1:]
+        apart[:, 0] = 1.0
+        back = np.empty_like(apart)
+        np.put_along_axis(back, order, apart, axis=1)
+        unsure |= left & (np.abs(back) <= CLOSE)
+        left &= back > CLOSE
+    if min_p > 0.0:
+        edge = left & (np.abs(weights - min_p) <= CLOSE * LONG(min_p)) & (weights < 1)
+        unsure = (unsure & (weights >= min_p * (1 - CLOSE))) | edge
+        left &= (weights > min_p) | (weights == 1)
+    return left & ~unsure, unsure
+
+
+def judged(name: str, ids: Int32, values: Float64, left: Bool, unsure: Bool) -> Tally:
+    """An id is the best of those left, or better and perhaps left."""
+    sure = np.where(left[:, None], values, -np.inf)
+    best = sure.argmax(axis=2)
+    rows, draws = np.arange(len(ids))[:, None], np.arange(ids.shape[1])
+    better = unsure[rows, ids] & (values[rows, draws, ids] >= sure[rows, draws, best])
+    wrong, tally = (ids != best) & ~better, Tally()
+
+    def describe(row: int) -> str:
+        draw = int(np.argmax(wrong[row]))
+        id_, other = int(ids[row, draw]), int(best[row, draw])
+        return (
+            f"{name} row {row} draw {draw}: {id_} ({values[row, draw, id_]}, left"
+            f" {left[row, id_]}) instead of {other} ({values[row, draw, other]})"
+        )
+
+    tally.add(wrong.any(axis=1), describe)
+    return tally
+
+
+def enclosed(
+    name: str,
+    interval: Float64,
+    logits: Float64,
+    left: Bool,
+    unsure: Bool,
+    scale: float,
+    width: float,
+) -> Tally:
+    """log Z of what is left lies in its interval, which is `width` wide at most."""
+    least = log_z(np.where(left, logits, -np.inf), scale).value(scale)
+    most = log_z(np.where(left | unsure, logits, -np.inf), scale).value(scale)
+    _, low, high = interval.T
+    off = np.maximum(np.abs(most), np.abs(logits.max(axis=1)) * scale) * DOUBT
+    wrong = ~((low <= most + off) & (high >= least - off))
+    room = 2.0**-49 * (1 + np.abs(most))
+    wide, tally = ~(high - low <= width + room), Tally()
+    tally.add(
+        np.asarray(wrong | wide),
+        lambda row: f"log Z {name} row {row}: {least[row]} in {low[row]!r} .. {high[row]!r}",
+    )
+    return tally
+
+
+ATTACKS: Mapping[str, Attack] = {
+    f"draws-law-{kind}": partial(lawful, kind=kind) for kind in KINDS_OF_LAW
+}
