@@ -14,9 +14,9 @@ from math import exp, log
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
-from logitsieve.kernels.intervals.intervals import MOST
+from logitsieve.kernels.intervals.intervals import COUNT, MOST, places_of
 from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
-from logitsieve.kernels.intervals.sums import Sums, sum_beside
+from logitsieve.kernels.intervals.sums import Sums, exponentials_at, sum_beside
 from logitsieve.kernels.sampling.gumbel import SPARE
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.exponential import exp64_lanes
@@ -28,12 +28,15 @@ from logitsieve.kernels.simd.lanes import (
     splat32,
     splat64,
     store,
+    widen,
+    zeros64,
 )
 from logitsieve.kernels.simd.masks import where_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
 from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
 
+HALVINGS, REACHED = 24, 40.0  # of a range of so many nats below the best
 TRIED = 6  # times that intervals are narrowed until a row is decided
 
 # Pointers to a float32 weight of each row, at least e^{(x - most) inverse}, 0 for what is not drawn
@@ -130,7 +133,10 @@ def sums_left(descriptor, intervals, scale, race, sums):
     close, largest = _close(descriptor), intervals.state[MOST]
     if race.cut[TOP_P] < 1.0:  # the mass up to the last row that is in, at most that of IN
         last = exp((race.cut[IN] - largest) * scale.inverse) * (1.0 + close)
-        low, estimate = max(1.0, race.cut[TOP_P] * low), max(1.0, race.cut[TOP_P] * estimate)
+        low, estimate = (
+            max(1.0, race.cut[TOP_P] * low),
+            _estimated_mass(descriptor, intervals, scale, race.cut[TOP_P] * estimate),
+        )
         high = min(high, race.cut[TOP_P] * high + last)
     if race.cut[MIN_P] > 0.0:
         below = log(race.cut[MIN_P]) / scale.inverse
@@ -144,3 +150,30 @@ def sums_left(descriptor, intervals, scale, race, sums):
         estimate = min(estimate, kept.estimate + unsure.estimate / 2)
     low, high = max(1.0, low) * (1.0 - close), max(high, 1.0) * (1.0 + close)
     return Sums(max(estimate, low), low, high)
+
+
+@splice
+def _estimated_mass(descriptor, intervals, scale, wanted):
+    """The mass of the best rows that have so much, by estimates: by bisection over logits."""
+    size, most, one = places_of(descriptor), intervals.state[MOST], splat64(1.0)
+    for place in range(0, size, LANES):
+        estimate, _, _ = exponentials_at(intervals, scale, place)
+        store(intervals.gaps, place, estimate)
+    least, above, mass = -REACHED / scale.inverse, 0.0, wanted  # relative to the largest logit
+    for _ in range(HALVINGS):
+        middle, total = (least + above) / 2, 0.0
+        limit, rest = np.float32(most + middle), zeros64()
+        for place in range(0, size, LANES):
+            weights, estimates = load(intervals.gaps, place), load(intervals.estimates, place)
+            rest = multiply_add(widen(weights), one, rest)
+            below = where_below(estimates, limit, weights)
+            rest = multiply_add(widen(below), splat64(-1.0), rest)
+        total = pair_sum(rest)
+        for i in range(int(intervals.state[COUNT])):
+            apart = intervals.logits[intervals.known[i]] - most
+            total += exp(apart * scale.inverse) if apart >= middle else 0.0
+        if total >= wanted:
+            least, mass = middle, total
+        else:
+            above = middle
+    return mass
