@@ -64,7 +64,6 @@ ONCE = "an experiment at commit c11a3c0, which is no longer in the tree"
 TRAINING = "`python -m benchmarks.training` at commit c11a3c0, beyond the tables that it left"
 AVX2 = "`python -m benchmarks.screen --index`, with and without the variables of AVX2"
 KERNELS_AVX2 = "`python -m benchmarks.kernels`, with the variables of AVX2"
-FILTERS = "`LocalDecoder.sample` of head `certified` over contexts of lm-docs, timed by hand"
 COLD = "variants of the screen after `benchmarks.timing.clear_cache`, timed by hand"
 COUNTED = "rows that `certified` leaves, counted and timed over contexts of lm-docs, by hand"
 TWO_DOMAINS = "builds on one domain of nmt-de-en, `evaluate` on the test text of both"
@@ -107,11 +106,7 @@ LISTED = (
     Listed("docs/certified.md", "take 0.9999 of what", "`python -m tests.attacks --minutes 10`"),
     Listed("docs/certified.md", "| halved | found by", "`python -m tests.attacks.halved`"),
     Listed("docs/certified.md", "| halved | what errors took", "`python -m tests.attacks.halved`"),
-    Listed("docs/decoding.md", "the proven interval of log Z is", ONCE),
     Listed("docs/decoding.md", "the paper's table has 5 to 20x", "Chen et al. 2019, Table 6"),
-    Listed("docs/decoding.md", "| rows of W computed | µs per row |", FILTERS),
-    Listed("docs/decoding.md", "A ten-line nucleus in numpy", FILTERS),
-    Listed("docs/decoding.md", "**Cost of a draw.**", ONCE),
     Listed("docs/deployment.md", "A client queries the DNS again", SETTING),
     Listed("docs/deployment.md", "gets CANCELLED", SETTING),
     Listed("docs/deployment.md", "**memory of a server**", SETTING),

@@ -64,27 +64,6 @@ def decoding() -> Iterator[str]:
     )
     yield f"faster than the whole product ({ratio(value(of(screen)['speed-up']))}x;"
 
-    def first(data: str, name: str) -> float:
-        found = row(f"decoding/sampling-{data}", draws_by=name)
-        return value(found["first, µs"])
-
-    full = ("numpy Gumbel-max", "numpy cumulative sums", "torch multinomial")
-    fastest = {
-        data: min(first(data, name) for name in full) for data in ("lm-docs", "synthetic-250k")
-    }
-    further = value(row("decoding/sampling-lm-docs", draws_by="`certified`")["each further, µs"])
-    yield (
-        f"`certified` takes {whole(first('lm-docs', '`certified`'))} µs for the first draw of a "
-        f"row, where the fastest full computation takes {whole(fastest['lm-docs'])}, and "
-        f"{whole(further)} µs for each further one"
-    )
-    large = first("synthetic-250k", "`certified`")
-    yield (
-        f"the first takes {number(large / 1000, 2)} ms against "
-        f"{whole(fastest['synthetic-250k'] / 1000)} ms of the fastest full computation "
-        f"({whole(fastest['synthetic-250k'] / large)}x;"
-    )
-
 
 def perplexity(method: str, name: str = "training/classes/quality") -> str:
     return whole(value(row(name, method=method)["perplexity"]))
