@@ -4,7 +4,7 @@ Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy
 key is a row's seed; the four words of the counter are, from the first:
 
     0  place: the id, halved for Gumbel noise, or the number of the trial
-    1  draw, and which of the STREAMS below in the two highest bits
+    1  draw, and which of the streams below in the two highest bits
     2  step, low word
     3  step, high word
 
@@ -22,8 +22,8 @@ FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 WORD, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
-# Streams: noise of an id; trials; which ids are looked at beside a head's own, and their noise.
-NOISE, TRIALS, OUTSIDE = np.uint64(0), np.uint64(1 << 30), np.uint64(2 << 30)
+# Streams: noise of an id; which ids are looked at beside a head's own, and their noise.
+NOISE, OUTSIDE = np.uint64(0), np.uint64(2 << 30)
 _LOW_BITS, _HALF_STEP = np.uint64(12), 2.0**-53
 
 
