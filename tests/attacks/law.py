@@ -162,7 +162,7 @@ def enclosed(
     _, low, high = interval.T
     off = np.maximum(np.abs(most), np.abs(logits.max(axis=1)) * scale) * DOUBT
     wrong = ~((low <= most + off) & (high >= least - off))
-    room = 2.0**-49 * (1 + np.abs(most))
+    room = 2.0**-47 * (1 + np.abs(most))  # what rounds an interval of numbers that large
     wide, tally = ~(high - low <= width + room), Tally()
     tally.add(
         np.asarray(wrong | wide),
