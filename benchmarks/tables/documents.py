@@ -23,7 +23,7 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "kernels": "`python -m benchmarks.kernels`",
     "rpc": "`python -m benchmarks.rpc`",
     "load": "`python -m benchmarks.load`",
-    "draws": "`python -m benchmarks.draws lm-docs`, `transformer-30k`, `synthetic-50k`",
+    "draws": "`python -m benchmarks.draws lm-docs`, then `transformer-30k`",
     "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
     "race/growth": "`python -m benchmarks.race.growth --again`",
     "race/proof": "`python -m benchmarks.race.proof`",
