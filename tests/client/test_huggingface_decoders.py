@@ -127,7 +127,7 @@ def test_draws_follow_the_law_of_the_plain_model(
     np.testing.assert_allclose(scores, np.log(expected)[drawn.numpy()], atol=2e-4)
 
 
-def test_log_z_is_found_as_score_finds_it(model: Any, decoder: Decoder) -> None:
+def test_log_z_of_beams_is_exact_unless_a_normalizer_is_named(model: Any, decoder: Decoder) -> None:
     expected = generate(model, num_beams=2)
     with attach(model, decoder, head="certified") as attached:
         assert generate(model, num_beams=2) == expected

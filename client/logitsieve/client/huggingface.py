@@ -64,8 +64,8 @@ def attach(
     of torch's global generator, and `generate` sees the drawn ids alone.
 
     `target` are the decoder's keywords. Without a `normalizer`, log Z is found as the decoder's
-    `score` finds it; greedy search asks for none. `editors` are classes of logits processors of
-    your own that look at `input_ids` alone: they are called twice a step.
+    `score` finds it, for beams by `exact`; greedy search asks for none. `editors` are classes of
+    logits processors of your own that look at `input_ids` alone: they are called twice a step.
 
     InvalidRequest if the model's output layer is no nn.Linear, or the decoder's index is of another
     matrix; and from `generate`, if the model changes logits after its output layer, or for a

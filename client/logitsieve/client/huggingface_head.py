@@ -82,7 +82,7 @@ class DecoderHead(nn.Module):
         # Whatever a list's warpers make of the ids outside it, no score of theirs is left.
         read = config.output_logits or beams or (self._scored and not sampling)
         self._log_z = self._normalizer if read else None
-        if beams and sampling:  # log Z is part of the law
+        if beams and (sampling or self.spreads):  # an estimate would compare them wrongly
             self._log_z = self._target.get("normalizer") or "exact"
 
     def forward(self, hidden: Tensor) -> Tensor:

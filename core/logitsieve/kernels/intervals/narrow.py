@@ -38,8 +38,8 @@ from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit, where_bel
 from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, sketch_at
 from logitsieve.kernels.topk.descriptor import DIM, ROWS
 
-HEAVY = 1 / 256  # of Z: rows that have more are computed
-OPEN_SHARE = 1 / 16  # of Z that coarse intervals may leave open
+HEAVY = 1 / 1024  # of Z: rows that have more are computed
+OPEN_SHARE = 1 / 256  # of Z that coarse intervals may leave open
 FAR = np.float32(1e30)  # between the gaps of light rows and of heavy ones
 LEAST_SHARE = 1 / 16  # of a budget that is tried
 LEAST_POWER = -40  # of two: a row of less weight is not computed for its share of a sum
