@@ -33,7 +33,7 @@ from logitsieve.kernels.intervals.intervals import (
     places_of,
     refine_listed,
 )
-from logitsieve.kernels.intervals.narrow import narrow_rows, narrow_sums
+from logitsieve.kernels.intervals.narrow import narrow_sums
 from logitsieve.kernels.intervals.nucleus import (
     IN,
     IN_ROW,
@@ -48,35 +48,37 @@ from logitsieve.kernels.intervals.nucleus import (
     is_out,
     race_at,
     race_room,
-    scaled_logit,
     sums_left,
 )
 from logitsieve.kernels.intervals.sums import (
-    LEAST,
     LIFTED,
-    SUM_SPARE,
-    Sums,
     exponentials_at,
-    known_spare,
+    known_sum,
     scale_of,
+    scaled_logit,
+    sums_of,
+    with_known,
     write_interval,
 )
-from logitsieve.kernels.sampling.gumbel import SPARE, gumbel, noise_of
-from logitsieve.kernels.sampling.random_lanes import rest_lanes
+from logitsieve.kernels.sampling.gumbel import (
+    GUESSED,
+    LOWERED,
+    SPARE,
+    gumbel,
+    list_candidates,
+    noise_of,
+)
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
     multiply_add,
     pair_sum,
-    splat32,
     splat64,
     store,
     widen,
-    zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import append_lanes, lanes_within
 from logitsieve.kernels.simd.pointers import (
     as_float32,
     int64_pointer,
@@ -87,8 +89,6 @@ from logitsieve.kernels.simd.pointers import (
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.queries import CHUNK
-
-GUESSED, LOWERED = 1.5, 2.0  # nats that the guess is below log Z, and that it is lowered by
 
 
 @kernel(
@@ -123,14 +123,11 @@ def interval_sample(
         found[row] = begin(
             descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last
         )
+        scale = scale_of(intervals, inverse)
+        found[row] &= scale.lift <= LIFTED
         if not found[row]:
             continue
-        scale = scale_of(intervals, inverse)
-        if not scale.lift <= LIFTED:
-            found[row] = False
-            continue
         if width < np.inf:
-            narrow_rows(descriptor, intervals, scale)
             found[row], close = narrow_sums(descriptor, intervals, scale, width)
             if not found[row]:
                 continue
@@ -143,8 +140,11 @@ def interval_sample(
         race.cut[IN], race.cut[IN_ROW] = intervals.state[MOST], -1.0
         race.cut[OUT], race.cut[OUT_ROW] = -np.inf, 0.0
         race.cut[MIN_P], race.cut[TOP_P] = min_p, top_p
-        drop_below(race, min_p / SPARE)
-        guess = log(min(sums.estimate, _total(race))) - GUESSED
+        guess = log(sums.estimate)
+        if min_p > 0.0:
+            drop_below(race, min_p / SPARE)
+            guess = min(guess, log(_total(race)))
+        guess -= GUESSED
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             winner = _draw(descriptor, intervals, scale, race, guess, seeds[row], step, key)
@@ -178,19 +178,12 @@ def _weigh(descriptor, intervals, scale, race):
         store(sixteen, 0, high)
         for lane in range(min(LANES, rows - place)):
             race.weights[order[place + lane]] = sixteen[lane]
-    known = 0.0
     for i in range(int(intervals.state[COUNT])):
         row = intervals.known[i]
-        weight = exp(scaled_logit(intervals, scale, row))
-        race.weights[row] = np.float32(SPARE * weight)
-        known += weight
-    low = max(0.0, pair_sum(lows) - places_of(descriptor) * LEAST) * (1 - SUM_SPARE)
-    high = pair_sum(highs) * (1 + SUM_SPARE)
-    return Sums(
-        known + pair_sum(estimates),
-        known * (1 - known_spare(intervals)) + low,
-        known * (1 + known_spare(intervals)) + high,
-    )
+        race.weights[row] = np.float32(SPARE * exp(scaled_logit(intervals, scale, row)))
+    size = places_of(descriptor)
+    sums = sums_of(pair_sum(estimates), pair_sum(lows), pair_sum(highs), size)
+    return with_known(intervals, known_sum(intervals, scale), sums)
 
 
 @inline
@@ -206,7 +199,7 @@ def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
     """The row that a draw takes, or UNDECIDED."""
     winner, reached = NOBODY, guess
     while winner == NOBODY:
-        count = _candidates(race, exp(-reached), seed, step, draw)
+        count = list_candidates(race.weights, race.size, reached, seed, step, draw, race.ids)
         kept = 0
         for i in range(count):
             row = np.int64(race.ids[i])
@@ -216,18 +209,6 @@ def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
         winner = _settle(descriptor, intervals, scale, race, kept, reached)
         reached -= LOWERED
     return winner
-
-
-@inline
-def _candidates(race, reach, seed, step, draw):
-    """List the rows whose noise may let them reach e^-reach; their number."""
-    limit, count = splat32(np.float32(min(SPARE * reach, 1e38))), 0
-    for row in range(0, race.size, LANES):
-        reached = multiply_add(load(race.weights, row), limit, zeros32())
-        mask = lanes_within(rest_lanes(seed, step, draw, row), reached)
-        if mask != 0:
-            count = append_lanes(race.ids, count, mask, row)
-    return count
 
 
 @splice

@@ -157,11 +157,9 @@ def know(intervals, row, logit):
 
 @inline
 def compute(descriptor, intervals, row):
-    """Compute the logit of a row that is not known, and return it."""
-    logit = exact_logit(matrix_at(descriptor, 0), intervals.wide, row)
-    know(intervals, row, logit)
+    """Compute the logit of a row that is not known."""
+    know(intervals, row, exact_logit(matrix_at(descriptor, 0), intervals.wide, row))
     intervals.state[COMPUTED] += 1.0
-    return logit
 
 
 @inline
@@ -187,7 +185,7 @@ def find_most(descriptor, intervals):
     Then every row that is not known has a bound below it.
     """
     size, most_rows = places_of(descriptor), descriptor[ROWS] // PATIENCE + 1
-    _compute_likeliest(descriptor, intervals, 0, size)
+    _compute_likeliest(descriptor, intervals, size)
     first, count = 0, 0
     while first < size:
         while first < size and count <= ROOM - 2 * LANES:
@@ -212,16 +210,16 @@ def find_most(descriptor, intervals):
 
 
 @inline
-def _compute_likeliest(descriptor, intervals, first, size):
+def _compute_likeliest(descriptor, intervals, size):
     """Compute a row with the largest estimate, if any row is not known."""
     likely = largest_of(intervals.estimates, size)
     if likely > -np.inf:
-        for place in range(first, size, LANES):
+        for place in range(0, size, LANES):
             mask = lanes_not_below(load(intervals.estimates, place), likely)
             if mask != 0:
-                row = int(sketch_at(descriptor).order[place + lowest_bit(mask)])
-                if intervals.states[place + lowest_bit(mask)] != KNOWN:
-                    compute(descriptor, intervals, row)
+                likeliest = place + lowest_bit(mask)
+                if intervals.states[likeliest] != KNOWN:
+                    compute(descriptor, intervals, int(sketch_at(descriptor).order[likeliest]))
                 break
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import begin, intervals_at, intervals_room
-from logitsieve.kernels.intervals.narrow import narrow_rows, narrow_sums
+from logitsieve.kernels.intervals.narrow import narrow_sums
 from logitsieve.kernels.intervals.sums import LIFTED, scale_of, write_interval
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
@@ -45,13 +45,10 @@ def interval_log_z(
             descriptor, intervals, h, norm, pointer(edited), pointer(values),
             offsets[row], offsets[row + 1],
         )  # fmt: skip
+        scale = scale_of(intervals, inverse)
+        found[row] &= scale.lift <= LIFTED
         if not found[row]:
             continue
-        scale = scale_of(intervals, inverse)
-        if not scale.lift <= LIFTED:
-            found[row] = False
-            continue
-        narrow_rows(descriptor, intervals, scale)
         found[row], sums = narrow_sums(descriptor, intervals, scale, width)
         if found[row]:
             write_interval(scale, sums, shift(pointer(log_z), 3 * row))

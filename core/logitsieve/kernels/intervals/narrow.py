@@ -34,7 +34,13 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit, where_below, where_equal
+from logitsieve.kernels.simd.masks import (
+    lanes_not_below,
+    lowest_bit,
+    where_below,
+    where_equal,
+    without,
+)
 from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, sketch_at
 from logitsieve.kernels.topk.descriptor import DIM, ROWS
 
@@ -57,7 +63,7 @@ def narrow(descriptor, intervals, scale, budget):
     for place in range(0, size, LANES):
         estimate, _, _ = exponentials_at(intervals, scale, place)
         known = where_equal(intervals.states, place, KNOWN, estimate)
-        store(intervals.gaps, place, multiply_add(splat32(np.float32(-1)), known, estimate))
+        store(intervals.gaps, place, without(known, estimate))
     limit = _threshold(intervals.gaps, size, intervals.factors[ALL] * scale.inverse, budget / 3)
     closer = _threshold(
         intervals.gaps, size, intervals.factors[FINE_ALL] * scale.inverse, budget / 3
@@ -132,7 +138,7 @@ def _narrow_listed(descriptor, intervals, limit, closer):
 
 
 @splice
-def narrow_rows(descriptor, intervals, scale):
+def _narrow_rows(descriptor, intervals, scale):
     """Refine the rows whose own intervals are wide beside Z, and compute those that are heavy."""
     sums, minus = sum_all(descriptor, intervals, scale), splat32(np.float32(-1))
     share = np.float32(descriptor[ROWS] / (OPEN_SHARE * sums.estimate))
@@ -142,14 +148,18 @@ def narrow_rows(descriptor, intervals, scale):
         coarse = where_equal(intervals.states, place, COARSE, high)
         coarse = multiply_add(minus, where_equal(intervals.states, place, COARSE, low), coarse)
         light = multiply_add(splat32(share), where_below(estimate, heavy, coarse), zeros32())
-        rest = multiply_add(minus, where_below(estimate, heavy, estimate), estimate)
+        rest = without(where_below(estimate, heavy, estimate), estimate)
         store(intervals.gaps, place, multiply_add(splat32(FAR), rest, light))
     _narrow_listed(descriptor, intervals, np.float32(1), np.float32(HEAVY * sums.estimate * FAR))
 
 
 @splice
 def narrow_sums(descriptor, intervals, scale, width):
-    """(True, sums whose logarithms are within `width` nats), or False if that is dear."""
+    """(True, sums whose logarithms are within `width` nats), or False if that is dear.
+
+    They are no wider than where heavy rows are known and others have their fine intervals.
+    """
+    _narrow_rows(descriptor, intervals, scale)
     sums, share = sum_all(descriptor, intervals, scale), 1.0
     while not sums.high <= sums.low * exp(WITHIN * width):
         budget = share * sums.estimate * (exp(WITHIN * width) - 1.0)

@@ -16,7 +16,7 @@ import numpy as np
 from logitsieve.kernels.compile import inline, splice
 from logitsieve.kernels.intervals.intervals import COUNT, MOST, places_of
 from logitsieve.kernels.intervals.narrow import narrow, narrow_unsure
-from logitsieve.kernels.intervals.sums import Sums, exponentials_at, sum_beside
+from logitsieve.kernels.intervals.sums import Sums, exponentials_at, scaled_logit, sum_beside
 from logitsieve.kernels.sampling.gumbel import SPARE
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.exponential import exp64_lanes
@@ -25,13 +25,12 @@ from logitsieve.kernels.simd.lanes import (
     load,
     multiply_add,
     pair_sum,
-    splat32,
     splat64,
     store,
     widen,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import where_below
+from logitsieve.kernels.simd.masks import where_below, without
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
 from logitsieve.kernels.sketch.sketch import UNIT64
 from logitsieve.kernels.topk.descriptor import ROWS
@@ -67,28 +66,21 @@ def race_at(descriptor, scratch):
 
 
 @inline
-def scaled_logit(intervals, scale, row):
-    """That of a known row, as head `exact` has it."""
-    return (intervals.logits[row] - intervals.state[MOST]) * scale.inverse
-
-
-@inline
 def drop_below(race, weight):
     """Leave out rows of less weight."""
     least = np.float32(weight)
     for row in range(0, race.size, LANES):
         lanes = load(race.weights, row)
-        dropped = where_below(lanes, least, lanes)
-        kept = multiply_add(splat32(np.float32(-1)), dropped, lanes)
-        store(race.weights, row, kept)
+        store(race.weights, row, without(where_below(lanes, least, lanes), lanes))
 
 
 @inline
 def is_out(intervals, scale, race, row):
     logit = intervals.logits[row]
-    weight = pair_sum(exp64_lanes(splat64(scaled_logit(intervals, scale, row)))) / LANES
-    if weight < race.cut[MIN_P]:  # that of head `exact`, to the last bit
-        return True
+    if race.cut[MIN_P] > 0.0:  # the weight of head `exact`, to the last bit
+        weight = pair_sum(exp64_lanes(splat64(scaled_logit(intervals, scale, row)))) / LANES
+        if weight < race.cut[MIN_P]:
+            return True
     return logit < race.cut[OUT] or (logit == race.cut[OUT] and row >= race.cut[OUT_ROW])
 
 
@@ -161,17 +153,17 @@ def _estimated_mass(descriptor, intervals, scale, wanted):
         store(intervals.gaps, place, estimate)
     least, above, mass = -REACHED / scale.inverse, 0.0, wanted  # relative to the largest logit
     for _ in range(HALVINGS):
-        middle, total = (least + above) / 2, 0.0
+        middle = (least + above) / 2
         limit, rest = np.float32(most + middle), zeros64()
         for place in range(0, size, LANES):
             weights, estimates = load(intervals.gaps, place), load(intervals.estimates, place)
-            rest = multiply_add(widen(weights), one, rest)
-            below = where_below(estimates, limit, weights)
-            rest = multiply_add(widen(below), splat64(-1.0), rest)
+            reached = without(where_below(estimates, limit, weights), weights)
+            rest = multiply_add(widen(reached), one, rest)
         total = pair_sum(rest)
         for i in range(int(intervals.state[COUNT])):
-            apart = intervals.logits[intervals.known[i]] - most
-            total += exp(apart * scale.inverse) if apart >= middle else 0.0
+            row = intervals.known[i]
+            if intervals.logits[row] - most >= middle:
+                total += exp(scaled_logit(intervals, scale, row))
         if total >= wanted:
             least, mass = middle, total
         else:

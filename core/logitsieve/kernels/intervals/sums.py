@@ -28,7 +28,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import where_below, where_equal
+from logitsieve.kernels.simd.masks import where_below, where_equal, without
 from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN, UNIT64
 from logitsieve.kernels.sketch.thresholds import SPARE
 
@@ -64,10 +64,16 @@ def sum_all(descriptor, intervals, scale):
 
 
 @inline
+def scaled_logit(intervals, scale, row):
+    """That of a known row, as head `exact` has it."""
+    return (intervals.logits[row] - intervals.state[MOST]) * scale.inverse
+
+
+@inline
 def known_sum(intervals, scale):
-    total, most = 0.0, intervals.state[MOST]
+    total = 0.0
     for i in range(int(intervals.state[COUNT])):
-        total += exp((intervals.logits[intervals.known[i]] - most) * scale.inverse)
+        total += exp(scaled_logit(intervals, scale, intervals.known[i]))
     return total
 
 
@@ -76,18 +82,26 @@ def _sum_side(descriptor, intervals, scale, side, limits, known):
     """Sums over the rows on one side of a logit, with those that are known."""
     coarse = _sum_state(descriptor, intervals, scale, COARSE, side, limits)
     fine = _sum_state(descriptor, intervals, scale, FINE, side, limits)
-    spare = known_spare(intervals)
-    return Sums(
-        known + coarse.estimate + fine.estimate,
-        known * (1 - spare) + coarse.low + fine.low,
-        known * (1 + spare) + coarse.high + fine.high,
-    )
+    return _added(with_known(intervals, known, coarse), fine)
 
 
 @inline
-def known_spare(intervals):
-    """The share that a sum over known rows is off by at most."""
-    return KNOWN_SPARE + intervals.state[COUNT] * UNIT64
+def _added(one, other):
+    return Sums(one.estimate + other.estimate, one.low + other.low, one.high + other.high)
+
+
+@inline
+def with_known(intervals, known, sums):
+    """The sums, and one over known rows, with the share that it is off by at most."""
+    spare = KNOWN_SPARE + intervals.state[COUNT] * UNIT64
+    return _added(Sums(known, known * (1 - spare), known * (1 + spare)), sums)
+
+
+@inline
+def sums_of(estimate, low, high, size):
+    """Float32 exponentials added up at so many places, and what their sums are off by."""
+    low = max(0.0, low - size * LEAST) * (1 - SUM_SPARE)
+    return Sums(estimate, low, high * (1 + SUM_SPARE))
 
 
 @inline
@@ -114,8 +128,7 @@ def _sum_state(descriptor, intervals, scale, state, side, limits):
         lows = multiply_add(widen(low), one, lows)
         highs = multiply_add(widen(high), one, highs)
         most = larger(most, high)
-    estimate, low, high = pair_sum(estimates), pair_sum(lows), pair_sum(highs)
-    low, high = max(0.0, low - size * LEAST) * (1 - SUM_SPARE), high * (1 + SUM_SPARE)
+    estimate, low, high = sums_of(pair_sum(estimates), pair_sum(lows), pair_sum(highs), size)
     error = intervals.factors[ALL if state == COARSE else FINE_ALL] * scale.inverse
     apart = sqrt(pair_sum(squares)) * error
     spread = exp(scale.inverse * intervals.factors[MARGIN] + scale.lift) * (1 + SUM_SPARE)
@@ -141,7 +154,7 @@ def on_side(intervals, place, state, side, limits, lanes):
     before = where_below(multiply_add(minus, lower, zeros32()), over, lanes)
     if side == BEFORE:
         return before
-    return multiply_add(minus, where_below(upper, under, lanes), multiply_add(minus, before, lanes))
+    return without(where_below(upper, under, lanes), without(before, lanes))
 
 
 @inline
@@ -185,7 +198,7 @@ def sum_beside(descriptor, intervals, scale, row, logit):
     for i in range(int(intervals.state[COUNT])):
         other = int(intervals.known[i])
         found = intervals.logits[other]
-        weight = exp((found - intervals.state[MOST]) * scale.inverse)
+        weight = exp(scaled_logit(intervals, scale, other))
         if found > logit or (found == logit and other < row):
             first += weight
         else:

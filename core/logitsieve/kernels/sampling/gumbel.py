@@ -54,7 +54,7 @@ from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
 SPARE = 1 + 1e-6  # of a weight, for what float32 and float64 round it to
-GUESSED, LOWERED = 1.5, 2.0  # nats
+GUESSED, LOWERED = 1.5, 2.0  # nats that the guess is below log Z, and that it is lowered by
 # The best id has a scaled logit of 0 and noise of -log(-log 2^-53) = -3.61 at least; noise is at
 # most -log(-log(1 - 2^-53)) = 36.74. So no winner is below LEAST, and none has a weight below
 # e^-40.4, which float32 holds.
@@ -76,6 +76,21 @@ def noise_of(seed, step, draw, row):
     """The random bits that belong to an id of a draw."""
     even, odd = random_bits(seed, step, draw | NOISE, np.uint64(row >> 1))
     return odd if row & 1 else even
+
+
+@inline
+def list_candidates(weights, size, reached, seed, step, draw, listed):
+    """List the ids that may reach `reached`, by float32 weights, 0 where none may; their number.
+
+    Of `size` ids, in whole lanes. One of weight 0 is listed once in 2^31.
+    """
+    reach, count = splat32(np.float32(min(SPARE * exp(-reached), 1e38))), 0
+    for i in range(0, size, LANES):
+        limits = multiply_add(load(weights, i), reach, zeros32())
+        mask = lanes_within(rest_lanes(seed, step, draw | NOISE, i), limits)
+        if mask != 0:
+            count = append_lanes(listed, count, mask, i)
+    return count
 
 
 @kernel(
@@ -214,13 +229,7 @@ def _winner(race, reached, seed, step, draw):
     """The id that wins a draw, whose value is guessed to be `reached` or more."""
     place, most = race.best, gumbel(noise_of(seed, step, draw, race.best))
     while True:
-        reach = splat32(np.float32(SPARE * exp(-reached)))
-        count = 0
-        for i in range(0, race.size, LANES):
-            limits = multiply_add(load(race.drawn, i), reach, zeros32())
-            mask = lanes_within(rest_lanes(seed, step, draw | NOISE, i), limits)
-            if mask != 0:
-                count = append_lanes(race.listed, count, mask, i)
+        count = list_candidates(race.drawn, race.size, reached, seed, step, draw, race.listed)
         for j in range(count):
             i = race.listed[j]
             if race.drawn[i] > 0:

@@ -80,6 +80,17 @@ def where_equal(typing_context, states, place, state, lanes):
     return lanes(states, types.intp, types.intp, lanes), codegen
 
 
+@intrinsic
+def without(typing_context, taken, lanes):
+    """The lanes, with zeros for those that are `taken`; this is zero in the place of others."""
+
+    def codegen(context, builder, signature, arguments):
+        taken, lanes = arguments
+        return builder.fsub(lanes, taken)
+
+    return lanes(taken, lanes), codegen
+
+
 @inline
 def first_lanes(mask, count):
     """The bits of the first `count` lanes, 0 < count."""
