@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.heads.exact import interval_of
 from logitsieve.kernels.sampling.printing import (
-    ROUNDED,
     print_log_probs,
     print_log_z,
     raise_log_z,
@@ -77,9 +77,7 @@ class LogZ(NamedTuple):
 
     def bounds(self) -> Float64:
         """[B, 2] two numbers that log Z is proven to lie between."""
-        base = self.scale * self.fields[:, TOP, None]
-        ends = base + self.fields[:, LOW:]
-        return np.asarray(ends + ROUNDED * np.array([-1, 1]) * (np.abs(base) + np.abs(ends)))
+        return interval_of(self.fields, self.scale)[:, 1:]
 
     def printed(self) -> PrintedLogZ:
         """In float32: what is proven is still true of what is printed."""

@@ -14,7 +14,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints, IdLists, IdSets
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Bool, Candidates, Float32, Float64, Int32, Int64
-from logitsieve.heads._base.head import Softmax, no_edits
+from logitsieve.heads._base.head import Softmax, edits_of_rows, no_edits, offsets_of
 
 LARGEST = float(np.finfo(np.float32).max)  # an edited logit beyond float32's range is its end
 
@@ -29,10 +29,7 @@ class Edits(NamedTuple):
 
     def rows(self, rows: Int64) -> Edits:
         """Edits of the given rows, in that order."""
-        lengths = np.diff(self.offsets)[rows]
-        offsets = offsets_of(lengths)
-        taken = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
-        return Edits(offsets, self.ids[taken], self.values[taken], self.allow_list[rows])
+        return Edits(*edits_of_rows(self[:3], rows), self.allow_list[rows])
 
     def remaining(self, vocab_size: int) -> Int64:
         """[B] how many ids of each row may be answered."""
@@ -139,11 +136,6 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
 def unedited(rows: int) -> Edits:
     """Edits that change nothing."""
     return Edits(*no_edits(rows), np.zeros(rows, np.bool_))
-
-
-def offsets_of(lengths: Int64) -> Int64:
-    """CSR offsets of rows that long."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:

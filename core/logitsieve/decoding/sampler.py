@@ -21,7 +21,7 @@ from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance
 from logitsieve.decoding.constrained import BestLogits, best_edited
 from logitsieve.decoding.log_z import LogZ, PrintedLogZ
-from logitsieve.decoding.logit_edits import offsets_of, target_logits, unedited
+from logitsieve.decoding.logit_edits import target_logits, unedited
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
     CERTIFIED,
@@ -31,7 +31,7 @@ from logitsieve.decoding.normalizers import (
     Query,
     narrowed,
 )
-from logitsieve.heads._base.head import refuse_first
+from logitsieve.heads._base.head import offsets_of, refuse_first
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample

@@ -23,13 +23,19 @@ from logitsieve.api.results import (
     Float32,
     Float64,
     Int32,
-    Int64,
     UInt64,
 )
-from logitsieve.heads._base.head import Edits, no_edits, ready_hidden, ready_request, refuse_first
+from logitsieve.heads._base.head import (
+    Edits,
+    edits_of_rows,
+    no_edits,
+    ready_hidden,
+    ready_request,
+    refuse_first,
+)
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import ExactHead, interval_of
 from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.intervals.log_z import interval_log_z
 from logitsieve.kernels.pool import run_slices
@@ -41,7 +47,7 @@ from logitsieve.kernels.sketch.certified import (
     certified_topk,
 )
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
-from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, ROUNDED, TOP, VALUE
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
@@ -80,25 +86,6 @@ SKETCH = PartSpec(
     structure=_check_arrays,
     values=partial(all_different, ids="order"),
 )
-
-
-def rows_of(edits: Edits | None, rows: Int64) -> Edits | None:
-    """The edits of some of the rows."""
-    if edits is None:
-        return None
-    offsets, ids, values = edits
-    lengths = np.diff(offsets)[rows]
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    taken = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
-    return ends, ids[taken], values[taken]
-
-
-def interval_of(fields: Float64, scale: float) -> Float64:
-    """[B, 3] log Z and its bounds from TOP, VALUE, LOW and HIGH, rounded outward."""
-    base = scale * fields[:, TOP, None]
-    ends = base + fields[:, VALUE:]
-    off = ROUNDED * (np.abs(base) + np.abs(ends))
-    return np.asarray(ends + off * np.array([0, -1, 1]))
 
 
 class CertifiedHead(KernelHead):
@@ -157,7 +144,9 @@ class CertifiedHead(KernelHead):
         refuse_first(run_slices(fill, rows, self._threads))
         if not found.all():
             rest = np.flatnonzero(~found)
-            log_z[rest] = self._dense_log_z(hidden[rest], scale, rows_of(edits, rest))
+            log_z[rest] = self._dense_log_z(
+                hidden[rest], scale, edits and edits_of_rows(edits, rest)
+            )
         return log_z
 
     def _dense_log_z(self, hidden: Float32, scale: float, edits: Edits | None) -> Float64:
@@ -168,7 +157,7 @@ class CertifiedHead(KernelHead):
         log_z[plain] = self._exact.quick_log_z(hidden[plain])
         if not plain.all():
             rest = np.flatnonzero(~plain)
-            fields = self._exact.log_z(hidden[rest], scale, rows_of(edits, rest))
+            fields = self._exact.log_z(hidden[rest], scale, edits and edits_of_rows(edits, rest))
             log_z[rest] = interval_of(fields, scale)
         return log_z
 
@@ -200,8 +189,9 @@ class CertifiedHead(KernelHead):
         refuse_first(run_slices(draw, rows, self._threads))
         if not found.all():
             rest = np.flatnonzero(~found)
+            part = edits and edits_of_rows(edits, rest)
             ids[rest], fields, scanned[rest] = self._exact.draw(
-                hidden[rest], samples, seeds[rest], step, scale, rows_of(edits, rest),
+                hidden[rest], samples, seeds[rest], step, scale, part,
                 top_p=top_p, min_p=min_p,
             )  # fmt: skip
             log_z[rest] = interval_of(fields, scale)

@@ -34,8 +34,8 @@ from logitsieve.gpu.plans.draws import (
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from logitsieve.gpu.plans.nucleus import LOGITS_AT_ONCE, NucleusPlan
 from logitsieve.heads._base.head import Edits
-from logitsieve.heads.certified import CertifiedHead, interval_of
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.certified import CertifiedHead
+from logitsieve.heads.exact import ExactHead, interval_of
 
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
 Room: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # a row's shape and type in an output

@@ -276,3 +276,17 @@ def refuse_first(results: Sequence[int]) -> None:
 
 def no_edits(rows: int) -> Edits:
     return np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0)
+
+
+def edits_of_rows(edits: Edits, rows: Int64) -> Edits:
+    """The edits of the given rows, in that order."""
+    offsets, ids, values = edits
+    lengths = np.diff(offsets)[rows]
+    ends = offsets_of(lengths)
+    taken = np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], lengths)
+    return ends, ids[taken], values[taken]
+
+
+def offsets_of(lengths: Int64) -> Int64:
+    """CSR offsets of rows that long."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
