@@ -1,4 +1,4 @@
-"""What proofs cost: `score` and `beam_step` by normalizer, and how far log Z has to be refined.
+"""What proofs cost: `score` and `beam_step`, and which stage of log Z decides groups of beams.
 
     python -m benchmarks.exactness nmt       # the German-English Transformer of ../shared
     python -m benchmarks.exactness demo      # the demo's language model
@@ -40,6 +40,7 @@ OUT = raw.RESULTS / "exactness.json.gz"
 BEAMS, AT_ONCE, LONGEST = 5, 20, 60
 FITTED = 1000  # sentences whose contexts the sketch is fitted to
 TOP = 5
+AT_ONCE_TIMED = 32  # sentences of a timed step, beside one alone
 PROMPT = 8  # words of a paragraph that the language model completes
 
 Step = tuple[np.ndarray, dict[str, Any]]
@@ -125,30 +126,35 @@ def _completion(model: LanguageModel, prompts: list[Any], end: int) -> Search:
     return Search(reader.read(prompts), reader.step, end)
 
 
+# What decides a group of beams, in the order in which it is tried.
+STAGES = {
+    "exact": ("the first interval", "equal contexts", "float64", "double-double"),
+    "certified": (
+        "the first interval", "equal contexts", "the float32 pass", "float64", "double-double"
+    ),
+}  # fmt: skip
+
+
 def count_stages(decoder: LocalDecoder, steps: list[Step], normalizer: str) -> Counter[str]:
-    """Groups of all steps, and those that each stage was needed for."""
+    """Groups of all steps, and those that each stage decided."""
     counts: Counter[str] = Counter()
-    settle = beam._settle
+    left: list[int] = []  # groups open after each choice of pairs of a step
+    choose = beam._pairs
 
-    def counting(name: str, find_log_z: beam.FindLogZ) -> beam.FindLogZ:
-        def find(query: Any) -> Any:
-            counts[f"rows {name}"] += len(query.hidden)
-            return find_log_z(query)
+    def counting(*arguments: Any) -> Any:
+        pairs = choose(*arguments)
+        left.append(int(pairs.doubtful.sum()))
+        return pairs
 
-        return find
-
-    def counting_settle(*arguments: Any) -> None:
-        counts["groups in double-double"] += 1
-        settle(*arguments)
-
-    names = "again in float32", "in float64"
-    closer = [counting(*each) for each in zip(names, beam.CLOSER, strict=True)]
-    with patch.object(beam, "_settle", counting_settle), patch.object(beam, "CLOSER", closer):
+    with patch.object(beam, "_pairs", counting):
         for hidden, options in steps:
+            left.clear()
             reply = decoder.beam_step(hidden, **options | {"normalizer": normalizer})
-            counts["groups"] += len(reply.parents)
-            counts["rows"] += len(hidden)
-            counts["groups not exact"] += int((~reply.answer.exact[:: options["beams_in"]]).sum())
+            counts["groups"] += (open_ := len(reply.parents))
+            for stage, after in zip(STAGES[normalizer], [*left, 0], strict=False):
+                counts[stage] += open_ - after
+                open_ = after
+            counts["not exact"] += int((~reply.answer.exact[:: options["beams_in"]]).sum())
     return counts
 
 
@@ -166,10 +172,6 @@ def costs(decoder: LocalDecoder, hidden: np.ndarray) -> dict[str, float]:
     def score(normalizer: Any) -> Any:
         return lambda rows, k: decoder.score(rows, zeros[: len(rows)], normalizer=normalizer)
 
-    def step(normalizer: Any) -> Any:
-        options: Any = {"beams_out": 2 * BEAMS, "head": "certified", "normalizer": normalizer}
-        return lambda rows, k: decoder.beam_step(rows, beams_in=BEAMS, **options)
-
     contenders: dict[str, TopK] = {
         "numpy: product and log-softmax": dense,
         "score, exact": score("exact"),
@@ -183,10 +185,43 @@ def costs(decoder: LocalDecoder, hidden: np.ndarray) -> dict[str, float]:
     for batch in (1, 32):
         for name, times in race(contenders, batches_of(hidden, batch), 1).items():
             found[f"{name}, B = {batch}"] = times["median"]
-    steps = {f"beam_step, {name}": step(name) for name in ("exact", "certified")}
-    for name, times in race(steps, batches_of(hidden, BEAMS), 1).items():
-        found[f"{name}, one group of {BEAMS}"] = times["median"]
+    for sentences in (1, AT_ONCE_TIMED):
+        batches = batches_of(hidden, BEAMS * sentences)
+        for name, times in race(steps_of(decoder), batches, 2 * BEAMS).items():
+            found[f"beam {BEAMS}, {sentences} at once: {name}"] = times["median"]
     return found
+
+
+def steps_of(decoder: LocalDecoder) -> dict[str, TopK]:
+    """The k best pairs of each group of hypotheses, with no scores so far."""
+    softmax = decoder.index.softmax
+    weight, bias = (torch.from_numpy(part.copy()) for part in (softmax.weight, softmax.bias))
+
+    def by_numpy(rows: np.ndarray, k: int) -> object:
+        logits = rows @ softmax.weight.T
+        logits += softmax.bias
+        logits -= logits.max(axis=1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(axis=1))[:, None]
+        groups = logits.reshape(len(rows) // BEAMS, -1)
+        best = np.argpartition(groups, -k, axis=1)[:, -k:]
+        values = np.take_along_axis(groups, best, axis=1)
+        return np.take_along_axis(best, np.argsort(-values, axis=1), axis=1)
+
+    def by_torch(rows: np.ndarray, k: int) -> object:
+        logits = torch.nn.functional.linear(torch.from_numpy(rows), weight, bias)
+        return torch.topk(torch.log_softmax(logits, -1).view(len(rows) // BEAMS, -1), k)
+
+    def ours(normalizer: Any) -> TopK:
+        options: Any = {"beams_in": BEAMS, "head": "certified", "normalizer": normalizer}
+        return lambda rows, k: decoder.beam_step(rows, beams_out=k, **options)
+
+    libraries: dict[str, TopK] = {"numpy": by_numpy, "torch": by_torch}
+    return libraries | {f"`beam_step`, `{name}`": ours(name) for name in STAGES}
+
+
+def _whole_groups(steps: list[Step]) -> np.ndarray:
+    """Contexts of all steps but the first of each search, which has one hypothesis a sentence."""
+    return np.concatenate([rows for rows, options in steps if options["beams_in"] == BEAMS])
 
 
 def main() -> None:
@@ -211,11 +246,9 @@ def main() -> None:
             "beams": BEAMS,
             "groups": {
                 normalizer: dict(count_stages(decoder, recorder.steps, normalizer))
-                for normalizer in ("exact", "certified")
+                for normalizer in STAGES
             },
-            "us_per_row": costs(
-                decoder, np.concatenate([rows for rows, _ in recorder.steps])[:6400]
-            ),
+            "us_per_row": costs(decoder, _whole_groups(recorder.steps)[:6400]),
         }
     raw.write(OUT, (raw.read(OUT) if OUT.exists() else {}) | {options.data: results})
     print(json.dumps(results, indent=1))

@@ -45,21 +45,20 @@ def models() -> dict[str, Any]:
 
 
 def beam_groups() -> str:
-    """How closely log Z has to be known until the order of beams is proven."""
+    """The share of groups of beams that each stage of log Z decides, in the order of the stages."""
+    found = {
+        f"{model}, `{normalizer}`": counts
+        for model, one in models().items()
+        for normalizer, counts in one["groups"].items()
+    }
+    longest = max(found.values(), key=len)
+    stages = [name for name in longest if name not in ("groups", "not exact")]
     rows = []
-    for name, one in models().items():
-        exact, certified = one["groups"]["exact"], one["groups"]["certified"]
-        counts = (
-            exact["groups"],
-            exact["rows"],
-            exact.get("rows in float64", 0),
-            certified.get("rows again in float32", 0),
-            certified.get("rows in float64", 0),
-            exact.get("groups in double-double", 0),
-        )
-        rows.append([name, *(f"{count:,}" for count in counts)])
-    again = "by `exact`: log Z again in float64", "by `certified`: in float32", "in float64"
-    return markdown(["", "groups", "hypotheses", *again, "groups left open by that"], rows)
+    for name, counts in found.items():
+        groups = counts["groups"]
+        shares = (f"{counts[one] / groups:.2%}" if one in counts else "" for one in stages)
+        rows.append([name, f"{groups:,}", *shares])
+    return markdown(["", "groups", *stages], rows)
 
 
 def proofs() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import BeamStepReply
 from logitsieve.decoding import LocalDecoder
+from logitsieve.heads.exact import interval_of
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, of_row, softmax_of
 from tests.oracle import Hypothesis, Pair, beam_pairs, log_sum_exp, log_z_of, logits64
 from tests.synthetic import make_hidden
@@ -294,3 +296,64 @@ def test_a_row_of_hidden_is_named_as_the_caller_counts(whole: Whole) -> None:
             hidden, beams_in=3, beams_out=2, finished=[True, False, False], eos_ids=[1]
         )
     assert refused.value.field == "hidden[2]"
+
+
+PROVING = "exact", "certified"
+
+
+def assert_same(one: BeamStepReply, other: BeamStepReply) -> None:
+    for mine, theirs in zip(one[:5], other[:5], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(one.answer.exact, other.answer.exact)
+
+
+def test_the_pass_that_finds_log_z_finds_the_best_tokens_too(whole: Whole) -> None:
+    """`scanned` says so: all of V, by either proving head, but for what has finished."""
+    decoder, hidden = whole(300, False), make_hidden(4, 8)
+    asked: Any = {"beams_in": 2, "beams_out": 3, "eos_ids": [1]}
+    asked["finished"] = [False, True, False, False]
+    exact, certified = (decoder.beam_step(hidden, head=head, **asked) for head in PROVING)
+    assert_same(exact, certified)
+    assert certified.answer.scanned.tolist() == [300, 0, 300, 300]
+    banned = decoder.beam_step(
+        hidden, head="certified", constraints=Constraints(banned=[299]), **asked
+    )
+    np.testing.assert_array_equal(banned.scores, certified.scores)
+
+
+@pytest.mark.parametrize("normalizer", PROVING)
+@pytest.mark.parametrize("first", ["quick", "sketch", "float64"])
+def test_ranks_that_are_apart_by_about_the_intervals_of_log_z(
+    whole: Whole, normalizer: Any, first: str
+) -> None:
+    """The second hypothesis' best token ranks at the ends of the first's interval, and near."""
+    decoder, hidden = whole(300, False), make_hidden(2, 8)
+    softmax = decoder.index.softmax
+    exact: Any = decoder.index.head("exact")
+    certified: Any = decoder.index.head("certified")
+    logits = logits64(softmax.weight, softmax.bias, hidden)
+    log_z = [log_z_of(row) for row in logits]
+    _, low, high = {
+        "quick": exact.quick_log_z(hidden),
+        "sketch": certified.log_z(hidden, 1.0),
+        "float64": interval_of(exact.log_z(hidden, 1.0), 1.0),
+    }[first].T
+    best = [Fraction(float(row.max())) for row in logits]
+    level = best[1] - log_z[1] - (best[0] - log_z[0])  # by which the first is behind
+    most = Fraction(float(high[0] - low[0] + high[1] - low[1]))
+    asked: Any = {"beams_in": 2, "beams_out": 4, "eos_ids": [0], "head": "certified"}
+    behind = np.float32(abs(level) + most)  # what keeps all scores below 0
+    for share in (-1.01, -1, -0.99, -0.5, -0.01, 0, 0.01, 0.5, 0.99, 1, 1.01):
+        score = np.float32(level + Fraction(share) * most) - behind
+        for towards in (-9, score, 9):
+            near = np.nextafter(score, np.float32(towards))
+            scores = np.array([near, -behind], np.float32)
+            reply = decoder.beam_step(hidden, scores, normalizer=normalizer, **asked)
+            group = [
+                Hypothesis(float(score), 0, False, row.tolist(), one)
+                for score, row, one in zip(scores, logits, log_z, strict=True)
+            ]
+            wanted = beam_pairs(group, 4, [0], 0.0)
+            assert reply.answer.exact.all()
+            assert reply.parents[0].tolist() == [pair.parent for pair in wanted]
+            assert reply.tokens[0].tolist() == [pair.token for pair in wanted]

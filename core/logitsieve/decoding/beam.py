@@ -29,15 +29,17 @@ from logitsieve.api.results import (
     Int32,
     Int64,
     Provenance,
-    rounded_down,
 )
 from logitsieve.decoding.constrained import BestLogits, best_edited, best_unedited
 from logitsieve.decoding.log_z import LogZ, PrintedLogZ
-from logitsieve.decoding.logit_edits import LARGEST, check_ids, edits_of
+from logitsieve.decoding.logit_edits import check_ids, edits_of
 from logitsieve.decoding.normalizers import EXACT, Normalizer, Query
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.double_double import ERROR
-from logitsieve.kernels.topk.merge import FIELDS, ROUNDED, TOP, VALUE, best_pairs
+from logitsieve.kernels.sampling.printing import print_pairs
+from logitsieve.kernels.topk.merge import FIELDS, best_pairs
+
+EVERY = slice(None)  # all rows, which are not copied then
 
 
 class BeamChoice(NamedTuple):
@@ -90,9 +92,9 @@ def beam_step(
     query = query._replace(k=min(beams.beams_out, softmax.vocab_size))
     if live.size < rows:  # an error later would count the live rows alone
         softmax.check_hidden(query.hidden)
-    lists, log_z = _lists(query, beams, constraints, live), np.zeros((rows, FIELDS))
-    estimate = _log_z(query.rows(live), normalizer)
-    log_z[live] = estimate.fields
+    lists, estimate = _lists(query, beams, constraints, live, normalizer)
+    log_z, of_live = np.zeros((rows, FIELDS)), live if live.size < rows else EVERY
+    log_z[of_live] = estimate.fields
     lengths = beams.lengths.astype(np.float64) + ~beams.finished
     divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
     twins = np.where(beams.finished, -1, np.arange(rows))
@@ -102,9 +104,9 @@ def beam_step(
         closer = CLOSER[1:] if normalizer is EXACT else CLOSER
         pairs = _refined(query, beams, step, pairs.doubtful, closer)
     if constraints is None:
-        found = estimate._replace(fields=log_z[live])
-        log_z[live] = found.raised(lists.logits[live], lists.ids[live]).fields
-    return _choice(beams, step, pairs, _reported(estimate, live, log_z))
+        last = estimate._replace(fields=log_z[of_live])
+        log_z[of_live] = last.raised(lists.logits[of_live], lists.ids[of_live]).fields
+    return _choice(beams, step, pairs, _reported(estimate, of_live, log_z))
 
 
 def _refined(
@@ -173,38 +175,63 @@ def _settle(query: Query, beams: Beams, step: _Step, pairs: _Pairs, group: int) 
     pairs.doubtful[group] = False
 
 
-def _lists(query: Query, beams: Beams, constraints: Constraints | None, live: Int64) -> _Lists:
-    """A finished hypothesis has one token, its end, with a logit and a log Z of 0."""
+def _lists(
+    query: Query, beams: Beams, constraints: Constraints | None, live: Int64, normalizer: Normalizer
+) -> tuple[_Lists, LogZ]:
+    """The tokens of each hypothesis, and log Z of the live ones.
+
+    A finished hypothesis has one token, its end, with a logit and a log Z of 0.
+    """
     rows, k = len(query.hidden), query.k
+    if live.size == rows:
+        best, counts, log_z = _best(query, constraints, live, normalizer)
+        return _Lists(best.ids, best.logits, counts, best.provenance), log_z
     ids, logits = np.full((rows, k), -1, np.int32), np.zeros((rows, k))
     counts, exact = np.ones(rows, np.int64), np.ones(rows, np.bool_)
     provenance = Provenance(exact, np.zeros(rows, np.int32), np.zeros(rows, np.bool_))
-    if live.size < rows:
-        ids[beams.finished, 0] = beams.eos_ids[0]
+    log_z = LogZ(np.empty((0, FIELDS)), bounded=normalizer.has_bounds)
+    ids[beams.finished, 0] = beams.eos_ids[0]
     if live.size:
-        best, counts[live] = _best(query, constraints, live)
+        best, counts[live], log_z = _best(query, constraints, live, normalizer)
         width = best.ids.shape[1]
         ids[live, :width], logits[live, :width] = best.ids, best.logits
         for whole, part in zip(provenance, best.provenance, strict=True):
             whole[live] = part
-    return _Lists(ids, logits, counts, provenance)
+    return _Lists(ids, logits, counts, provenance), log_z
 
 
-def _best(query: Query, constraints: Constraints | None, live: Int64) -> tuple[BestLogits, Int64]:
-    """The k best ids of each live row, or as many as constraints leave, and how many."""
-    softmax, hidden, k = query.index.softmax, query.hidden, query.k
-    if constraints is None:
-        return best_unedited(softmax, query.head, hidden[live], k), np.full(live.size, k)
-    edits = edits_of(softmax, constraints, hidden, live)
-    wanted = np.minimum(edits.remaining(softmax.vocab_size), k)
-    return best_edited(softmax, query.head, hidden[live], wanted, edits), wanted
+def _best(
+    query: Query, constraints: Constraints | None, live: Int64, normalizer: Normalizer
+) -> tuple[BestLogits, Int64, LogZ]:
+    """The k best ids of each live row, or as many as constraints leave, how many, and log Z.
+
+    Most orders need less of log Z than normalizer `exact` gives, and what they need comes from a
+    pass over W in which a head's proven answer costs next to nothing.
+    """
+    softmax, k = query.index.softmax, query.k
+    alone = query if live.size == len(query.hidden) else query.rows(live)
+    if constraints is not None:
+        edits = edits_of(softmax, constraints, query.hidden, live)
+        wanted = np.minimum(edits.remaining(softmax.vocab_size), k)
+        best = best_edited(softmax, query.head, alone.hidden, wanted, edits)
+    else:
+        wanted = np.full(live.size, k)
+        if normalizer is EXACT and query.head.proves:
+            exact = EXACT.source(query.index)
+            if isinstance(exact, ExactHead):
+                return _best_with_log_z(exact, alone, wanted)
+        best = best_unedited(softmax, query.head, alone.hidden, k)
+    return best, wanted, _quick_log_z(alone) if normalizer is EXACT else normalizer.log_z(alone)
 
 
-def _log_z(query: Query, normalizer: Normalizer) -> LogZ:
-    """log Z of any number of rows; most orders need less of it than `exact` gives."""
-    if not len(query.hidden):
-        return LogZ(np.empty((0, FIELDS)), bounded=normalizer.has_bounds)
-    return _quick_log_z(query) if normalizer is EXACT else normalizer.log_z(query)
+def _best_with_log_z(
+    exact: ExactHead, query: Query, wanted: Int64
+) -> tuple[BestLogits, Int64, LogZ]:
+    ids, logits, log_z = exact.best_with_log_z(query.hidden, query.k)
+    rows = len(ids)
+    scanned = np.full(rows, query.index.vocab_size, np.int32)
+    provenance = Provenance(np.ones(rows, np.bool_), scanned, np.zeros(rows, np.bool_))
+    return BestLogits(ids, logits, provenance), wanted, LogZ.interval(log_z, query.scale)
 
 
 def _quick_log_z(query: Query) -> LogZ:
@@ -226,37 +253,23 @@ def _pairs(beams: Beams, step: _Step) -> _Pairs:
 
 
 def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: PrintedLogZ) -> BeamChoice:
-    parents, places, doubtful = pairs
-    lists, log_z, missing = step.lists, step.log_z, parents < 0
-    rows = np.arange(len(parents))[:, None] * beams.beams_in + np.maximum(parents, 0)
-    tokens = np.where(missing, -1, lists.ids[rows, places]).astype(np.int32)
-    apart, rest = lists.logits[rows, places] - log_z[rows, TOP], log_z[rows, VALUE]
-    off = ROUNDED * (np.abs(step.scores[rows]) + np.abs(apart) + np.abs(rest))
-    off[beams.finished[rows]] = 0.0
-    scores = step.scores[rows] + (apart - rest) - off  # not above the true ones
-    ranks = np.minimum.accumulate(scores / step.divisors[rows], axis=1)
-    ended = np.isin(tokens, np.array(beams.eos_ids, np.int32))
-    exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~doubtful
-    return BeamChoice(
-        parents,
-        tokens,
-        _printed(scores, missing),
-        _printed(ranks, missing),
-        ~missing & (beams.finished[rows] | ended),
-        lists.provenance._replace(exact=np.repeat(exact, beams.beams_in)),
-        reported,
-    )
+    shape, lists = pairs.parents.shape, step.lists
+    tokens, finished = np.empty(shape, np.int32), np.empty(shape, np.bool_)
+    scores, ranks = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    print_pairs(
+        *pairs[:2], lists.ids, lists.logits, step.log_z, step.scores, step.divisors,
+        beams.finished, np.array(beams.eos_ids, np.int32), tokens, scores, ranks, finished,
+    )  # fmt: skip
+    exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~pairs.doubtful
+    provenance = lists.provenance._replace(exact=np.repeat(exact, beams.beams_in))
+    return BeamChoice(pairs.parents, tokens, scores, ranks, finished, provenance, reported)
 
 
-def _printed(values: Float64, missing: Bool) -> Float32:
-    """float32 values within its range, rounded down; -inf where a pair is missing."""
-    within = np.clip(values, -LARGEST, LARGEST)
-    return rounded_down(np.where(missing, -np.inf, within))
-
-
-def _reported(estimate: LogZ, live: Int64, log_z: Float64) -> PrintedLogZ:
+def _reported(estimate: LogZ, live: Int64 | slice, log_z: Float64) -> PrintedLogZ:
     """log Z by row, NaN for finished hypotheses, with bounds if `estimate` has them."""
     printed = estimate._replace(fields=log_z[live]).printed()
+    if live is EVERY:
+        return printed
 
     def by_row(values: Float32 | None) -> Float32 | None:
         if values is None:

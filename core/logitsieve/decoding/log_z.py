@@ -48,7 +48,8 @@ class LogZ(NamedTuple):
     def interval(cls, log_z: Float64, scale: float) -> LogZ:
         """An estimate, and two numbers that log Z is proven to lie between: log_z [B, 3]."""
         fields = np.zeros((len(log_z), FIELDS))
-        fields[:, VALUE] = np.clip(*log_z.T)
+        value, low, high = log_z.T
+        fields[:, VALUE] = np.minimum(np.maximum(value, low), high)
         fields[:, LOW:] = log_z[:, 1:]
         return cls(fields, scale)
 

@@ -62,10 +62,15 @@ class ExactHead(KernelHead):
 
     def quick_log_z(self, hidden: Float32) -> Float64:
         """[B, 3] an estimate of log Z and a proven interval, mostly from float32 dots."""
-        log_z = np.empty((len(hidden), 3))
-        fill = partial(quick_log_z.entry(), self._address, hidden, log_z)
-        refuse_first(run_slices(fill, len(hidden), self._threads))
-        return log_z
+        return self.best_with_log_z(hidden, 0)[2]
+
+    def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
+        """The k best ids and their exact logits [B, k], and `quick_log_z`, in one pass."""
+        rows = len(hidden)
+        ids, logits, log_z = np.empty((rows, k), np.int32), np.empty((rows, k)), np.empty((rows, 3))
+        fill = partial(quick_log_z.entry(), self._address, hidden, ids, logits, log_z)
+        refuse_first(run_slices(fill, rows, self._threads))
+        return ids, logits, log_z
 
     def close_log_z(self, hidden: Float32) -> Float64:
         """[B, 3] log Z as `top` and two numbers more to add to it, within 2^-76 nats."""

@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from tests.kernels.sampling.test_log_z import MAKERS, Make, gaussian, made, true_rest
-from tests.oracle import logits64
+from tests.oracle import best, logits64
 
 
 @pytest.mark.parametrize(("V", "D"), [(1, 1), (15, 3), (257, 40), (3000, 70)])
@@ -40,3 +40,13 @@ def test_a_row_that_is_not_finite_is_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
         head.quick_log_z(hidden)
     assert refused.value.field == "hidden[2]"
+
+
+@pytest.mark.parametrize(("V", "D", "k"), [(1, 1, 1), (15, 3, 15), (257, 40, 5), (3000, 70, 100)])
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_best_rows_of_the_same_pass(make: Make, V: int, D: int, k: int) -> None:
+    head, hidden, logits = made(make, V, D)
+    ids, values, log_z = head.best_with_log_z(hidden, k)
+    np.testing.assert_array_equal(ids, best(logits, k))
+    np.testing.assert_array_equal(values, np.take_along_axis(logits, ids, axis=1))
+    np.testing.assert_array_equal(log_z, head.quick_log_z(hidden))

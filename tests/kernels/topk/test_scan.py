@@ -16,7 +16,7 @@ from logitsieve.kernels.topk.queries import (
     widen_queries,
     write_answers,
 )
-from logitsieve.kernels.topk.scan import LISTED, scan_four, scan_one
+from logitsieve.kernels.topk.scan import ALONE, LISTED, scan_four, scan_one
 from tests.oracle import best, logits64
 from tests.synthetic import make_hidden, make_softmax
 
@@ -36,7 +36,7 @@ def scan_listed(address, hidden, listed, ids, logits, together, distinct):
     matrix, first, last = matrix_at(descriptor, 0), np.int64(0), listed.size
     a, b, c, e = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
     if together:
-        scan_four(matrix, LISTED, pointer(listed), first, last, queries, a, b, c, e)
+        scan_four(matrix, LISTED, pointer(listed), first, last, queries, a, b, c, e, ALONE)
     else:
         for q in range(count):
             scan_one(matrix, LISTED, pointer(listed), first, last, queries, q)

@@ -4,7 +4,7 @@ Bounds are rounded outward, log-probabilities down: none is above 0, and those o
 1 at most (docs/exactness.md). log_z [B, 4] is TOP, VALUE, LOW and HIGH of log_z.py, with infinite
 bounds where nothing is proven.
 
-Shape letters: B batch rows, M ids of a row.
+Shape letters: B batch rows, M ids of a row, G groups of hypotheses, K pairs of a group.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
+from logitsieve.kernels.topk.merge import ROUNDED as RANK_ROUNDED
 
 ROUNDED = 2.0**-50  # of what is added up: more than a few roundings to float64
 SUMMED = 2.0**-51  # of a sum of exponentials, for each of them
+LARGEST = float(np.finfo(np.float32).max)
 PRINTED_VALUE, PRINTED_LOW, PRINTED_HIGH = range(3)
 
 
@@ -72,6 +74,53 @@ def raise_log_z(logits, ids, log_z, scale):
     """
     for row in range(ids.shape[0]):
         _raise(logits[row], ids[row], log_z[row], scale)
+
+
+@kernel(
+    "(int32[:,::1], int32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], float64[::1],"
+    " float64[::1], boolean[::1], int32[::1], int32[:,::1], float32[:,::1], float32[:,::1],"
+    " boolean[:,::1])"
+)
+def print_pairs(
+    parents, places, ids, logits, log_z, scores, divisors, finished, eos_ids,
+    tokens, printed, ranks, ended,
+):  # fmt: skip
+    """Fill tokens, scores (`printed`), ranks and `ended` [G, K] of the pairs that were chosen.
+
+    Row r of ids and logits [B, M] is hypothesis r; pair p of a group is the one at places[g, p] of
+    its row parents[g, p], -1 for none. A score is not above the true one, and ranks do not rise.
+    """
+    groups, most = parents.shape
+    beams = scores.size // groups
+    for group in range(groups):
+        least = np.inf
+        for pair in range(most):
+            if parents[group, pair] < 0:
+                tokens[group, pair], ended[group, pair] = -1, False
+                printed[group, pair] = ranks[group, pair] = -np.inf
+                continue
+            row, place = group * beams + parents[group, pair], places[group, pair]
+            token, rest = ids[row, place], log_z[row, VALUE]
+            apart = logits[row, place] - log_z[row, TOP]
+            off = RANK_ROUNDED * (abs(scores[row]) + abs(apart) + abs(rest))
+            score = scores[row] + (apart - rest) - (0.0 if finished[row] else off)
+            rank = score / divisors[row]
+            if not rank >= least:  # also where it is not a number
+                least = rank
+            tokens[group, pair], ended[group, pair] = token, finished[row]
+            for eos in eos_ids:
+                ended[group, pair] |= token == eos
+            printed[group, pair], ranks[group, pair] = _within(score), _within(least)
+
+
+@inline
+def _within(value):
+    """`value` rounded down, but within float32's range."""
+    if value > LARGEST:
+        value = LARGEST
+    elif value < -LARGEST:
+        value = -LARGEST
+    return _down(value)
 
 
 @inline

@@ -1,4 +1,4 @@
-"""A proven interval of log Z from one pass of float32 dots, most of it in float32.
+"""A proven interval of log Z from one pass of float32 dots, and the best rows of the same pass.
 
 A row that may weigh more than e^-NEAR of the sum so far is evaluated by `dot64` and weighed in
 float64. All others are float32 dots, a chunk of rows at a time, relative to the largest logit so
@@ -9,7 +9,7 @@ An exponent is off by scale slack, by the rounding of the logit and of the large
 (ROUNDED of the largest and 90, as what is 87 below it is e^-87), and the exponential itself by
 ROUGH. The error that this makes is added up as the sum is.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, Q queries answered together.
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers, Q queries answered together.
 """
 
 from __future__ import annotations
@@ -23,11 +23,21 @@ from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
-from logitsieve.kernels.simd.pointers import as_int32, int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import matrix_at, slack_at, widen_hidden
-from logitsieve.kernels.topk.queries import CHUNK, at_once
-from logitsieve.kernels.topk.scan import UNLISTED, fill_four, fill_one, tile_rows
+from logitsieve.kernels.topk.descriptor import ROWS, matrix_at
+from logitsieve.kernels.topk.heap import sort_best_first
+from logitsieve.kernels.topk.queries import (
+    CHUNK,
+    at_once,
+    empty_heaps,
+    queries_at,
+    query_room,
+    widen_queries,
+)
+from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
+from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
+from logitsieve.kernels.topk.scan import UNLISTED, decide_above, fill_four, fill_one, tile_rows
 
 VALUE, LOW, HIGH = range(3)
 
@@ -44,36 +54,40 @@ TINY = 2.0**-125  # of e^MOST: what e^-87 is put for, a row
 LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # of |MOST| and of so many nats, for a logarithm
 
 
-@kernel("(int64, float32[:,::1], float64[:,::1], int64, int64)")
-def quick_log_z(address, hidden, log_z, start, stop):
+@kernel("(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], int64, int64)")
+def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
     """Fill log_z [B, 3] for rows start .. stop-1 of hidden [B, D]: log of the sum of all e^x.
 
-    An estimate, and two numbers that the logarithm is proven to lie between. `address` is that of
-    W's descriptor. Returns -1, or the first row that is not finite or too large.
+    An estimate, and two numbers that the logarithm is proven to lie between. The K <= V best ids,
+    best first, and their exact logits go to `ids` and `logits` [B, K]; K may be 0. `address` is
+    that of W's descriptor. Returns -1, or the first row that is not finite or too large.
     """
     descriptor = int64_pointer(address)
-    matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
-    block = at_once(stop - start, padded(dim) + STATE + CHUNK)
-    scratch = np.empty(block * (padded(dim) + STATE), np.float64)
-    logits = np.empty(block * CHUNK, np.float32)
-    wide = pointer(scratch)
-    sums = shift(wide, block * padded(dim))
-    bad = -1
+    limit, dim = ids.shape[1], hidden.shape[1]
+    each = query_room(dim, limit) + STATE + CHUNK // 2
+    block, bad = at_once(stop - start, each), -1
+    scratch = np.empty(block * each, np.float64)
+    sums = shift(pointer(scratch), block * query_room(dim, limit))
+    found = as_float32(shift(sums, block * STATE))
     for first in range(start, stop, block):
-        count, rows = min(block, stop - first), row_of(pointer(hidden), first, dim)
-        for q in range(count):
-            norm = widen_hidden(descriptor, row_of(rows, q, dim), row_of(wide, q, padded(dim)))
-            if norm < 0 and bad < 0:
-                bad = first + q
-            _begin(row_of(sums, q, STATE), slack_at(descriptor, 0, norm))
+        count = min(block, stop - first)
+        rows, kept = row_of(pointer(hidden), first, dim), row_of(pointer(ids), first, limit)
+        queries = queries_at(pointer(scratch), block, rows, kept, dim, limit, False)
+        bad = widen_queries(descriptor, queries, count)
         if bad >= 0:
+            bad += first
             break
-        ids = as_int32(wide)  # of the right type, and not read: all rows are scanned
-        _scan(matrix, rows, ids, wide, sums, pointer(logits), count)
+        empty_heaps(descriptor, 0, queries, count)
         for q in range(count):
-            _write(row_of(sums, q, STATE), matrix.rows, row_of(pointer(log_z), first + q, 3))
+            _begin(row_of(sums, q, STATE), queries.states[QUERY_STATE * q + QUERY_SLACK])
+        _scan(matrix_at(descriptor, 0), queries, sums, found, count)
+        for q in range(count):
+            best = shift(queries.values, q * limit)
+            sort_best_first(best, shift(queries.kept, q * limit), limit)
+            for i in range(limit):
+                logits[first + q, i] = best[i]
+            _write(row_of(sums, q, STATE), descriptor[ROWS], row_of(pointer(log_z), first + q, 3))
     keep_alive(scratch)
-    keep_alive(logits)
     return bad
 
 
@@ -85,36 +99,45 @@ def _begin(sum_, slack):
 
 
 @splice
-def _scan(matrix, hidden, ids, wide, sums, logits, count):
-    """Add every row of the matrix to every query's sum, a chunk at a time."""
-    tile = tile_rows(matrix, count)
+def _scan(matrix, queries, sums, logits, count):
+    """Add every row of the matrix to every query's sum, and offer it to its heap, by chunks."""
+    tile, dim = tile_rows(matrix, count), matrix.dim
     for first in range(0, matrix.rows, CHUNK):
         last = min(first + CHUNK, matrix.rows)
         for start in range(first, last, tile):
             stop = min(start + tile, last)
-            _fill(matrix, hidden, ids, count, start, stop, shift(logits, start - first))
+            _fill(matrix, queries, count, start, stop, shift(logits, start - first))
         for q in range(count):
-            widened, found = row_of(wide, q, padded(matrix.dim)), row_of(logits, q, CHUNK)
-            _add(matrix, widened, row_of(sums, q, STATE), found, first, last)
+            found = row_of(logits, q, CHUNK)
+            for i in range(last - first, padded(last - first)):
+                found[i] = -np.inf
+            if queries.limit > 0:
+                decide_above(matrix, UNLISTED, queries.kept, first, last - first, found, queries, q)
+            wide = row_of(queries.wide, q, padded(dim))
+            _add(matrix, wide, row_of(sums, q, STATE), found, first, last)
 
 
 @inline
-def _fill(matrix, hidden, ids, count, first, last, logits):
+def _fill(matrix, queries, count, first, last, logits):
     """Float32 logits of rows first .. last-1 for all queries, each one's CHUNK apart."""
-    dim, fours = matrix.dim, count // 4 * 4
+    dim, fours, hidden = matrix.dim, count // 4 * 4, queries.hidden
+    ids = queries.kept  # of the right type, and not read: all rows are scanned
     for q in range(0, fours, 4):
-        four = row_of(logits, q, CHUNK)
-        fill_four(matrix, UNLISTED, ids, first, last, hidden, q, q + 1, q + 2, q + 3, four)
+        found = row_of(logits, q, CHUNK)
+        fill_four(
+            matrix, UNLISTED, ids, first, last, hidden, q, q + 1, q + 2, q + 3, fours // 4, found
+        )
     for q in range(fours, count):
         fill_one(matrix, False, ids, first, last, row_of(hidden, q, dim), row_of(logits, q, CHUNK))
 
 
 @inline
 def _add(matrix, wide, sum_, logits, first, last):
-    """Add a chunk's weights: those of heavy rows by their exact logits, then all others."""
+    """Add a chunk's weights: those of heavy rows by their exact logits, then all others.
+
+    After the chunk's logits there are -inf up to whole lanes.
+    """
     count = last - first
-    for i in range(count, padded(count)):
-        logits[i] = -np.inf
     total = sum_[HEAVY] + sum_[LIGHT]
     so_far = sum_[MOST] + log(total) if total > 0 else -np.inf
     near = max(so_far, float(largest_of(logits, count)))

@@ -37,7 +37,7 @@ from logitsieve.kernels.sketch.sketch import (
 from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import ROWS, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, NORM, SIZE, STATE
-from logitsieve.kernels.topk.scan import LISTED, scan_four, scan_one
+from logitsieve.kernels.topk.scan import ALONE, LISTED, scan_four, scan_one
 
 ClusterLists = namedtuple("ClusterLists", "offsets ids")
 # Scratch of one query: codes, factors, rotated coordinates; what refining a chunk of a list finds,
@@ -157,7 +157,7 @@ def scan_grouped(descriptor, lists, routes, queries, count, scratch):
         for i in range(begin, fours, 4):
             q0, q1 = np.int64(order[i]), np.int64(order[i + 1])
             q2, q3 = np.int64(order[i + 2]), np.int64(order[i + 3])
-            scan_four(matrix, LISTED, lists.ids, first, last, queries, q0, q1, q2, q3)
+            scan_four(matrix, LISTED, lists.ids, first, last, queries, q0, q1, q2, q3, ALONE)
         for i in range(fours, end):
             scan_one(matrix, LISTED, lists.ids, first, last, queries, np.int64(order[i]))
         begin = end

@@ -33,6 +33,8 @@ ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 # Of a list, so many rows ahead, the first values: from there on a CPU sees by itself that a row is
 # read in order. Whole rows compete with what is needed now, and take longer than none at all.
 AHEAD, BEGINNING = 4, 4 * LANES
+SHARING = 4  # fours of rows of hidden from which on each prefetches its part
+ALONE = np.int64(1)  # the only four
 RANKED = 64  # the most answers whose k-th best float32 logit is looked for
 
 
@@ -141,15 +143,32 @@ def _store_four(logits, place, dots, bias):
     logits[3 * CHUNK + place] = dots[3] + bias
 
 
+@inline
+def _prefetch_share(matrix, row, part, parts):
+    """One part of the lines of four rows."""
+    lines = (4 * matrix.dim // LANES + parts - 1) // parts
+    start = row * matrix.dim + part * lines * LANES
+    for line in range(lines):
+        prefetch(matrix.weight, start + line * LANES)
+
+
 @splice
-def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, logits):
-    """The same for four rows of hidden, which share every load; their logits are CHUNK apart."""
-    dim = matrix.dim
+def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, fours, logits):
+    """The same for four rows of hidden, which share every load; their logits are CHUNK apart.
+
+    So many `fours` of rows of hidden, from q0 = 0 on, go through rows first .. last-1 one after
+    another. Where they are many, each prefetches a part of what is next: the first one alone would
+    wait for memory, which all others would leave idle.
+    """
+    dim, many = matrix.dim, fours >= SHARING
     for i in range(first, last, 4):
         a, b, c, e = _four_rows(listed, ids, i, last)
+        if many:
+            _prefetch_share(matrix, i + last - first, q0 // 4, fours)
         dots = dots_4x4(
             matrix.weight, a * dim, b * dim, c * dim, e * dim,
-            hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim, not listed and q0 == 0,
+            hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
+            not listed and q0 == 0 and not many,
         )  # fmt: skip
         _store_four(logits, i - first, dots[0], matrix.bias[a])
         _store_four(logits, i - first + 1, dots[1], matrix.bias[b])
@@ -170,11 +189,12 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 
 
 @inline
-def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3):
-    """The same for four queries."""
+def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
+    """The same for four queries, of so many `fours` that `fill_four` is called for."""
+    hidden, room = queries.hidden, queries.logits
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
-        fill_four(matrix, listed, ids, start, stop, queries.hidden, q0, q1, q2, q3, queries.logits)
+        fill_four(matrix, listed, ids, start, stop, hidden, q0, q1, q2, q3, fours, room)
         for j in range(4):
             q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
             _fill_lanes(logits, stop - start)
@@ -195,6 +215,9 @@ def scan_all(matrix, queries, count):
     for first in range(0, matrix.rows, tile):
         last = min(matrix.rows, first + tile)
         for q in range(0, fours, 4):
-            scan_four(matrix, UNLISTED, queries.kept, first, last, queries, q, q + 1, q + 2, q + 3)
+            scan_four(
+                matrix, UNLISTED, queries.kept, first, last, queries,
+                q, q + 1, q + 2, q + 3, fours // 4,
+            )  # fmt: skip
         for q in range(fours, count):
             scan_one(matrix, False, queries.kept, first, last, queries, q)
