@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.heads import ExactHead, Softmax
 from tests.kernels.sampling.test_log_z import MAKERS, Make, gaussian, made, true_rest
 from tests.oracle import best, logits64
+from tests.synthetic import make_hidden, make_softmax
 
 
 @pytest.mark.parametrize(("V", "D"), [(1, 1), (15, 3), (257, 40), (3000, 70)])
@@ -50,3 +52,18 @@ def test_the_best_rows_of_the_same_pass(make: Make, V: int, D: int, k: int) -> N
     np.testing.assert_array_equal(ids, best(logits, k))
     np.testing.assert_array_equal(values, np.take_along_axis(logits, ids, axis=1))
     np.testing.assert_array_equal(log_z, head.quick_log_z(hidden))
+
+
+@pytest.mark.parametrize("rising", [False, True])
+def test_heavy_rows_at_the_beginning_and_at_the_end(rising: bool) -> None:
+    """Of sixteen rows of hidden and more, each of which has its largest logits elsewhere."""
+    softmax, hidden = make_softmax(5000, 12), make_hidden(23, 12) * np.float32(4)
+    order = np.argsort(softmax.weight @ hidden[0] * (1 if rising else -1))
+    head = ExactHead(Softmax(softmax.weight[order].copy(), softmax.bias[order].copy()))
+    logits = logits64(head._softmax.weight, head._softmax.bias, hidden)
+    ids, _, found = head.best_with_log_z(hidden, 3)
+    _, low, high = found.T
+    wanted = logits.max(axis=1) + true_rest(logits, 1.0)
+    assert ((low <= wanted) & (wanted <= high) & (high - low < 1e-5)).all()
+    np.testing.assert_array_equal(ids, best(logits, 3))
+    np.testing.assert_array_equal(head.quick_log_z(hidden[22:].copy())[0], found[22])

@@ -37,14 +37,23 @@ from logitsieve.kernels.topk.queries import (
 )
 from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
-from logitsieve.kernels.topk.scan import UNLISTED, decide_above, fill_four, fill_one, tile_rows
+from logitsieve.kernels.topk.scan import (
+    SHARING,
+    UNLISTED,
+    decide_above,
+    fill_four,
+    fill_one,
+    tile_rows,
+)
 
 VALUE, LOW, HIGH = range(3)
 
 # Relative to e^MOST: what heavy rows weigh, what light ones do, and by how much those may be off.
-MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK = range(6)
-STATE = 6
+# FLOOR: no row of a logit below it is heavy. GROWTH: e^x - 1 of what an exponent may be off by.
+MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH = range(8)
+STATE = 8
 NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light
+PLAIN = 1024.0  # a logarithm of the sum beyond which all chunks are looked through
 LOOSE = 2.0**-6  # nats of slack from which on nothing is left to float32 dots
 ROUGH = 2.0**-22  # of a float32 exponential, and of its exponent near 87
 ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, and of the one that it is relative to
@@ -96,12 +105,15 @@ def _begin(sum_, slack):
     sum_[MOST], sum_[HEAVY], sum_[LIGHT], sum_[ERROR] = -np.inf, 0.0, 0.0, 0.0
     sum_[SLACK] = min(slack, LOOSE)  # beyond it no row is light
     sum_[CLOSE] = NEAR + 2.0 * slack if slack < LOOSE else np.inf
+    sum_[FLOOR], sum_[GROWTH] = -np.inf, 0.0
 
 
 @splice
 def _scan(matrix, queries, sums, logits, count):
     """Add every row of the matrix to every query's sum, and offer it to its heap, by chunks."""
     tile, dim = tile_rows(matrix, count), matrix.dim
+    if count >= 4 * SHARING:
+        tile //= 2  # the L1 cache holds what is prefetched, too
     for first in range(0, matrix.rows, CHUNK):
         last = min(first + CHUNK, matrix.rows)
         for start in range(first, last, tile):
@@ -138,9 +150,23 @@ def _add(matrix, wide, sum_, logits, first, last):
     After the chunk's logits there are -inf up to whole lanes.
     """
     count = last - first
+    largest = float(largest_of(logits, count))
+    if not largest < sum_[FLOOR]:
+        _add_heavy(matrix, wide, sum_, logits, first, count, largest)
+        largest = float(largest_of(logits, count))
+    _move(sum_, largest)
+    light = sum_of_exponentials(logits, count, np.float32(sum_[MOST]))
+    if light > count * TINY:
+        sum_[LIGHT] += light
+        sum_[ERROR] += light * sum_[GROWTH]
+
+
+@inline
+def _add_heavy(matrix, wide, sum_, logits, first, count, largest):
+    """Add the heavy rows of a chunk, whose logits become -inf, and raise FLOOR."""
     total = sum_[HEAVY] + sum_[LIGHT]
     so_far = sum_[MOST] + log(total) if total > 0 else -np.inf
-    near = max(so_far, float(largest_of(logits, count)))
+    near = max(so_far, largest)
     # Rows of a size that float32 rounds by much are all heavy, too.
     threshold = np.float32(near - sum_[CLOSE] if ROUNDED * abs(near) < LOOSE else -np.inf)
     for i in range(0, count, LANES):
@@ -153,12 +179,8 @@ def _add(matrix, wide, sum_, logits, first, last):
                 _move(sum_, logit)
                 sum_[HEAVY] += exp(logit - sum_[MOST])
                 logits[place] = -np.inf
-    _move(sum_, float(largest_of(logits, count)))
-    light = sum_of_exponentials(logits, count, np.float32(sum_[MOST]))
-    off = sum_[SLACK] + ROUNDED * (abs(sum_[MOST]) + 90.0) + ROUGH
-    if light > count * TINY:
-        sum_[LIGHT] += light
-        sum_[ERROR] += light * expm1(off)
+    # The sum only grows; a nat is more than all of this is rounded by.
+    sum_[FLOOR] = so_far - sum_[CLOSE] - 1.0 if abs(so_far) < PLAIN else -np.inf
 
 
 @inline
@@ -169,6 +191,7 @@ def _move(sum_, logit):
         factor = exp(sum_[MOST] - most)
         sum_[HEAVY], sum_[LIGHT] = sum_[HEAVY] * factor, sum_[LIGHT] * factor
         sum_[ERROR], sum_[MOST] = sum_[ERROR] * factor, most
+        sum_[GROWTH] = expm1(sum_[SLACK] + ROUNDED * (abs(most) + 90.0) + ROUGH)
 
 
 @inline
