@@ -96,9 +96,9 @@ def beams(
     )
     if not np.isfinite(ready.scores).all():
         raise InvalidRequest("scores", "NaN or infinity", "finite numbers")
-    if (ready.lengths < 0).any():
+    if given["lengths"] is not None and (ready.lengths < 0).any():
         raise InvalidRequest("lengths", int(ready.lengths.min()), "0 or more")
-    if ready.finished.any() and not ready.eos_ids:
+    if not ready.eos_ids and ready.finished.any():
         raise InvalidRequest("eos_ids", "none", "at least one, where hypotheses have finished")
     return ready
 
@@ -180,6 +180,8 @@ def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: 
     """`values` as [B] of `dtype`, zeros for None, from numbers of one of numpy's `kinds`."""
     if values is None:
         return np.zeros(rows, dtype)
+    if type(values) is np.ndarray and values.dtype == dtype and values.shape == (rows,):
+        return np.ascontiguousarray(values)
     allowed = f"{np.dtype(dtype)} [{rows}], one for each row of hidden"
     try:
         array = np.asarray(values)

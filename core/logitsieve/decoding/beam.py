@@ -95,9 +95,12 @@ def beam_step(
     lists, estimate = _lists(query, beams, constraints, live, normalizer)
     log_z, of_live = np.zeros((rows, FIELDS)), live if live.size < rows else EVERY
     log_z[of_live] = estimate.fields
-    lengths = beams.lengths.astype(np.float64) + ~beams.finished
-    divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
-    twins = np.where(beams.finished, -1, np.arange(rows))
+    divisors, twins = np.ones(rows), np.arange(rows)
+    if beams.length_alpha:
+        lengths = beams.lengths.astype(np.float64) + ~beams.finished
+        divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
+    if live.size < rows:
+        twins[beams.finished] = -1
     step = _Step(beams.scores.astype(np.float64), divisors, twins, lists, log_z)
     pairs = _pairs(beams, step)
     if normalizer.has_bounds and pairs.doubtful.any():
