@@ -154,9 +154,26 @@ def filtered(
 
 
 def gumbel_noise(seed: int, step: int, draw: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The noise of ids of a draw: Philox4x32-10 with the key `seed`, two ids a counter."""
+    """The noise of ids of a draw: -log of exponentials, of which 16 ids are drawn by the least."""
+    ids = np.asarray(ids)
+    bits = random_bits(seed, step, draw | 1 << 30, ids // 16)
+    exponentials = -np.log(uniforms(bits)) / 16
+    others = np.asarray(ids % 16 != (bits % np.uint64(16)).astype(np.int64))
+    fresh = -np.log(uniforms(random_bits(seed, step, draw, ids)))
+    return np.asarray(-np.log(np.where(others, exponentials + fresh, exponentials)))
+
+
+def uniforms(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """float64 in (0, 1) of the highest 52 bits."""
+    return np.asarray((bits >> np.uint64(12)).astype(np.float64) * 2.0**-52 + 2.0**-53)
+
+
+def random_bits(
+    seed: int, step: int, draw: int, places: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """Philox4x32-10 with the key `seed`, two places a counter."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    counter = [np.asarray(ids, np.uint64) >> np.uint64(1)]
+    counter = [np.asarray(places, np.uint64) >> np.uint64(1)]
     counter += [np.full_like(counter[0], word) for word in (draw, step & 0xFFFFFFFF, step >> 32)]
     keys = [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(10):
@@ -166,10 +183,8 @@ def gumbel_noise(seed: int, step: int, draw: int, ids: NDArray[np.int64]) -> NDA
             (one >> half) ^ counter[3] ^ np.uint64(keys[1]), one & low,
         ]  # fmt: skip
         keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    odd = np.asarray(ids) % 2 == 1
-    bits = np.where(odd, counter[2] | counter[3] << half, counter[0] | counter[1] << half)
-    uniforms = (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52 + 2.0**-53
-    return np.asarray(-np.log(-np.log(uniforms)))
+    odd = np.asarray(places) % 2 == 1
+    return np.where(odd, counter[2] | counter[3] << half, counter[0] | counter[1] << half)
 
 
 def drawn(

@@ -21,7 +21,7 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.sampling.gumbel import gumbel, noise_of
+from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.attacks.decoders import KINDS, decoding
 from tests.attacks.judge import (
     LONG,
@@ -127,7 +127,7 @@ def judged(reply: SampleReply, left: Float64, scale: float, known: bool) -> Tall
 def fill_noise(seed: Any, step: Any, draw: Any, noise: Float64) -> None:
     """Fill noise [V] of one draw, in the arithmetic of the draws."""
     for row in range(noise.size):
-        noise[row] = gumbel(noise_of(seed, step, draw, row))
+        noise[row] = noise_of(seed, step, draw, row)
 
 
 def winners(random: Generator) -> Tally:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.sampling.gumbel import noise_of
-from logitsieve.kernels.sampling.philox import uniform
+from logitsieve.kernels.sampling.philox import bits_of, uniform
 from logitsieve.kernels.sampling.random_lanes import rest_lanes
 from logitsieve.kernels.simd.lanes import store
 from logitsieve.kernels.simd.pointers import pointer
@@ -19,7 +18,7 @@ from logitsieve.kernels.simd.pointers import pointer
 def fill(seed: Any, step: Any, draw: Any, first: Any, rest: Any, uniforms: Any) -> None:
     store(pointer(rest), 0, rest_lanes(seed, step, draw, first))
     for i in range(16):
-        uniforms[i] = uniform(noise_of(seed, step, draw, first + i))
+        uniforms[i] = uniform(bits_of(seed, step, draw, first + i))
 
 
 @pytest.mark.parametrize("first", [0, 16, 250_000 * 16, (1 << 31) - 16])

@@ -1,7 +1,7 @@
 """The draws of sampling/gumbel.py, seed for seed, from intervals of the logits and few of them.
 
 A draw is the id with the largest x_i / T + G_i, G_i being its noise. A bound of x_i gives the least
-noise by which an id can reach a guess of what wins: one pass of noise over all ids finds those that
+noise by which an id can reach a guess of what wins: noise of blocks, then of ids, finds those that
 do, few of which are left by their fine codes, and computed. Where the best of them is below the
 guess, it is lowered. The guess is the logarithm of an estimate of Z, less GUESSED: the best is
 below it once in e^(e^GUESSED).
@@ -64,7 +64,7 @@ from logitsieve.kernels.sampling.gumbel import (
     GUESSED,
     LOWERED,
     SPARE,
-    gumbel,
+    find_heaviest,
     list_candidates,
     noise_of,
 )
@@ -145,6 +145,7 @@ def interval_sample(
             drop_below(race, min_p / SPARE)
             guess = min(guess, log(_total(race)))
         guess -= GUESSED
+        find_heaviest(race.weights, race.size, race.heaviest)
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             winner = _draw(descriptor, intervals, scale, race, guess, seeds[row], step, key)
@@ -199,14 +200,12 @@ def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
     """The row that a draw takes, or UNDECIDED."""
     winner, reached = NOBODY, guess
     while winner == NOBODY:
-        count = list_candidates(race.weights, race.size, reached, seed, step, draw, race.ids)
-        kept = 0
+        count = list_candidates(
+            race.weights, race.heaviest, race.size, reached, seed, step, draw, race.ids
+        )
         for i in range(count):
-            row = np.int64(race.ids[i])
-            if race.weights[row] > 0:
-                race.ids[kept], race.noise[kept] = row, gumbel(noise_of(seed, step, draw, row))
-                kept += 1
-        winner = _settle(descriptor, intervals, scale, race, kept, reached)
+            race.noise[i] = noise_of(seed, step, draw, np.int64(race.ids[i]))
+        winner = _settle(descriptor, intervals, scale, race, count, reached)
         reached -= LOWERED
     return winner
 

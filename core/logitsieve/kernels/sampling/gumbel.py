@@ -1,14 +1,20 @@
 """Draws from the whole softmax by Gumbel's trick: the id with the largest x_i / T + G_i.
 
-G_i = -log(-log u_i), u_i being the row's noise at the id (philox.py, stream NOISE: place id / 2,
-which of its two numbers: id mod 2). Every logit is computed, once for all draws, in dot64's order.
-With top-p and min-p the largest is taken among the ids that they leave (Hugging Face's definition
-and order): noise restricted to a set draws from the softmax over that set, so an id that remains
-keeps its noise, and no draw is made twice.
+Gumbel noise is G_i = -log E_i, the E_i being independent and exponential. Those of sixteen ids, a
+block, are drawn by their least, which is exponential with rate 16 and belongs to any of them: the
+others exceed it by exponentials (an exponential has no memory). So a block that cannot win by its
+least costs one random number: -log(u) / 16, u being the block's (philox.py, stream LEAST), whose
+lowest bits say which of the ids has it. Another id's E_i is more by -log u, u being the id's
+(stream NOISE).
+
+Every logit is computed, once for all draws, in dot64's order. With top-p and min-p the largest is
+taken among the ids that they leave (Hugging Face's definition and order): noise restricted to a set
+draws from the softmax over that set, so an id that remains keeps its noise, and no draw is made
+twice.
 
 Scaled logits are taken from the largest: in large ones the noise would be lost, and the winner
-among equal ones always the first. An id can reach a value M only if -log u_i <= w_i e^-M, with w_i
-= e^{x_i / T}, and -log u >= 1 - u: one pass of vectors over all ids compares these in float32, and
+among equal ones always the first. An id can reach a value M only if E_i <= w_i e^-M, with w_i =
+e^{x_i / T}, and -log u >= 1 - u: vectors of blocks, then of ids, compare these in float32, and
 the few ids that pass are compared in float64. M is the logarithm of the sum of all w_i, less
 GUESSED: the winner is below it once in e^(e^GUESSED), and then M is lowered.
 
@@ -24,12 +30,13 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel, splice
 from logitsieve.kernels.sampling.log_z import fill_logits64, write_log_z
-from logitsieve.kernels.sampling.philox import NOISE, random_bits, uniform
+from logitsieve.kernels.sampling.philox import LEAST, NOISE, bits_of, uniform
 from logitsieve.kernels.sampling.random_lanes import rest_lanes
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
+    largest_lane,
     largest_of64,
     load,
     multiply_add,
@@ -40,7 +47,12 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
     zeros64,
 )
-from logitsieve.kernels.simd.masks import append_lanes, lanes_not_below, lanes_within
+from logitsieve.kernels.simd.masks import (
+    append_lanes,
+    lanes_not_below,
+    lanes_within,
+    lowest_bit,
+)
 from logitsieve.kernels.simd.pointers import (
     as_float32,
     as_int32,
@@ -53,44 +65,87 @@ from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
+BLOCK = LANES  # ids whose least noise has a number of its own
 SPARE = 1 + 1e-6  # of a weight, for what float32 and float64 round it to
+FARTHEST = 1e36  # 16 times that, and times a weight, is a float32
 GUESSED, LOWERED = 1.5, 2.0  # nats that the guess is below log Z, and that it is lowered by
-# The best id has a scaled logit of 0 and noise of -log(-log 2^-53) = -3.61 at least; noise is at
-# most -log(-log(1 - 2^-53)) = 36.74. So no winner is below LEAST, and none has a weight below
-# e^-40.4, which float32 holds.
-LEAST = -4.0
+# An exponential is from 2^-53 / 16 to 17 / 16 log 2^53, so noise is from -3.67 to 39.51. The best id
+# has a scaled logit of 0, so no winner is below LOWEST, and none has a weight below e^-43.6, which
+# float32 holds.
+LOWEST = -4.0
 MASS_SPARE = 1 - 1e-9  # of a weight, for what a sum of all is rounded by
 
 # Pointers to float64 logits, as edited, and weights e^{(x - most) inverse}; float32 weights, 0 for
 # ids that are not drawn from; and a list of ids. They hold `size` elements: V in whole lanes.
-Race = namedtuple("Race", "logits weights drawn listed rows size best most inverse")
-
-
-@inline
-def gumbel(bits):
-    return -log(-log(uniform(bits)))
+# `heaviest`: the largest of these weights of each block.
+Race = namedtuple("Race", "logits weights drawn heaviest listed rows size best most inverse")
 
 
 @inline
 def noise_of(seed, step, draw, row):
-    """The random bits that belong to an id of a draw."""
-    even, odd = random_bits(seed, step, draw | NOISE, np.uint64(row >> 1))
-    return odd if row & 1 else even
+    """The Gumbel noise of an id of a draw."""
+    exponential, place = _least_of(seed, step, draw, row // BLOCK)
+    if row % BLOCK != place:
+        exponential -= log(uniform(bits_of(seed, step, draw | NOISE, row)))
+    return -log(exponential)
 
 
 @inline
-def list_candidates(weights, size, reached, seed, step, draw, listed):
+def _least_of(seed, step, draw, block):
+    """(The least exponential of a block, the place of its id there)."""
+    bits = bits_of(seed, step, draw | LEAST, block)
+    return -log(uniform(bits)) / BLOCK, np.int64(bits & np.uint64(BLOCK - 1))
+
+
+@inline
+def may_be_within(limit, seed, step, draw, row):
+    """False only if an id's exponential is above a limit, of which SPARE is spare."""
+    bits = bits_of(seed, step, draw | LEAST, row // BLOCK)
+    if 1.0 - uniform(bits) > BLOCK * limit:
+        return False
+    if row % BLOCK == np.int64(bits & np.uint64(BLOCK - 1)):
+        return True
+    return 1.0 - uniform(bits_of(seed, step, draw | NOISE, row)) <= limit
+
+
+@inline
+def find_heaviest(weights, size, heaviest):
+    """Fill heaviest [size / BLOCK, in whole lanes] from weights of `size` ids."""
+    for block in range(size // BLOCK):
+        heaviest[block] = largest_lane(load(weights, block * BLOCK))
+    for block in range(size // BLOCK, padded(size // BLOCK)):
+        heaviest[block] = np.float32(0)
+
+
+@inline
+def list_candidates(weights, heaviest, size, reached, seed, step, draw, listed):
     """List the ids that may reach `reached`, by float32 weights, 0 where none may; their number.
 
-    Of `size` ids, in whole lanes. One of weight 0 is listed once in 2^31.
+    Of `size` ids, in whole lanes. `heaviest` is no less than any weight of a block.
     """
-    reach, count = splat32(np.float32(min(SPARE * exp(-reached), 1e38))), 0
-    for i in range(0, size, LANES):
-        limits = multiply_add(load(weights, i), reach, zeros32())
-        mask = lanes_within(rest_lanes(seed, step, draw | NOISE, i), limits)
-        if mask != 0:
-            count = append_lanes(listed, count, mask, i)
+    reach, count = min(SPARE * exp(-reached), FARTHEST), 0
+    far = splat32(np.float32(reach * BLOCK))
+    for first in range(0, size // BLOCK, LANES):
+        limits = multiply_add(load(heaviest, first), far, zeros32())
+        mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first), limits)
+        while mask != 0:
+            block = first + lowest_bit(mask)
+            mask &= mask - 1
+            near = _near_lanes(weights, heaviest, block, reach, seed, step, draw)
+            count = append_lanes(listed, count, near, block * BLOCK)
     return count
+
+
+@inline
+def _near_lanes(weights, heaviest, block, reach, seed, step, draw):
+    """A bit for each id of a block that has noise enough to be listed."""
+    least, place = _least_of(seed, step, draw, block)
+    row = block * BLOCK
+    lanes, own = load(weights, row), 1 << place
+    heaviest[block] = largest_lane(lanes)
+    limits = multiply_add(lanes, splat32(np.float32(reach)), splat32(np.float32(-least)))
+    mask = lanes_within(rest_lanes(seed, step, draw | NOISE, row), limits) & ~own
+    return mask | own if weights[row + place] * reach >= least else mask
 
 
 @kernel(
@@ -112,12 +167,14 @@ def gumbel_sample(
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     size = padded(matrix.rows)
     block = at_once(stop - start, padded(dim) + size)
-    scratch = np.empty(block * (padded(dim) + size) + 2 * size + LANES, np.float64)
+    lists = 2 * size + LANES + padded(size // BLOCK)
+    scratch = np.empty(block * (padded(dim) + size) + lists, np.float64)
     wide = pointer(scratch)
     all_logits = shift(wide, block * padded(dim))
     weights = shift(all_logits, block * size)
     drawn = as_float32(shift(weights, size))
-    listed = as_int32(shift(drawn, size))
+    heaviest = shift(drawn, size)
+    listed = as_int32(shift(heaviest, padded(size // BLOCK)))
     bad = -1
     for first in range(start, stop, block):
         count = min(block, stop - first)
@@ -134,8 +191,11 @@ def gumbel_sample(
                 logits[edited[i]] = values[i]
             best = _best_of(logits, matrix.rows, size)
             most = logits[best]
-            race = Race(logits, weights, drawn, listed, matrix.rows, size, best, most, inverse)
+            race = Race(
+                logits, weights, drawn, heaviest, listed, matrix.rows, size, best, most, inverse
+            )
             kept, others = _weigh(race, top_p, min_p)
+            find_heaviest(drawn, size, heaviest)
             write_log_z(most, others, kept, kept, row_of(pointer(log_z), row, FIELDS))
             guess = log(1.0 + others) - GUESSED
             for draw in range(ids.shape[1]):
@@ -227,16 +287,17 @@ def _partition(race, first, last):
 @inline
 def _winner(race, reached, seed, step, draw):
     """The id that wins a draw, whose value is guessed to be `reached` or more."""
-    place, most = race.best, gumbel(noise_of(seed, step, draw, race.best))
+    place, most = race.best, noise_of(seed, step, draw, race.best)
     while True:
-        count = list_candidates(race.drawn, race.size, reached, seed, step, draw, race.listed)
+        count = list_candidates(
+            race.drawn, race.heaviest, race.size, reached, seed, step, draw, race.listed
+        )
         for j in range(count):
             i = race.listed[j]
-            if race.drawn[i] > 0:
-                value = (race.logits[i] - race.most) * race.inverse
-                value += gumbel(noise_of(seed, step, draw, i))
-                if value > most or (value == most and i < place):
-                    place, most = i, value
-        if most >= reached or reached < LEAST:
+            value = (race.logits[i] - race.most) * race.inverse
+            value += noise_of(seed, step, draw, i)
+            if value > most or (value == most and i < place):
+                place, most = i, value
+        if most >= reached or reached < LOWEST:
             return place
         reached -= LOWERED

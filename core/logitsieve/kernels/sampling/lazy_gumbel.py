@@ -19,7 +19,7 @@ from math import exp, expm1, log, log1p
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.sampling.gumbel import gumbel, noise_of
+from logitsieve.kernels.sampling.gumbel import noise_of
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits, uniform
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
@@ -62,7 +62,7 @@ def lazy_sample(
             key = np.uint64(draw)
             place, most = -1, -np.inf
             for i in range(offsets[row], offsets[row + 1]):
-                noise = gumbel(noise_of(seeds[row], step, key, np.int64(named[i])))
+                noise = noise_of(seeds[row], step, key, np.int64(named[i]))
                 value = (values[i] - base) * inverse + noise
                 if value > most or (value == most and named[i] < place):
                     place, most = int(named[i]), value

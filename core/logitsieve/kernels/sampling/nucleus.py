@@ -14,7 +14,7 @@ from math import exp
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.sampling.gumbel import SPARE, gumbel, noise_of
+from logitsieve.kernels.sampling.gumbel import SPARE, may_be_within, noise_of
 from logitsieve.kernels.sampling.philox import uniform
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
@@ -100,12 +100,11 @@ def list_sample(offsets, ids, logits, seeds, step, inverse, places):
 @inline
 def _winner(ids, scaled, weights, count, seed, step, draw):
     """The place in a list of the id that wins a draw; the first has a weight of 1."""
-    place, most = 0, gumbel(noise_of(seed, step, draw, ids[0]))
+    place, most = 0, noise_of(seed, step, draw, ids[0])
     reach = SPARE * exp(-most)
     for i in range(1, count):
-        bits = noise_of(seed, step, draw, ids[i])
-        if 1.0 - uniform(bits) <= weights[i] * reach:
-            value = scaled[i] + gumbel(bits)
+        if may_be_within(weights[i] * reach, seed, step, draw, ids[i]):
+            value = scaled[i] + noise_of(seed, step, draw, ids[i])
             if value > most or (value == most and ids[i] < ids[place]):
                 place, most = i, value
                 reach = SPARE * exp(-most)

@@ -3,7 +3,7 @@
 Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3). The
 key is a row's seed; the four words of the counter are, from the first:
 
-    0  place: the id, halved for Gumbel noise, or the number of the trial
+    0  place: an id or a block of ids, halved, or the number of the trial
     1  draw, and which of the streams below in the two highest bits
     2  step, low word
     3  step, high word
@@ -22,8 +22,8 @@ FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 WORD, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
-# Streams: noise of an id; which ids are looked at beside a head's own, and their noise.
-NOISE, OUTSIDE = np.uint64(0), np.uint64(2 << 30)
+# Streams: an id; a block of ids; which ids are looked at beside a head's own, and their noise.
+NOISE, LEAST, OUTSIDE = np.uint64(0), np.uint64(1 << 30), np.uint64(2 << 30)
 _LOW_BITS, _HALF_STEP = np.uint64(12), 2.0**-53
 
 
@@ -42,6 +42,13 @@ def random_bits(seed, step, draw, place):
         )
         key0, key1 = (key0 + WEYL[0]) & WORD, (key1 + WEYL[1]) & WORD
     return c0 | (c1 << HALF), c2 | (c3 << HALF)
+
+
+@inline
+def bits_of(seed, step, draw, place):
+    """The uint64 of one of two places that share a counter: the even one has words 0 and 1."""
+    even, odd = random_bits(seed, step, draw, np.uint64(place >> 1))
+    return odd if place & 1 else even
 
 
 @inline
