@@ -61,8 +61,6 @@ from logitsieve.kernels.intervals.sums import (
     write_interval,
 )
 from logitsieve.kernels.sampling.gumbel import (
-    GUESSED,
-    LOWERED,
     SPARE,
     find_heaviest,
     list_candidates,
@@ -89,6 +87,9 @@ from logitsieve.kernels.simd.pointers import (
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.queries import CHUNK
+
+# Nats that the guess is below log Z, and that it is lowered by where no candidate is found.
+GUESSED_BY_BOUNDS, LOWERED = 0.0, 1.0
 
 
 @kernel(
@@ -144,7 +145,7 @@ def interval_sample(
         if min_p > 0.0:
             drop_below(race, min_p / SPARE)
             guess = min(guess, log(_total(race)))
-        guess -= GUESSED
+        guess -= GUESSED_BY_BOUNDS
         find_heaviest(race.weights, race.size, race.heaviest)
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
@@ -198,62 +199,82 @@ def _total(race):
 @splice
 def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
     """The row that a draw takes, or UNDECIDED."""
-    winner, reached = NOBODY, guess
-    while winner == NOBODY:
+    reached = guess
+    while True:
         count = list_candidates(
             race.weights, race.heaviest, race.size, reached, seed, step, draw, race.ids
         )
         for i in range(count):
             race.noise[i] = noise_of(seed, step, draw, np.int64(race.ids[i]))
-        winner = _settle(descriptor, intervals, scale, race, count, reached)
-        reached -= LOWERED
-    return winner
+        winner, best = _best_candidate(descriptor, intervals, scale, race, count, reached)
+        if winner == NOBODY:
+            reached -= LOWERED
+        elif best < reached:
+            reached = best  # whatever is better is listed next
+        elif race.cut[TOP_P] == 1.0:
+            return winner
+        else:
+            decided = in_nucleus(descriptor, intervals, scale, race, winner)
+            if decided == UNDECIDED:
+                return np.int64(UNDECIDED)
+            if decided:
+                return winner
 
 
 @splice
-def _settle(descriptor, intervals, scale, race, count, reached):
-    """The best of the candidates that filters leave, if it is above `reached`; or what is not."""
-    while True:
-        _refine_candidates(descriptor, intervals, scale, race, count, reached)
-        winner, best, likely, least = NOBODY, reached, -1, -np.inf
+def _best_candidate(descriptor, intervals, scale, race, count, reached):
+    """(The best of the candidates that filters leave, its perturbed logit), or (NOBODY, -inf).
+
+    It is the best if it is above `reached`, and else one of them.
+    """
+    winner, best, likely, most = NOBODY, -np.inf, -1, -np.inf
+    for i in range(count):
+        row = np.int64(race.ids[i])
+        if intervals.states[intervals.places[row]] == KNOWN:
+            winner, best = _better(intervals, scale, race, i, winner, best)
+        else:
+            estimate = float(intervals.estimates[intervals.places[row]])
+            value = (estimate - intervals.state[MOST]) * scale.inverse + race.noise[i]
+            if value > most:
+                likely, most = i, value
+    if likely >= 0:  # the likeliest first: few others may be better
+        least = best
+        winner, best = _compute_candidate(
+            descriptor, intervals, scale, race, likely, least, winner, best
+        )
+        least = max(best, reached)
+        _refine_candidates(descriptor, intervals, scale, race, count, least)
         for i in range(count):
-            row = np.int64(race.ids[i])
-            if intervals.states[intervals.places[row]] == KNOWN:
-                winner, best = _better(intervals, scale, race, i, winner, best)
-            else:
-                estimate = float(intervals.estimates[intervals.places[row]])
-                value = (estimate - intervals.state[MOST]) * scale.inverse + race.noise[i]
-                if value > least:
-                    likely, least = i, value
-        for j in range(count if likely >= 0 else 0):  # the likeliest first
-            i = (likely + j) % count
-            if _bound_of(intervals, scale, race, i) >= best:
-                compute_weight(descriptor, intervals, scale, race, np.int64(race.ids[i]))
-                winner, best = _better(intervals, scale, race, i, winner, best)
-        if winner == NOBODY or race.cut[TOP_P] == 1.0:
-            return winner
-        decided = in_nucleus(descriptor, intervals, scale, race, winner)
-        if decided == UNDECIDED:
-            return np.int64(UNDECIDED)
-        if decided:
-            return winner
+            least = max(best, reached)
+            winner, best = _compute_candidate(
+                descriptor, intervals, scale, race, i, least, winner, best
+            )
+    return winner, best
+
+
+@inline
+def _compute_candidate(descriptor, intervals, scale, race, i, least, winner, best):
+    """(The winner, its perturbed logit), after a candidate whose bound is `least` or more."""
+    if _bound_of(intervals, scale, race, i) >= least:
+        compute_weight(descriptor, intervals, scale, race, np.int64(race.ids[i]))
+        return _better(intervals, scale, race, i, winner, best)
+    return winner, best
 
 
 @inline
 def _bound_of(intervals, scale, race, i):
-    """What the perturbed logit of a candidate cannot exceed; -inf if it is known or left out.
+    """What the perturbed logit of a candidate cannot exceed; -inf if it is known.
 
     It is computed as that is, and rounding keeps order.
     """
     row = np.int64(race.ids[i])
-    upper = float(intervals.uppers[intervals.places[row]]) if race.weights[row] > 0 else -np.inf
-    apart = (upper - intervals.state[MOST]) * scale.inverse
+    apart = (float(intervals.uppers[intervals.places[row]]) - intervals.state[MOST]) * scale.inverse
     return apart + race.noise[i]
 
 
 @splice
 def _refine_candidates(descriptor, intervals, scale, race, count, reached):
-    """Narrow the intervals of candidates that may be above `reached`."""
+    """Narrow the intervals of candidates that may be above `reached`, by their fine codes."""
     listed = 0
     for i in range(count):
         place = intervals.places[race.ids[i]]
@@ -280,7 +301,7 @@ def compute_weight(descriptor, intervals, scale, race, row):
 def _better(intervals, scale, race, i, winner, best):
     """(The better of a known candidate and the winner so far, its perturbed logit)."""
     row = np.int64(race.ids[i])
-    if not race.weights[row] > 0 or is_out(intervals, scale, race, row):
+    if is_out(intervals, scale, race, row):
         return winner, best
     value = scaled_logit(intervals, scale, row) + race.noise[i]
     if value > best or (value == best and (row < winner or winner == NOBODY)):

@@ -16,7 +16,7 @@ Scaled logits are taken from the largest: in large ones the noise would be lost,
 among equal ones always the first. An id can reach a value M only if E_i <= w_i e^-M, with w_i =
 e^{x_i / T}, and -log u >= 1 - u: vectors of blocks, then of ids, compare these in float32, and
 the few ids that pass are compared in float64. M is the logarithm of the sum of all w_i, less
-GUESSED: the winner is below it once in e^(e^GUESSED), and then M is lowered.
+GUESSED: the winner is below it once in e^(e^GUESSED), and then M is the best that was found.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, E edits of all rows.
 """
@@ -68,11 +68,10 @@ from logitsieve.kernels.topk.queries import at_once
 BLOCK = LANES  # ids whose least noise has a number of its own
 SPARE = 1 + 1e-6  # of a weight, for what float32 and float64 round it to
 FARTHEST = 1e36  # 16 times that, and times a weight, is a float32
-GUESSED, LOWERED = 1.5, 2.0  # nats that the guess is below log Z, and that it is lowered by
-# An exponential is from 2^-53 / 16 to 17 / 16 log 2^53, so noise is from -3.67 to 39.51. The best id
-# has a scaled logit of 0, so no winner is below LOWEST, and none has a weight below e^-43.6, which
+GUESSED = 1.5  # nats that the guess is below log Z
+# An exponential is from 2^-53 / 16 to 17 / 16 log 2^53, so noise is from -3.67 to 39.52. The best id
+# has a scaled logit of 0, so no winner is below -3.67, and none has a weight below e^-43.2, which
 # float32 holds.
-LOWEST = -4.0
 MASS_SPARE = 1 - 1e-9  # of a weight, for what a sum of all is rounded by
 
 # Pointers to float64 logits, as edited, and weights e^{(x - most) inverse}; float32 weights, 0 for
@@ -298,6 +297,6 @@ def _winner(race, reached, seed, step, draw):
             value += noise_of(seed, step, draw, i)
             if value > most or (value == most and i < place):
                 place, most = i, value
-        if most >= reached or reached < LOWEST:
+        if most >= reached:
             return place
-        reached -= LOWERED
+        reached = most
