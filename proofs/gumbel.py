@@ -21,10 +21,10 @@ NATS = 40  # more than |G|, and than |s + G| of an id that wins
 
 
 def passed_over(spare: float) -> Checks:
-    """A logarithm and sums, for l + e beside e^{s - M}; in float32 1 - u, and what it may be at most.
+    """A logarithm and sums, for l + e beside e^{s - M}; in float32 1 - u, and the most it may be.
 
-    That is w e^-M - l of a weight w, rounded thrice and l before. As l changes, both sides change
-    in proportion: l is nothing, or all of l + e.
+    That is w e^-M - r of a weight w, rounded twice, r being a sixteenth of the block's 1 - u. Both
+    sides are linear in r, which is at most l: nothing, or all of l + e.
     """
     off = (LIBM + U64) * NATS * (1 + U64)
     exponential = 1 / ((1 - off) * (1 - U64))
@@ -32,7 +32,8 @@ def passed_over(spare: float) -> Checks:
     weight, reach = (1 - Fraction(ERROR64)) * (1 - U32), (1 - LIBM) * (1 - U64) * (1 - U32)
     limit = Fraction(spare) * weight * reach * (1 - U32)
     for least in (Fraction(0), exponential):
-        yield rest * (exponential - least) <= (limit - least * (1 + U32)) * (1 - U32)
+        rounded = least / (1 - LIBM) * (1 + U32)
+        yield rest * (exponential - least) <= (limit - rounded) * (1 - U32)
 
 
 THEOREMS = [

@@ -168,9 +168,7 @@ def uniforms(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     return np.asarray((bits >> np.uint64(12)).astype(np.float64) * 2.0**-52 + 2.0**-53)
 
 
-def random_bits(
-    seed: int, step: int, draw: int, places: NDArray[np.int64]
-) -> NDArray[np.uint64]:
+def random_bits(seed: int, step: int, draw: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Philox4x32-10 with the key `seed`, two places a counter."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     counter = [np.asarray(places, np.uint64) >> np.uint64(1)]

@@ -50,6 +50,9 @@ from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
+# Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3,
+# from DRAM half as many do.
+PRODUCTS_A_DRAW = 1 << 16
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
@@ -177,16 +180,18 @@ class CertifiedHead(KernelHead):
         """The draws of head `exact`: ids [B, samples], log Z [B, 3], scanned [B].
 
         log Z, of what filters leave, is an estimate and what it is proven to lie between; of all,
-        within `width` nats. A row on which the sketch says too little gets all logits.
+        within `width` nats. A row on which the sketch says too little gets all logits, and all rows
+        where that takes less time than so many draws.
         """
         rows = len(hidden)
         offsets, edited, values = edits or no_edits(rows)
         ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
-        log_z, found = np.empty((rows, 3)), np.empty(rows, np.bool_)
+        log_z, found = np.empty((rows, 3)), np.zeros(rows, np.bool_)
         options = seeds, step, scale, top_p, min_p, width, self._places, offsets, edited, values
         answers = ids, log_z, scanned
         draw = partial(interval_sample.entry(), self._address, hidden, *options, *answers, found)
-        refuse_first(run_slices(draw, rows, self._threads))
+        if samples * PRODUCTS_A_DRAW < self._vocab_size * self._dim:
+            refuse_first(run_slices(draw, rows, self._threads))
         if not found.all():
             rest = np.flatnonzero(~found)
             part = edits and edits_of_rows(edits, rest)

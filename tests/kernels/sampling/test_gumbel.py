@@ -11,7 +11,7 @@ from logitsieve.heads import Softmax
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
 from tests.attacks.draws import fill_noise
-from tests.oracle import chi_square_p, log_sum_exp, logits64
+from tests.oracle import chi_square_p, gumbel_noise, log_sum_exp, logits64
 from tests.oracle import softmax as probabilities
 from tests.synthetic import make_hidden, make_softmax
 
@@ -176,6 +176,34 @@ def test_what_no_float32_weight_holds_is_never_missed() -> None:
     ids, log_z = drawn(*flat(logits), 300, 1.0)
     assert (ids == 7_000).all()
     assert 0 < log_z[0] < 1e-12
+
+
+def test_noise_is_that_of_the_definition() -> None:
+    noise, ids = np.empty(1001), np.arange(1001)
+    for seed, step, draw in ((0, 0, 0), (2**64 - 1, 2**40 + 7, 3), (0x1234_5678_9ABC_DEF0, 1, 999)):
+        fill_noise(np.uint64(seed), np.uint64(step), np.uint64(draw), noise)
+        np.testing.assert_allclose(noise, gumbel_noise(seed, step, draw, ids), rtol=0, atol=1e-13)
+
+
+def test_exponentials_of_a_block_are_independent() -> None:
+    """Renyi: gaps of sixteen in order, times how many are left, are exponential; any is the least."""
+    noise = np.empty(16 * 50_000)
+    fill_noise(np.uint64(5), np.uint64(6), np.uint64(7), noise)
+    blocks = np.exp(-noise).reshape(-1, 16)
+    ordered = np.sort(blocks, axis=1)
+    gaps = np.diff(ordered, axis=1, prepend=0.0) * np.arange(16, 0, -1)
+    for gap in gaps.T:
+        ranks = np.exp(-np.sort(gap))[::-1]
+        distance = np.abs(ranks - (np.arange(gap.size) + 0.5) / gap.size).max()
+        assert distance * np.sqrt(gap.size) < 2.3  # 1 in 20,000
+    order = np.argsort(blocks, axis=1)
+    for place in (0, 1, 15):
+        assert chi_square_p(np.bincount(order[:, place], minlength=16), np.full(16, 1 / 16)) > 1e-4
+    pairs = np.bincount(16 * order[:, 0] + order[:, 1], minlength=256).reshape(16, 16)
+    others = pairs[~np.eye(16, dtype=bool)]
+    assert chi_square_p(others, np.full(240, 1 / 240)) > 1e-4
+    correlations = np.corrcoef(np.log(gaps.T)) - np.eye(16)
+    assert np.abs(correlations).max() < 5 / np.sqrt(len(blocks))
 
 
 def test_noise_is_gumbels() -> None:

@@ -89,7 +89,7 @@ from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 from logitsieve.kernels.topk.queries import CHUNK
 
 # Nats that the guess is below log Z, and that it is lowered by where no candidate is found.
-GUESSED_BY_BOUNDS, LOWERED = 0.0, 1.0
+GUESSED_BY_BOUNDS, LOWERED = 0.5, 1.0
 
 
 @kernel(
@@ -202,7 +202,7 @@ def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
     reached = guess
     while True:
         count = list_candidates(
-            race.weights, race.heaviest, race.size, reached, seed, step, draw, race.ids
+            race.weights, race.heaviest, race.size, reached, seed, step, draw, race.blocks, race.ids
         )
         for i in range(count):
             race.noise[i] = noise_of(seed, step, draw, np.int64(race.ids[i]))

@@ -39,8 +39,9 @@ HALVINGS, REACHED = 24, 40.0  # of a range of so many nats below the best
 TRIED = 6  # times that intervals are narrowed until a row is decided
 
 # Pointers to a float32 weight of each row, at least e^{(x - most) inverse}, 0 for what is not drawn
-# from; the heaviest of each block; candidates, and their noise; the float64 `cut`.
-Race = namedtuple("Race", "weights heaviest ids noise cut size")
+# from; the heaviest of each block, and a list of blocks; candidates, and their noise; the float64
+# `cut`.
+Race = namedtuple("Race", "weights heaviest blocks ids noise cut size")
 # Rows of at least IN are among those that filters leave, of at most OUT are not: logits and rows.
 IN, IN_ROW, OUT, OUT_ROW, MIN_P, TOP_P = range(6)
 CUT = 6
@@ -54,18 +55,19 @@ EDGE = 2.0**-49  # of a logit and of its distance from the largest, for the edge
 @inline
 def race_room(descriptor):
     size = padded(descriptor[ROWS])
-    return (size + padded(size // BLOCK) + size + LANES) // 2 + size + LANES + CUT
+    return size // 2 + padded(size // BLOCK) + LANES + (size + LANES) // 2 + size + LANES + CUT
 
 
 @inline
 def race_at(descriptor, scratch):
     size = padded(descriptor[ROWS])
     heaviest = shift(scratch, size // 2)
-    ids = shift(heaviest, padded(size // BLOCK) // 2)
+    blocks = shift(heaviest, padded(size // BLOCK) // 2)
+    ids = shift(blocks, padded(size // BLOCK) // 2 + LANES)
     noise = shift(ids, (size + LANES) // 2)
     return Race(
-        as_float32(scratch), as_float32(heaviest), as_int32(ids), noise, shift(noise, size + LANES),
-        size,
+        as_float32(scratch), as_float32(heaviest), as_int32(blocks), as_int32(ids), noise,
+        shift(noise, size + LANES), size,
     )  # fmt: skip
 
 

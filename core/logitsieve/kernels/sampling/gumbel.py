@@ -51,7 +51,6 @@ from logitsieve.kernels.simd.masks import (
     append_lanes,
     lanes_not_below,
     lanes_within,
-    lowest_bit,
 )
 from logitsieve.kernels.simd.pointers import (
     as_float32,
@@ -69,31 +68,31 @@ BLOCK = LANES  # ids whose least noise has a number of its own
 SPARE = 1 + 1e-6  # of a weight, for what float32 and float64 round it to
 FARTHEST = 1e36  # 16 times that, and times a weight, is a float32
 GUESSED = 1.5  # nats that the guess is below log Z
-# An exponential is from 2^-53 / 16 to 17 / 16 log 2^53, so noise is from -3.67 to 39.52. The best id
-# has a scaled logit of 0, so no winner is below -3.67, and none has a weight below e^-43.2, which
-# float32 holds.
+# An exponential is from 2^-53 / 16 to 17 / 16 log 2^53, so noise is from -3.67 to 39.52. The best
+# id has a scaled logit of 0, so no winner is below -3.67, and none has a weight below e^-43.2,
+# which float32 holds.
 MASS_SPARE = 1 - 1e-9  # of a weight, for what a sum of all is rounded by
 
 # Pointers to float64 logits, as edited, and weights e^{(x - most) inverse}; float32 weights, 0 for
 # ids that are not drawn from; and a list of ids. They hold `size` elements: V in whole lanes.
-# `heaviest`: the largest of these weights of each block.
-Race = namedtuple("Race", "logits weights drawn heaviest listed rows size best most inverse")
+# `heaviest`: the largest of these weights of each block, and room for a list of `blocks`.
+Race = namedtuple("Race", "logits weights drawn heaviest blocks listed rows size best most inverse")
 
 
 @inline
 def noise_of(seed, step, draw, row):
     """The Gumbel noise of an id of a draw."""
-    exponential, place = _least_of(seed, step, draw, row // BLOCK)
-    if row % BLOCK != place:
+    bits = bits_of(seed, step, draw | LEAST, row // BLOCK)
+    exponential = -log(uniform(bits)) / BLOCK
+    if row % BLOCK != _place_of(bits):
         exponential -= log(uniform(bits_of(seed, step, draw | NOISE, row)))
     return -log(exponential)
 
 
 @inline
-def _least_of(seed, step, draw, block):
-    """(The least exponential of a block, the place of its id there)."""
-    bits = bits_of(seed, step, draw | LEAST, block)
-    return -log(uniform(bits)) / BLOCK, np.int64(bits & np.uint64(BLOCK - 1))
+def _place_of(bits):
+    """Which id of a block has the least exponential."""
+    return np.int64(bits & np.uint64(BLOCK - 1))
 
 
 @inline
@@ -102,7 +101,7 @@ def may_be_within(limit, seed, step, draw, row):
     bits = bits_of(seed, step, draw | LEAST, row // BLOCK)
     if 1.0 - uniform(bits) > BLOCK * limit:
         return False
-    if row % BLOCK == np.int64(bits & np.uint64(BLOCK - 1)):
+    if row % BLOCK == _place_of(bits):
         return True
     return 1.0 - uniform(bits_of(seed, step, draw | NOISE, row)) <= limit
 
@@ -117,34 +116,28 @@ def find_heaviest(weights, size, heaviest):
 
 
 @inline
-def list_candidates(weights, heaviest, size, reached, seed, step, draw, listed):
+def list_candidates(weights, heaviest, size, reached, seed, step, draw, blocks, listed):
     """List the ids that may reach `reached`, by float32 weights, 0 where none may; their number.
 
-    Of `size` ids, in whole lanes. `heaviest` is no less than any weight of a block.
+    Of `size` ids, in whole lanes. `heaviest` is no less than any weight of a block, and `blocks`
+    has room for all of them.
     """
-    reach, count = min(SPARE * exp(-reached), FARTHEST), 0
+    reach, many, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
     far = splat32(np.float32(reach * BLOCK))
     for first in range(0, size // BLOCK, LANES):
         limits = multiply_add(load(heaviest, first), far, zeros32())
         mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first), limits)
-        while mask != 0:
-            block = first + lowest_bit(mask)
-            mask &= mask - 1
-            near = _near_lanes(weights, heaviest, block, reach, seed, step, draw)
-            count = append_lanes(listed, count, near, block * BLOCK)
+        many = append_lanes(blocks, many, mask, first)
+    for i in range(many):  # no step waits for one before, or for what it decides
+        block = np.int64(blocks[i])
+        bits, row = bits_of(seed, step, draw | LEAST, block), block * BLOCK
+        lanes, least, own = load(weights, row), (1.0 - uniform(bits)) / BLOCK, _place_of(bits)
+        heaviest[block] = largest_lane(lanes)
+        limits = multiply_add(lanes, splat32(np.float32(reach)), splat32(np.float32(-least)))
+        mask = lanes_within(rest_lanes(seed, step, draw | NOISE, row), limits) & ~(1 << own)
+        mask |= np.int64(weights[row + own] * reach >= least) << own
+        count = append_lanes(listed, count, mask, row)
     return count
-
-
-@inline
-def _near_lanes(weights, heaviest, block, reach, seed, step, draw):
-    """A bit for each id of a block that has noise enough to be listed."""
-    least, place = _least_of(seed, step, draw, block)
-    row = block * BLOCK
-    lanes, own = load(weights, row), 1 << place
-    heaviest[block] = largest_lane(lanes)
-    limits = multiply_add(lanes, splat32(np.float32(reach)), splat32(np.float32(-least)))
-    mask = lanes_within(rest_lanes(seed, step, draw | NOISE, row), limits) & ~own
-    return mask | own if weights[row + place] * reach >= least else mask
 
 
 @kernel(
@@ -166,14 +159,15 @@ def gumbel_sample(
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     size = padded(matrix.rows)
     block = at_once(stop - start, padded(dim) + size)
-    lists = 2 * size + LANES + padded(size // BLOCK)
+    lists = 2 * size + 2 * LANES + padded(size // BLOCK)
     scratch = np.empty(block * (padded(dim) + size) + lists, np.float64)
     wide = pointer(scratch)
     all_logits = shift(wide, block * padded(dim))
     weights = shift(all_logits, block * size)
     drawn = as_float32(shift(weights, size))
     heaviest = shift(drawn, size)
-    listed = as_int32(shift(heaviest, padded(size // BLOCK)))
+    blocks = as_int32(shift(heaviest, padded(size // BLOCK)))
+    listed = shift(blocks, padded(size // BLOCK) + LANES)
     bad = -1
     for first in range(start, stop, block):
         count = min(block, stop - first)
@@ -191,8 +185,9 @@ def gumbel_sample(
             best = _best_of(logits, matrix.rows, size)
             most = logits[best]
             race = Race(
-                logits, weights, drawn, heaviest, listed, matrix.rows, size, best, most, inverse
-            )
+                logits, weights, drawn, heaviest, blocks, listed, matrix.rows, size, best, most,
+                inverse,
+            )  # fmt: skip
             kept, others = _weigh(race, top_p, min_p)
             find_heaviest(drawn, size, heaviest)
             write_log_z(most, others, kept, kept, row_of(pointer(log_z), row, FIELDS))
@@ -289,8 +284,9 @@ def _winner(race, reached, seed, step, draw):
     place, most = race.best, noise_of(seed, step, draw, race.best)
     while True:
         count = list_candidates(
-            race.drawn, race.heaviest, race.size, reached, seed, step, draw, race.listed
-        )
+            race.drawn, race.heaviest, race.size, reached, seed, step, draw,
+            race.blocks, race.listed,
+        )  # fmt: skip
         for j in range(count):
             i = race.listed[j]
             value = (race.logits[i] - race.most) * race.inverse

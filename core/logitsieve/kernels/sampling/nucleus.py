@@ -15,7 +15,6 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import SPARE, may_be_within, noise_of
-from logitsieve.kernels.sampling.philox import uniform
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
 SHORT, OPEN = 0, -1  # instead of a length: a longer list is needed; a closer log Z is needed
