@@ -12,7 +12,7 @@ from functools import partial
 from logitsieve.gpu import log_z as printed
 from logitsieve.gpu.kernels import exact_log_z, log_z
 from logitsieve.gpu.plans.certified_draws import ROOM
-from logitsieve.gpu.plans.draws import BLOCK, LISTED, MOST_SHARES, SHARES
+from logitsieve.gpu.plans.draws import BLOCK, HELD, MOST_SHARES, SHARES
 from logitsieve.gpu.plans.exact import group_of
 from proofs.exponential import exponential_below
 from proofs.theorem import U32, U64, Checks, Theorem, growth, number
@@ -106,7 +106,7 @@ def quick_sums(share: float, each: float) -> Checks:
     for rows in QUICK_ROWS:
         blocks = -(-max(BLOCK, -(-rows // SHARES)) // BLOCK)
         shared = growth(BLOCK + blocks + SHARES, U64) + growth(blocks + 1, REPLACED)
-        listed = growth(max(LISTED * group_of(rows), ROOM), U64)
+        listed = growth(max(HELD * group_of(rows), ROOM), U64)
         lost = EXPONENT + max(shared, listed) + LIBDEVICE + 2 * U64
         lost += rows * Fraction(log_z.TINY.value)
         nats = NATS + rows.bit_length()

@@ -17,7 +17,7 @@ from tests.gpu.draw_plans import (
 )
 from tests.gpu.softmaxes import sweep
 from tests.oracle import logits64
-from tests.synthetic import make_hidden
+from tests.synthetic import make_hidden, make_softmax
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1.0])
@@ -35,7 +35,11 @@ def test_maxima_may_be_off_by_all_that_is_allowed(temperature: float) -> None:
     plain = np.argmax(plan.maxima[:, :1].cpu().numpy(), axis=-1)
     winners = np.concatenate([plain, ids // plan.group], axis=1)
     np.put_along_axis(off, winners[:, :, None], -errors, axis=2)
-    plan.maxima += torch.from_numpy(off.astype(np.float32)).to(plan.maxima.device)
+    # A draw's ids are looked for by the largest logit of their group, too.
+    np.put_along_axis(off[:, 0], winners, -slack, axis=1)
+    raised = torch.from_numpy(off.astype(np.float32)).to(plan.maxima.device)
+    plan.maxima += raised
+    plan.leaders += raised[:, 1:]
     plan._sum()
     plan._choose()
     np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
@@ -55,6 +59,8 @@ def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
     plan.maxima.copy_(exact.maxima - off[:, :, None])
     misleading = exact.maxima.topk(2).indices[:, :, 1:]
     plan.maxima.scatter_(2, misleading, plan.maxima.amax(2, keepdim=True) + 10)
+    plan.leaders.copy_(exact.leaders - off[:, 1:, None])
+    plan.leaders.scatter_(2, misleading[:, 1:], plan.leaders.amax(2, keepdim=True) + 10)
     plan._select()
     plan._choose()
     assert passed_on(plan) == [False] * 4
@@ -63,3 +69,14 @@ def test_bounds_may_be_as_low_as_is_allowed(scale: float) -> None:
     best = logits64(stored.weight, stored.bias, hidden).argmax(axis=1)
     for row, size in enumerate(plan.sizes[:, 0].tolist()):
         assert best[row] in plan.chosen[row, 0, :size].tolist()
+
+
+@pytest.mark.parametrize("scale", sweep(1.0, 1e3, more=[0.1, 5.0]))
+def test_few_ids_are_computed_for_a_draw(scale: float) -> None:
+    softmax, hidden = make_softmax(4000, 9, scale=2.0), make_hidden(3, 9)
+    plan, stored = draw_plan(softmax, hidden, 8, scale)
+    plan.run()
+    ids, _ = exact_draws(stored, hidden, 8, scale)
+    np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
+    assert plan.overfull[:, 1:].sum() == 0
+    assert 1 <= plan.sizes[:, 1:].float().mean() < 64

@@ -107,6 +107,7 @@ def test_groups_of_more_than_sixteen() -> None:
     plan, stored = certified_draw_plan(softmax, hidden, 2, 1.0)
     plan.group, plan.groups = 32, 47  # as they are where V is above 2^18
     plan.maxima, plan.sums = torch.empty((2, 2, 3, 47), device=plan.hidden.device)
+    plan.leaders = torch.empty((2, 2, 47), device=plan.hidden.device)
     plan.run()
     assert_drawn(plan, stored, hidden, 2, 1.0)
     assert passed_on(plan) == [False] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from logitsieve.gpu.plans import exact
 from logitsieve.gpu.plans.draws import DrawPlan
 from logitsieve.heads import ExactHead, Softmax
 from tests.gpu.draw_plans import (
@@ -110,6 +111,13 @@ def test_logits_too_near_each_other_for_float32_where_it_is_cold() -> None:
 def test_edits(temperature: float) -> None:
     softmax, hidden = make_softmax(333, 17), make_hidden(6, 17)
     assert_same(softmax, hidden, 3, temperature, edited_rows(softmax, hidden))
+
+
+def test_groups_of_more_than_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "GROUPS", 16)
+    softmax, hidden = make_softmax(333, 17), make_hidden(6, 17)
+    plan = assert_same(softmax, hidden, 3, 1.0, edited_rows(softmax, hidden))
+    assert plan.group == 32
 
 
 @pytest.mark.parametrize("value", sweep(3.4e38, more=[-3.4e38, 1e10]))

@@ -36,7 +36,7 @@ def allowed(plan: DrawPlan, logits: np.ndarray, scale: float) -> np.ndarray:
     slack, log_z = norms * limits[2] + limits[3], np.logaddexp.reduce(logits * scale, axis=1)
     weights = np.exp(logits * scale - log_z[:, None])
     # What a group's maximum says of all its ids: none of an unlisted group reaches the cut.
-    cuts = plan.cuts.cpu().numpy().astype(float) + slack
+    cuts = plan.cuts[:, 0].cpu().numpy().astype(float) + slack
     light = np.where(logits <= cuts[:, None], weights, 0.0).sum(axis=1)
     light[plan.overfull[:, 0].cpu().numpy() > 0] = 0.0
     off = light * np.expm1(np.minimum(scale * slack, 700.0)) + UNIT * np.abs(log_z) + 2e-7

@@ -5,11 +5,12 @@ arithmetic is that of sampling/gumbel.py and sampling/nucleus.py, operation by o
 the order of the list, so the id is, too. (Only exp and log may round their last bit differently:
 two ids must be that close for it to matter.)
 
-A slot has too many groups to list where many logits are equal, as those of a row of zeros, or where
-it is so cold that float32 logits say nothing. Then each program looks at its share of all ids.
+A slot has too many groups or ids to list where many logits are equal, as those of a row of zeros,
+or where it is so cold that float32 logits say nothing. Then each program looks at its share of all
+ids.
 
-Shape letters: B rows of hidden, V vocabulary, D hidden size, N draws, K ids of a list, C groups
-listed at most.
+Shape letters: B rows of hidden, V vocabulary, D hidden size, N draws, K ids of a list, C ids listed
+at most.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from logitsieve.gpu.kernels.status import NO_ID, PASSED_ON, REFUSED
 @triton.jit
 def dense_draws_kernel(
     weight, bias, hidden, offsets, edited, instead, scale, seeds, step,
-    values, counts, overfull, tops, best, owners, V, D, slots, share,
-    C: tl.constexpr, GROUP: tl.constexpr, SLOTS: tl.constexpr, SHARES: tl.constexpr,
-    BLOCK: tl.constexpr, EDITS: tl.constexpr,
+    values, sizes, overfull, tops, best, owners, V, D, slots, share,
+    C: tl.constexpr, SLOTS: tl.constexpr, SHARES: tl.constexpr, BLOCK: tl.constexpr,
+    EDITS: tl.constexpr,
 ):  # fmt: skip
     """best and owners [B, SHARES, SLOTS]: the best of a share's ids, of overfull draws."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.arange(0, SLOTS)
     full = tl.load(overfull + row * slots + slot, mask=(slot > 0) & (slot < slots), other=0) > 0
     if tl.sum(full.to(tl.int32), 0) > 0:
-        most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
+        most = largest_logit(values, sizes, overfull, tops, row, slots, C, SHARES)
         seed, now, factor = tl.load(seeds + row), tl.load(step), tl.load(scale)
         leading = tl.full([SLOTS], float("-inf"), tl.float64)
         winner = tl.full([SLOTS], NO_ID, tl.int32)
@@ -62,9 +63,8 @@ def dense_draws_kernel(
 
 @triton.jit
 def argmax_draw_kernel(
-    scale, seeds, step, listed, values, counts, overfull, tops, best, owners, status, drawn, slots,
-    C: tl.constexpr, GROUP: tl.constexpr, SLOTS: tl.constexpr, SHARES: tl.constexpr,
-    FALLBACK: tl.constexpr,
+    scale, seeds, step, listed, values, sizes, overfull, tops, best, owners, status, drawn, slots,
+    C: tl.constexpr, SLOTS: tl.constexpr, SHARES: tl.constexpr, FALLBACK: tl.constexpr,
 ):  # fmt: skip
     """drawn [B, N] int32, -1 for rows REFUSED; programs are (rows, draws).
 
@@ -82,12 +82,11 @@ def argmax_draw_kernel(
             places = (row * SHARES + tl.arange(0, SHARES)) * SLOTS + draw + 1
             winner = _first_of_largest(tl.load(best + places), tl.load(owners + places))
         else:
-            most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
-            place = tl.arange(0, C * GROUP)
-            inside = place < tl.load(counts + flat) * GROUP
-            found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
-            group = tl.load(listed + flat * C + place // GROUP, mask=inside, other=0)
-            ids = group * GROUP + place % GROUP
+            most = largest_logit(values, sizes, overfull, tops, row, slots, C, SHARES)
+            place = tl.arange(0, C)
+            inside = place < tl.load(sizes + flat)
+            found = tl.load(values + flat * C + place, mask=inside, other=float("-inf"))
+            ids = tl.load(listed + flat * C + place, mask=inside, other=0)
             noise = noise64(tl.load(seeds + row), tl.load(step), draw_of(step, draw), ids)
             winner = _first_of_largest((found - most) * tl.load(scale) + noise, ids)
         tl.store(drawn + row * tl.num_programs(1) + draw, winner)

@@ -2,7 +2,8 @@
 
 What gumbel.py does with float32 logits, for draws without the rows of W: noise is added to the
 upper bound u of a logit, so that no noisy logit is above its noisy bound. The largest of each group
-and draw is kept; then the ids of listed groups are bounded again, one by one.
+and draw is kept, with one random number for each block; then the ids of listed groups are bounded
+again, one by one, each with noise of its own.
 
 For log Z there are three sums over a group: of e^{scale u}, of e^{scale x'}, and of
 e^{scale (2 x' - u)}, x' being the estimate that lies in the middle between both bounds. An id that
@@ -19,27 +20,21 @@ import triton.language as tl
 
 from logitsieve.gpu.kernels.bounds import tile_bounds
 from logitsieve.gpu.kernels.exact_logits import edits_of, first_of_group
-from logitsieve.gpu.kernels.gumbel import (
-    draw_of,
-    factors,
-    group_sums,
-    gumbel32,
-    random_words,
-    store_noisy,
-    store_noisy_group,
-)
+from logitsieve.gpu.kernels.gumbel import draw_of, factors, group_sums, noise32, store_noisy
+from logitsieve.gpu.kernels.select_groups import append_ids
 from logitsieve.gpu.kernels.status import PASSED_ON, WANTED, any_of
 
 
 @triton.jit
 def envelope_kernel(
-    codes, scales, rests, bias, planes, factors, scale, seeds, step, maxima, sums, status,
+    codes, scales, rests, bias, planes, factors, scale, seeds, step, maxima, leaders, sums, status,
     B, V, G, draws,
     WIDTH: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """maxima [B, N + 1, G]; sums [B, 3, G] relative to e^{scale times the largest of slot 0}.
+    """maxima [B, N + 1, G] and leaders [B, N, G] of gumbel.py; sums [B, 3, G].
 
-    Programs are (tiles of BLOCK_V ids, BLOCK_B rows). Blocks without a row WANTED are left out.
+    Sums are relative to e^{scale times the largest of slot 0}. Programs are (tiles of BLOCK_V ids,
+    BLOCK_B rows). Blocks without a row WANTED are left out.
     """
     tile, block = tl.program_id(0), tl.program_id(1)
     ids, rows = tile * BLOCK_V + tl.arange(0, BLOCK_V), block * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -56,7 +51,7 @@ def envelope_kernel(
             tl.reshape(estimates, shape), tl.reshape(uppers, shape), tl.load(scale), G,
             (groups < G)[:, None] & (rows < B)[None, :],
         )  # fmt: skip
-        store_noisy(maxima, uppers, scale, seeds, step, tile, rows, B, G, draws, GROUP)
+        store_noisy(maxima, leaders, uppers, scale, seeds, step, tile, rows, B, G, draws, GROUP)
 
 
 @triton.jit
@@ -93,7 +88,7 @@ def row_bounds(
 @triton.jit
 def edit_envelope_kernel(
     codes, scales, rests, bias, planes, factors, offsets, edited, instead, scale, seeds, step,
-    maxima, sums, status, B, V, G, draws,
+    maxima, leaders, sums, status, B, V, G, draws,
     WIDTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Groups of ids that edits change, once more; the programs of a row share its edits."""
@@ -114,20 +109,22 @@ def edit_envelope_kernel(
                 tl.reshape(estimates, [1, GROUP, 1]), tl.reshape(uppers, [1, GROUP, 1]),
                 tl.load(scale), G, alone < G,
             )  # fmt: skip
-            store_noisy_group(
-                maxima + begin + group, uppers, scale, seeds + row, step, group, G, draws, GROUP
-            )
+            store_noisy(
+                maxima, leaders, tl.reshape(uppers, [GROUP, 1]), scale, seeds, step, group,
+                row.to(tl.int32) + tl.arange(0, 1), B, G, draws, GROUP,
+            )  # fmt: skip
 
 
 @triton.jit
 def select_ids_kernel(
     codes, scales, rests, bias, planes, terms, offsets, edited, instead, scale, seeds, step,
     listed, counts, cuts, maxima, sums, ids, sizes, status, B, V, G,
-    C: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-    EDITS: tl.constexpr,
+    C: tl.constexpr, ROOM: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK: tl.constexpr, EDITS: tl.constexpr,
 ):  # fmt: skip
-    """ids [B, N + 1, C] and sizes [B, N + 1]; programs are (rows, slots), BLOCK ids at a time.
+    """ids [B, N + 1, ROOM] and sizes [B, N + 1] of listed groups; programs are (rows, slots).
 
+    BLOCK ids at a time: those whose own bounds reach the slot's cut.
     A row with too many is PASSED_ON.
     """
     row, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -144,12 +141,11 @@ def select_ids_kernel(
         )  # fmt: skip
         bounds = uppers
         if slot > 0:
-            seed, now, number = tl.load(seeds + row), tl.load(step), draw_of(step, slot - 1)
-            bounds = _noisy_bounds(uppers, named, seed, now, number, tl.load(scale))
+            a, b = factors(tl.load(scale))
+            noise = noise32(tl.load(seeds + row), tl.load(step), draw_of(step, slot - 1), named)
+            bounds = uppers * a + noise * b
         chosen = (place < count) & (named < V) & (bounds >= cut)
-        places = size + tl.cumsum(chosen.to(tl.int32), 0) - 1
-        tl.store(ids + flat * C + places, named, mask=chosen & (places < C))
-        size += tl.sum(chosen.to(tl.int32), 0)
+        size = append_ids(ids + flat * ROOM, size, named, chosen, ROOM)
         if slot == 0:
             shape: tl.constexpr = [some, GROUP, 1]
             own = start + tl.arange(0, some)
@@ -160,14 +156,6 @@ def select_ids_kernel(
                 tl.reshape(tl.where(chosen, float("-inf"), uppers), shape),
                 tl.load(scale), G, (own < count)[:, None],
             )  # fmt: skip
-    tl.store(sizes + flat, tl.where(size > C, 0, size))
-    if size > C:
+    tl.store(sizes + flat, tl.where(size > ROOM, 0, size))
+    if size > ROOM:
         tl.store(status + row, PASSED_ON)
-
-
-@triton.jit
-def _noisy_bounds(bounds, ids, seed, step, draw, scale):
-    """float32 a u + b G of ids: as `with_noise` of gumbel.py for pairs."""
-    p, q, r, s = random_words(seed, step, draw, ids >> 1)
-    odd, (a, b) = (ids & 1) == 1, factors(scale)
-    return bounds * a + gumbel32(tl.where(odd, r, p), tl.where(odd, s, q)) * b

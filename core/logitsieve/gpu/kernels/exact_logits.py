@@ -91,14 +91,13 @@ def listed_logits_kernel(
 
 @triton.jit
 def largest_logit(
-    values, counts, overfull, tops, row, slots,
-    C: tl.constexpr, GROUP: tl.constexpr, SHARES: tl.constexpr,
+    values, sizes, overfull, tops, row, slots, C: tl.constexpr, SHARES: tl.constexpr
 ):  # fmt: skip
     """A row's largest logit in float64: of slot 0's list, or of all shares if that is overfull."""
     flat = row * slots
-    place, share = tl.arange(0, C * GROUP), tl.arange(0, SHARES)
-    count = tl.load(counts + flat) * GROUP
-    own = tl.load(values + flat * C * GROUP + place, mask=place < count, other=float("-inf"))
+    place, share = tl.arange(0, C), tl.arange(0, SHARES)
+    size = tl.load(sizes + flat)
+    own = tl.load(values + flat * C + place, mask=place < size, other=float("-inf"))
     shares = tl.where(tl.load(overfull + flat) > 0, SHARES, 0)
     top = tl.load(tops + row * SHARES + share, mask=share < shares, other=float("-inf"))
     return tl.maximum(tl.max(own, 0), tl.max(top, 0))

@@ -1,18 +1,26 @@
 """Gumbel noise of ids, by the counters, bits and numbers of sampling/philox.py; noisy logits.
 
-Words 0 and 1 of the four are the bits of the even id of a pair, words 2 and 3 those of the odd one,
-the lower word first. float32 noise chooses candidates. Near u = 1 it needs 1 - u,
+The noise of an id is -log E, E being its exponential number. Of the BLOCK numbers of neighbours the
+least comes from the stream LEAST, with the id that has it, the block's leader. The others are the
+least and a number of their own each, from the stream NOISE. So one number bounds the noise of a
+whole block, and is that of its leader.
+
+Words 0 and 1 of the four are the bits of the even id, or block, of a pair, words 2 and 3 those of
+the odd one, the lower word first. float32 noise chooses candidates. Near u = 1 it needs 1 - u,
 which is taken from the complement of the bits, and log(1 - v) = v log(w) / (w - 1), w being 1 - v
 rounded (Goldberg 1991, What Every Computer Scientist Should Know, theorem 4): so -log u has a small
-relative error wherever u lies.
+relative error wherever u lies, and so has a sum of two of them.
 
 A draw from softmax(scale x) takes the id with the largest scale x + G, G being Gumbel noise. Here
 that is a x + b G, a and b being scale and 1, or 1 and 1 / scale where scale is above 1: the order
-is the same, and nothing overflows. One pass over W keeps the largest of each group and draw.
-Groups that edits change are computed once more.
+is the same, and nothing overflows. One pass over W keeps two numbers of each group and draw, from
+one random number for each block. No noisy logit of the group is above the first, the largest sum of
+a block's largest logit and its leader's noise. Some leader's noisy logit reaches the second, the
+largest sum of the leader's noise and a logit that is no larger than its own: the block's largest,
+if that is the leader's, or the least. Groups that edits change are computed once more.
 
 Shape letters: B rows of hidden, V vocabulary, D hidden size, G groups of GROUP ids, N draws. Slot 0
-of the N + 1 of a row holds logits without noise, slot n + 1 those of draw n.
+of the N + 1 of a row holds the largest logits, slot n + 1 the bounds of draw n.
 """
 
 from __future__ import annotations
@@ -24,14 +32,18 @@ from logitsieve.gpu.kernels.exact_logits import exact_logits, first_of_group
 from logitsieve.gpu.kernels.scan import tile_logits
 from logitsieve.gpu.kernels.status import PASSED_ON, any_of
 
-# Of gumbel32. With logarithms within 4 units in the last place -log u is off by less than 2^-20 of
-# itself, which moves its logarithm by as much; that is 37 at most, rounded within 4 2^-19.
+BLOCK = tl.constexpr(16)  # ids whose least number is drawn together
+LEAST = tl.constexpr(1 << 30)  # the stream of it, in the highest bits of a draw
+
+# Of float32 noise. With logarithms within 2^-21 of themselves -log u, and a sum of two of them, are
+# off by less than 17 2^-24 of themselves, which moves their logarithm by as much; that is 40 at
+# most, and 2^-21 of it is less than 2^-15.6.
 NOISE_ERROR = tl.constexpr(2.0**-15)
 
 
 @triton.jit
 def random_words(seed, step, draw, pair):
-    """Four uint32 of the ids 2 pair and 2 pair + 1; `seed` and `step` are uint64 held as int64."""
+    """Four uint32 of places 2 pair and 2 pair + 1; `seed` and `step` are uint64 held as int64."""
     low, high = (step & 0xFFFFFFFF).to(tl.uint32), ((step >> 32) & 0xFFFFFFFF).to(tl.uint32)
     return tl.philox(seed, pair.to(tl.uint32), draw, low, high)
 
@@ -43,8 +55,16 @@ def draw_of(step, draw):
 
 
 @triton.jit
-def gumbel32(low, high):
-    """float32 Gumbel noise of two words, within NOISE_ERROR."""
+def words_of(seed, step, draw, places):
+    """The lower and the higher word of places: ids, or blocks of the stream LEAST."""
+    a, b, c, d = random_words(seed, step, draw, places >> 1)
+    odd = (places & 1) == 1
+    return tl.where(odd, c, a), tl.where(odd, d, b)
+
+
+@triton.jit
+def exponential32(low, high):
+    """float32 -log u of two words, with a small relative error."""
     u = high.to(tl.float32) * 2.0**-32 + ((low >> 12).to(tl.float32) * 2.0**-52 + 2.0**-53)
     rest = ((~low) >> 12).to(tl.float32) * 2.0**-52 + 2.0**-53
     v = (~high).to(tl.float32) * 2.0**-32 + rest
@@ -52,32 +72,48 @@ def gumbel32(low, high):
     w = tl.where(near_one, 1.0 - v, u)
     log_w = tl.log(w)
     corrected = tl.where(w < 1.0, v * log_w / (w - 1.0), v)
-    return -tl.log(tl.where(near_one, corrected, -log_w))
+    return tl.where(near_one, corrected, -log_w)
 
 
 @triton.jit
-def gumbel64(low, high):
-    """float64 Gumbel noise of two words: that of sampling/gumbel.py but for what log rounds."""
+def exponential64(low, high):
+    """float64 -log u of two words: that of sampling/gumbel.py but for what log rounds."""
     # In (0, 1), and exact.
     u = high.to(tl.float64) * 2.0**-32 + ((low >> 12).to(tl.float64) * 2.0**-52 + 2.0**-53)
-    return -tl.log(-tl.log(u))
+    return -tl.log(u)
+
+
+@triton.jit
+def leader_of(seed, step, draw, blocks):
+    """The float32 exponential number of blocks' leaders, and their places in the blocks."""
+    low, high = words_of(seed, step, draw | LEAST, blocks)
+    return exponential32(low, high) * (1.0 / BLOCK), (low & (BLOCK - 1)).to(tl.int32)
+
+
+@triton.jit
+def noise32(seed, step, draw, ids):
+    """float32 Gumbel noise of ids, within NOISE_ERROR."""
+    least, place = leader_of(seed, step, draw, ids // BLOCK)
+    more = exponential32(*words_of(seed, step, draw, ids))
+    return -tl.log(tl.where(ids % BLOCK == place, least, least + more))
 
 
 @triton.jit
 def noise64(seed, step, draw, ids):
-    """float64 Gumbel noise of ids."""
-    a, b, c, d = random_words(seed, step, draw, ids >> 1)
-    odd = (ids & 1) == 1
-    return gumbel64(tl.where(odd, c, a), tl.where(odd, d, b))
+    """float64 Gumbel noise of ids: that of the host but for what logarithms round."""
+    low, high = words_of(seed, step, draw | LEAST, ids // BLOCK)
+    least, place = exponential64(low, high) * (1.0 / BLOCK), (low & (BLOCK - 1)).to(tl.int32)
+    more = exponential64(*words_of(seed, step, draw, ids))
+    return -tl.log(tl.where(ids % BLOCK == place, least, least + more))
 
 
 @triton.jit
 def scan_gumbel_kernel(
-    weight, bias, hidden, scale, seeds, step, maxima, sums, status, B, V, D, G, draws,
+    weight, bias, hidden, scale, seeds, step, maxima, leaders, sums, status, B, V, D, G, draws,
     GROUP: tl.constexpr, FALLBACK: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """maxima [B, N + 1, G]; sums [B, G] of e^{scale (x - the group's largest)}.
+    """maxima [B, N + 1, G], leaders [B, N, G]; sums [B, G] of e^{scale (x - the group's largest)}.
 
     Programs are (tiles of BLOCK_V ids, BLOCK_B rows). seeds [B], step [1] int64, scale [1] float64.
     FALLBACK: blocks without a row that was PASSED_ON are left out.
@@ -94,29 +130,38 @@ def scan_gumbel_kernel(
         most, total = group_sums(tl.reshape(logits, [count, GROUP, BLOCK_B]), tl.load(scale))
         tl.store(maxima + wide * (draws + 1) * G + groups[:, None], most, mask=real)
         tl.store(sums + wide * G + groups[:, None], total, mask=real)
-        store_noisy(maxima, logits, scale, seeds, step, tile, rows, B, G, draws, GROUP)
+        store_noisy(maxima, leaders, logits, scale, seeds, step, tile, rows, B, G, draws, GROUP)
 
 
 @triton.jit
 def store_noisy(
-    maxima, logits, scale, seeds, step, tile, rows, B, G, draws, GROUP: tl.constexpr
+    maxima, leaders, logits, scale, seeds, step, tile, rows, B, G, draws, GROUP: tl.constexpr
 ):  # fmt: skip
-    """maxima [B, N + 1, G] of slots 1 to N: of logits, or bounds, of a tile [ids, rows]."""
+    """Slots 1 to N of maxima [B, N + 1, G], and leaders [B, N, G], of a tile [ids, rows].
+
+    `logits` may be upper bounds of them; `tile` counts tiles of as many ids.
+    """
     count: tl.constexpr = logits.shape[0] // GROUP
-    pairs: tl.constexpr = logits.shape[0] // 2
+    blocks: tl.constexpr = logits.shape[0] // BLOCK
     width: tl.constexpr = logits.shape[1]
+    shape: tl.constexpr = [count, GROUP // BLOCK, width]
     groups = tile * count + tl.arange(0, count)
-    starts = maxima + rows.to(tl.int64)[None, :] * (draws + 1) * G + groups[:, None]
-    real = (groups < G)[:, None] & (rows < B)[None, :]
+    real, wide = (groups < G)[:, None] & (rows < B)[None, :], rows.to(tl.int64)[None, :]
     seed, now = tl.load(seeds + rows, mask=rows < B, other=0)[None, :], tl.load(step)
-    pair = (tile * pairs + tl.arange(0, pairs))[:, None]
     a, b = factors(tl.load(scale))
-    even, odd = tl.split(tl.permute(tl.reshape(logits, [pairs, 2, width]), (0, 2, 1)))
+    each, lane = tl.reshape(logits, [blocks, BLOCK, width]), tl.arange(0, BLOCK)[None, :, None]
+    most, least = tl.max(each, 1), tl.min(each, 1)
+    first = tl.min(tl.where(each == tl.expand_dims(most, 1), lane, BLOCK), 1)
+    block = (tile * blocks + tl.arange(0, blocks))[:, None]
     for draw in range(draws):
-        number = draw_of(step, draw)
-        most = tl.maximum(*with_noise(even, odd, seed, now, number, pair, a, b))
-        most = tl.max(tl.reshape(most, [count, GROUP // 2, width]), 1)
-        tl.store(starts + (draw + 1) * G, most, mask=real)
+        number, place = leader_of(seed, now, draw_of(step, draw), block)
+        noise = -tl.log(number) * b
+        led = tl.where(place == first, most, least) * a + noise
+        bounds = tl.max(tl.reshape(most * a + noise, shape), 1)
+        best = tl.max(tl.reshape(led, shape), 1)
+        start = (wide * (draws + 1) + draw + 1) * G + groups[:, None]
+        tl.store(maxima + start, bounds, mask=real)
+        tl.store(leaders + (wide * draws + draw) * G + groups[:, None], best, mask=real)
 
 
 @triton.jit
@@ -136,18 +181,11 @@ def factors(scale):
 
 
 @triton.jit
-def with_noise(even, odd, seed, step, draw, pair, a, b):
-    """float32 logits of even and odd ids with their noise; select_groups.py bounds their error."""
-    low, high, other_low, other_high = random_words(seed, step, draw, pair)
-    return even * a + gumbel32(low, high) * b, odd * a + gumbel32(other_low, other_high) * b
-
-
-@triton.jit
 def apply_edits_kernel(
-    weight, bias, hidden, offsets, edited, instead, scale, seeds, step, maxima, sums,
+    weight, bias, hidden, offsets, edited, instead, scale, seeds, step, maxima, leaders, sums,
     status, V, D, G, draws, GROUP: tl.constexpr, FALLBACK: tl.constexpr,
 ):  # fmt: skip
-    """maxima [B, N + 1, G] and sums [B, G]; the programs of a row share its edits.
+    """maxima, leaders and sums of scan_gumbel_kernel; the programs of a row share its edits.
 
     FALLBACK: for rows that were PASSED_ON.
     """
@@ -163,22 +201,11 @@ def apply_edits_kernel(
             found = exact_logits(
                 weight, bias, hidden, offsets, edited, instead, row, ids, ids < V, D, True
             ).to(tl.float32)
-            most, total = group_sums(tl.reshape(found, [1, GROUP, 1]), factor)
-            begin = row * (draws + 1) * G + group
-            tl.store(maxima + begin, tl.max(tl.ravel(most), 0))
+            alone = tl.reshape(found, [GROUP, 1])
+            most, total = group_sums(tl.expand_dims(alone, 0), factor)
+            tl.store(maxima + row * (draws + 1) * G + group, tl.max(tl.ravel(most), 0))
             tl.store(sums + row * G + group, tl.sum(tl.ravel(total), 0))
-            store_noisy_group(
-                maxima + begin, found, scale, seeds + row, step, group, G, draws, GROUP
-            )
-
-
-@triton.jit
-def store_noisy_group(maxima, found, scale, seed, step, group, G, draws, GROUP: tl.constexpr):
-    """The largest perturbed of a group's logits, or bounds, `found` [GROUP], for each draw."""
-    own, now = tl.load(seed), tl.load(step)
-    a, b = factors(tl.load(scale))
-    even, odd = tl.split(tl.reshape(found, [GROUP // 2, 2]))
-    pair = group * (GROUP // 2) + tl.arange(0, GROUP // 2)
-    for draw in range(draws):
-        one, other = with_noise(even, odd, own, now, draw_of(step, draw), pair, a, b)
-        tl.store(maxima + (draw + 1) * G, tl.max(tl.maximum(one, other), 0))
+            store_noisy(
+                maxima, leaders, alone, scale, seeds, step, group,
+                row.to(tl.int32) + tl.arange(0, 1), tl.num_programs(0), G, draws, GROUP,
+            )  # fmt: skip

@@ -18,7 +18,7 @@ logit, as one that is much larger than that weighs nothing. Of sums in float32, 
 add up to less than OFF, and what underflows is less than TINY an id, or than OFF of its group's
 largest. Where both bounds' sums are small, so is what OFF takes of log Z.
 
-Shape letters: B rows of hidden, G groups of ids, N draws, C groups or ids listed at most.
+Shape letters: B rows of hidden, G groups of ids, N draws, C ids listed at most.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ ROUNDED_BOUND = tl.constexpr(2.0**-23)  # an edit or a lower bound in float32, o
 
 @triton.jit
 def log_z_kernel(
-    hidden, limits, scale, maxima, sums, cuts, values, counts, overfull, tops, totals, status,
+    hidden, limits, scale, maxima, sums, cuts, values, sizes, overfull, tops, totals, status,
     log_z, scanned, V, D, G, slots,
-    C: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
-    FALLBACK: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr, FALLBACK: tl.constexpr,
 ):  # fmt: skip
     """log_z [B, 3] and scanned [B]; BLOCK groups at a time. FALLBACK: of rows PASSED_ON.
 
@@ -55,18 +54,18 @@ def log_z_kernel(
         wanted = tl.load(status + row) == PASSED_ON
     if wanted:
         flat, factor, over = row * slots, tl.load(scale), tl.load(overfull + row * slots) > 0
-        most = largest_logit(values, counts, overfull, tops, row, slots, C, GROUP, SHARES)
+        most = largest_logit(values, sizes, overfull, tops, row, slots, C, SHARES)
         off, light = tl.full([], 0.0, tl.float64), tl.full([], 0.0, tl.float64)
         if over:
             share = row * SHARES + tl.arange(0, SHARES)
             apart = (tl.load(tops + share) - most) * factor
             heavy = tl.sum((tl.load(totals + share) + 1.0) * tl.exp(apart), 0)
         else:
-            place = tl.arange(0, C * GROUP)
-            inside = place < tl.load(counts + flat) * GROUP
-            found = tl.load(values + flat * C * GROUP + place, mask=inside, other=float("-inf"))
+            place = tl.arange(0, C)
+            inside = place < tl.load(sizes + flat)
+            found = tl.load(values + flat * C + place, mask=inside, other=float("-inf"))
             heavy = tl.sum(tl.exp((found - most) * factor), 0)
-            each, cut = tl.zeros([BLOCK], tl.float64), tl.load(cuts + row)
+            each, cut = tl.zeros([BLOCK], tl.float64), tl.load(cuts + flat)
             for start in range(0, G, BLOCK):
                 group = start + tl.arange(0, BLOCK)
                 top = tl.load(maxima + flat * G + group, mask=group < G, other=float("-inf"))
@@ -118,7 +117,7 @@ def interval_kernel(
         _store_interval(log_z + 3 * row, value, least, largest)
         slot = tl.arange(0, SLOTS)
         each = tl.load(sizes + flat + slot, mask=slot < slots, other=0)
-        tl.store(scanned + row, tl.minimum(tl.sum(each, 0) + slots * GROUP, V))
+        tl.store(scanned + row, tl.minimum(tl.sum(each, 0) + (2 * slots - 1) * GROUP, V))
     elif state == REFUSED:
         nothing = tl.full([], float("nan"), tl.float64)
         _store_interval(log_z + 3 * row, nothing, nothing, nothing)

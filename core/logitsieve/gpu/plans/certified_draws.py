@@ -21,11 +21,19 @@ from logitsieve.gpu.kernels.select_groups import select_groups_by_bound_kernel
 from logitsieve.gpu.matrix import DeviceSketch, Matrix
 from logitsieve.gpu.plans import float64s, int32s
 from logitsieve.gpu.plans.certified import EncodedQueries
-from logitsieve.gpu.plans.draws import PROGRAMS, SHARES, DeviceEdits, DrawInputs, DrawPlan
+from logitsieve.gpu.plans.draws import (
+    PROGRAMS,
+    SETTLED,
+    SHARES,
+    SIFTED,
+    DeviceEdits,
+    DrawInputs,
+    DrawPlan,
+)
 
-ROOM = 512  # groups, and ids, that a slot can list: twice the heavy ones of select_groups.py
+LISTED = 2048  # groups that a slot can list: up to 16 for each id whose own bound is as large
+ROOM = 512  # ids that a slot can list: twice the heavy ones of select_groups.py
 WIDEST = 32  # rows of hidden that a program bounds at once: it holds two numbers for each
-SIFTED, SETTLED = 256, 16  # ids that a program bounds again, or computes, at once
 
 
 class CertifiedDrawPlan:
@@ -50,10 +58,10 @@ class CertifiedDrawPlan:
         self.group, self.groups = self.fallback.group, self.fallback.groups
         slots = self.fallback.slots
         # The fallback's, which begins when they have been read: they are the most that either has.
-        self.maxima = self.fallback.maxima
+        self.maxima, self.leaders = self.fallback.maxima, self.fallback.leaders
         self.sums = hidden.new_empty(rows, 3, self.groups)
         self.cuts = hidden.new_empty(rows, slots)
-        self.listed, self.chosen = (int32s(hidden, rows, slots, ROOM) for _ in range(2))
+        self.listed, self.chosen = (int32s(hidden, rows, slots, n) for n in (LISTED, ROOM))
         self.counts, self.sizes = (int32s(hidden, rows, slots) for _ in range(2))
         self.values = float64s(hidden, rows, slots, ROOM)
         self.in_full = self.counts.new_zeros(rows, slots)
@@ -70,15 +78,15 @@ class CertifiedDrawPlan:
         width = self.sketch.width
         block_v, block_b = max(128, self.group), min(WIDEST, self.coded.block_b)
         envelope_kernel[(cdiv(vocab_size, block_v), cdiv(rows, block_b))](
-            *self.coded.bounded(), *self.inputs, self.maxima, self.sums, self.coded.status,
-            rows, vocab_size, self.groups, self.samples,
+            *self.coded.bounded(), *self.inputs, self.maxima, self.leaders, self.sums,
+            self.coded.status, rows, vocab_size, self.groups, self.samples,
             WIDTH=width, GROUP=self.group, BLOCK_V=block_v, BLOCK_B=block_b,
             num_warps=4 if rows == 1 else 8,
         )  # fmt: skip
         if self.edits is not None:
             edit_envelope_kernel[(rows, PROGRAMS)](
-                *self.coded.bounded(), *self.edits, *self.inputs, self.maxima, self.sums,
-                self.coded.status, rows, vocab_size, self.groups, self.samples,
+                *self.coded.bounded(), *self.edits, *self.inputs, self.maxima, self.leaders,
+                self.sums, self.coded.status, rows, vocab_size, self.groups, self.samples,
                 WIDTH=width, GROUP=self.group,
             )  # fmt: skip
 
@@ -86,18 +94,18 @@ class CertifiedDrawPlan:
         rows, slots, edits = len(self.hidden), self.samples + 1, self.edits is not None
         exact = self.fallback.edited()
         select_groups_by_bound_kernel[(rows, slots)](
-            *exact, *self.inputs, self.maxima, self.sums, self.coded.factors,
+            *exact, *self.inputs, self.maxima, self.leaders, self.sums, self.coded.factors,
             self.listed, self.counts, self.cuts, self.coded.status,
             self.matrix.rows, self.matrix.dim, self.groups,
-            C=ROOM, GROUP=self.group, GROUPS=next_power_of_2(self.groups), EDITS=edits,
+            C=LISTED, GROUP=self.group, GROUPS=next_power_of_2(self.groups), EDITS=edits,
             num_warps=16,
         )  # fmt: skip
         select_ids_kernel[(rows, slots)](
             *self.coded.bounded(), *exact[3:], *self.inputs,
             self.listed, self.counts, self.cuts, self.maxima, self.sums, self.chosen, self.sizes,
             self.coded.status, rows, self.matrix.rows, self.groups,
-            C=ROOM, WIDTH=self.sketch.width, GROUP=self.group, BLOCK=max(SIFTED, self.group),
-            EDITS=edits, num_warps=8,
+            C=LISTED, ROOM=ROOM, WIDTH=self.sketch.width, GROUP=self.group,
+            BLOCK=max(SIFTED, self.group), EDITS=edits, num_warps=8,
         )  # fmt: skip
         listed_logits_kernel[(rows * slots, PROGRAMS)](
             *exact, self.chosen, self.sizes, self.values, self.chosen,
@@ -112,7 +120,7 @@ class CertifiedDrawPlan:
             argmax_draw_kernel[(rows, self.samples)](
                 *self.inputs, self.chosen, self.values, self.sizes, self.in_full,
                 exact.tops, exact.best, exact.owners, self.coded.status, self.ids,
-                slots, C=ROOM, GROUP=1, SLOTS=next_power_of_2(slots), SHARES=SHARES, FALLBACK=False,
+                slots, C=ROOM, SLOTS=next_power_of_2(slots), SHARES=SHARES, FALLBACK=False,
                 enable_fp_fusion=False,
             )  # fmt: skip
         interval_kernel[(rows,)](

@@ -24,13 +24,15 @@ from logitsieve.gpu.kernels.exact_log_z import dense_sums_kernel, exact_log_z_ke
 from logitsieve.gpu.kernels.exact_logits import listed_logits_kernel
 from logitsieve.gpu.kernels.gumbel import apply_edits_kernel, scan_gumbel_kernel
 from logitsieve.gpu.kernels.log_z import log_z_kernel
-from logitsieve.gpu.kernels.select_groups import select_groups_kernel
+from logitsieve.gpu.kernels.select_groups import list_ids_kernel, select_groups_kernel
 from logitsieve.gpu.kernels.status import WANTED, check_finite_kernel
 from logitsieve.gpu.matrix import Matrix
 from logitsieve.gpu.plans import float64s, int32s, row_block
 from logitsieve.gpu.plans.exact import group_of, tile_of
 
-LISTED = 64  # groups that a slot can list
+LISTED = 256  # groups that a slot can list: a draw's bounds leave more once in 10^7
+HELD = 64  # groups whose ids a slot can list: all of slot 0's, a few of each of a draw's
+SIFTED, SETTLED = 256, 16  # ids that a program looks at, or computes, at once
 SHARES = 64  # programs that a row with an overfull slot is divided among
 PROGRAMS = 8  # that share the list of a slot, or a row's edits
 MOST_SHARES = 1024  # the same for log Z of all rows, most of them being computed
@@ -77,16 +79,19 @@ class DrawPlan:
         self.matrix, self.hidden, self.inputs, self.edits = matrix, hidden, inputs, edits
         self.samples, self.slots, self.again = samples, slots, after is not None
         self.group = group_of(matrix.rows)
+        self.room = HELD * self.group
         self.groups = cdiv(matrix.rows, self.group)
         self.ids, self.log_z, self.scanned, self.status = after or (
             int32s(hidden, rows, samples), float64s(hidden, rows, 3),
             int32s(hidden, rows), int32s(hidden, rows),
         )  # fmt: skip
         self.maxima = hidden.new_empty(rows, slots, self.groups)
-        self.sums, self.cuts = hidden.new_empty(rows, self.groups), hidden.new_empty(rows)
+        self.leaders = hidden.new_empty(rows, samples, self.groups)
+        self.sums, self.cuts = hidden.new_empty(rows, self.groups), hidden.new_empty(rows, slots)
         self.listed = int32s(hidden, rows, slots, LISTED)
-        self.counts, self.overfull = (int32s(hidden, rows, slots) for _ in range(2))
-        self.values = float64s(hidden, rows, slots, LISTED * self.group)
+        self.counts, self.sizes, self.overfull = (int32s(hidden, rows, slots) for _ in range(3))
+        self.chosen = int32s(hidden, rows, slots, self.room)
+        self.values = float64s(hidden, *self.chosen.shape)
         self.tops, self.totals = (float64s(hidden, rows, SHARES) for _ in range(2))
         self.best = float64s(hidden, rows, SHARES, next_power_of_2(slots))
         self.owners = int32s(hidden, *self.best.shape)
@@ -103,30 +108,36 @@ class DrawPlan:
         vocab_size, dim = self.matrix.rows, self.matrix.dim
         block_b, (block_v, block_d) = row_block(rows), tile_of(rows, weight, self.group)
         scan_gumbel_kernel[(cdiv(vocab_size, block_v), cdiv(rows, block_b))](
-            weight, bias, self.hidden, *self.inputs, self.maxima, self.sums, self.status,
-            rows, vocab_size, dim, self.groups, self.samples,
+            weight, bias, self.hidden, *self.inputs, self.maxima, self.leaders, self.sums,
+            self.status, rows, vocab_size, dim, self.groups, self.samples,
             GROUP=self.group, FALLBACK=self.again,
             BLOCK_V=block_v, BLOCK_B=block_b, BLOCK_D=block_d, num_warps=8 if block_b > 16 else 4,
         )  # fmt: skip
         if self.edits is not None:
             apply_edits_kernel[(rows, PROGRAMS)](
-                weight, bias, self.hidden, *self.edits, *self.inputs, self.maxima, self.sums,
-                self.status, vocab_size, dim, self.groups, self.samples,
+                weight, bias, self.hidden, *self.edits, *self.inputs, self.maxima, self.leaders,
+                self.sums, self.status, vocab_size, dim, self.groups, self.samples,
                 GROUP=self.group, FALLBACK=self.again,
             )  # fmt: skip
 
     def _sum(self) -> None:
         rows = len(self.hidden)
         select_groups_kernel[(rows, self.slots)](
-            self.maxima, self.sums, self.hidden, self.matrix.limits, self.inputs.scale,
+            self.maxima, self.leaders, self.sums, self.hidden, self.matrix.limits, *self.inputs,
             self.listed, self.counts, self.overfull, self.cuts, self.status,
             self.matrix.dim, self.groups,
-            C=LISTED, GROUPS=next_power_of_2(self.groups), FALLBACK=self.again, num_warps=16,
+            C=LISTED, ROOM=self.room, GROUP=self.group, GROUPS=next_power_of_2(self.groups),
+            FALLBACK=self.again, num_warps=16,
+        )  # fmt: skip
+        list_ids_kernel[(rows, self.slots)](
+            self.maxima, *self.inputs, self.listed, self.counts, self.cuts, self.overfull,
+            self.chosen, self.sizes, self.matrix.rows, self.groups,
+            C=LISTED, ROOM=self.room, GROUP=self.group, BLOCK=max(SIFTED, self.group),
         )  # fmt: skip
         listed_logits_kernel[(rows * self.slots, PROGRAMS)](
-            *self.edited(), self.listed, self.counts, self.values, self.listed,
+            *self.edited(), self.chosen, self.sizes, self.values, self.chosen,
             self.matrix.rows, self.matrix.dim, self.slots,
-            C=LISTED, GROUP=self.group, EDITS=self.edits is not None,
+            C=self.room, GROUP=1, EDITS=self.edits is not None, AT_ONCE=SETTLED,
         )  # fmt: skip
         dense_sums_kernel[(rows, SHARES)](
             *self.edited(), self.inputs.scale, self.overfull, self.tops, self.totals,
@@ -135,26 +146,26 @@ class DrawPlan:
         )  # fmt: skip
         log_z_kernel[(rows,)](
             self.hidden, self.matrix.limits, self.inputs.scale,
-            self.maxima, self.sums, self.cuts, self.values, self.counts,
+            self.maxima, self.sums, self.cuts, self.values, self.sizes,
             self.overfull, self.tops, self.totals, self.status, self.log_z, self.scanned,
             self.matrix.rows, self.matrix.dim, self.groups, self.slots,
-            C=LISTED, GROUP=self.group, BLOCK=1024, SHARES=SHARES, FALLBACK=self.again,
+            C=self.room, BLOCK=1024, SHARES=SHARES, FALLBACK=self.again,
         )  # fmt: skip
 
     def _choose(self) -> None:
-        summed = self.values, self.counts, self.overfull, self.tops, self.best, self.owners
+        summed = self.values, self.sizes, self.overfull, self.tops, self.best, self.owners
         rows, slots = len(self.hidden), self.best.shape[2]
         # A product that is not rounded before noise is added would not be the host's.
         dense_draws_kernel[(rows, SHARES)](
             *self.edited(), *self.inputs, *summed,
             self.matrix.rows, self.matrix.dim, self.slots, self.share(),
-            C=LISTED, GROUP=self.group, SLOTS=slots, SHARES=SHARES,
-            BLOCK=BLOCK, EDITS=self.edits is not None, enable_fp_fusion=False,
+            C=self.room, SLOTS=slots, SHARES=SHARES, BLOCK=BLOCK,
+            EDITS=self.edits is not None, enable_fp_fusion=False,
         )  # fmt: skip
         argmax_draw_kernel[(rows, self.samples)](
-            *self.inputs, self.listed, *summed, self.status, self.ids, self.slots,
-            C=LISTED, GROUP=self.group, SLOTS=slots, SHARES=SHARES,
-            FALLBACK=self.again, enable_fp_fusion=False,
+            *self.inputs, self.chosen, *summed, self.status, self.ids, self.slots,
+            C=self.room, SLOTS=slots, SHARES=SHARES, FALLBACK=self.again,
+            enable_fp_fusion=False,
         )  # fmt: skip
 
     def edited(self) -> tuple[Tensor, ...]:
