@@ -254,6 +254,20 @@ def test_candidates_are_the_rows_computed_and_upper_bounds_the_others() -> None:
             assert np.delete(true[row], ids).max(initial=-np.inf) <= found.upper[row]
 
 
+def test_many_draws_by_all_logits_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    softmax, hidden = decaying(2000, 64)
+    head = certified(softmax, Widths(32, 64), hidden)
+    seeds = np.arange(len(hidden), dtype=np.uint64)
+    ids, _, scanned = head.draw(hidden, 40, seeds, 3, 1.0, None)
+    monkeypatch.setattr("logitsieve.heads.certified.PRODUCTS_A_DRAW", 2000 * 64 // 20)
+    for samples, by_all in ((19, False), (20, True), (40, True)):
+        again, log_z, computed = head.draw(hidden, samples, seeds, 3, 1.0, None)
+        np.testing.assert_array_equal(again, ids[:, :samples])
+        assert (log_z[:, 1] <= log_z[:, 2]).all()
+        assert by_all == (computed == 2000).all()
+    assert (scanned < 2000).any()
+
+
 def test_bounds_of_a_row_are_the_logits_where_they_were_computed() -> None:
     softmax, hidden = decaying(1000, 64)
     bounds = certified(softmax, Widths(16, 64), hidden).bounds(hidden[0], 5)

@@ -186,7 +186,7 @@ def test_noise_is_that_of_the_definition() -> None:
 
 
 def test_exponentials_of_a_block_are_independent() -> None:
-    """Renyi: gaps of sixteen in order, times how many are left, are exponential; any is the least."""
+    """Renyi: gaps in order, times how many are left, are exponential; any id has the least."""
     noise = np.empty(16 * 50_000)
     fill_noise(np.uint64(5), np.uint64(6), np.uint64(7), noise)
     blocks = np.exp(-noise).reshape(-1, 16)
