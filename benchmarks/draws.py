@@ -1,6 +1,7 @@
 """Draws beside those from all logits in numpy, torch and Hugging Face's filters, one row a call.
 
     python -m benchmarks.draws lm-docs        # or any other dataset of benchmarks.race
+    python -m benchmarks.draws --index models/lm/1   # an index, on the contexts that it keeps
 
 One thread. Every contender multiplies by W itself. Its results join those of other datasets in
 results/draws.json.gz. A sketch is built once, under the cache of the race.
@@ -31,10 +32,11 @@ from benchmarks.race.prepare import CACHE, SHARED
 from benchmarks.timing import Search, batches_of, race
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
+from logitsieve.index.calibration import unpack_contexts
 from logitsieve.index_builder import build
 
 OUT = raw.RESULTS / "draws.json.gz"
-CONTEXTS = 512
+FEWEST, MOST, PRODUCTS = 16, 512, 1 << 30  # contexts: as many as take so many products with W
 MANY = 32  # draws of one context
 FILTERS: dict[str, tuple[dict[str, float], LogitsProcessor]] = {
     "top_p 0.95": ({"top_p": 0.95}, TopPLogitsWarper(0.95)),
@@ -46,19 +48,43 @@ FILTERS: dict[str, tuple[dict[str, float], LogitsProcessor]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", choices=[*DATASETS], metavar="DATA", help="dataset")
+    parser.add_argument("data", nargs="?", choices=[*DATASETS], metavar="DATA", help="dataset")
+    parser.add_argument("--index", type=Path, help="an index with heads exact and certified")
     parser.add_argument("--cache", type=Path, default=CACHE, help="datasets and indexes")
     parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     options = parser.parse_args()
     hold_threads(1)
-    data = load(options.data, options.shared, options.cache)
-    index = sketch_of(data, options.cache / "draws" / data.name / "1")
+    if options.index:
+        index = open_index(options.index)
+        data = kept_in(index)
+    elif options.data:
+        data = load(options.data, options.shared, options.cache)
+        index = sketch_of(data, options.cache / "draws" / data.name / "1")
+    else:
+        parser.error("DATA or --index is needed")
     results = measure(index, data)
     raw.write(
         options.out, (raw.read(options.out) if options.out.exists() else {}) | {data.name: results}
     )
     show(results)
+
+
+def kept_in(index: Index) -> Dataset:
+    """The softmax of an index, and the contexts that its calibration keeps."""
+    hidden, softmax = unpack_contexts(index.measured or {}, index.dim), index.softmax
+    if hidden is None:
+        raise SystemExit("the index keeps no contexts: build it anew, or name a dataset")
+    return Dataset(
+        name=index.name,
+        index=index.name,
+        weight=softmax.weight,
+        bias=softmax.bias,
+        fit=hidden[:0],
+        heldout=hidden[:0],
+        test=hidden,
+        provenance="contexts that the index keeps",
+    )
 
 
 def sketch_of(data: Dataset, path: Path) -> Index:
@@ -72,7 +98,8 @@ def sketch_of(data: Dataset, path: Path) -> Index:
 
 def measure(index: Index, data: Dataset) -> dict[str, Any]:
     """Microseconds a row of one draw, of many, and of filters; the share that took all of W."""
-    hidden = np.ascontiguousarray(data.test[:: max(1, len(data.test) // CONTEXTS)][:CONTEXTS])
+    wanted = min(MOST, max(FEWEST, PRODUCTS // data.weight.size), len(data.test))
+    hidden = np.ascontiguousarray(data.test[:: len(data.test) // wanted][:wanted])
     decoder, rows = LocalDecoder(index), batches_of(hidden, 1)
     plain: dict[str, tuple[dict[str, float], int]] = {
         "first draw": ({}, 1),
