@@ -113,10 +113,6 @@ LISTED = (
     Listed("docs/deployment.md", "**memory of a server**", SETTING),
     Listed("docs/exactness.md", "Logits are held as numbers", SETTING),
     Listed("docs/exactness.md", "closer than 0.03 nats", GAPS),
-    Listed("docs/exactness.md", "| left open by the first interval |", "benchmarks.exactness"),
-    Listed(
-        "docs/exactness.md", "| numpy: product and log-softmax, B = 1 |", "benchmarks.exactness"
-    ),
     Listed("docs/huggingface.md", "they shift by 0.25 to 1.69 nats", ONCE),
     Listed("docs/monitoring.md", "**How many rows.**", SETTING),
     Listed("docs/monitoring.md", "The picture is of one run", ONCE),
