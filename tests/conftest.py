@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -28,6 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(item.path.is_relative_to(TESTS / place) for place in LAUNCHING):
             item.add_marker("gpu")
     items.sort(key=lambda item: item.get_closest_marker("system") is None)
+    interpreted = os.environ["TRITON_INTERPRET"] == "1"
+    if interpreted and any(item.get_closest_marker("gpu") for item in items):
+        from tests.gpu.interpreter import prepare_once
+
+        prepare_once()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -51,13 +56,25 @@ def drawing_by_bounds() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh cache of verified indexes that shares its compiled kernels with the default cache."""
+def share_kernels() -> Callable[[Path], Path]:
+    """Give a folder the compiled kernels of the default cache, and nothing else of it."""
     from logitsieve.kernels import compile as compiling
 
     compiling.use_cache(None)
-    shared = compiling._cache["folder"]
-    folder = tmp_path_factory.mktemp("cache")
-    if shared is not None:
-        (folder / shared.name).symlink_to(shared)
-    return folder
+    kernels = compiling._cache["folder"]
+
+    def share(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        if kernels is not None:
+            (folder / kernels.name).symlink_to(kernels)
+        return folder
+
+    return share
+
+
+@pytest.fixture(scope="session")
+def kernel_cache(
+    tmp_path_factory: pytest.TempPathFactory, share_kernels: Callable[[Path], Path]
+) -> Path:
+    """A fresh cache of verified indexes that shares its compiled kernels with the default cache."""
+    return share_kernels(tmp_path_factory.mktemp("cache"))

@@ -103,15 +103,18 @@ def test_a_server_that_does_not_serve(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_the_whole_demo(tmp_path: Path) -> None:
+    """After another one, which left a version and contexts."""
     options = tiny_options(tmp_path)
-    for version in (1, 2):
-        output = StringIO()
-        Demo(options, Console(file=output, width=100)).run()
-        said = output.getvalue()
-        assert all(word in said for word in ("capture", "build", "serve", "P@1", "P@5", "Done in"))
-        assert f"demo@{version} is ready" in said
-        assert max(map(len, said.partition("Done in")[0].splitlines())) <= 100
-        assert not listens(int(ADDRESS.search(said)[1]))  # type: ignore[index]
+    write_model(options.models)
+    for name in ("heldout.npy", "prompts.npy"):
+        (options.folder / name).touch()
+    output = StringIO()
+    Demo(options, Console(file=output, width=100)).run()
+    said = output.getvalue()
+    assert all(word in said for word in ("capture", "build", "serve", "P@1", "P@5", "Done in"))
+    assert "demo@2 is ready" in said
+    assert max(map(len, said.partition("Done in")[0].splitlines())) <= 100
+    assert not listens(int(ADDRESS.search(said)[1]))  # type: ignore[index]
     index = open_index(options.folder / "2")
     assert set(index.heads) == {"exact", "certified", "screen"}
     assert index.vocabulary == WORDS
@@ -139,7 +142,8 @@ def test_stopping_it_stops_the_server(tmp_path: Path, number: signal.Signals) ->
         env={**os.environ, "COLUMNS": "100"},
     )
     assert demo.stdout is not None
-    port = next(int(found[1]) for line in demo.stdout if (found := ADDRESS.search(line)))
+    ready, port = next((line, int(at[1])) for line in demo.stdout if (at := ADDRESS.search(line)))
+    assert "demo@1 is ready" in ready
     assert listens(port)
     demo.send_signal(number)
     demo.communicate(timeout=60)

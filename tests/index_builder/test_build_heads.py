@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,9 @@ def build_all(out: Path) -> Index:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+def index(tmp_path_factory: pytest.TempPathFactory, share_kernels: Callable[[Path], Path]) -> Index:
     folder = tmp_path_factory.mktemp("built")
+    share_kernels(folder / ".cache" / "logitsieve")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
         return build_all(folder / "lm" / "1")

@@ -126,7 +126,11 @@ def test_kernels_compile_for_the_cpu_that_is_named(tmp_path: Path) -> None:
     assert generic == [str(number) for number in expected]
 
 
-def test_an_unwritable_folder_costs_one_warning_and_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_folder_costs_one_warning_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Afterwards kernels are kept where they were before.
+    monkeypatch.setattr(compile_module, "_cache", {})
     occupied = tmp_path / "file"
     occupied.write_text("not a folder")
     with pytest.warns(RuntimeWarning, match="compiled anew at every start"):
