@@ -110,8 +110,9 @@ def noise_numbers(seed: int, step: int, draw: int, count: int) -> list[np.ndarra
     """Of ids below `count`: float64 and float32 noise, their block's least number and its place."""
     out = [tensor(np.zeros(count, dtype)) for dtype in ("float64", "float32", "float32", "int32")]
     number = tensor(np.array([draw], np.int32))
-    grid = (count // COUNT,)
-    noise_kernel[grid](as_int64(seed), as_int64(step), number, *out, COUNT=COUNT)
+    wide = min(count, 2048)  # in few programs
+    grid = (count // wide,)
+    noise_kernel[grid](as_int64(seed), as_int64(step), number, *out, COUNT=wide)
     return [each.cpu().numpy() for each in out]
 
 
