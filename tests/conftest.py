@@ -78,3 +78,27 @@ def kernel_cache(
 ) -> Path:
     """A fresh cache of verified indexes that shares its compiled kernels with the default cache."""
     return share_kernels(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Make a small model as GGUF by the options of `write_model`; equal ones give the same file."""
+    pytest.importorskip("gguf", reason="gguf is not installed: pip install '.[llamacpp]'")
+    from tests.llamacpp.small_model import write_model
+
+    folder, made = tmp_path_factory.mktemp("gguf"), dict[str, Path]()
+
+    def make(**options: object) -> Path:
+        name = str(sorted(options.items()))
+        if name not in made:
+            path = folder / f"{len(made)}.gguf"
+            made[name] = write_model(path, **options)  # type: ignore[arg-type]
+        return made[name]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def llama_wheel() -> None:
+    """Skips where the wheel of llama.cpp is absent."""
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: pip install '.[llamacpp]'")

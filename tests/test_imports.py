@@ -22,14 +22,15 @@ DIRECT: dict[str, set[str]] = {
     "v1": {"api"},
     "utils": {"api"},
     "kernels": {"utils"},
+    "llamacpp": {"utils"},
     "heads": {"kernels"},
     "index": {"heads"},
     "evaluation": {"utils"},
     "decoding": {"index", "evaluation"},
     "gpu": {"decoding"},
     "training": {"heads"},
-    "index_builder": {"decoding"},
-    "client": {"utils", "v1"},
+    "index_builder": {"decoding", "llamacpp"},
+    "client": {"utils", "llamacpp", "v1"},
     "server": {"decoding", "gpu", "v1"},
     "cli": {"server", "client", "index_builder", "training"},
 }
@@ -39,7 +40,8 @@ KERNEL_ROOMS = [
 ]
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {
-    "numba": {"kernels", "training"},
+    "numba": {"kernels", "llamacpp", "training"},
+    "gguf": {"llamacpp"},
     "llvmlite": {"kernels", "training"},
     "torch": {"index_builder", "training", "cli", "client", "gpu", "utils"},
     "triton": {"gpu"},

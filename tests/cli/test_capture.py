@@ -12,6 +12,7 @@ from logitsieve.cli.app import app
 from tests.cli.conftest import Run
 from tests.client.tiny_models import DIM, VOCABULARY, gpt2
 from tests.index_builder.test_capture_huggingface import write_tokenizer
+from tests.llamacpp.small_model import Make
 
 SOURCE = """
 import torch
@@ -115,12 +116,24 @@ def test_a_hugging_face_folder(run: Run, tmp_path: Path) -> None:
         (["--module", "a.py:f", "--huggingface", "b"], "both of --module and --huggingface"),
         (["--huggingface", "absent"], "text: got nothing"),
         (["--huggingface", "absent", "--text", "none.txt"], "huggingface: got absent"),
+        (["--gguf", "absent"], "text: got nothing, allowed: a text file for --gguf"),
+        (["--gguf", "absent", "--module", "a.py:f"], "gguf: got one beside --module"),
     ],
 )
 def test_one_model_and_its_text(run: Run, tmp_path: Path, options: list[str], reason: str) -> None:
     result = run("capture", "--out", tmp_path / "out", *options)
     assert result.exit_code == 2
     assert reason in result.stderr
+
+
+@pytest.mark.usefixtures("llama_wheel")
+def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the time of man\n" * 30)
+    out, options = tmp_path / "out", ("--text", tmp_path / "text.txt", "--window", 16)
+    result = run("capture", "--gguf", make_gguf(), "--out", out, *options)
+    assert result.exit_code == 0
+    assert f"Next: logitsieve build --weight {make_gguf()} --contexts {out}" in result.stdout
+    assert np.load(out / "00000.npy").shape[1] == 64
 
 
 def test_an_existing_folder(run: Run, source: Path, tmp_path: Path) -> None:

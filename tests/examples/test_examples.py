@@ -25,6 +25,7 @@ TESTED = {
     "huggingface_generate",
     "kserve_infer",
     "server_and_clients",
+    "train_gguf",
 }
 
 
@@ -120,3 +121,18 @@ def write_tokenizer(folder: Path) -> None:
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     fast = PreTrainedTokenizerFast(tokenizer_object=words)  # type: ignore[no-untyped-call]
     fast.save_pretrained(str(folder))
+
+
+def test_a_model_is_trained_and_written_as_gguf(
+    tmp_path: Path, llama_wheel: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed: pip install '.[llamacpp]'")
+    from logitsieve.llamacpp import LlamaContext
+
+    text, out = tmp_path / "text.txt", tmp_path / "lm.gguf"
+    text.write_text("the cat sat on the mat and the dog lay on the rug\n" * 60)
+    main_of("train_gguf")(str(text), str(out), "60", "F16")
+    assert "tokens, of" in capsys.readouterr().out
+    with LlamaContext(out) as context:
+        logits = context.read(context.tokenize("the cat sat on"))
+        assert context.piece(int(logits.argmax())) == b" the"

@@ -24,6 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "": (),
     "server": ("numba", "safetensors", "prometheus_client", "grpc_health", "grpc_reflection"),
     "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
+    "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),
     "builder": ("numba", "safetensors", "faiss", "torch", "matplotlib"),
 }
 
@@ -39,7 +40,7 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "train": Entry("Train", "Train a language model, with a loss of your choice.", "training"),
-    "capture": Entry("Build", "Run a PyTorch model and keep its contexts.", "builder"),
+    "capture": Entry("Build", "Run a model and keep its contexts.", "builder"),
     "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
@@ -49,6 +50,9 @@ COMMANDS: dict[str, Entry] = {
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),
+    "generate": Entry(
+        "Look", "Continue a text by a GGUF model, with a head of an index.", "llamacpp"
+    ),
     "admin": Entry("Serve", "Load, unload or name versions of a server.", ""),
 }
 

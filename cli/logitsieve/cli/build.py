@@ -19,7 +19,9 @@ MUCH = 0.5  # share of rows left to the fallback above which a screen saves litt
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    weight: str = flag(MISSING, "The matrix W [V, D]: W.npy, W.npz:NAME or W.safetensors:NAME.")
+    weight: str = flag(
+        MISSING, "The matrix W [V, D]: W.npy, W.npz:NAME, W.safetensors:NAME or MODEL.gguf."
+    )
     contexts: str = flag(
         MISSING, "Context vectors [N, D]: a file like --weight, or a folder of shards."
     )

@@ -1,4 +1,4 @@
-"""`logitsieve capture`: contexts from a PyTorch model."""
+"""`logitsieve capture`: contexts from a PyTorch model, or from a GGUF model in llama.cpp."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfi
 if TYPE_CHECKING:
     from torch import nn
 
+    from logitsieve.utils.options import Progress
+
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
@@ -29,35 +31,68 @@ class CaptureOptions:
     huggingface: Path | None = flag(
         None, "Folder with a Hugging Face causal language model, instead of --module."
     )
-    text: Path | None = flag(None, "Text for --huggingface to read: UTF-8, plain or gzipped.")
+    gguf: Path | None = flag(None, "A model as GGUF, run by llama.cpp, instead of --module.")
+    text: Path | None = flag(
+        None, "Text for --huggingface or --gguf to read: UTF-8, plain or gzipped."
+    )
     window: int = flag(
         WINDOW,
-        "Tokens that --huggingface reads at a stretch, at most its positions.",
+        "Tokens that --huggingface or --gguf reads at a stretch, at most its positions.",
         min=2,
         max=LONGEST_WINDOW,
     )
+    threads: int = flag(1, "CPU threads of llama.cpp.", min=1, max=1024)
     output_layer: str | None = flag(
         None, "Name of the nn.Linear that makes the logits; found if absent."
     )
 
-    def source(self) -> tuple[nn.Module, Iterable[Any]]:
-        if (self.module is None) == (self.huggingface is None):
-            got = "neither" if self.module is None else "both"
+    def check(self) -> None:
+        """InvalidRequest unless there is one source, and a text where it needs one."""
+        others = {"--module": self.module, "--huggingface": self.huggingface}
+        given = [name for name, source in others.items() if source is not None]
+        if self.gguf is not None and given:
+            raise InvalidRequest("gguf", f"one beside {given[0]}", "one source alone")
+        if self.gguf is None and len(given) != 1:
+            got = "both" if given else "neither"
             raise InvalidRequest("module", f"{got} of --module and --huggingface", "one of them")
+        if self.module is None and self.text is None:
+            source = "--huggingface" if self.gguf is None else "--gguf"
+            raise InvalidRequest("text", "nothing", f"a text file for {source}")
+
+    def run(self, config: CaptureConfig) -> dict[str, Any]:
+        """Capture from the source that is given; what `capture.json` holds."""
+        with bars("capture") as progress:
+            if self.gguf is not None:
+                return self._run_gguf(self.gguf, config, progress)
+            from logitsieve.index_builder.capture import capture
+
+            model, batches = self._source()
+            layer = self.output_layer
+            return capture(
+                model, batches, self.out, output_layer=layer, config=config, progress=progress
+            )
+
+    def _run_gguf(self, gguf: Path, config: CaptureConfig, progress: Progress) -> dict[str, Any]:
+        from logitsieve.index_builder.capture_llamacpp import capture_gguf
+
+        assert self.text is not None
+        options = {"window": self.window, "threads": self.threads}
+        return capture_gguf(gguf, self.text, self.out, config=config, progress=progress, **options)
+
+    def _source(self) -> tuple[nn.Module, Iterable[Any]]:
         if self.module is not None:
             return _call(self.module)
-        if self.text is None:
-            raise InvalidRequest("text", "nothing", "a text file for --huggingface")
         from logitsieve.index_builder.capture_huggingface import open_folder
 
         assert self.huggingface is not None
+        assert self.text is not None
         return open_folder(self.huggingface, self.text, window=self.window)
 
 
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
-    """Run a PyTorch model over data; keep what enters its output layer.
+    """Run a model over data; keep what enters its output layer.
 
-    Either --module, or --huggingface with --text, which downloads nothing.
+    --module, or --huggingface or --gguf with --text, which download nothing.
 
     FUNCTION is yours: it loads the model (torch.load only with weights_only=True),
     and returns it with an iterable of batches. Each batch is the model's argument,
@@ -67,20 +102,15 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
 
     Example: logitsieve capture --module my_model.py:load --out contexts/lm
     """
-    from logitsieve.index_builder.capture import capture
-
-    out, layer = options.out, options.output_layer
-    model, batches = options.source()
-    with bars("capture") as progress:
-        summary = capture(model, batches, out, output_layer=layer, config=config, progress=progress)
+    options.check()
+    out = options.out
+    summary = options.run(config)
     if as_json:
         print_json(summary)
         return
     print(f"{out}: {summary['rows']:,} contexts of {summary['rows_seen']:,}, D = {summary['dim']}")
-    print(
-        f"Next: logitsieve build --weight {out}/weight.npy --bias {out}/bias.npy "
-        f"--contexts {out} --out models/NAME/1"
-    )
+    weight = f"{out}/weight.npy --bias {out}/bias.npy" if options.gguf is None else options.gguf
+    print(f"Next: logitsieve build --weight {weight} --contexts {out} --out models/NAME/1")
 
 
 def _call(module: str) -> tuple[nn.Module, Iterable[Any]]:

@@ -14,6 +14,7 @@ from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.arrays import matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
+from logitsieve.index_builder.gguf_source import gguf_output_layer, is_gguf
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
 
@@ -47,15 +48,15 @@ def build(
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
     `out` is <name>/<version> and must not exist. `bias` None is zeros. Inputs are arrays, or files
-    as arrays.py names them. A `weight` of a half type keeps it unless `config.dtype` says
-    otherwise; every head is fitted to the stored values. `heldout` are contexts of text that the
-    model has not seen; without them the last tenth of `contexts` judges, and each of its misses
-    counts twice against a target. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
-    labels, budget, probes and the rows left to the fallback for the least measured time;
-    TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
-    total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
-    nothing. InvalidRequest names the argument at fault, also a `weight` that is written to
-    meanwhile. If it raises, nothing is written.
+    as arrays.py names them; `weight` may be a GGUF file, which holds the bias and the vocabulary. A
+    `weight` of a half type keeps it unless `config.dtype` says otherwise; every head is fitted to
+    the stored values. `heldout` are contexts of text that the model has not seen; without them the
+    last tenth of `contexts` judges, and each of its misses counts twice against a target.
+    `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters, labels, budget, probes and the
+    rows left to the fallback for the least measured time; TargetNotReached if that cannot be met,
+    unless `best_effort`. `progress` gets (stage, done, total); "auto" prints a line for each stage
+    to stderr once the build has taken two seconds, None nothing. InvalidRequest names the argument
+    at fault, also a `weight` that is written to meanwhile. If it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
@@ -68,6 +69,8 @@ def build(
     if best_effort and target_precision is None:
         raise InvalidRequest("best_effort", True, "a target_precision that it may miss")
     out = new_path(out)  # refused before hours of fitting, not after
+    if is_gguf(weight):
+        weight, bias, vocabulary = gguf_output_layer(weight, bias, vocabulary)
     stored_VD = matrix(weight, config.dtype)
     softmax = Softmax(stored_VD, vector(bias, len(stored_VD)))
     # Hashed before anything reads W: what is fitted and what is written have to be these numbers.

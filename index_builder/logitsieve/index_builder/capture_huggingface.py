@@ -7,7 +7,6 @@ Shape letters: B windows of a batch, T tokens of a window.
 
 from __future__ import annotations
 
-import gzip
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +21,9 @@ from torch import nn
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
+from logitsieve.index_builder.text_chunks import TEXT, text_chunks
 from logitsieve.utils.environment import require
 
-CHARACTERS = 1 << 16  # of text turned into tokens at once, up to the end of the line
 WINDOWS_AT_ONCE, MOST_WINDOWS = 2, 1 << 16  # logits of 250,000 words take half a gigabyte for two
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ def open_folder(
     if not (folder / "config.json").is_file():
         raise InvalidRequest("huggingface", folder, NEEDED)
     if not text.is_file():
-        raise InvalidRequest("text", text, "a text file, or one that is gzipped")
+        raise InvalidRequest("text", text, TEXT)
     try:
         with _without_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -99,7 +98,7 @@ class Windows:
         first = [one for one in self.tokenizer("")["input_ids"] if one == begin][:1]
         length = self.window - len(first)
         ids: list[int] = []
-        for chunk in self._chunks():
+        for chunk in text_chunks(self.text):
             ids += self.tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
             while len(ids) >= length * self.at_once:
                 rows = [first + ids[i * length : (i + 1) * length] for i in range(self.at_once)]
@@ -107,13 +106,6 @@ class Windows:
                 yield _batch(rows)
         for start in range(0, len(ids), length):
             yield _batch([first + ids[start : start + length]])
-
-    def _chunks(self) -> Iterator[str]:
-        """The text in pieces that end at the end of a line."""
-        reader = gzip.open if self.text.suffix == ".gz" else open
-        with reader(self.text, "rt", encoding="utf-8") as file:
-            while lines := file.readlines(CHARACTERS):
-                yield "".join(lines)
 
 
 def _batch(rows: list[list[int]]) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""`logitsieve generate`: text by a GGUF model in llama.cpp, with a head of an index."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import MISSING, asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.cli.console import print_json
+from logitsieve.cli.options import AsJson, flag, numbers
+
+if TYPE_CHECKING:
+    from logitsieve.client.llamacpp import Generation, LlamaContext
+    from logitsieve.client.llamacpp_generation import Counts
+    from logitsieve.decoding import LocalDecoder
+
+DENSE = "dense"
+WHOLE = ("top_k", "penalized")  # settings of --sample that are whole numbers
+SETTINGS = (
+    *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"),
+    *("presence_penalty", "frequency_penalty", "penalized"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions:
+    gguf: Path = flag(MISSING, "The model.")
+    prompt: tuple[str, ...] = flag(
+        MISSING, "The text to continue; repeated, all are decoded together and shown at the end."
+    )
+    index: Path | None = flag(
+        None, "An index of the model's output matrix, <name>/<version>; none for --head dense."
+    )
+    head: str = flag(
+        "",
+        "certified, screen or another head of the index, at its stored knobs; dense is llama.cpp's"
+        " own. By default the index's fastest point for its target.",
+    )
+    max_tokens: int = flag(128, "Tokens of each continuation, at most.", min=1, max=1 << 30)
+    sample: tuple[str, ...] = flag(
+        (),
+        f"Draw instead of taking the best token, or edit the logits: {', '.join(SETTINGS)}.",
+        metavar="NAME=VALUE,...",
+    )
+    threads: int = flag(1, "CPU threads, of llama.cpp and of the index.", min=1, max=1024)
+
+    def settings(self) -> dict[str, Any]:
+        """Keywords of `GenerationOptions`; InvalidRequest names `sample`."""
+        given: dict[str, Any] = dict(numbers("sample", self.sample))
+        for name, value in given.items():
+            if name not in SETTINGS:
+                raise InvalidRequest("sample", repr(name), ", ".join(SETTINGS))
+            if name in (*WHOLE, "seed"):
+                if value != int(value):
+                    raise InvalidRequest(f"sample.{name}", value, "a whole number")
+                given[name] = int(value)
+        if {"temperature", "top_k", "top_p", "min_p", "seed"} & given.keys():
+            given.setdefault("temperature", 1.0)
+        if "seed" in given:
+            given["seeds"] = given.pop("seed")
+        return given | {"max_tokens": self.max_tokens}
+
+
+def command(options: GenerateOptions, as_json: AsJson = False) -> None:
+    """Continue a text by a GGUF model, as the tokens come.
+
+    llama.cpp computes each token's hidden state; a head of the index chooses the token from it.
+    With --head dense llama.cpp computes all logits itself: the same tokens, but for its rounding,
+    and the times to compare with. Greedy unless --sample names a setting. The last line, on
+    stderr, has tokens a second, of the head alone and in all without the prompt, rows of the
+    output matrix whose exact logit was computed, and tokens proven to be the full softmax's.
+
+    Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
+    """
+    from logitsieve.client.llamacpp import LlamaContext, attach, generate
+
+    settings, prompts = options.settings(), options.prompt
+    if options.head == DENSE and options.index is not None:
+        raise InvalidRequest("index", options.index, "none beside --head dense")
+    if options.head != DENSE and options.index is None:
+        raise InvalidRequest("index", "nothing", "an index, unless --head is dense")
+    with LlamaContext(options.gguf, sequences=len(prompts), threads=options.threads) as context:
+        if options.index is None:
+            _show(generate(context, prompts, **settings), context, options, as_json)
+            return
+        with attach(context, _decoder(options.index, options.threads), head=options.head) as head:
+            _show(head.generate(prompts, **settings), context, options, as_json)
+
+
+def _decoder(index: Path, threads: int) -> LocalDecoder:
+    from logitsieve.decoding import LocalDecoder
+    from logitsieve.index import open_index
+
+    decoder = LocalDecoder(open_index(index, threads=threads))
+    decoder.warm()  # compiled before anything is timed
+    return decoder
+
+
+def _show(
+    generation: Generation, context: LlamaContext, options: GenerateOptions, as_json: bool
+) -> None:
+    single = len(options.prompt) == 1 and not as_json
+    if single:
+        print(options.prompt[0], end="", flush=True)
+    for token in generation:
+        if single:
+            print(_printable(token.text), end="", flush=True)
+    counts = generation.counts
+    if as_json:
+        made = {"texts": generation.texts, "ids": generation.ids, "head": options.head}
+        print_json({**made, **asdict(counts)})
+        return
+    if single:
+        print()
+    else:
+        for prompt, text in zip(options.prompt, generation.texts, strict=True):
+            print(prompt + _printable(text))
+    print(_cost(generation.counts, context.gguf.vocab_size, options.index), file=sys.stderr)
+
+
+def _cost(counts: Counts, vocab_size: int, index: Path | None) -> str:
+    speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
+    if index is None:  # llama.cpp's head is part of its graph: it has no time of its own
+        return f"{speed}, all {vocab_size:,} logits of each"
+    return (
+        f"{speed}, the head alone {counts.tokens / counts.head_s:,.0f}; "
+        f"{counts.scanned / counts.tokens:,.0f} of {vocab_size:,} rows a token, "
+        f"{counts.proven} tokens proven"
+    )
+
+
+def _printable(text: str) -> str:
+    """The text without control characters, but for line breaks and tabs."""
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)

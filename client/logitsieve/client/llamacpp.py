@@ -1,0 +1,112 @@
+"""`attach`: a Decoder in place of the output layer of a llama.cpp model.
+
+llama.cpp then computes a token's hidden state and stops before the product with the output matrix;
+the decoder, in process or remote, chooses the next token from that. All sequences that run at once
+share one call of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, Unpack
+
+import numpy as np
+
+from logitsieve.api.decoder import Decoder, Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.client.llamacpp_generation import Generation, GenerationOptions, Prompt, Token
+from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput
+from logitsieve.llamacpp import GgufModel, LlamaContext
+
+__all__ = [
+    "Attachment",
+    "Generation",
+    "GenerationOptions",
+    "LlamaContext",
+    "Token",
+    "attach",
+    "generate",
+]
+
+COMPARED, COMPARED_K = 4, 10  # random contexts whose best ids are compared with the model's rows
+
+
+def attach(context: LlamaContext, decoder: Decoder, /, **target: Unpack[Target]) -> Attachment:
+    """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
+
+    `target` are the decoder's keywords: `head`, `min_precision`, `model` and the others.
+
+    InvalidRequest names `decoder` if its index is not of the model's output matrix and bias: by
+    their hash where the decoder is in process, and by the logits of random contexts. It names
+    `context` if a decoder is attached to it already.
+    """
+    if context.headless:
+        raise InvalidRequest("context", "one with a decoder attached", "one that was detached")
+    _refuse_another_matrix(context.gguf, decoder, target)
+    return Attachment(context, decoder, target)
+
+
+class Attachment:
+    """A context whose decodes return hidden [B, D], and the decoder that chooses tokens by them."""
+
+    def __init__(self, context: LlamaContext, decoder: Decoder, target: Target) -> None:
+        self.context = context
+        self._head = DecoderOutput(decoder, target, context.gguf.vocab_size, context.gguf.softcap)
+        self._attached = context.headless = True
+
+    def detach(self) -> None:
+        """Give the context its output layer back; a second call changes nothing."""
+        if self._attached:
+            self._attached = self.context.headless = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.detach()
+
+    def generate(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> Generation:
+        """The decoder's continuations of the prompts; see `generate`, whose options they are."""
+        if not self._attached:
+            raise InvalidRequest("generate", "a decoder that is detached", "one that is attached")
+        return Generation(self.context, prompts, self._head, GenerationOptions(**options))
+
+
+def generate(
+    context: LlamaContext, prompts: Prompt | Sequence[Prompt], **options: Any
+) -> Generation:
+    """Continuations by llama.cpp's own output layer, of a context that no decoder is attached to.
+
+    `prompts` is a text, a list of token ids, or several of either, one for each of the context's
+    first sequences, which are emptied. `options` are those of `GenerationOptions`. Iterate over
+    the result for the tokens as they come. InvalidRequest names the argument at fault before
+    anything is decoded.
+    """
+    if context.headless:
+        raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")
+    return Generation(context, prompts, DenseOutput(), GenerationOptions(**options))
+
+
+def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, target: Target) -> None:
+    """InvalidRequest unless the decoder's logits are the exact ones of the file's matrix."""
+    allowed = f"an index of {gguf.matrix.name} of {gguf.path} (logitsieve build --weight FILE.gguf)"
+    index: Any = getattr(decoder, "index", None)
+    if index is not None:
+        if (index.vocab_size, index.dim) != gguf.matrix.shape:
+            got = f"an index of [{index.vocab_size}, {index.dim}]"
+            raise InvalidRequest("decoder", got, f"{list(gguf.matrix.shape)}: {allowed}")
+        if index.manifest.softmax_sha256 != gguf.sha256(index.manifest.dtype):
+            got = f"an index of another matrix ({index.manifest.dtype})"
+            raise InvalidRequest("decoder", got, allowed)
+        return
+    hidden = np.random.default_rng(0).standard_normal((COMPARED, gguf.dim), np.float32)
+    reply = decoder.topk(hidden, min(COMPARED_K, gguf.vocab_size), **target)
+    if int(reply.ids.max()) >= gguf.vocab_size:
+        raise InvalidRequest("decoder", f"id {int(reply.ids.max())}", f"under {gguf.vocab_size}")
+    for row, ids, logits in zip(hidden, reply.ids, reply.logits, strict=True):
+        parts = gguf.matrix.rows(ids).astype(np.float64) * row
+        bias = np.zeros(len(ids)) if gguf.bias is None else gguf.bias[ids].astype(np.float64)
+        gap = np.abs(parts.sum(1) + bias - logits)
+        if (gap > 2.0**-20 * (np.abs(parts).sum(1) + np.abs(bias))).any():
+            got = f"logits up to {gap.max():.4g} away from the model's own"
+            raise InvalidRequest("decoder", got, allowed)

@@ -1,0 +1,238 @@
+"""Sequences of llama.cpp that are decoded together, one token of each at a time.
+
+Whatever chooses the tokens, it is called once for all sequences, and only for the last token of a
+prompt.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import MOST_STEPS, Sampling, sampling, whole
+from logitsieve.api.results import Float32
+from logitsieve.client.llamacpp_heads import Edits, OutputHead
+from logitsieve.llamacpp import LlamaContext
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """How tokens are chosen, and when a sequence ends; InvalidRequest for a value out of range.
+
+    Greedy at temperature 0. Temperature and filters are those of `Decoder.sample`, `seeds` too:
+    one for each sequence, or one to be spread over them. The penalties apply to the last
+    `penalized` tokens of a sequence, its prompt among them: a logit is divided by the
+    `repetition_penalty` if it is positive, else multiplied by it, and falls by
+    `presence_penalty`, and by `frequency_penalty` for each occurrence. `allowed` is the list of
+    ids to choose from, or a function from a sequence's tokens so far, without its prompt, to that
+    list: a grammar.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seeds: int | Sequence[int] | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalized: int = 64
+    banned: Sequence[int] = ()
+    allowed: Sequence[int] | Callable[[Sequence[int]], Sequence[int]] | None = None
+    ignore_end: bool = False  # decode on after a token that ends the text
+
+    def __post_init__(self) -> None:
+        whole("max_tokens", self.max_tokens, 1, MOST_STEPS - 1)
+        whole("penalized", self.penalized, 0, 1 << 30)
+
+    def drawing(self, sequences: int) -> Sampling | None:
+        """The checked options of draws, of step 0; None where the best id is taken."""
+        checked = sampling(
+            sequences,
+            1,
+            {
+                "seeds": self.seeds,
+                "temperature": self.temperature,
+                "top_k": self.top_k,
+                "top_p": self.top_p,
+                "min_p": self.min_p,
+            },
+        )
+        return checked if checked.temperature > 0 else None
+
+    def edits(self, prompt: Sequence[int], made: Sequence[int]) -> Edits:
+        """What changes the logits of a sequence's next token."""
+        counts: dict[int, int] = {}
+        for token in [*prompt, *made][-self.penalized :] if self.penalized else []:
+            counts[token] = counts.get(token, 0) + 1
+        bias = {}
+        if self.presence_penalty or self.frequency_penalty:
+            bias = {
+                token: -self.presence_penalty - count * self.frequency_penalty
+                for token, count in counts.items()
+            }
+        allowed = self.allowed(made) if callable(self.allowed) else self.allowed
+        if allowed is None and self.allowed is not None:
+            raise InvalidRequest("allowed", "a function that returned None", "one that lists ids")
+        return Edits(
+            banned=tuple(self.banned),
+            allowed=None if allowed is None else list(allowed),
+            bias=bias,
+            repeated=list(counts) if self.repetition_penalty != 1 else (),
+            repetition_penalty=self.repetition_penalty,
+        )
+
+
+class Token(NamedTuple):
+    """A token that was decoded: its sequence, its id, and the text that it completes."""
+
+    sequence: int
+    id: int
+    text: str  # "" where it ends in the middle of a character, or ends the sequence
+
+
+@dataclass
+class Counts:
+    """What a generation has cost so far."""
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    head_s: float = 0.0  # seconds in the choice of tokens, beside llama.cpp
+    seconds: float = 0.0  # in all, prompts aside
+    prompt_s: float = 0.0
+    scanned: int = 0  # rows of the output matrix whose exact logit was computed
+    proven: int = 0  # tokens proven to be the full softmax's choice
+
+
+@dataclass
+class _Sequence:
+    """A sequence that is being decoded, in one of the context's."""
+
+    number: int
+    prompt: Sequence[int]
+    made: list[int] = field(default_factory=list)
+    utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+
+class Generation:
+    """An iterator over the tokens of all sequences, in the order in which they are decoded.
+
+    `texts` grows as it is iterated over, and `counts` too.
+    """
+
+    def __init__(
+        self,
+        context: LlamaContext,
+        prompts: Prompt | Sequence[Prompt],
+        head: OutputHead,
+        options: GenerationOptions,
+    ) -> None:
+        self.context, self.counts = context, Counts()
+        self._head, self._options = head, options
+        read = [_tokens(context, prompt) for prompt in _listed(prompts)]
+        if not 0 < len(read) <= context.sequences:
+            allowed = f"1 to {context.sequences}, the context's sequences"
+            raise InvalidRequest("prompts", f"{len(read)} prompts", allowed)
+        if (total := sum(map(len, read))) > context.positions:
+            allowed = f"{context.positions} at most, the positions of the cache"
+            raise InvalidRequest("prompts", f"{total} tokens", allowed)
+        allowed_ids = (
+            () if callable(options.allowed) else () if options.allowed is None else options.allowed
+        )
+        for field_name, ids in (("banned", options.banned), ("allowed", allowed_ids)):
+            for token in ids:
+                whole(field_name, token, 0, context.gguf.vocab_size - 1)
+        self._drawing = options.drawing(len(read))
+        self._sequences = [_Sequence(number, tokens) for number, tokens in enumerate(read)]
+        self.texts = [""] * len(read)
+        self._tokens = self._decoded()
+
+    def __iter__(self) -> Iterator[Token]:
+        return self._tokens
+
+    def __next__(self) -> Token:
+        return next(self._tokens)
+
+    @property
+    def ids(self) -> list[list[int]]:
+        """The tokens of each sequence so far."""
+        return [list(each.made) for each in self._sequences]
+
+    def _decoded(self) -> Iterator[Token]:
+        rows, running = self._read_prompts(), self._sequences
+        for step in range(self._options.max_tokens):
+            began = perf_counter()
+            ids = self._choose(rows, running, step)
+            self.counts.seconds += perf_counter() - began
+            for each, token in zip(running, ids, strict=True):
+                yield self._append(each, token)
+            running = [each for each in running if not self._over(each)]
+            if not running or len(running) > self.context.free:
+                return
+            if step + 1 < self._options.max_tokens:
+                began = perf_counter()
+                rows = self.context.step({each.number: each.made[-1] for each in running})
+                self.counts.seconds += perf_counter() - began
+
+    def _read_prompts(self) -> Float32:
+        began = perf_counter()
+        self.context.forget()
+        rows = [self.context.read(each.prompt, each.number) for each in self._sequences]
+        self.counts.prompt_tokens = sum(len(each.prompt) for each in self._sequences)
+        self.counts.prompt_s = perf_counter() - began
+        return np.concatenate(rows)
+
+    def _choose(self, rows: Float32, running: Sequence[_Sequence], step: int) -> list[int]:
+        if self.context.headless != self._head.headless:
+            raise InvalidRequest("context", "attached or detached meanwhile", "as it was begun")
+        edits = [self._options.edits(each.prompt, each.made) for each in running]
+        drawing = self._drawing
+        if drawing is not None:
+            seeds = drawing.seeds[[each.number for each in running]]
+            drawing = drawing._replace(seeds=seeds, step=step)
+        began = perf_counter()
+        chosen = self._head.choose(rows, edits, drawing)
+        self.counts.head_s += perf_counter() - began
+        self.counts.tokens += len(running)
+        self.counts.scanned += int(chosen.scanned.sum())
+        self.counts.proven += int(chosen.exact.sum())
+        return [int(token) for token in chosen.ids]
+
+    def _append(self, sequence: _Sequence, token: int) -> Token:
+        sequence.made.append(token)
+        text = ""
+        if not self.context.ends(token):
+            text = sequence.utf8.decode(self.context.piece(token))
+        self.texts[sequence.number] += text
+        return Token(sequence.number, token, text)
+
+    def _over(self, sequence: _Sequence) -> bool:
+        return self.context.ends(sequence.made[-1]) and not self._options.ignore_end
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """Several prompts, or the only one in a list."""
+    nested = not isinstance(prompts, str) and any(hasattr(each, "__len__") for each in prompts)
+    single = len(prompts) > 0 and not nested
+    return [prompts] if single else prompts  # type: ignore[list-item, return-value]
+
+
+def _tokens(context: LlamaContext, prompt: Prompt) -> list[int]:
+    """The checked ids of a prompt; InvalidRequest names `prompts`."""
+    try:
+        if isinstance(prompt, str):
+            return context.tokenize(prompt)
+    except InvalidRequest as error:
+        raise InvalidRequest("prompts", error.got, error.allowed) from error
+    if not prompt:
+        raise InvalidRequest("prompts", "one of no tokens", "one token or more in each")
+    return [whole("prompts", token, 0, context.gguf.vocab_size - 1) for token in prompt]

@@ -1,0 +1,218 @@
+"""What chooses the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's own logits.
+
+A softcap bends the logits and keeps their order, so the decoder's best ids stay the best; their
+logits are bent here, before temperatures and penalties, as llama.cpp bends its own.
+
+Shape letters: B rows, D hidden size, V vocabulary, K ids whose logits are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import Decoder, Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import Sampling
+from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64, TopKReply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edits:
+    """What changes one row's logits: as `Constraints`, whose order they are applied in."""
+
+    banned: Sequence[int] = ()
+    allowed: Sequence[int] | None = None
+    bias: Mapping[int, float] = field(default_factory=dict)
+    repeated: Sequence[int] = ()
+    repetition_penalty: float = 1.0
+
+    @property
+    def valued(self) -> list[int]:
+        """The ids whose logits change and stay finite, in order."""
+        repeated = self.repeated if self.repetition_penalty != 1 else ()
+        return sorted({*self.bias, *repeated})
+
+    def applied(self, ids: Int64, logits: Float64) -> Float64:
+        """The logits [K] of `ids` [K] after all edits; -inf for ids that must not be chosen."""
+        if self == UNEDITED:
+            return logits
+        edited = logits.copy()
+        repeated = np.isin(ids, list(self.repeated))
+        by = np.where(edited > 0, 1 / self.repetition_penalty, self.repetition_penalty)
+        edited = np.where(repeated, edited * by, edited)
+        for one, bias in self.bias.items():
+            edited[ids == one] += bias
+        edited[np.isin(ids, list(self.banned))] = -np.inf
+        if self.allowed is not None:
+            edited[~np.isin(ids, list(self.allowed))] = -np.inf
+        return edited
+
+
+UNEDITED = Edits()
+
+
+class Chosen(NamedTuple):
+    """The next token of each row, and what it cost."""
+
+    ids: Int32  # [B]
+    scanned: Int32  # [B] rows of W whose exact logit was computed
+    exact: Bool  # [B] proven to be the full softmax's choice
+
+
+class OutputHead(Protocol):
+    """Chooses tokens from what a LlamaContext returns; `headless` says which of the two it is."""
+
+    headless: bool
+
+    def choose(self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None) -> Chosen:
+        """The best id of each row, or a draw; `drawing.seeds` has one seed for each row."""
+        ...
+
+
+class DenseOutput:
+    """llama.cpp's own output layer: rows are logits [B, V]."""
+
+    headless = False
+
+    def choose(self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None) -> Chosen:
+        """See `OutputHead.choose`."""
+        every = np.arange(rows.shape[1])
+        chosen = [
+            int(row.argmax())
+            if drawing is None and edit == UNEDITED
+            else pick(every, edit.applied(every, row.astype(np.float64)), drawing, place)
+            for place, (row, edit) in enumerate(zip(rows, edits, strict=True))
+        ]
+        scanned = np.full(len(rows), rows.shape[1], np.int32)
+        return Chosen(np.array(chosen, np.int32), scanned, np.zeros(len(rows), np.bool_))
+
+
+class DecoderOutput:
+    """A decoder: rows are hidden [B, D]."""
+
+    headless = True
+
+    def __init__(
+        self, decoder: Decoder, target: Target, vocab_size: int, softcap: float | None
+    ) -> None:
+        self._decoder, self._target = decoder, target
+        self._vocab_size, self._softcap = vocab_size, softcap
+
+    def choose(self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None) -> Chosen:
+        """See `OutputHead.choose`; InvalidRequest names `top_k` where a softcap needs one."""
+        if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
+            return self._bent(rows, edits, drawing, self._softcap)
+        constraints = as_constraints(edits)
+        if drawing is None:
+            top = self._decoder.topk(rows, 1, constraints=constraints, **self._target)
+            return _chosen(top.ids[:, 0], top.answer)
+        drawn = self._decoder.sample(
+            rows,
+            constraints=constraints,
+            seeds=drawing.seeds,
+            step=drawing.step,
+            temperature=drawing.temperature,
+            top_k=drawing.top_k,
+            top_p=drawing.top_p,
+            min_p=drawing.min_p,
+            **self._target,
+        )
+        return _chosen(drawn.ids[:, 0], drawn.answer)
+
+    def _bent(
+        self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None, softcap: float
+    ) -> Chosen:
+        """The choice among the best ids whose logits no edit changes, and those that one does."""
+        if drawing is not None and not drawing.top_k:
+            allowed = "1 or more where the model bends its logits (final_logit_softcapping)"
+            raise InvalidRequest("top_k", 0, allowed)
+        k = 1 if drawing is None else drawing.top_k
+        if as_constraints(edits) is None:
+            tops = [self._decoder.topk(rows, min(k, self._vocab_size), **self._target)]
+        else:  # each row has a number of ids of its own
+            each = [rows[place : place + 1] for place in range(len(rows))]
+            tops = [self._known(row, edit, k) for row, edit in zip(each, edits, strict=True)]
+        ids = [row.astype(np.int64) for top in tops for row in top.ids]
+        bent = [
+            softcap * np.tanh(row.astype(np.float64) / softcap)
+            for top in tops
+            for row in top.logits
+        ]
+        chosen = [
+            pick(ids[place], edit.applied(ids[place], bent[place]), drawing, place)
+            for place, edit in enumerate(edits)
+        ]
+        scanned = np.concatenate([top.answer.scanned for top in tops])
+        exact = np.concatenate([top.answer.exact for top in tops])
+        return Chosen(np.array(chosen, np.int32), scanned, exact)
+
+    def _known(self, row: Float32, edit: Edits, k: int) -> TopKReply:
+        """The k best ids of a row [1, D] that no edit changes, and all that one does."""
+        listed = edit.valued
+        apart = {*edit.banned, *listed}
+        left = self._vocab_size if edit.allowed is None else len({*edit.allowed} - apart)
+        left -= len(apart) if edit.allowed is None else 0
+        asked = []
+        if left > 0:
+            others = Constraints(banned=sorted(apart), allowed=edit.allowed)
+            asked.append((min(k, left), others))
+        if listed:
+            asked.append((len(listed), Constraints(allowed=listed)))
+        tops = [
+            self._decoder.topk(row, count, constraints=constraints, **self._target)
+            for count, constraints in asked
+        ]
+        if not tops:
+            raise InvalidRequest("allowed", "no id that is not banned", "one or more")
+        answer = tops[0].answer._replace(
+            scanned=np.add.reduce([top.answer.scanned for top in tops]),
+            exact=np.logical_and.reduce([top.answer.exact for top in tops]),
+        )
+        ids, logits = (np.concatenate([top[part] for top in tops], axis=1) for part in (0, 1))
+        return TopKReply(ids, logits, answer)
+
+
+def _chosen(ids: Int32, answer: Answer) -> Chosen:
+    return Chosen(ids, answer.scanned, answer.exact)
+
+
+def as_constraints(edits: Sequence[Edits]) -> Constraints | None:
+    """The edits of all rows; None where there are none, which is answered faster."""
+    lists: dict[str, Any] = {}
+    if any(edit.banned for edit in edits):
+        lists["banned"] = [list(edit.banned) for edit in edits]
+    if any(edit.allowed is not None for edit in edits):
+        lists["allowed"] = [list(edit.allowed or ()) for edit in edits]
+    if any(edit.bias for edit in edits):
+        lists["biased"] = [list(edit.bias) for edit in edits]
+        lists["bias"] = [list(edit.bias.values()) for edit in edits]
+    if any(edit.valued for edit in edits) and edits[0].repetition_penalty != 1:
+        lists["repeated"] = [list(edit.repeated) for edit in edits]
+        lists["repetition_penalty"] = edits[0].repetition_penalty
+    return Constraints(**lists) if lists else None
+
+
+def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int:
+    """The best of `ids` by their logits, the lower of equal ones, or a draw as `sample` draws.
+
+    A draw depends on the row's seed and on the step alone. InvalidRequest where no id is left.
+    """
+    best = logits.max()
+    if best == -np.inf:
+        raise InvalidRequest("allowed", "no id that is not banned", "one or more")
+    if drawing is None or drawing.temperature == 0:
+        return int(ids[logits == best].min())
+    order = np.lexsort((ids, -logits))[: drawing.top_k or None]
+    order = order[logits[order] > -np.inf]
+    weights = np.exp((logits[order] - logits[order[0]]) / drawing.temperature)
+    below = np.cumsum(weights / weights.sum())
+    kept = int(np.searchsorted(below, drawing.top_p * (1 - 1e-12))) + 1
+    kept = min(kept, int((weights >= drawing.min_p).sum()), len(order))
+    key = np.array([drawing.seeds[row], drawing.step], np.uint64)
+    uniform = np.random.Generator(np.random.Philox(key=key)).random() * below[kept - 1]
+    return int(ids[order[int(np.searchsorted(below[:kept], uniform, side="right"))]])

@@ -1,0 +1,10 @@
+"""llama.cpp as a host: GGUF files, and contexts whose output layer a decoder may take over."""
+
+from logitsieve.utils.environment import require
+
+require("llamacpp", "numba")
+
+from logitsieve.llamacpp.context import LlamaContext  # noqa: E402  after `require`
+from logitsieve.llamacpp.model_file import GgufModel, OutputMatrix  # noqa: E402
+
+__all__ = ["GgufModel", "LlamaContext", "OutputMatrix"]

@@ -1,0 +1,227 @@
+"""A llama.cpp model with its key-value cache, whose output layer can be left to a decoder.
+
+The context hears of `result_norm` from its first decode on: what it makes of it (nothing, or the
+rows of hidden instead of logits) is decided for each decode. One sequence is read at a time, or one
+token of each of several: so outputs come in the order in which they were given.
+
+Shape letters: B outputs, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest, LogitsieveError
+from logitsieve.api.requests import whole
+from logitsieve.api.results import Float32
+from logitsieve.llamacpp.hook import COPY, OFF, OTHER, STOP, HiddenHook
+from logitsieve.llamacpp.library import messages
+from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
+from logitsieve.llamacpp.model_file import GgufModel
+
+POSITIONS, BATCH = 4096, 512  # tokens that the cache holds, at most; and that are read at once
+MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
+PROBED = 512  # ids whose logits are compared with llama.cpp's own
+NEARLY = 0.05  # of the logits' spread: what products with a quantised h differ by at most
+
+
+class LlamaContext(LlamaModel):
+    """A model in a GGUF file, opened for decoding on the CPU; not for several threads at once.
+
+    `positions` tokens fit into its cache, all `sequences` together. A decode returns logits
+    [B, V] of llama.cpp's own output layer, or, while `headless`, the rows of hidden [B, D] that
+    would enter it, multiplied by the architecture's constant scale of logits.
+
+    InvalidRequest names what is wrong with the file, the wheel or the model, or the argument.
+    """
+
+    def __init__(
+        self,
+        gguf: GgufModel | Path | str,
+        *,
+        sequences: int = 1,
+        positions: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.sequences = whole("sequences", sequences, 1, MOST_SEQUENCES)
+        self.headless = False
+        super().__init__(gguf)
+        self._refuse_reordering()
+        self._hook = HiddenHook(self._library.tensor, BATCH, self.gguf.dim)
+        wanted = positions
+        if wanted is None:
+            wanted = min(POSITIONS, self.trained_positions * sequences)
+        wanted = whole("positions", wanted, 1, MOST_POSITIONS)
+        self._context = self._make(wanted, whole("threads", threads, 1, MOST_THREADS))
+        self.positions = int(self._api.llama_n_ctx(self._context))
+        self._batch = self._api.llama_batch_init(BATCH, 0, 1)
+        self._closing(self._api.llama_batch_free, self._batch)
+        self._lengths = [0] * self.sequences
+        self._probe()
+
+    def __repr__(self) -> str:
+        return f"<LlamaContext {str(self.gguf.path)!r} of {self.sequences} sequences>"
+
+    def length(self, sequence: int) -> int:
+        """The number of tokens of a sequence that the cache holds."""
+        return self._lengths[sequence]
+
+    @property
+    def free(self) -> int:
+        """The number of further tokens that the cache can hold."""
+        return self.positions - sum(self._lengths)
+
+    def forget(self, sequence: int | None = None) -> None:
+        """Empty the cache of a sequence, or of all."""
+        memory = self._api.llama_get_memory(self._context)
+        each = range(self.sequences) if sequence is None else [sequence]
+        for one in each:
+            self._api.llama_memory_seq_rm(memory, self._sequence(one), -1, -1)
+            self._lengths[one] = 0
+
+    def read(self, tokens: Sequence[int], sequence: int = 0, *, every: bool = False) -> Float32:
+        """Append tokens to a sequence: the output [1, .] of the last one, or of `every` one.
+
+        InvalidRequest names `tokens` before anything is decoded where an id is not in the
+        vocabulary, where there is none, or where the cache has too little room.
+        """
+        self._check(tokens, sequence)
+        outputs = []
+        for start in range(0, len(tokens), BATCH):
+            part = tokens[start : start + BATCH]
+            last = start + BATCH >= len(tokens)
+            marks = [every or (last and place == len(part) - 1) for place in range(len(part))]
+            output = self._decode([(sequence, token) for token in part], marks)
+            if every or last:
+                outputs.append(output)
+        return np.concatenate(outputs)
+
+    def step(self, tokens: Mapping[int, int]) -> Float32:
+        """Append one token to each of some sequences: their outputs [B, .], in that order."""
+        for sequence, token in tokens.items():
+            self._check([token], sequence)
+        if len(tokens) > self.free:
+            allowed = f"{self.free} at most, the room of the cache"
+            raise InvalidRequest("tokens", f"{len(tokens)} tokens", allowed)
+        return self._decode(list(tokens.items()), [True] * len(tokens))
+
+    def _decode(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> Float32:
+        """Decode up to BATCH tokens (sequence, id); outputs of those that are marked."""
+        api = self._api  # refused where it is closed, before anything is written
+        self._fill(tokens, marks)
+        self._hook.begin(STOP if self.headless else OFF)
+        self._run(api)
+        for sequence, _ in tokens:
+            self._lengths[sequence] += 1
+        if not self.headless:
+            return self._logits([place for place, marked in enumerate(marks) if marked])
+        hidden = self._hook.rows()
+        self._refuse_fault(len(hidden), sum(marks))
+        return hidden if self.gguf.scale == 1 else hidden * np.float32(self.gguf.scale)
+
+    def _fill(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> None:
+        batch, ahead = self._batch, dict.fromkeys(range(self.sequences), 0)
+        batch.count = len(tokens)
+        for place, ((sequence, token), marked) in enumerate(zip(tokens, marks, strict=True)):
+            batch.tokens[place] = token
+            batch.positions[place] = self._lengths[sequence] + ahead[sequence]
+            batch.sequence_counts[place] = 1
+            batch.sequences[place][0] = sequence
+            batch.outputs[place] = marked
+            ahead[sequence] += 1
+
+    def _run(self, api: Any) -> None:
+        if status := api.llama_decode(self._context, self._batch):
+            raise LogitsieveError(f"llama.cpp: llama_decode returned {status}")
+
+    def _logits(self, places: Iterable[int]) -> Float32:
+        shape = ctypes.c_float * self.gguf.vocab_size
+        rows = []
+        for place in places:
+            address = self._api.llama_get_logits_ith(self._context, place)
+            rows.append(np.ctypeslib.as_array(shape.from_address(address)).copy())
+        return np.stack(rows) if rows else np.empty((0, self.gguf.vocab_size), np.float32)
+
+    def _check(self, tokens: Sequence[int], sequence: int) -> None:
+        self._sequence(sequence)
+        if not len(tokens):
+            raise InvalidRequest("tokens", "none", "one or more")
+        low, high = min(tokens), max(tokens)
+        if low < 0 or high >= self.gguf.vocab_size:
+            raise InvalidRequest("tokens", f"{low} .. {high}", f"0 .. {self.gguf.vocab_size - 1}")
+        if len(tokens) > self.free:
+            got = f"{len(tokens)} tokens"
+            raise InvalidRequest("tokens", got, f"{self.free} at most, the room of the cache")
+
+    def _sequence(self, sequence: int) -> int:
+        return whole("sequence", sequence, 0, self.sequences - 1)
+
+    def _refuse_reordering(self) -> None:
+        """InvalidRequest for a model whose batches llama.cpp splits in an order of its own."""
+        api, model = self._api, self._model
+        rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
+        if rolling and self.sequences > 1:
+            raise InvalidRequest("sequences", self.sequences, "1 with a recurrent model")
+
+    def _make(self, positions: int, threads: int) -> Any:
+        layout, parameters = self._library.context, self._api.llama_context_default_params()
+        for place, size in enumerate((positions, BATCH, BATCH, self.sequences)):
+            parameters.set("<i", layout.sizes + 4 * place, size)
+        for place in range(2):
+            parameters.set("<i", layout.threads + 4 * place, threads)
+        parameters.set("<Q", layout.hook, self._hook.address)
+        parameters.set("<Q", layout.hook + 8, self._hook.argument)
+        for place, chosen in ((1, 0), (3, 0), (5, 1)):  # all on the CPU, one cache for all
+            parameters.set("<B", layout.flags + place, chosen)
+        with messages(self._api) as lines:
+            context = self._api.llama_init_from_model(self._model, parameters)
+        if not context:
+            raise self._refused("; ".join(lines), f"a model that {self._library.name} runs")
+        self._closing(_free_context, self._api, context, self._hook)
+        if self._api.llama_pooling_type(context) > 0:
+            raise self._refused("a model of embeddings", WITHOUT_RESULT_NORM)
+        return context
+
+    def _refuse_fault(self, rows: int, wanted: int) -> None:
+        architecture = self.gguf.architecture
+        if self._hook.fault == OTHER:
+            got = f"result_norm of {architecture}, no float32 [rows, {self.gguf.dim}]"
+            raise self._refused(got, WITHOUT_RESULT_NORM)
+        if rows != wanted:
+            got = f"{rows} rows of result_norm for {wanted} outputs ({architecture})"
+            raise self._refused(got, WITHOUT_RESULT_NORM)
+
+    def _probe(self) -> None:
+        """Decode one token: InvalidRequest unless its logits are W h + b as the file says.
+
+        The cache is emptied again.
+        """
+        begin = self._api.llama_vocab_bos(self._vocabulary)
+        self._fill([(0, max(begin, 0))], [True])
+        self._hook.begin(COPY)
+        self._run(self._api)
+        hidden = self._hook.rows().astype(np.float64)
+        self._refuse_fault(len(hidden), 1)
+        logits = self._logits([0])[0]
+        ids = np.linspace(0, len(logits) - 1, min(PROBED, len(logits))).astype(np.int64)
+        expected = self.gguf.scale * self.gguf.matrix.rows(ids).astype(np.float64) @ hidden[0]
+        if self.gguf.bias is not None:
+            expected += self.gguf.bias[ids]
+        if self.gguf.softcap is not None:
+            expected = self.gguf.softcap * np.tanh(expected / self.gguf.softcap)
+        gap = np.sqrt(np.mean((logits[ids] - expected) ** 2))
+        if not gap <= NEARLY * np.sqrt(np.mean(expected**2)):
+            got = f"logits {gap:.3g} away from W h + b on average ({self.gguf.architecture})"
+            raise self._refused(got, "an architecture whose logits are its output layer's")
+        self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
+
+
+def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
+    """Free a context; `hook`, which it calls, lives until then."""
+    with messages(api):
+        api.llama_free(context)

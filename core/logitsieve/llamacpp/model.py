@@ -1,0 +1,117 @@
+"""A model that llama.cpp has loaded from a GGUF file, and its tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from pathlib import Path
+from typing import Any, Self
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.library import LlamaLibrary, library, messages
+from logitsieve.llamacpp.model_file import GgufModel
+
+NO_TOKENIZER = 0  # llama_vocab_type
+LONGEST_PIECE = 256  # bytes of a token
+
+WITHOUT_RESULT_NORM = (
+    "a causal language model whose graph names the tensor before its output layer result_norm"
+)
+
+
+class LlamaModel:
+    """A model on the CPU, in the library of the installed wheel.
+
+    InvalidRequest names what is wrong with the file, the wheel or the model.
+    """
+
+    def __init__(self, gguf: GgufModel | Path | str) -> None:
+        self.gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
+        self._library: LlamaLibrary = library()
+        self._open = True
+        self._closers: list[weakref.finalize[Any, Any]] = []
+        self._model = self._load()
+        self._vocabulary = self._api.llama_model_get_vocab(self._model)
+        words = self._api.llama_vocab_n_tokens(self._vocabulary)
+        if words not in (0, self.gguf.vocab_size):
+            got = f"{words} tokens for {self.gguf.vocab_size} rows of {self.gguf.matrix.name}"
+            raise self._refused(got, "one row for each token")
+
+    @property
+    def _api(self) -> Any:
+        """The library's functions; InvalidRequest once the model is closed."""
+        if not self._open:
+            raise InvalidRequest("context", "one that is closed", "an open one")
+        return self._library.functions
+
+    def close(self) -> None:
+        """Free the model and the cache; a second call changes nothing."""
+        self._open = False
+        while self._closers:
+            self._closers.pop()()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def trained_positions(self) -> int:
+        """The longest sequence that the model was trained on, in tokens."""
+        return int(self._api.llama_model_n_ctx_train(self._model))
+
+    @property
+    def begin(self) -> list[int]:
+        """The tokens that the model begins texts with: one, or none."""
+        if not self._api.llama_vocab_get_add_bos(self._vocabulary):
+            return []
+        return [int(self._api.llama_vocab_bos(self._vocabulary))]
+
+    def tokenize(self, text: str, *, begin: bool = True, special: bool = True) -> list[int]:
+        """The ids of a text, after the tokens that the model begins texts with, if `begin`.
+
+        With `special`, names of special tokens, such as `</s>`, stand for these tokens.
+        InvalidRequest names `text` where the model has no tokenizer, or nothing comes of it.
+        """
+        if self._api.llama_vocab_type(self._vocabulary) == NO_TOKENIZER:
+            raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest("text", f"{text!r:.40}", "text that UTF-8 can hold") from error
+        room = (ctypes.c_int32 * (len(raw) + 8))()
+        arguments = raw, len(raw), ctypes.byref(room), len(room), begin, special
+        count = self._api.llama_tokenize(self._vocabulary, *arguments)
+        if count <= 0:
+            raise InvalidRequest("text", f"{text!r:.40}, of no tokens", "text of one token or more")
+        return list(room[:count])
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for: several tokens may make one character."""
+        room = ctypes.create_string_buffer(LONGEST_PIECE)
+        size = self._api.llama_token_to_piece(self._vocabulary, token, room, len(room), 0, False)
+        return room.raw[: max(size, 0)]
+
+    def ends(self, token: int) -> bool:
+        """True for a token that ends a text."""
+        return bool(self._api.llama_vocab_is_eog(self._vocabulary, token))
+
+    def _load(self) -> Any:
+        parameters = self._api.llama_model_default_params()
+        parameters.set("<i", self._library.model.gpu_layers, 0)
+        with messages(self._api) as lines:
+            path = str(self.gguf.path).encode()
+            model = self._api.llama_model_load_from_file(path, parameters)
+        if not model:
+            raise self._refused("; ".join(lines), f"a model that {self._library.name} loads")
+        self._closing(self._api.llama_model_free, model)
+        if self._api.llama_model_has_encoder(model):
+            raise self._refused("a model with an encoder", WITHOUT_RESULT_NORM)
+        return model
+
+    def _closing(self, function: Any, *arguments: Any) -> None:
+        self._closers.append(weakref.finalize(self, function, *arguments))
+
+    def _refused(self, got: str, allowed: str) -> InvalidRequest:
+        return InvalidRequest("gguf", f"{self.gguf.path}: {got}", allowed)

@@ -1,0 +1,195 @@
+"""A GGUF file's output layer: the matrix as it is stored, its bias, and what its logits become.
+
+llama.cpp computes z = W h + b, h being the tensor `result_norm`; some architectures then multiply z
+by a constant, and some bend it, cap * tanh(z / cap). The constant goes into h, so that the index's
+logits are the scaled ones; the softcap keeps the order of the logits and is applied to answers.
+
+Shape letters: D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Float32
+from logitsieve.llamacpp.gguf_header import GgufHeader, Strings, TensorSpan, read_header
+from logitsieve.utils.environment import require
+
+TENSORS = ("output.weight", "token_embd.weight")  # the second where both are one
+BIAS = "output.bias"
+FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+AT_ONCE = 1 << 24  # numbers dequantised at once
+
+# How an architecture's graph applies `logit_scale`: the power that it is raised to.
+SCALE_POWERS = {
+    **dict.fromkeys(("command-r", "cohere2", "cohere2moe", "grok"), 1),
+    **dict.fromkeys(("granite", "granitemoe", "granitehybrid", "minicpm"), -1),
+}
+# Softcaps that llama.cpp applies where the file names none.
+DEFAULT_SOFTCAPS = {"gemma2": 30.0, "gemma3n": 30.0}
+
+
+class OutputMatrix(NamedTuple):
+    """A matrix [V, D] in a GGUF file, in its blocks; mapped, not read."""
+
+    name: str
+    kind: str  # ggml's name of the type: "F16", "Q8_0", ...
+    blocks: np.ndarray  # [V, D] of a float type, bfloat16 as its bits; else uint8 [V, bytes]
+    shape: tuple[int, int]
+
+    def rows(self, rows: Any) -> Float32:
+        """The rows of a slice or of an array of ids, as float32; exact for every type but F64."""
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        stored = np.ascontiguousarray(self.blocks[rows])
+        values = dequantize(stored.view(np.uint8), GGMLQuantizationType[self.kind])
+        return np.asarray(values, np.float32).reshape(len(stored), self.shape[1])
+
+    def dense(self, dtype: Any = None) -> np.ndarray:
+        """[V, D]: the mapped values of a float type, unless `dtype` is another; else in float32."""
+        if self.kind in FLOATS and dtype in (None, FLOATS[self.kind]):
+            return self.blocks
+        values = np.empty(self.shape, np.float32)
+        step = max(1, AT_ONCE // self.shape[1])
+        for start in range(0, len(values), step):
+            values[start : start + step] = self.rows(slice(start, start + step))
+        return values
+
+
+class GgufModel:
+    """What a GGUF file says of its model's output layer; InvalidRequest names `field`.
+
+    MissingExtra without the package `gguf`.
+    """
+
+    def __init__(self, path: Path | str, field: str = "gguf") -> None:
+        require("llamacpp", "gguf")
+        self.path, self._field = Path(path), field
+        self._header: GgufHeader = read_header(self.path, field)
+        architecture = self._header.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise self._refused("no general.architecture", "a model's metadata")
+        self.architecture = architecture
+        self._refuse_truncated()
+        self.matrix: OutputMatrix = self._matrix()
+        self.bias: Float32 | None = self._bias()
+        self.scale: float = self._scale()  # to multiply h by
+        cap = self._number("final_logit_softcapping", DEFAULT_SOFTCAPS.get(architecture, 0.0))
+        self.softcap: float | None = cap or None
+
+    @property
+    def vocab_size(self) -> int:
+        """V, rows of the output matrix."""
+        return self.matrix.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """D, columns of the output matrix."""
+        return self.matrix.shape[1]
+
+    @cached_property
+    def vocabulary(self) -> list[str] | None:
+        """The tokens by id, as the file spells them; None for a file without a tokenizer."""
+        tokens = self._header.metadata.get("tokenizer.ggml.tokens")
+        return tokens.read() if isinstance(tokens, Strings) else None
+
+    def sha256(self, dtype: str) -> str:
+        """The identity (hex) that an index of this matrix and bias has, stored as `dtype`.
+
+        That is the file's own type, or F32 for a type that the index does not keep; an index of
+        another type has other values, and no hash equals "".
+        """
+        if dtype == self.matrix.kind:
+            values = self.matrix.blocks
+        elif dtype == "F32":
+            values = self.matrix.dense(np.float32)
+        else:
+            return ""
+        digest = hashlib.sha256(f"{dtype} {self.vocab_size} {self.dim}\n".encode())
+        bias = np.zeros(self.vocab_size, np.float32) if self.bias is None else self.bias
+        for array in (values, bias):
+            digest.update(np.ascontiguousarray(array).data.cast("B"))
+        return digest.hexdigest()
+
+    def _refused(self, got: str, allowed: str) -> InvalidRequest:
+        return InvalidRequest(self._field, f"{self.path}: {got}", allowed)
+
+    def _number(self, key: str, default: float) -> float:
+        value = self._header.metadata.get(f"{self.architecture}.{key}", default)
+        if not isinstance(value, int | float) or not np.isfinite(value) or value < 0:
+            raise self._refused(f"{self.architecture}.{key} = {value!r:.40}", "a number, 0 or more")
+        return float(value)
+
+    def _scale(self) -> float:
+        scale = self._number("logit_scale", 0.0)
+        if scale in (0.0, 1.0):
+            return 1.0
+        if self.architecture not in SCALE_POWERS:
+            got = f"logit_scale of the architecture {self.architecture}"
+            raise self._refused(got, f"one of {', '.join(SCALE_POWERS)}, where logits are scaled")
+        return float(scale ** SCALE_POWERS[self.architecture])
+
+    def _matrix(self) -> OutputMatrix:
+        name = next((name for name in TENSORS if name in self._header.tensors), None)
+        if name is None:
+            raise self._refused("no output matrix", f"a model with {' or '.join(TENSORS)}")
+        span = self._header.tensors[name]
+        kind, size = self._type_of(name, span)
+        if len(span.shape) != 2:
+            raise self._refused(f"{name} of shape {list(span.shape)}", "[V, D]")
+        vocab_size, dim = span.shape
+        raw = np.frombuffer(self._header.mapped, np.uint8, size, self._place(span))
+        rows = raw.view(FLOATS[kind]) if kind in FLOATS else raw
+        matrix = OutputMatrix(name, kind, rows.reshape(vocab_size, -1), (vocab_size, dim))
+        try:
+            matrix.rows(slice(0, 1))
+        except NotImplementedError as error:
+            allowed = "a type whose numbers the installed gguf computes"
+            raise self._refused(f"{name} of the type {kind}", allowed) from error
+        return matrix
+
+    def _bias(self) -> Float32 | None:
+        span = self._header.tensors.get(BIAS)
+        if span is None:
+            return None
+        kind, size = self._type_of(BIAS, span)
+        if kind != "F32" or span.shape != (self.vocab_size,):
+            allowed = f"F32 [{self.vocab_size}]"
+            raise self._refused(f"{BIAS}: {kind} {list(span.shape)}", allowed)
+        raw = np.frombuffer(self._header.mapped, np.uint8, size, self._place(span))
+        return raw.view(np.float32)
+
+    def _place(self, span: TensorSpan) -> int:
+        return self._header.data_offset + span.offset
+
+    def _type_of(self, name: str, span: TensorSpan) -> tuple[str, int]:
+        """The name of a tensor's type and the bytes of all its rows."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        try:
+            kind = GGMLQuantizationType(span.kind)
+        except ValueError as error:
+            got = f"{name} of the unknown tensor type {span.kind}"
+            raise self._refused(got, "a type that the installed gguf knows") from error
+        columns, block_bytes = GGML_QUANT_SIZES[kind]
+        if span.shape[-1] % columns or 0 in span.shape:
+            got = f"{name}: {kind.name} {list(span.shape)}"
+            raise self._refused(got, f"rows of whole blocks of {columns}")
+        count = 1
+        for length in span.shape:
+            count *= length
+        return kind.name, count // columns * block_bytes
+
+    def _refuse_truncated(self) -> None:
+        end = len(self._header.mapped)
+        for name, span in self._header.tensors.items():
+            needed = self._place(span) + self._type_of(name, span)[1]
+            if needed > end:
+                raise self._refused(f"truncated: {end} bytes, {name} ends at {needed}", "it whole")

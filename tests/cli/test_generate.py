@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from logitsieve.llamacpp import GgufModel
+from tests.cli.conftest import Run
+from tests.client.test_llamacpp import write_gguf_index
+from tests.llamacpp.small_model import Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+PROMPT = "the time of man"
+PROVEN = "the head alone [0-9,]+; [0-9,]+ of 560 rows a token, 6 tokens proven"
+COST = {"certified": PROVEN, "exact": PROVEN, "dense": "all 560 logits of each"}
+
+
+@pytest.fixture(scope="module")
+def index(make_gguf: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    return write_gguf_index(GgufModel(make_gguf()), folder / "small" / "1")
+
+
+def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, index: Path) -> None:
+    shown = {}
+    for head in COST:
+        source = () if head == "dense" else ("--index", index)
+        options = ("--prompt", PROMPT, "--max-tokens", 6, "--head", head, *source)
+        result = run("generate", "--gguf", make_gguf(), *options)
+        assert result.exit_code == 0
+        shown[head] = result.stdout
+        assert re.search(f"^6 tokens: [0-9,.]+ a second, {COST[head]}$", result.stderr, re.M)
+    assert shown["certified"] == shown["exact"] == shown["dense"]
+    assert shown["dense"].startswith(PROMPT)
+
+
+def test_several_prompts_and_draws(run: Run, make_gguf: Make, index: Path) -> None:
+    options = ("--prompt", PROMPT, "--prompt", "go", "--max-tokens", 4, "--index", index)
+    sample = ("--sample", "temperature=0.8,top_k=20", "--sample", "seed=3")
+    command = ("generate", "--gguf", make_gguf(), *options, *sample)
+    made = json.loads(run(*command, "--json").stdout)
+    assert json.loads(run(*command, "--json").stdout)["ids"] == made["ids"]
+    assert len(made["texts"]) == 2
+    assert made["tokens"] == sum(map(len, made["ids"]))
+    lines = run(*command).stdout
+    assert lines == "".join(
+        prompt + text + "\n" for prompt, text in zip((PROMPT, "go"), made["texts"], strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "index: got nothing"),
+        (("--head", "dense", "--index", "m/1"), "index: got m/1, allowed: none beside"),
+        (("--head", "dense", "--sample", "heat=1"), "sample: got 'heat'"),
+        (("--head", "dense", "--sample", "top_k=1.5"), "sample.top_k: got 1.5"),
+        (("--head", "dense", "--sample", "top_p=7"), "top_p: got 7"),
+    ],
+)
+def test_bad_input(run: Run, make_gguf: Make, options: tuple[str, ...], reason: str) -> None:
+    result = run("generate", "--gguf", make_gguf(), "--prompt", PROMPT, *options)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert result.stdout == ""

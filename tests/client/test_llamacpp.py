@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.client import DecoderClient
+from logitsieve.client.llamacpp import attach, generate
+from logitsieve.decoding import LocalDecoder
+from logitsieve.heads import Softmax
+from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.llamacpp import GgufModel, LlamaContext
+from tests.client.dense import DenseDecoder
+from tests.llamacpp.small_model import Make
+from tests.server.running import Loop, config_for, running
+from tests.synthetic import certified_arrays
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+PROMPTS = ["the time of man", "go back", "it is good and"]
+
+
+def write_gguf_index(gguf: GgufModel, out: Path) -> Path:
+    """An index of the exact and the certified head over a file's matrix."""
+    bias = np.zeros(gguf.vocab_size, np.float32) if gguf.bias is None else gguf.bias
+    softmax = Softmax(np.array(gguf.matrix.dense()), np.array(bias))
+    return write_index(
+        out,
+        softmax=softmax,
+        parts={"sketch": certified_arrays(softmax)},
+        heads={"exact": HeadEntry(), "certified": HeadEntry("sketch")},
+        default_head="certified",
+    )
+
+
+def dense_of(gguf: GgufModel) -> DenseDecoder:
+    return DenseDecoder(gguf.matrix.rows(slice(None)), gguf.bias)
+
+
+@pytest.fixture(scope="module")
+def context(make_gguf: Make) -> Iterator[LlamaContext]:
+    with LlamaContext(make_gguf(), sequences=3) as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def folder(context: LlamaContext, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    write_gguf_index(context.gguf, folder / "small" / "1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def local(folder: Path, kernel_cache: Path) -> LocalDecoder:
+    return LocalDecoder(open_index(folder / "small" / "1"))
+
+
+def run(attached: Any, prompts: Any = PROMPTS, **options: Any) -> list[list[int]]:
+    generation = attached.generate(prompts, **{"max_tokens": 12, "ignore_end": True} | options)
+    list(generation)
+    ids: list[list[int]] = generation.ids
+    return ids
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"repetition_penalty": 1.3},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.25, "penalized": 8},
+    {"banned": [5, 300, 301]},
+    {"allowed": range(300, 340)},
+    {"allowed": lambda made: [300 + len(made), 310 + len(made)]},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "plain")
+@pytest.mark.parametrize("head", ["exact", "certified"])
+def test_greedy_tokens_are_the_best_in_float64(
+    context: LlamaContext, local: LocalDecoder, head: str, options: dict[str, Any]
+) -> None:
+    with attach(context, dense_of(context.gguf)) as attached:
+        expected = run(attached, **options)
+    with attach(context, local, head=head) as attached:
+        assert run(attached, **options) == expected
+    assert len({token for row in expected for token in row}) > 3
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
+def test_other_types_of_the_matrix(
+    make_gguf: Make, kind: str, tmp_path: Path, kernel_cache: Path
+) -> None:
+    with LlamaContext(make_gguf(head=kind), sequences=3) as context:
+        local = LocalDecoder(open_index(write_gguf_index(context.gguf, tmp_path / "m" / "1")))
+        with attach(context, dense_of(context.gguf)) as attached:
+            expected = run(attached)
+        with attach(context, local) as attached:
+            assert run(attached) == expected
+
+
+def test_the_tokens_are_those_of_llama_cpp_with_a_float32_head(
+    context: LlamaContext, local: LocalDecoder
+) -> None:
+    generation = generate(context, PROMPTS, max_tokens=12, ignore_end=True)
+    streamed = [token.text for token in generation if token.sequence == 1]
+    assert "".join(streamed) == generation.texts[1]
+    with attach(context, local) as attached:
+        assert run(attached) == generation.ids
+
+
+def test_sequences_of_a_batch_are_as_one_by_one(context: LlamaContext, local: LocalDecoder) -> None:
+    drawn: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95}
+    with attach(context, local) as attached:
+        for options in ({}, drawn):
+            together = run(attached, seeds=[1, 2, 3], **options)
+            for number, prompt in enumerate(PROMPTS):
+                [alone] = run(attached, prompt, seeds=[number + 1], **options)
+                assert alone == together[number]
+
+
+@pytest.mark.parametrize("options", [{"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.05}, {}], ids=str)
+def test_draws_are_repeated_by_their_seed(
+    context: LlamaContext, local: LocalDecoder, options: dict[str, Any]
+) -> None:
+    options = {"temperature": 1.0, "seeds": 7, "repetition_penalty": 1.2} | options
+    with attach(context, local) as attached:
+        first = run(attached, **options)
+        assert run(attached, **options) == first
+        assert run(attached, **options | {"seeds": 8}) != first
+        assert run(attached, **options | {"temperature": 0.0}) != first
+
+
+def test_one_call_of_the_decoder_for_all_sequences_and_none_for_prompts(
+    context: LlamaContext,
+) -> None:
+    decoder = dense_of(context.gguf)
+    with attach(context, decoder, head="certified", model="small") as attached:
+        decoder.asked.clear()
+        generation = attached.generate(PROMPTS, max_tokens=4, ignore_end=True)
+        assert len(list(generation)) == 12
+    assert decoder.asked == [("topk", {"head": "certified", "model": "small"})] * 4
+    assert generation.counts.tokens == 12
+    assert generation.counts.prompt_tokens == sum(len(context.tokenize(one)) for one in PROMPTS)
+
+
+def test_detach_gives_the_dense_head_back(context: LlamaContext, local: LocalDecoder) -> None:
+    context.forget()
+    before = context.read([5, 6, 7])
+    attached = attach(context, local)
+    with pytest.raises(InvalidRequest, match="context: got one with a decoder attached"):
+        attach(context, local)
+    with pytest.raises(InvalidRequest, match="context: got one with a decoder attached"):
+        generate(context, "go")
+    begun = attached.generate("go back")
+    next(begun)
+    attached.detach()
+    attached.detach()
+    with pytest.raises(InvalidRequest, match="meanwhile"):
+        list(begun)
+    with pytest.raises(InvalidRequest, match="detached"):
+        attached.generate("go")
+    context.forget()
+    np.testing.assert_array_equal(context.read([5, 6, 7]), before)
+
+
+def test_an_index_of_another_matrix_is_refused(
+    context: LlamaContext, make_gguf: Make, tmp_path: Path, kernel_cache: Path
+) -> None:
+    other = GgufModel(make_gguf(seed=1))
+    wide = GgufModel(make_gguf(dim=128))
+    biased = GgufModel(make_gguf(bias=True))
+    for number, gguf in enumerate((other, wide, biased)):
+        path = write_gguf_index(gguf, tmp_path / f"m{number}" / "1")
+        with pytest.raises(InvalidRequest, match="decoder: got an index of"):
+            attach(context, LocalDecoder(open_index(path)))
+    with pytest.raises(InvalidRequest, match="away from the model's own"):
+        attach(context, dense_of(other))
+    assert not context.headless
+
+
+def test_over_a_channel(context: LlamaContext, folder: Path, local: LocalDecoder) -> None:
+    with attach(context, local) as attached:
+        expected = run(attached), run(attached, temperature=1.0, seeds=3)
+    loop = Loop()
+    with (
+        running(loop, config_for(folder)) as server,
+        DecoderClient(server.address) as client,
+        attach(context, client, head="certified") as attached,
+    ):
+        assert (run(attached), run(attached, temperature=1.0, seeds=3)) == expected
+    loop.close()

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.client.llamacpp import generate
+from logitsieve.client.llamacpp_generation import GenerationOptions
+from logitsieve.llamacpp import LlamaContext
+from tests.llamacpp.small_model import END, Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+
+@pytest.fixture(scope="module")
+def context(make_gguf: Make) -> Iterator[LlamaContext]:
+    with LlamaContext(make_gguf(), sequences=2, positions=256) as context:
+        yield context
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "prompts: got one of no tokens": {"prompts": [[5], []]},
+    "prompts: got 0 prompts": {"prompts": []},
+    "prompts: got 3 prompts, allowed: 1 to 2": {"prompts": ["the", "of", "and"]},
+    "prompts: got 300 tokens": {"prompts": [5] * 300},
+    "prompts: got 560": {"prompts": [5, 560]},
+    "max_tokens: got 0": {"max_tokens": 0},
+    "penalized: got -1": {"penalized": -1},
+    "banned: got 560": {"banned": [3, 560]},
+    "allowed: got -1": {"allowed": [-1]},
+    "temperature": {"temperature": -1.0},
+    "top_p": {"top_p": 0.0},
+    "seeds": {"seeds": [1, 2, 3], "temperature": 1.0},
+    "text that UTF-8 can hold": {"prompts": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_bad_input_is_named_before_anything_is_decoded(context: LlamaContext, reason: str) -> None:
+    context.forget()
+    context.read([5, 6, 7], 1)
+    options = {"prompts": "the"} | BAD[reason]
+    with pytest.raises(InvalidRequest, match=reason):
+        generate(context, options.pop("prompts"), **options)
+    assert context.length(1) == 3
+
+
+def test_a_sequence_ends_by_its_last_token_and_others_go_on(context: LlamaContext) -> None:
+    def allowed(made: Any) -> list[int]:
+        return [END] if len(made) == 2 else [300]
+
+    generation = generate(context, ["the", "of"], max_tokens=5, allowed=allowed)
+    tokens = list(generation)
+    assert generation.ids == [[300, 300, END]] * 2
+    assert (
+        generation.texts == [" m m"] * 2 == ["".join(t.text for t in tokens if not t.sequence)] * 2
+    )
+    longer = generate(context, "the", max_tokens=5, allowed=allowed, ignore_end=True)
+    assert [token.id for token in longer] == [300, 300, END, 300, 300]
+
+
+def test_characters_are_shown_when_they_are_whole(context: LlamaContext) -> None:
+    octets = [3 + byte for byte in "日é".encode()]
+    generation = generate(context, "the", max_tokens=5, allowed=lambda made: [octets[len(made)]])
+    assert [token.text for token in generation] == ["", "", "日", "", "é"]
+
+
+def test_it_ends_where_the_cache_is_full(context: LlamaContext) -> None:
+    generation = generate(context, [5] * 250, max_tokens=50, ignore_end=True)
+    assert len(list(generation)) == 7
+
+
+def test_a_grammar_lists_ids(context: LlamaContext) -> None:
+    with pytest.raises(InvalidRequest, match="allowed: got a function that returned None"):
+        next(generate(context, "the", allowed=lambda made: None))
+    with pytest.raises(InvalidRequest, match="allowed: got no id that is not banned"):
+        next(generate(context, "the", allowed=[300], banned=[300]))
+
+
+def test_penalties_count_the_last_tokens() -> None:
+    options = GenerationOptions(
+        repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25, penalized=3
+    )
+    edits = options.edits([9, 5], [6, 5])
+    assert edits.bias == {5: -1.0, 6: -0.75}
+    assert sorted(edits.repeated) == [5, 6]
+    assert edits.repetition_penalty == 1.5
+    assert GenerationOptions(penalized=0, presence_penalty=1.0).edits([9], [5]).bias == {}

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import Sampling, sampling
+from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, Edits, as_constraints, pick
+from tests.client.dense import DenseDecoder
+from tests.oracle import chi_square_p
+
+V, D, B, CAP = 60, 8, 5, 3.0
+EDITS = {
+    "none": Edits(),
+    "banned": Edits(banned=[3, 5]),
+    "allowed": Edits(allowed=list(range(10, 30)), banned=[12]),
+    "penalised": Edits(repeated=list(range(40)), repetition_penalty=1.5),
+    "biased": Edits(bias={3: 2.0, 59: -1.0}, banned=[7], repeated=[9], repetition_penalty=2.0),
+}
+
+
+@pytest.fixture(scope="module")
+def weight() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((V, D), np.float32) * 2
+
+
+@pytest.fixture(scope="module")
+def hidden() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((B, D), np.float32)
+
+
+def drawing(rows: int = B, **options: Any) -> Sampling:
+    merged: Any = {"seeds": 5, **options}
+    return sampling(rows, 1, merged)
+
+
+@pytest.mark.parametrize("edits", EDITS)
+@pytest.mark.parametrize("options", [None, {"top_k": 4}, {"top_k": 20, "top_p": 0.7}], ids=str)
+def test_a_softcap_is_applied_before_edits_as_in_the_dense_head(
+    weight: np.ndarray, hidden: np.ndarray, edits: str, options: dict[str, Any] | None
+) -> None:
+    given = [EDITS[edits]] * B
+    drawn = None if options is None else drawing(**options)
+    logits = CAP * np.tanh(hidden.astype(np.float64) @ weight.T.astype(np.float64) / CAP)
+    if drawn is not None and EDITS[edits].valued:  # the k best are of ids that no edit changes
+        drawn = drawn._replace(top_k=V, min_p=0.5)
+    expected = DenseOutput().choose(logits.astype(np.float32), given, drawn)
+    k = V - len({*EDITS[edits].valued, *EDITS[edits].banned})
+    if drawn is not None and EDITS[edits].valued:
+        drawn = drawn._replace(top_k=k)
+    chosen = DecoderOutput(DenseDecoder(weight), {}, V, CAP).choose(hidden, given, drawn)
+    assert chosen.ids.tolist() == expected.ids.tolist()
+
+
+@pytest.mark.parametrize("edits", EDITS)
+def test_without_a_softcap_the_decoder_applies_the_edits(
+    weight: np.ndarray, hidden: np.ndarray, edits: str
+) -> None:
+    given = [EDITS[edits]] * B
+    chosen = DecoderOutput(DenseDecoder(weight), {}, V, None).choose(hidden, given, None)
+    dense = DenseOutput().choose((hidden @ weight.T).astype(np.float32), given, None)
+    assert chosen.ids.tolist() == dense.ids.tolist()
+
+
+def test_all_logits_of_a_softcap_are_not_drawn_from(weight: np.ndarray, hidden: np.ndarray) -> None:
+    head = DecoderOutput(DenseDecoder(weight), {}, V, CAP)
+    with pytest.raises(InvalidRequest, match="top_k: got 0, allowed: 1 or more where the model"):
+        head.choose(hidden, [Edits()] * B, drawing(top_p=0.9))
+
+
+def test_constraints_are_none_without_edits() -> None:
+    assert as_constraints([Edits(), Edits(repeated=[3])]) is None
+    made = as_constraints([Edits(banned=[1]), Edits(bias={2: 0.5})])
+    assert made is not None
+    assert made.banned == [[1], []]
+    assert (made.biased, made.bias) == ([[], [2]], [[], [0.5]])
+
+
+def test_draws_follow_the_filtered_law() -> None:
+    logits = np.log(np.array([0.4, 0.05, 0.3, 0.15, 0.1]))
+    ids = np.array([10, 11, 12, 13, 14])
+    cases: dict[tuple[str, float], list[float]] = {
+        ("top_k", 2): [0.4, 0, 0.3, 0, 0],
+        ("top_p", 0.8): [0.4, 0, 0.3, 0.15, 0],
+        ("min_p", 0.3): [0.4, 0, 0.3, 0.15, 0],
+        ("temperature", 0.5): [0.16, 0.0025, 0.09, 0.0225, 0.01],
+    }
+    for (option, value), law in cases.items():
+        options = drawing(1, **{option: value})
+        made = [pick(ids, logits, options._replace(step=step), 0) for step in range(2000)]
+        counts = np.array([made.count(one) for one in ids])
+        kept = np.array(law) > 0
+        assert counts[~kept].sum() == 0
+        expected = np.array(law)[kept] / sum(law)
+        assert chi_square_p(counts[kept], expected) > 1e-4
+
+
+def test_the_lower_of_equal_ids_is_best_and_none_left_is_refused() -> None:
+    assert pick(np.array([7, 4, 9]), np.array([1.0, 1.0, 0.0]), None, 0) == 4
+    with pytest.raises(InvalidRequest, match="allowed"):
+        pick(np.array([7]), np.array([-np.inf]), None, 0)

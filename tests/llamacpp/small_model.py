@@ -1,0 +1,123 @@
+"""A Transformer of two layers as GGUF, of random weights, with a tokenizer of words.
+
+Its output rows are spread enough that greedy decoding is no single repeated token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Make = Callable[..., Path]  # the fixture `make_gguf`
+
+TEXT = (
+    "the of and to in is it for that with as was on are by be this have from or one had not "
+    "but what all were when we there can an your which their said if do will each about how "
+    "up out them then she many some so these would other into has more her two like him see "
+    "time could no make than first been its who now people my made over did down only way "
+    "find use may water long little very after words called just where most know get through "
+    "back much before go good new write our used me man too any day same right look think "
+    "also around another came "
+)
+WORDS = TEXT.split()
+LAYERS, HEADS, FEED = 2, 4, 128
+POSITIONS = 512
+UNKNOWN, BEGIN, END = 0, 1, 2
+NORMAL, UNKNOWN_TYPE, CONTROL, BYTE = 1, 2, 3, 6
+
+
+def tokens() -> tuple[list[str], list[int]]:
+    """Tokens by id and their types: special ones, bytes, characters, beginnings of words."""
+    begun = {f"▁{word[:end]}" for word in WORDS for end in range(1, len(word) + 1)}
+    pieces = sorted(set("▁.,abcdefghijklmnopqrstuvwxyz") | begun, key=lambda one: (len(one), one))
+    special = ["<unk>", "<s>", "</s>"]
+    octets = [f"<0x{number:02X}>" for number in range(256)]
+    kinds = [UNKNOWN_TYPE, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces)
+    return special + octets + pieces, kinds
+
+
+def write_model(
+    path: Path,
+    *,
+    head: str = "F32",
+    architecture: str = "llama",
+    dim: int = 64,
+    tied: bool = False,
+    bias: bool = False,
+    seed: int = 0,
+    vocabulary: bool = True,
+    leave_out: tuple[str, ...] = (),
+    **metadata: float,
+) -> Path:
+    """Write the model `path`; `metadata` are float values of the architecture, such as a softcap.
+
+    `head` is the type of its output matrix, of its embeddings where `tied`.
+    """
+    from gguf import GGMLQuantizationType, GGUFWriter
+    from gguf.quants import quantize
+
+    words, kinds = tokens()
+    rng = np.random.default_rng(seed)
+    writer = GGUFWriter(path, architecture)
+    writer.add_context_length(POSITIONS)
+    writer.add_embedding_length(dim)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(dim // HEADS)
+    writer.add_vocab_size(len(words))
+    for key, value in metadata.items():
+        writer.add_float32(f"{architecture}.{key}", value)
+    if vocabulary:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(words)
+        writer.add_token_scores([float(len(word)) for word in words])
+        writer.add_token_types(kinds)
+        writer.add_bos_token_id(BEGIN)
+        writer.add_eos_token_id(END)
+        writer.add_unk_token_id(UNKNOWN)
+    else:
+        writer.add_tokenizer_model("no_vocab")
+    for name, values in weights(rng, len(words), dim, architecture, tied, bias).items():
+        if name in leave_out:
+            continue
+        outer = name == ("token_embd.weight" if tied else "output.weight")
+        kind = GGMLQuantizationType[head if outer else "F32"]
+        stored: Any = quantize(values, kind)
+        writer.add_tensor(name, stored, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def weights(
+    rng: np.random.Generator, vocab: int, dim: int, architecture: str, tied: bool, bias: bool
+) -> dict[str, np.ndarray]:
+    def drawn(*shape: int) -> np.ndarray:
+        values = rng.standard_normal(shape, np.float32)
+        return values / np.float32(shape[-1] ** 0.5)
+
+    made = {"token_embd.weight": 8 * drawn(vocab, dim), "output_norm.weight": np.ones(dim)}
+    for layer in range(LAYERS):
+        shapes = {
+            **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), (dim, dim)),
+            **dict.fromkeys(("ffn_gate", "ffn_up"), (FEED, dim)),
+            "ffn_down": (dim, FEED),
+        }
+        made |= {f"blk.{layer}.{name}.weight": drawn(*shape) for name, shape in shapes.items()}
+        norms = ["attn_norm", "ffn_norm"]
+        if architecture == "gemma2":
+            norms += ["post_attention_norm", "post_ffw_norm"]
+        made |= {f"blk.{layer}.{name}.weight": np.ones(dim) for name in norms}
+    if not tied:
+        made["output.weight"] = 4 * drawn(vocab, dim)
+    if bias:
+        made["output.bias"] = drawn(vocab)
+    return {name: np.asarray(values, np.float32) for name, values in made.items()}

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp import GgufModel, LlamaContext
+from tests.llamacpp.small_model import POSITIONS, Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+TEXT = "the time of man, and after that we go back to work."
+
+# The most that llama.cpp's product, which rounds h to the type beside W's, differs by, of |logit|.
+ROUNDING = {"F32": 1e-6, "F16": 2e-3, "BF16": 2e-2, "Q8_0": 3e-2, "Q4_0": 3e-2}
+
+
+def logits_of(context: LlamaContext, hidden: np.ndarray) -> np.ndarray:
+    """float64 W h + b, bent as the model bends its own; h is scaled already."""
+    gguf = context.gguf
+    logits = hidden.astype(np.float64) @ gguf.matrix.rows(slice(None)).astype(np.float64).T
+    if gguf.bias is not None:
+        logits += gguf.bias
+    return logits if gguf.softcap is None else gguf.softcap * np.tanh(logits / gguf.softcap)
+
+
+@pytest.mark.parametrize("kind", ROUNDING)
+def test_hidden_is_what_the_models_own_logits_are_made_of(make_gguf: Make, kind: str) -> None:
+    with LlamaContext(make_gguf(head=kind), sequences=2) as context:
+        tokens = context.tokenize(TEXT)
+        logits = context.read(tokens, 0, every=True)
+        context.headless = True
+        hidden = context.read(tokens, 1, every=True)
+        expected = logits_of(context, hidden)
+        assert hidden.shape == (len(tokens), context.gguf.dim)
+        assert np.abs(logits - expected).max() <= ROUNDING[kind] * np.abs(expected).max()
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "tied": {"tied": True},
+    "scaled": {"architecture": "granite", "logit_scale": 4.0, "attention__scale": 0.2},
+    "softcapped": {"architecture": "gemma2", "tied": True, "final_logit_softcapping": 5.0},
+    "by default": {"architecture": "gemma2", "tied": True},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_scales_and_softcaps_are_those_of_the_file(make_gguf: Make, kind: str) -> None:
+    with LlamaContext(make_gguf(**OTHERS[kind]), sequences=2) as context:
+        tokens = context.tokenize(TEXT)
+        logits = context.read(tokens, 0)
+        context.headless = True
+        expected = logits_of(context, context.read(tokens, 1))
+        assert np.abs(logits - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_sequences_in_one_step_are_as_one_by_one(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), sequences=3) as context:
+        context.headless = True
+        prompts = [context.tokenize(text) for text in ("the time", "of man and", "go back")]
+        for number, prompt in enumerate(prompts):
+            context.read(prompt, number)
+        together = context.step({2: 300, 0: 301, 1: 302})
+        for row, (number, token) in zip(together, {2: 300, 0: 301, 1: 302}.items(), strict=True):
+            context.forget()
+            alone = context.read([*prompts[number], token], number)
+            np.testing.assert_allclose(row, alone[0], atol=1e-4)
+
+
+def test_a_long_prompt_is_read_in_parts_with_and_without_a_head(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), sequences=2, positions=3 * POSITIONS) as context:
+        tokens = (context.tokenize(TEXT) * 60)[: POSITIONS + 90]
+        logits = context.read(tokens, 0)
+        context.headless = True
+        hidden = context.read(tokens, 1)
+        assert hidden.shape == (1, context.gguf.dim)
+        np.testing.assert_allclose(logits_of(context, hidden), logits, atol=1e-4)
+        assert context.length(1) == len(tokens)
+        every = context.read(tokens[:10], 0, every=True)
+        assert every.shape == (10, context.gguf.dim)
+
+
+def test_turning_the_head_off_and_on_again_changes_no_logits(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf()) as context:
+        before = context.read([5, 6, 7], every=True)
+        context.forget()
+        context.headless = True
+        context.read([5, 6, 7])
+        context.headless = False
+        context.forget()
+        np.testing.assert_array_equal(context.read([5, 6, 7], every=True), before)
+
+
+def test_what_cannot_be_decoded_is_refused_and_nothing_changes(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), sequences=2, positions=256) as context:
+        before = context.read([5, 6], 0)
+        wrong: dict[str, Callable[[], object]] = {
+            "tokens: got none": lambda: context.read([]),
+            "tokens: got -1": lambda: context.read([-1]),
+            "tokens: got 5 .. 560": lambda: context.read([5, context.gguf.vocab_size]),
+            "sequence: got 2": lambda: context.read([5], 2),
+            "tokens: got 300": lambda: context.read([5] * 300),
+        }
+        for reason, call in wrong.items():
+            with pytest.raises(InvalidRequest, match=reason):
+                call()
+        context.forget(0)
+        np.testing.assert_array_equal(context.read([5, 6], 0), before)
+    with pytest.raises(InvalidRequest, match="closed"):
+        context.read([5])
+
+
+def test_a_full_cache_is_refused(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), sequences=2, positions=256) as context:
+        context.read([5] * 256)
+        with pytest.raises(InvalidRequest, match="0 at most, the room of the cache"):
+            context.step({0: 5})
+        context.forget()
+        assert context.free == 256
+
+
+def test_a_model_without_a_tokenizer_takes_ids(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(vocabulary=False)) as context:
+        assert context.read([5, 6]).shape == (1, context.gguf.vocab_size)
+
+
+@pytest.mark.parametrize("wrong", ["sequences", "positions", "threads"])
+def test_options_out_of_range_are_named(make_gguf: Make, wrong: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{wrong}: got 0"):
+        LlamaContext(make_gguf(), **{wrong: 0})
+
+
+def test_logits_that_are_not_what_the_file_says_are_refused(make_gguf: Make) -> None:
+    gguf = GgufModel(make_gguf())
+    gguf.scale = 0.5
+    with pytest.raises(InvalidRequest, match=r"away from W h \+ b on average \(llama\)"):
+        LlamaContext(gguf)

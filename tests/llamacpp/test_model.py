@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.model import LlamaModel
+from tests.llamacpp.small_model import BEGIN, END, Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+TEXT = "the time of man, and after that we go back to work."
+
+
+def test_text_and_tokens(make_gguf: Make) -> None:
+    with LlamaModel(make_gguf()) as model:
+        tokens = model.tokenize(TEXT)
+        assert b"".join(map(model.piece, tokens)).decode() == " " + TEXT
+        assert model.begin == [BEGIN]
+        assert model.tokenize("the") == [BEGIN, *model.tokenize("the", begin=False)]
+        assert model.tokenize("the</s>")[-1] == END
+        assert model.tokenize("the</s>", special=False)[-1] != END
+        assert model.ends(END)
+        assert not model.ends(300)
+        assert b"".join(map(model.piece, model.tokenize("é日"))).decode() == " é日"
+
+
+def test_text_that_makes_no_tokens_is_refused(make_gguf: Make) -> None:
+    with LlamaModel(make_gguf()) as model:
+        with pytest.raises(InvalidRequest, match="text: got '', of no tokens"):
+            model.tokenize("", begin=False)
+        with pytest.raises(InvalidRequest, match="text that UTF-8 can hold"):
+            model.tokenize("\ud800")
+    with pytest.raises(InvalidRequest, match="closed"):
+        model.tokenize("the")
+    model.close()
+
+
+def test_a_model_without_a_tokenizer_takes_no_text(make_gguf: Make) -> None:
+    with (
+        LlamaModel(make_gguf(vocabulary=False)) as model,
+        pytest.raises(InvalidRequest, match="the model has no tokenizer"),
+    ):
+        model.tokenize("the")
+
+
+def test_models_that_llama_cpp_refuses_are_named(make_gguf: Make) -> None:
+    path = make_gguf(leave_out=("blk.1.ffn_down.weight",))
+    with pytest.raises(InvalidRequest, match="ffn_down") as caught:
+        LlamaModel(path)
+    assert str(path) in str(caught.value)

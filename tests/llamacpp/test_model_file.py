@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp import GgufModel
+from tests.llamacpp.small_model import Make, tokens
+
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_matrix_has_the_values_that_gguf_reads(make_gguf: Make, kind: str) -> None:
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+
+    path = make_gguf(head=kind)
+    model = GgufModel(path)
+    [tensor] = [one for one in GGUFReader(path).tensors if one.name == "output.weight"]
+    values = dequantize(tensor.data, tensor.tensor_type)
+    assert model.matrix.kind == kind
+    assert model.matrix.shape == (model.vocab_size, model.dim) == values.shape
+    np.testing.assert_array_equal(model.matrix.rows(slice(None)), values)
+    np.testing.assert_array_equal(model.matrix.rows(np.array([5, 3])), values[[5, 3]])
+    np.testing.assert_array_equal(model.matrix.dense(np.float32), values)
+    assert model.vocabulary == tokens()[0]
+    assert model.bias is None
+    assert (model.scale, model.softcap) == (1.0, None)
+
+
+def test_a_tied_matrix_and_a_bias(make_gguf: Make) -> None:
+    assert GgufModel(make_gguf(tied=True)).matrix.name == "token_embd.weight"
+    model = GgufModel(make_gguf(bias=True))
+    assert model.matrix.name == "output.weight"
+    assert model.bias is not None
+    assert model.bias.shape == (model.vocab_size,)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "scale"), [("command-r", 4.0), ("granite", 0.25), ("grok", 4.0)]
+)
+def test_the_scale_is_what_the_architecture_does_with_it(
+    make_gguf: Make, architecture: str, scale: float
+) -> None:
+    assert GgufModel(make_gguf(architecture=architecture, logit_scale=4.0)).scale == scale
+
+
+def test_a_softcap_and_that_which_gemma_has_by_default(make_gguf: Make) -> None:
+    path = make_gguf(architecture="gemma3", final_logit_softcapping=5.0)
+    assert GgufModel(path).softcap == 5.0
+    assert GgufModel(make_gguf(architecture="gemma2")).softcap == 30.0
+    assert GgufModel(make_gguf(architecture="gemma2", final_logit_softcapping=0.0)).softcap is None
+
+
+def test_hashes_are_of_the_values_and_their_type(make_gguf: Make) -> None:
+    model = GgufModel(make_gguf(head="Q8_0"))
+    assert model.sha256("Q8_0") == GgufModel(make_gguf(head="Q8_0", tied=False)).sha256("Q8_0")
+    assert len({model.sha256("Q8_0"), model.sha256("F32"), model.sha256("F16")}) == 3
+    assert model.sha256("F16") == ""
+    assert model.sha256("Q8_0") != GgufModel(make_gguf(head="Q8_0", seed=1)).sha256("Q8_0")
+
+
+def spoiled(path: Path, out: Path, what: str) -> Path:
+    data = bytearray(path.read_bytes())
+    if what == "truncated":
+        del data[-1000:]
+    else:  # the type follows the name, the number of dimensions and two of them
+        place = data.index(b"output.weight") + len("output.weight") + 4 + 16
+        data[place : place + 4] = (99 if what == "type" else 8).to_bytes(4, "little")
+    out.write_bytes(data)
+    return out
+
+
+def test_files_that_cannot_be_used_are_named(make_gguf: Make, tmp_path: Path) -> None:
+    bad = {
+        "truncated": spoiled(make_gguf(), tmp_path / "cut.gguf", "truncated"),
+        "unknown tensor type 99": spoiled(make_gguf(), tmp_path / "type.gguf", "type"),
+        "no output matrix": make_gguf(leave_out=("output.weight", "token_embd.weight")),
+        "logit_scale of the architecture llama": make_gguf(logit_scale=2.0),
+        "a number, 0 or more": make_gguf(architecture="gemma2", final_logit_softcapping=-1.0),
+    }
+    for reason, path in bad.items():
+        with pytest.raises(InvalidRequest, match=reason) as caught:
+            GgufModel(path, "weight")
+        assert caught.value.field == "weight"
+        assert str(path) in str(caught.value)
