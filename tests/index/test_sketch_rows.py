@@ -255,10 +255,19 @@ def test_a_sample_has_a_row_of_each_stretch_and_depends_on_the_digest_alone() ->
     assert (np.floor(stretches[:-1]) <= rows).all()
     assert (rows < stretches[1:]).all()
     np.testing.assert_array_equal(rows, sampled_rows("ab" * 32, 50_000))
-    assert (rows != sampled_rows("cd" * 32, 50_000)).any()
+    assert not np.array_equal(rows, sampled_rows("cd" * 32, 50_000))
     for few in (1, 7, SAMPLED):
         np.testing.assert_array_equal(sampled_rows("ab" * 32, few), np.arange(few))
     assert sampled_rows("f" * 64, 2**31 - 1).max() < 2**31 - 1
+
+
+@pytest.mark.parametrize("vocab_size", [SAMPLED + 1, 1100, 1500, 2 * SAMPLED + 1, 10_000])
+def test_a_sample_has_no_row_twice(vocab_size: int) -> None:
+    """Twice, it would count twice in sums that the stored norms are compared with."""
+    for digest in range(20):
+        rows = sampled_rows(f"{digest:064x}", vocab_size)
+        assert (np.diff(rows) > 0).all()
+        assert rows[-1] < vocab_size
 
 
 @pytest.mark.parametrize("count", [17, 24])

@@ -86,11 +86,14 @@ def solve(arrays: Arrays) -> Solver:
 
 
 def sampled_rows(digest: str, vocab_size: int) -> Int64:
-    """Rows to check, ascending: one of each of SAMPLED equal stretches, drawn by the digest."""
+    """Rows to check, ascending: one of each of SAMPLED equal stretches, drawn by the digest.
+
+    None twice: a row that two stretches share may be drawn for both.
+    """
     count = min(SAMPLED, vocab_size)
     jitter = np.random.default_rng(int(digest, 16)).random(count)
     rows = (np.arange(count) + jitter) * (vocab_size / count)
-    return np.minimum(rows, vocab_size - 1).astype(np.int64)
+    return np.unique(np.minimum(rows, vocab_size - 1).astype(np.int64))
 
 
 def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) -> None:

@@ -37,7 +37,7 @@ SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is 
 SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
 RIDGE = 0.01  # of the identity in second moments whose trace is one
 SPAN_STEPS = 8  # towards the best span
-LARGEST_NORM = 1e30  # above any spectral norm that matters
+LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
 ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded up to float32
 BLOCK_ROWS = 4096
 
