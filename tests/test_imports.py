@@ -36,7 +36,18 @@ DIRECT: dict[str, set[str]] = {
 }
 # The rooms of `kernels`, each of which may import those before it.
 KERNEL_ROOMS = [
-    *("compile", "pool", "simd", "topk", "sketch", "screen", "sampling", "intervals", "retrieval")
+    *(
+        "compile",
+        "pool",
+        "simd",
+        "rows",
+        "topk",
+        "sketch",
+        "screen",
+        "sampling",
+        "intervals",
+        "retrieval",
+    )
 ]
 # Heavy libraries, and the packages whose files may import them.
 CONFINED: dict[str, set[str]] = {

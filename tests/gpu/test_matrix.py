@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.matrix import sketch_on
+from logitsieve.gpu.device import device_named
+from logitsieve.gpu.matrix import matrix_on, sketch_on
 from logitsieve.kernels.sketch.sketch import EXTRA
 from tests.gpu.softmaxes import TYPES, on_gpu
+from tests.stored import BLOCKS, reference, stored_softmax
 from tests.synthetic import certified_arrays, make_softmax
 
 
@@ -24,6 +26,13 @@ def test_limits_of_a_matrix(dtype: str) -> None:
     assert 0 < lost < 1e-30
     values = matrix.weight.view(torch.bfloat16) if dtype == "bfloat16" else matrix.weight
     np.testing.assert_array_equal(values.float().cpu().numpy(), stored.weight)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_become_their_values(kind: str) -> None:
+    softmax = stored_softmax(kind, 4100)
+    matrix = matrix_on(device_named("cuda"), softmax.matrix, softmax.bias)
+    np.testing.assert_array_equal(matrix.weight.cpu().numpy(), reference(softmax.matrix))
 
 
 def test_a_sketch_holds_the_fine_codes_and_what_lies_beside_them() -> None:

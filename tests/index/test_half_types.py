@@ -196,11 +196,10 @@ def test_a_version_that_shares_the_files_has_the_same_type(name: str, tmp_path: 
 
 
 @EVERY_HALF
-def test_memory_counts_the_matrix_as_stored_and_widened(name: str, tmp_path: Path) -> None:
+def test_memory_counts_the_matrix_as_stored(name: str, tmp_path: Path) -> None:
     part = memory(read_contents(write_half(tmp_path, name)))["softmax"]
     assert {key: (of.formula, of.bytes) for key, of in part.tensors.items()} == {
         "weight": ("2 V D", 42),
-        "weight, widened": ("4 V D", 84),
         "bias": ("4 V", 28),
     }
 

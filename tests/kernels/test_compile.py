@@ -45,6 +45,21 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path: Path) -> None:
     assert run_script(tmp_path) == ["1", "0.6931472"]
 
 
+C_FUNCTION = """
+import sys
+from pathlib import Path
+from logitsieve.kernels.compile import use_cache
+use_cache(Path(sys.argv[1]))
+from logitsieve.kernels.rows.functions import decode
+print(decode.address != 0, decode._compiled.cache_hits)
+"""
+
+
+def test_a_second_process_loads_a_c_function(tmp_path: Path) -> None:
+    assert run_script(tmp_path, C_FUNCTION) == ["True", "0"]
+    assert run_script(tmp_path, C_FUNCTION) == ["True", "1"]
+
+
 HITS = """
 import sys
 from importlib import import_module

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from logitsieve.utils.floats import CODES, LARGEST, STORED, code_of, finite, narrowed, widened
+from logitsieve.utils.floats import LARGEST, STORED, aligned, finite, narrowed, widened
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)  # every pattern of 16 bits
 PEERS: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -82,8 +82,10 @@ def test_beyond_the_largest_is_infinite(name: str) -> None:
     np.testing.assert_array_equal(finite(narrowed(largest, name)), [True, True, False, False])
 
 
-def test_codes() -> None:
-    for name, dtype in STORED.items():
-        assert code_of(np.zeros(1, dtype)) == CODES[name]
-    with pytest.raises(KeyError):
-        code_of(np.zeros(1))
+@pytest.mark.parametrize("shape", [(1,), (7, 3), (2, 3, 5)])
+def test_arrays_begin_where_cache_lines_do(shape: tuple[int, ...]) -> None:
+    values = aligned(shape)
+    assert values.shape == shape
+    assert values.dtype == np.float32
+    assert values.ctypes.data % 64 == 0
+    assert values.flags.c_contiguous

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from logitsieve.api.results import Float32
 from logitsieve.gpu.device import to_device
+from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.sketch.sketch import EXTRA, SUMMED, span_of
+from logitsieve.utils.stored import KINDS, StoredMatrix
 
 # What scan.py leaves out of a product: of tf32x3 that of two remainders, each 2^-10 of its factor
 # at most, and the end of one; of a half type what is left of h after two pieces of 11 or 8 bits.
@@ -30,6 +32,9 @@ UNIT32 = 2.0**-24  # float32 rounds to this share
 STEPS_SPARE = 1.27  # for each product of a float32 logit
 COORDINATE_SPARE = 1.01  # of the rounding of a coordinate
 UNDERFLOW = 2.0**-120  # for each product, of factors and products too small for float32
+
+
+PIECE = 4096  # rows of W at a time
 
 
 class Matrix(NamedTuple):
@@ -48,19 +53,35 @@ class Matrix(NamedTuple):
         return self.weight.shape[1]
 
 
-def matrix_on(device: torch.device, stored: np.ndarray, bias: Float32) -> Matrix:
-    """Copy `stored` [V, D] (float32, float16, bits of bfloat16 as uint16) and `bias` there."""
-    weight = to_device(stored.view(np.int16) if stored.dtype == np.uint16 else stored, device)
+def matrix_on(device: torch.device, stored: np.ndarray | StoredMatrix, bias: Float32) -> Matrix:
+    """Copy W [V, D] and `bias` there: floats in their type, blocks as float32.
+
+    bfloat16 is its bits, as uint16.
+    """
+    matrix = StoredMatrix.of(stored)
+    weight = _weight_on(device, matrix)
     values = weight.view(torch.bfloat16) if weight.dtype == torch.int16 else weight
     # In pieces: a float64 copy of all would be twice to four times as large as W.
-    norms = [piece.double().square().sum(1).amax() for piece in torch.split(values, 4096)]
+    norms = [piece.double().square().sum(1).amax() for piece in torch.split(values, PIECE)]
     largest = float(torch.stack(norms).amax().sqrt()) * (1 + 1e-12)
-    dim = stored.shape[1]
+    dim = matrix.dim
     slack = (STEPS_SPARE * dim * CUT_OFF / (1 - dim * CUT_OFF) + DROPPED[weight.dtype]) * largest
     most = float(np.abs(bias).max())
     lost = dim * UNDERFLOW * (1 + largest)
     limits = torch.tensor([largest, most, slack, lost], dtype=torch.float64)
     return Matrix(weight, to_device(bias, device), limits.to(device))
+
+
+def _weight_on(device: torch.device, matrix: StoredMatrix) -> Tensor:
+    if not KINDS[matrix.kind].blocks:
+        data = matrix.data.view(np.int16) if matrix.kind == "BF16" else matrix.data
+        weight: Tensor = to_device(data, device)
+        return weight
+    weight = torch.empty(matrix.shape, device=device)
+    for start in range(0, matrix.vocab_size, PIECE):
+        rows = slice(start, start + PIECE)
+        weight[rows] = to_device(decoded(matrix[rows]), device)
+    return weight
 
 
 STEP = 32  # coordinates whose products are summed in float32 before float64 takes over

@@ -46,7 +46,7 @@ class GpuArrays:
         self.launch_lock: AbstractContextManager[object]
         self.launch_lock = nullcontext() if self.graphs else INTERPRETER_LOCK
         with device_context(device):
-            self.matrix: Matrix = matrix_on(device, softmax.stored, softmax.bias)
+            self.matrix: Matrix = matrix_on(device, softmax.matrix, softmax.bias)
         self._kept: dict[str, Any] = {}
         self._lock = Lock()
 
@@ -64,7 +64,7 @@ class GpuArrays:
 
     def cpu_head(self, name: str, knobs: Mapping[str, float]) -> Head:
         """The head of that name on the host, over the same arrays."""
-        # Made at the first use of one: a matrix of a half type is widened then.
+        # Made at the first use of one.
         return self.kept("host", self._host)[name].with_knobs(**knobs)
 
     def fallback(self, hidden: Tensor, k: int, after: After | None = None) -> LaunchPlan:

@@ -9,11 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from logitsieve.api.errors import IndexUnreadable, InvalidKnob, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Head, checked_knobs
-from logitsieve.heads._base.spec import SOFTMAX, Arrays, PartSpec, check_structure, check_values
+from logitsieve.heads._base.spec import (
+    SOFTMAX,
+    SOFTMAX_BLOCKS,
+    Arrays,
+    PartSpec,
+    check_structure,
+    check_values,
+)
 from logitsieve.index.manifest import HeadEntry
+from logitsieve.utils.stored import StoredMatrix
 
 Registry = Mapping[str, type[Head]]
 Report = Callable[[int], None]  # called with the bytes done since the last call
@@ -24,10 +34,16 @@ PARTS: dict[str, PartSpec] = {
 }
 
 
+def spec_of(part: str, arrays: Arrays) -> PartSpec:
+    """The schema of a part of this version; `softmax` has two, for blocks and for floats."""
+    weight = arrays.get("weight") if part == SOFTMAX.name else None
+    return SOFTMAX_BLOCKS if weight is not None and weight.dtype == np.uint8 else PARTS[part]
+
+
 def require_structure(file: Path, part: str, arrays: Arrays, vocab_size: int, dim: int) -> None:
     """IndexUnreadable unless a kernel can follow every offset and id of the arrays."""
     try:
-        check_structure(PARTS[part], arrays, vocab_size, dim)
+        check_structure(spec_of(part, arrays), arrays, vocab_size, dim)
     except ValueError as error:
         raise IndexUnreadable(file, str(error)) from error
 
@@ -35,9 +51,15 @@ def require_structure(file: Path, part: str, arrays: Arrays, vocab_size: int, di
 def require_values(file: Path, part: str, arrays: Arrays, report: Report) -> None:
     """IndexUnreadable names the first number out of its range."""
     try:
-        check_values(PARTS[part], arrays, report)
+        check_values(spec_of(part, arrays), arrays, report)
     except ValueError as error:
         raise IndexUnreadable(file, str(error)) from error
+
+
+def require_scales(file: Path, matrix: StoredMatrix) -> None:
+    """IndexUnreadable names the first row of blocks with a scale that is NaN or infinite."""
+    if (row := matrix.row_without_scale()) is not None:
+        raise IndexUnreadable(file, f"weight has a scale that is not finite in row {row}")
 
 
 def private(part: str, arrays: Arrays) -> Arrays:

@@ -25,6 +25,7 @@ from logitsieve.index.manifest import (
     is_version,
 )
 from logitsieve.index.tensorfile import TensorFile, map_tensors
+from logitsieve.utils.stored import KINDS, StoredMatrix
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,7 @@ class Contents:
     """`parts` holds the arrays of every part this version knows, by part and name.
 
     They are mapped, but for the small ones that kernels use as addresses: those are copies.
-    `mapped` holds the files that were mapped, by file name. `softmax` takes memory of its own
-    once its `weight` is read, if the matrix is stored in a half type.
+    `mapped` holds the files that were mapped, by file name.
     """
 
     path: Path
@@ -78,7 +78,8 @@ def read_folder(folder: Path) -> Contents:
         name: _checked_part(folder / file, name, mapped[file], manifest)
         for name, file in known.items()
     }
-    softmax = Softmax(parts["softmax"]["weight"], parts["softmax"]["bias"])
+    matrix = StoredMatrix(manifest.dtype, parts["softmax"]["weight"])
+    softmax = Softmax(matrix, parts["softmax"]["bias"])
     calibration = _read_calibration(folder / CALIBRATION_FILE)
     return Contents(folder, manifest, softmax, parts, mapped, calibration)
 
@@ -89,12 +90,23 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
         raise IndexUnreadable(
             file, f"belongs to another matrix ({bound_to!r:.80}, not {manifest.softmax_sha256})"
         )
-    if name == "softmax" and part.codes.get("weight", manifest.dtype) != manifest.dtype:
-        needed = f"needed: {manifest.dtype}, the manifest's dtype"
-        raise IndexUnreadable(file, f"weight is {part.codes['weight']}, {needed}")
+    if name == "softmax" and "weight" in part.tensors:
+        _check_matrix(file, part, manifest)
     arrays = private(name, part.tensors)
     require_structure(file, name, arrays, manifest.vocab_size, manifest.dim)
     return arrays
+
+
+def _check_matrix(file: Path, part: TensorFile, manifest: Manifest) -> None:
+    """IndexUnreadable unless the weight is as the manifest says that it is stored."""
+    kind, code, shape = KINDS[manifest.dtype], part.codes["weight"], part.tensors["weight"].shape
+    if code != ("U8" if kind.blocks else kind.code):
+        needed = f"needed: {manifest.dtype}, the manifest's dtype"
+        raise IndexUnreadable(file, f"weight is {code}, {needed}")
+    fitting = [manifest.vocab_size, manifest.dim // kind.values * kind.bytes]
+    if kind.blocks and list(shape) != fitting:
+        needed = f"needed: {fitting}, rows of {manifest.dim} numbers as {kind.code}"
+        raise IndexUnreadable(file, f"weight is U8 {list(shape)}, {needed}")
 
 
 def _read_calibration(file: Path) -> Mapping[str, Any] | None:

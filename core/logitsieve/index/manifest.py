@@ -12,7 +12,7 @@ from typing import Any
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable
-from logitsieve.utils.floats import CODES
+from logitsieve.utils.stored import KINDS
 
 FORMAT_VERSION = 1
 READABLE = (1,)  # this format and the one before it, once it has one
@@ -76,7 +76,7 @@ class Manifest:
     config: Mapping[str, Any] = field(default_factory=dict)
     seeds: Mapping[str, int] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
-    dtype: str = "F32"  # of the matrix as stored: one of CODES in utils/floats.py
+    dtype: str = "F32"  # of the matrix as stored: one of KINDS in utils/stored.py
 
     def to_json(self) -> bytes:
         """The canonical JSON whose sha256 is the digest."""
@@ -133,6 +133,8 @@ class Manifest:
 
     def check(self) -> None:
         """ValueError unless names, heads, parts and files fit together."""
+        if self.dim % (block := KINDS[self.dtype].values):
+            raise ValueError(f"dim: got {self.dim}, {self.dtype} needs a multiple of {block}")
         for kind, names in (("part", self.parts), ("head", self.heads)):
             if wrong := [name for name in names if not is_name(name)]:
                 raise ValueError(f"{wrong[0]!r:.80} cannot name a {kind}")
@@ -155,10 +157,9 @@ def _count(name: str, value: object, bits: int = 31) -> int:
 
 
 def _dtype(name: str, value: object) -> str:
-    allowed = list(CODES.values())
-    if value not in allowed:
-        raise ValueError(f"{name}: got {str(value)[:40]!r}, allowed: {', '.join(allowed)}")
-    return str(value)
+    if not isinstance(value, str) or value not in KINDS:
+        raise ValueError(f"{name}: got {str(value)[:40]!r}, allowed: {', '.join(KINDS)}")
+    return value
 
 
 def _text(name: str, value: object) -> str:

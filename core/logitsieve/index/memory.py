@@ -1,6 +1,5 @@
 """The memory of each part of an index, as a formula of its sizes.
 
-A matrix in a half type counts twice: mapped as stored, and widened in each process's own memory.
 V and D are the softmax's sizes; heads/_base/spec.py gives the other letters their meaning.
 """
 
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from logitsieve.heads._base.spec import TensorSpec, check_structure
-from logitsieve.index.checks import PARTS
+from logitsieve.index.checks import spec_of
 from logitsieve.index.contents import Contents
 
 
@@ -39,12 +38,10 @@ def memory(contents: Contents) -> dict[str, PartMemory]:
     """The memory of every part that this version knows, by its name."""
     memories = {}
     for name, arrays in sorted(contents.parts.items()):
-        part, manifest = PARTS[name], contents.manifest
+        part, manifest = spec_of(name, arrays), contents.manifest
         sizes = check_structure(part, arrays, manifest.vocab_size, manifest.dim)
         held = part.held(arrays).items()
         tensors = {key: _memory(spec, arrays[key].itemsize, arrays[key].size) for key, spec in held}
-        if name == "softmax" and manifest.dtype != "F32":
-            tensors["weight, widened"] = _memory(part.tensors["weight"], 4, arrays["weight"].size)
         memories[name] = PartMemory(sizes=sizes, tensors=tensors)
     return memories
 

@@ -21,7 +21,6 @@ from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.checks import Report
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, SUMMED, SpanNorms, span_of
-from logitsieve.utils.floats import widened
 
 SAMPLED = 1024  # rows of a sample
 BLOCK_ROWS = 1024
@@ -112,7 +111,7 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
     with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
-            weight = widened(softmax.stored[block]).astype(np.float64) / stretch
+            weight = softmax.rows(block).astype(np.float64) / stretch
             codings = list(_codings(sketch, block, places[block]))
             turned, residuals = _coordinates(weight, solver, left)
             _check_block(weight, turned, residuals, solver, left, codings, block)
@@ -131,7 +130,7 @@ def spectral_norms(softmax: Softmax, sketch: Arrays, report: Report) -> Float64:
     grams = Grams(solver)
     for start in range(0, softmax.vocab_size, BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, softmax.vocab_size))
-        weight = widened(softmax.stored[rows]).astype(np.float64) / stretch
+        weight = softmax.rows(rows).astype(np.float64) / stretch
         grams.add(*_coordinates(weight, solver, left), _codings(sketch, rows, places[rows]))
         report(len(rows))
     share, floor = ROOM

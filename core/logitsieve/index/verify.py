@@ -22,7 +22,7 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import softmax_sha256
 from logitsieve.heads.certified import SKETCH
-from logitsieve.index.checks import PARTS, Report, require_values
+from logitsieve.index.checks import PARTS, Report, require_scales, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical
@@ -88,7 +88,8 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     manifest, softmax = contents.manifest, contents.softmax
 
     def hash_softmax(report: Report) -> None:
-        sha256 = softmax_sha256(softmax.stored, softmax.bias, report)
+        require_scales(contents.file(manifest.parts["softmax"]), softmax.matrix)
+        sha256 = softmax_sha256(softmax.matrix, softmax.bias, report)
         if sha256 != manifest.softmax_sha256:
             reason = f"holds the matrix {sha256}, the manifest says {manifest.softmax_sha256}"
             raise IndexUnreadable(contents.file(manifest.parts["softmax"]), reason)
@@ -103,7 +104,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         if arrays := contents.parts.get(part):
             size = sum(array.nbytes for array in arrays.values())
             jobs.append((size, partial(require_values, contents.file(entry), part, arrays)))
-    jobs.append((softmax.stored.nbytes + softmax.bias.nbytes, hash_softmax))
+    jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))
     return sorted(jobs, key=lambda job: -job[0])

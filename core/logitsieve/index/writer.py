@@ -23,6 +23,7 @@ from logitsieve.index.checks import (
     PARTS,
     check_heads,
     matrix_changed,
+    require_scales,
     require_structure,
     require_values,
 )
@@ -41,7 +42,6 @@ from logitsieve.index.manifest import (
 )
 from logitsieve.index.tensorfile import CODES, MAX_DIMENSIONS, pieces
 from logitsieve.index.verify import verify_contents
-from logitsieve.utils.floats import code_of
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -77,7 +77,7 @@ def write_index(
     fields: dict[str, Any] = {
         "vocab_size": softmax.vocab_size,
         "dim": softmax.dim,
-        "dtype": code_of(softmax.stored),
+        "dtype": softmax.matrix.kind,
         "softmax_sha256": softmax.sha256,
         "heads": {name: _plain_head(name, head) for name, head in heads.items()},
         "default_head": default_head,
@@ -138,7 +138,8 @@ def _fill(
     metadata = {"softmax_sha256": fields["softmax_sha256"]}
     written = {}
     for name, part in sorted(arrays.items()):
-        codes = {"weight": fields["dtype"]} if name == "softmax" else {}
+        half = name == "softmax" and fields["dtype"] == "BF16"  # numpy has no such type
+        codes = {"weight": "BF16"} if half else {}
         file = folder / f"{name}.safetensors"
         written[name] = FileEntry(file.name, *write_file(file, pieces(part, metadata, codes)))
         checkpoint(f"part {name}")
@@ -195,6 +196,8 @@ def _checked_parts(
             require_structure(file, name, checked[name], softmax.vocab_size, softmax.dim)
             if name not in finite:
                 require_values(file, name, checked[name], lambda _: None)
+            if name == "softmax":
+                require_scales(file, softmax.matrix)
         except IndexUnreadable as error:
             field = "softmax" if name == "softmax" else f"parts[{name!r}]"
             raise InvalidRequest(field, error.reason, "docs/index-format.md") from error

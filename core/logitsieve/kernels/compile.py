@@ -10,12 +10,13 @@ import hashlib
 import tempfile
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numba
 from numba.core import config, sigutils
+from numba.core.ccallback import CFunc
 
 # For functions that only entry kernels call: they need no wrappers, each of which costs some 20 ms
 # to compile.
@@ -43,13 +44,7 @@ class Kernel:
         self.entry = cache(self._compile)
 
     def _compile(self) -> Callable[..., Any]:
-        if "folder" not in _cache:
-            use_cache(None)
-        if (folder := _cache["folder"]) is not None:
-            if self._root != _ROOT:  # which the folder's own name covers
-                folder /= f"{self._root.name}-{_sources_digest(self._root)}"
-            config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # set at run time
-            self._dispatcher.enable_caching()
+        _keep(self._dispatcher, self._root)
         return self._compiled()
 
     def _compiled(self) -> Callable[..., Any]:
@@ -57,13 +52,42 @@ class Kernel:
         try:
             entry = self._dispatcher.compile(self._arguments)
         except OSError as error:  # compiled, but the cache could not be written
-            _warn_once(f"{_ANEW}: {_cache['folder']}: {error.strerror}")
+            _warn_of(error)
             entry = self._dispatcher.compile(self._arguments)  # compiled by now
         return entry
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the machine code, compiling it first if need be."""
         return self.entry()(*arguments)
+
+
+class CFunction:
+    """A function of pointers and numbers that kernels call by its address, compiled once."""
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        self._function, self._signature = function, sigutils.normalize_signature(signature)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _compiled(self) -> CFunc:
+        compiled = CFunc(self._function, self._signature, {}, {})
+        _keep(compiled, _root_of(self._function))
+        try:
+            compiled.compile()
+        except OSError as error:  # compiled, but the cache could not be written
+            _warn_of(error)
+            compiled = CFunc(self._function, self._signature, {}, {})
+            compiled.compile()
+        return compiled
+
+    @property
+    def address(self) -> int:
+        """Of the machine code, which is compiled first if need be."""
+        return cast(int, self._compiled.address)
+
+
+def c_function(signature: str) -> Callable[[Callable[..., Any]], CFunction]:
+    """Decorate a function that is called by its address; `signature` is Numba's."""
+    return lambda function: CFunction(function, signature)
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
@@ -91,6 +115,21 @@ def use_cache(folder: Path | None) -> None:
         _cache["folder"] = None
     else:
         _cache["folder"] = target
+
+
+def _keep(function: Any, root: Path) -> None:
+    """Let what is compiled of `function` be kept, in the folder of the sources below `root`."""
+    if "folder" not in _cache:
+        use_cache(None)
+    if (folder := _cache["folder"]) is not None:
+        if root != _ROOT:  # which the folder's own name covers
+            folder /= f"{root.name}-{_sources_digest(root)}"
+        config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # set at run time
+        function.enable_caching()
+
+
+def _warn_of(error: OSError) -> None:
+    _warn_once(f"{_ANEW}: {_cache['folder']}: {error.strerror}")
 
 
 @cache

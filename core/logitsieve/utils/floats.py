@@ -23,28 +23,25 @@ EXPONENT = np.uint16(0x7F80)  # of bfloat16; all ones: NaN or infinity
 LINE = 64  # bytes: a cache line, and the widest vector register
 
 
-def code_of(array: np.ndarray) -> str:
-    """The code of what the numbers of `array` are; KeyError for what is not among STORED."""
-    return _CODES[array.dtype]
-
-
-_CODES = {dtype: CODES[name] for name, dtype in STORED.items()}
-
-
 def widened(half: np.ndarray) -> Float32:
     """float32 of the same values, laid out at a multiple of 64 bytes, as kernels like it.
 
     `half` is float16 or the bits of bfloat16, of any shape; float32 is copied.
     """
-    size = math.prod(half.shape)
-    room = np.empty(size + LINE // 4, np.float32)
-    skipped = -room.ctypes.data % LINE // 4
-    values = room[skipped : skipped + size].reshape(half.shape)
+    values = aligned(half.shape)
     if half.dtype == np.uint16:
         np.left_shift(half, np.uint32(16), out=values.view(np.uint32))
     else:
         np.copyto(values, half)
     return values
+
+
+def aligned(shape: tuple[int, ...]) -> Float32:
+    """An array of float32 that begins at a multiple of 64 bytes, not filled."""
+    size = math.prod(shape)
+    room = np.empty(size + LINE // 4, np.float32)
+    skipped = -room.ctypes.data % LINE // 4
+    return room[skipped : skipped + size].reshape(shape)
 
 
 def finite(array: np.ndarray) -> Bool:

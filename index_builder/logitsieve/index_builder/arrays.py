@@ -27,6 +27,7 @@ from logitsieve.index_builder.config import GIVEN
 from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
 from logitsieve.utils.hidden import as_rows
+from logitsieve.utils.stored import KINDS, StoredMatrix
 
 FORMS = (
     "a .npy file, a folder of numbered .npy files, FILE.npz:NAME or FILE.safetensors:NAME, "
@@ -183,6 +184,25 @@ def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
     if dtype == GIVEN:
         dtype = next((name for name, kind in STORED.items() if kind == rows.dtype), "float32")
     return np.ascontiguousarray(_stored_as(dtype, rows, "weight"))
+
+
+def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
+    """The matrix of a build: a stored one as it is, unless `dtype` names another type; else floats.
+
+    `weight` otherwise as `matrix` takes it. InvalidRequest also names a row whose scales are not
+    finite.
+    """
+    if not isinstance(weight, StoredMatrix):
+        return StoredMatrix.of(matrix(weight, dtype))
+    if not KINDS[weight.kind].blocks:
+        return StoredMatrix.of(matrix(weight.data, dtype))
+    if (row := weight.row_without_scale()) is not None:
+        raise InvalidRequest(f"weight[{row}]", "NaN or infinity as a scale", "finite scales")
+    if dtype == GIVEN:
+        return weight
+    from logitsieve.kernels.rows.decode import decoded  # loads numba
+
+    return StoredMatrix.of(matrix(decoded(weight), dtype))
 
 
 def vector(bias: ArrayLike | None, vocab_size: int) -> Float32:

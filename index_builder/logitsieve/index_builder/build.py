@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 from logitsieve.evaluation.precision import BLOCKS
-from logitsieve.index_builder.arrays import matrix, vector
+from logitsieve.index_builder.arrays import stored_matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.gguf_source import gguf_output_layer, is_gguf
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
+from logitsieve.utils.stored import StoredMatrix
 
 if TYPE_CHECKING:
     from logitsieve.index import Index
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def build(
-    weight: ArrayLike,
+    weight: ArrayLike | StoredMatrix,
     bias: ArrayLike | None,
     contexts: Source,
     out: Path | str,
@@ -49,14 +50,15 @@ def build(
 
     `out` is <name>/<version> and must not exist. `bias` None is zeros. Inputs are arrays, or files
     as arrays.py names them; `weight` may be a GGUF file, which holds the bias and the vocabulary. A
-    `weight` of a half type keeps it unless `config.dtype` says otherwise; every head is fitted to
-    the stored values. `heldout` are contexts of text that the model has not seen; without them the
-    last tenth of `contexts` judges, and each of its misses counts twice against a target.
-    `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters, labels, budget, probes and the
-    rows left to the fallback for the least measured time; TargetNotReached if that cannot be met,
-    unless `best_effort`. `progress` gets (stage, done, total); "auto" prints a line for each stage
-    to stderr once the build has taken two seconds, None nothing. InvalidRequest names the argument
-    at fault, also a `weight` that is written to meanwhile. If it raises, nothing is written.
+    `weight` of a half type, or in blocks (a StoredMatrix), is kept as it is unless `config.dtype`
+    says otherwise; every head is fitted to the stored values. `heldout` are contexts of text that
+    the model has not seen; without them the last tenth of `contexts` judges, and each of its misses
+    counts twice against a target. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
+    labels, budget, probes and the rows left to the fallback for the least measured time;
+    TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
+    total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
+    nothing. InvalidRequest names the argument at fault, also a `weight` that is written to
+    meanwhile. If it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss")
     from logitsieve.heads import Softmax
@@ -71,8 +73,8 @@ def build(
     out = new_path(out)  # refused before hours of fitting, not after
     if is_gguf(weight):
         weight, bias, vocabulary = gguf_output_layer(weight, bias, vocabulary)
-    stored_VD = matrix(weight, config.dtype)
-    softmax = Softmax(stored_VD, vector(bias, len(stored_VD)))
+    stored = stored_matrix(weight, config.dtype)
+    softmax = Softmax(stored, vector(bias, stored.vocab_size))
     # Hashed before anything reads W: what is fitted and what is written have to be these numbers.
     logger.debug("%s: building from the matrix %s", out, softmax.sha256)
     if target_precision is not None:

@@ -23,9 +23,9 @@ from logitsieve.index.checks import matrix_changed
 from logitsieve.index.sketch_rows import solve, spectral_norms
 from logitsieve.index.verify import counter
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
+from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
-from logitsieve.utils.floats import widened
 
 COARSE = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of coarse codes tried
 FINE = (64, 128, 192, 256, 384, 512, 768, 1024)  # bytes of fine ones
@@ -258,12 +258,12 @@ def turn(softmax: Softmax, turning: Turning) -> Turned:
     V, count = softmax.vocab_size, len(turning.directions)
     solver = solve(turning._asdict())
     turned_VP, outside_V, left = np.empty((V, count), np.float32), np.empty(V), 0.0
-    digest = begin_sha256(softmax.stored)
+    digest = begin_sha256(softmax.matrix)
     for start in range(0, V, BLOCK_ROWS):
         # Read once: the rows that are hashed are those that the sketch is made of.
-        stored_RD = softmax.stored[start : start + BLOCK_ROWS].copy()
-        digest.update(stored_RD.data.cast("B"))
-        rows_RD = widened(stored_RD).astype(np.float64) / turning.stretch
+        rows = softmax.matrix[start : start + BLOCK_ROWS].copy()
+        digest.update(rows.data.data.cast("B"))
+        rows_RD = decoded(rows).astype(np.float64) / turning.stretch
         here = slice(start, start + len(rows_RD))
         turned_VP[here] = rows_RD @ solver.inverse
         kept_RP = turned_VP[here].astype(np.float64)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
+from logitsieve.utils.stored import KINDS, StoredMatrix
 
 SUFFIX = ".gguf"
 BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})  # a vocabulary has a word a line
@@ -19,35 +20,38 @@ logger = logging.getLogger(__name__)
 class OutputLayer(NamedTuple):
     """Arguments of `build`."""
 
-    weight: Any
+    weight: ArrayLike | StoredMatrix
     bias: ArrayLike | None
     vocabulary: Sequence[str] | None
 
 
 def gguf_output_layer(
-    weight: Path | str, bias: ArrayLike | None, vocabulary: Sequence[str] | None
+    path: Path | str, bias: ArrayLike | None, vocabulary: Sequence[str] | None
 ) -> OutputLayer:
-    """The layer of the file `weight`, and its tokens as words unless a `vocabulary` is given.
+    """The layer of a GGUF file, and its tokens as words unless a `vocabulary` is given.
 
+    The matrix is as the file stores it, mapped, or in float32 if the index has no such rows.
     InvalidRequest names `weight` where the file cannot be used, and a `bias` beside it.
     """
-    from logitsieve.llamacpp.model_file import FLOATS, GgufModel  # loads numba
+    from logitsieve.llamacpp.model_file import GgufModel  # loads numba
 
     if bias is not None:
         raise InvalidRequest("bias", "one", "none beside a GGUF file, which holds the model's own")
-    gguf = GgufModel(weight, "weight")
-    if gguf.matrix.kind not in FLOATS:
+    gguf = GgufModel(path, "weight")
+    matrix = gguf.matrix
+    weight: ArrayLike | StoredMatrix
+    if matrix.kind in KINDS:
+        weight = StoredMatrix(matrix.kind, matrix.blocks)
+    else:
         logger.warning(
-            "%s: %s is %s; the index stores its values in float32",
-            gguf.path,
-            gguf.matrix.name,
-            gguf.matrix.kind,
+            "%s: %s is %s; the index stores its values in float32", path, matrix.name, matrix.kind
         )
+        weight = matrix.dense()
     if vocabulary is None and gguf.vocabulary and len(gguf.vocabulary) == gguf.vocab_size:
         vocabulary = [word.translate(BREAKS) for word in gguf.vocabulary]
-    return OutputLayer(gguf.matrix.dense(), gguf.bias, vocabulary)
+    return OutputLayer(weight, gguf.bias, vocabulary)
 
 
-def is_gguf(weight: Any) -> bool:
+def is_gguf(weight: Any) -> TypeGuard[str | Path]:
     """True for the name of a GGUF file."""
     return isinstance(weight, str | Path) and str(weight).endswith(SUFFIX)

@@ -19,10 +19,11 @@ from numpy import ndarray
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, TopK
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
+from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.topk.csr import csr_logits
 from logitsieve.kernels.topk.descriptor import matrix_descriptor
-from logitsieve.utils.floats import STORED, code_of, widened
 from logitsieve.utils.hidden import as_hidden
+from logitsieve.utils.stored import StoredMatrix
 
 # CSR offsets, ids, and the logits they have instead of W's: -inf for ids that must not be drawn.
 Edits = tuple[Int64, Int32, Float64]
@@ -31,40 +32,45 @@ PIECE = 1 << 24  # bytes hashed between two reports
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 
 
-@dataclass(frozen=True, eq=False)
 class Softmax:
     """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
 
-    `stored` is the matrix as it was given: float32, float16, or the bits of bfloat16 as uint16.
-    Whatever it is, logits are those of its values: float32 holds all of them.
+    `matrix` is W as it was given, in a float type or in blocks; floats may be given as an array,
+    bfloat16 as its bits, uint16. Whatever it is, logits are those of its float32 values, which
+    kernels compute row by row where they need them.
     """
 
-    stored: np.ndarray
-    bias: Float32
+    def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
+        self.matrix, self.bias = StoredMatrix.of(weight), bias
+        # Kernels read it by address: what is not so would be read as if it were.
+        require_array("bias", bias, FLOAT32, (self.matrix.vocab_size,))
 
-    def __post_init__(self) -> None:
-        # Kernels read these arrays by address: what is not so would be read as if it were.
-        if self.stored.dtype not in STORED.values():
-            allowed = "float32, float16 or bfloat16 (as its uint16 view)"
-            raise InvalidRequest("weight", self.stored.dtype, allowed)
-        require_array("weight", self.stored, self.stored.dtype, (None, None))
-        require_array("bias", self.bias, FLOAT32, (len(self.stored),))
+    @property
+    def stored(self) -> np.ndarray:
+        """The array of `matrix`: floats [V, D], or bytes of blocks."""
+        return self.matrix.data
 
     @property
     def vocab_size(self) -> int:
-        return int(self.stored.shape[0])
+        return self.matrix.vocab_size
 
     @property
     def dim(self) -> int:
-        return int(self.stored.shape[1])
+        return self.matrix.dim
+
+    def rows(self, rows: slice | Int64) -> Float32:
+        """float32 [R, D] of these rows."""
+        return decoded(self.matrix[rows])
 
     @cached_property
     def weight(self) -> Float32:
-        """float32 [V, D], what the kernels read: `stored` itself, or its values, widened once."""
-        if self.stored.dtype == FLOAT32:
-            return self.stored
-        values = widened(self.stored)
-        values.flags.writeable = False
+        """float32 [V, D], kept from the first use on: 4 V D bytes, unless `stored` is that.
+
+        For those who build and judge an index; heads read `stored`.
+        """
+        values = decoded(self.matrix)
+        if values is not self.stored:
+            values.flags.writeable = False
         return values
 
     @cached_property
@@ -73,12 +79,12 @@ class Softmax:
 
         Where `stored` is written to afterwards, it is that of what it held at the first use.
         """
-        return softmax_sha256(self.stored, self.bias)
+        return softmax_sha256(self.matrix, self.bias)
 
     @cached_property
     def descriptor(self) -> Int64:
         """The matrix as the kernels take it, by the address of this array."""
-        return matrix_descriptor(self.weight, self.bias)
+        return matrix_descriptor(self.matrix, self.bias)
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
         """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
@@ -98,21 +104,24 @@ class Softmax:
         return self.logits64(hidden, offsets, ids).astype(np.float32)
 
 
-def begin_sha256(stored: np.ndarray) -> hashlib._Hash:
+def begin_sha256(matrix: StoredMatrix) -> hashlib._Hash:
     """The hash of a matrix [V, D], before the bytes of its rows and of its bias.
 
-    It has "F32 V D\\n" (or F16, BF16): the same numbers in another shape have another identity.
+    It has "F32 V D\\n" (or F16, Q8_0, ...): equal numbers in another shape are another matrix.
     """
-    rows, dim = stored.shape
-    return hashlib.sha256(f"{code_of(stored)} {rows} {dim}\n".encode())
+    rows, dim = matrix.shape
+    return hashlib.sha256(f"{matrix.kind} {rows} {dim}\n".encode())
 
 
 def softmax_sha256(
-    stored: np.ndarray, bias: np.ndarray, report: Callable[[int], None] = lambda _: None
+    weight: np.ndarray | StoredMatrix,
+    bias: np.ndarray,
+    report: Callable[[int], None] = lambda _: None,
 ) -> str:
     """The identity of a matrix as it is stored, and its bias; `report` gets the bytes hashed."""
-    digest = begin_sha256(stored)
-    for array in (stored, bias):
+    matrix = StoredMatrix.of(weight)
+    digest = begin_sha256(matrix)
+    for array in (matrix.data, bias):
         view = array.data.cast("B")
         for start in range(0, len(view), PIECE):
             piece = view[start : start + PIECE]

@@ -85,7 +85,7 @@ class Reduction:
         vectors = np.empty((len(rows_U), self.softmax.dim + 2), np.float32)
         for start in range(0, len(rows_U), BLOCK_ROWS):
             rows = rows_U[start : start + BLOCK_ROWS]
-            weight, bias = self.softmax.weight[rows], self.softmax.bias[rows]
+            weight, bias = self.softmax.rows(rows), self.softmax.bias[rows]
             out = vectors[start : start + len(rows)]
             lift(weight, bias / self.beta, self.norms[rows], self.largest[rows], out)
         return vectors
@@ -105,7 +105,7 @@ def squared_norms(softmax: Softmax) -> Float64:
     """||w||^2 [V], in float64."""
     squares = np.empty(softmax.vocab_size)
     for start in range(0, softmax.vocab_size, BLOCK_ROWS):
-        block = softmax.weight[start : start + BLOCK_ROWS].astype(np.float64)
+        block = softmax.rows(slice(start, start + BLOCK_ROWS)).astype(np.float64)
         squares[start : start + BLOCK_ROWS] = np.einsum("vd,vd->v", block, block)
     return squares
 

@@ -70,6 +70,10 @@ SOFTMAX = PartSpec(
         "bias": TensorSpec("float32", ("V",)),
     },
 )
+# Of a matrix in blocks: X bytes a row, whose scales utils/stored.py checks.
+SOFTMAX_BLOCKS = PartSpec(
+    "softmax", {**SOFTMAX.tensors, "weight": TensorSpec("uint8", ("V", "X"), "codes")}
+)
 
 
 def check_structure(part: PartSpec, arrays: Arrays, vocab_size: int, dim: int) -> Sizes:

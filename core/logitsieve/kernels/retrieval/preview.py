@@ -23,8 +23,8 @@ from logitsieve.kernels.simd.dots import dots_1x4, four_from, outer, row_of
 from logitsieve.kernels.simd.lanes import LANES, load, load_first, multiply_add, splat32, store
 from logitsieve.kernels.simd.masks import first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_int32, keep_alive, pointer, shift
+from logitsieve.kernels.topk.descriptor import TILE_BYTES
 from logitsieve.kernels.topk.queries import at_once
-from logitsieve.kernels.topk.scan import TILE_BYTES
 
 MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 but for its sign
 

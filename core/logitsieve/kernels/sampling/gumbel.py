@@ -60,7 +60,7 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
-from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import matrix_at, tile_room, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
@@ -161,6 +161,7 @@ def gumbel_sample(
     block = at_once(stop - start, padded(dim) + size)
     lists = 2 * size + 2 * LANES + padded(size // BLOCK)
     scratch = np.empty(block * (padded(dim) + size) + lists, np.float64)
+    room = np.empty(tile_room(matrix), np.float32)
     wide = pointer(scratch)
     all_logits = shift(wide, block * padded(dim))
     weights = shift(all_logits, block * size)
@@ -177,7 +178,7 @@ def gumbel_sample(
                 bad = first + q
         if bad >= 0:
             break
-        fill_logits64(matrix, wide, count, 0, matrix.rows, all_logits, size)
+        fill_logits64(matrix, pointer(room), wide, count, 0, matrix.rows, all_logits, size)
         for q in range(count):
             row, logits = first + q, row_of(all_logits, q, size)
             for i in range(offsets[row], offsets[row + 1]):
@@ -195,6 +196,7 @@ def gumbel_sample(
             for draw in range(ids.shape[1]):
                 ids[row, draw] = _winner(race, guess, seeds[row], step, np.uint64(draw))
     keep_alive(scratch)
+    keep_alive(room)
     return bad
 
 

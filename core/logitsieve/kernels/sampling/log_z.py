@@ -24,6 +24,7 @@ from math import exp, log1p
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel, splice
+from logitsieve.kernels.rows.functions import F32
 from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, padded, row_of
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import (
@@ -36,7 +37,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros64,
 )
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
+from logitsieve.kernels.topk.descriptor import as_floats, matrix_at, tile_room, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import CHUNK, at_once
 from logitsieve.kernels.topk.scan import tile_rows
@@ -63,7 +64,7 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     each = padded(dim) + CHUNK + STATE
     block = at_once(stop - start, each)
-    scratch = np.empty(block * each, np.float64)
+    scratch, room = np.empty(block * each, np.float64), np.empty(tile_room(matrix), np.float32)
     wide = pointer(scratch)
     logits = shift(wide, block * padded(dim))
     sums = shift(logits, block * CHUNK)
@@ -78,7 +79,8 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
             state[NEXT] = offsets[first + q]
         for chunk in range(0, matrix.rows, CHUNK):
             rows = min(CHUNK, matrix.rows - chunk)
-            fill_logits64(matrix, wide, count, chunk, chunk + rows, logits, CHUNK)
+            last, decoded = chunk + rows, pointer(room)
+            fill_logits64(matrix, decoded, wide, count, chunk, last, logits, CHUNK)
             for q in range(count):
                 state, found = row_of(sums, q, STATE), row_of(logits, q, CHUNK)
                 _edit(edited, values, offsets[first + q + 1], chunk, chunk + rows, state, found)
@@ -87,21 +89,26 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
             fields = row_of(pointer(log_z), first + q, FIELDS)
             _write(row_of(sums, q, STATE), matrix.rows, fields)
     keep_alive(scratch)
+    keep_alive(room)
     return np.int64(-1)
 
 
 @splice
-def fill_logits64(matrix, wide, count, first, last, logits, apart):
-    """Exact logits of rows first .. last-1 for all queries, those of each so far `apart`."""
-    dim, tile = matrix.dim, tile_rows(matrix, count)
+def fill_logits64(matrix, room, wide, count, first, last, logits, apart):
+    """Exact logits of rows first .. last-1 for all queries, those of each so far `apart`.
+
+    `room` is for decoded rows: so many values as `tile_room` says.
+    """
+    dim, tile = matrix.dim, tile_rows(matrix, count if matrix.kind == F32 else 2)
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)
+        floats = as_floats(matrix, start_row, end, room)
         for q in range(0, count - 1, 2):
             one, other = row_of(wide, q, padded(dim)), row_of(wide, q + 1, padded(dim))
             own, next_ = row_of(logits, q, apart), row_of(logits, q + 1, apart)
             for row in range(start_row, end, 2):
                 after = min(row + 1, end - 1)
-                w, v = row_of(matrix.weight, row, dim), row_of(matrix.weight, after, dim)
+                w, v = row_of(floats.weight, row, dim), row_of(floats.weight, after, dim)
                 if q == 0:
                     here, there = dots64_2x2(w, v, one, other, dim, True)
                 else:  # the tile is in the cache
@@ -114,7 +121,7 @@ def fill_logits64(matrix, wide, count, first, last, logits, apart):
             one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, apart)
             for row in range(start_row, end, 2):
                 after = min(row + 1, end - 1)
-                w, v = row_of(matrix.weight, row, dim), row_of(matrix.weight, after, dim)
+                w, v = row_of(floats.weight, row, dim), row_of(floats.weight, after, dim)
                 dots = dots64_2x1(w, v, one, dim)
                 own[row - first] = dots[0] + matrix.bias[row]
                 own[after - first] = dots[1] + matrix.bias[after]

@@ -25,7 +25,7 @@ from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.csr import exact_logit
-from logitsieve.kernels.topk.descriptor import ROWS, matrix_at
+from logitsieve.kernels.topk.descriptor import ROWS, as_floats, matrix_at, tile_room
 from logitsieve.kernels.topk.heap import sort_best_first
 from logitsieve.kernels.topk.queries import (
     CHUNK,
@@ -112,13 +112,15 @@ def _begin(sum_, slack):
 def _scan(matrix, queries, sums, logits, count):
     """Add every row of the matrix to every query's sum, and offer it to its heap, by chunks."""
     tile, dim = tile_rows(matrix, count), matrix.dim
+    room = np.empty(tile_room(matrix), np.float32)
     if count >= 4 * SHARING:
         tile //= 2  # the L1 cache holds what is prefetched, too
     for first in range(0, matrix.rows, CHUNK):
         last = min(first + CHUNK, matrix.rows)
         for start in range(first, last, tile):
             stop = min(start + tile, last)
-            _fill(matrix, queries, count, start, stop, shift(logits, start - first))
+            floats = as_floats(matrix, start, stop, pointer(room)) if count > 1 else matrix
+            _fill(floats, queries, count, start, stop, shift(logits, start - first))
         for q in range(count):
             found = row_of(logits, q, CHUNK)
             for i in range(last - first, padded(last - first)):
@@ -127,6 +129,7 @@ def _scan(matrix, queries, sums, logits, count):
                 decide_above(matrix, UNLISTED, queries.kept, first, last - first, found, queries, q)
             wide = row_of(queries.wide, q, padded(dim))
             _add(matrix, wide, row_of(sums, q, STATE), found, first, last)
+    keep_alive(room)
 
 
 @inline

@@ -43,6 +43,21 @@ class Lanes(types.Type):
         super().__init__(name=f"Lanes({dtype})")
 
 
+class StoredType(types.Type):
+    """Numba's type of what numbers are stored as: `load` makes float32 lanes of it.
+
+    A pointer to it is one to bytes. Offsets are in numbers, at multiples of 16 in a block.
+    """
+
+    def emit_load(self, builder, start, offset):
+        """LLVM: sixteen float32, of the numbers from `offset` on."""
+        raise NotImplementedError
+
+    def emit_load_first(self, builder, start, offset, count):
+        """LLVM: the first `count` of them; blocks are whole lanes, and never cut."""
+        return self.emit_load(builder, start, offset)
+
+
 LANES32, LANES64 = Lanes(types.float32), Lanes(types.float64)
 _LANES_OF = {types.float32: LANES32, types.float64: LANES64}
 
@@ -77,6 +92,13 @@ def spread(builder, value, vector):
     first = builder.insert_element(undefined, value, ir.Constant(_INT32, 0))
     zeros = ir.Constant(ir.VectorType(_INT32, vector.count), None)
     return builder.shuffle_vector(first, undefined, zeros)
+
+
+def first_lanes_mask(builder, count):
+    """LLVM: true in the first `count` lanes."""
+    indices = ir.VectorType(_INT32, LANES)
+    limit = spread(builder, builder.trunc(count, _INT32), indices)
+    return builder.icmp_signed("<", ir.Constant(indices, list(range(LANES))), limit)
 
 
 def _splat(lanes):
@@ -159,6 +181,10 @@ def largest_lane(typing_context, lanes):
 def load(typing_context, start, offset):
     """start[offset : offset + 16]."""
     dtype = start.dtype
+    if isinstance(dtype, StoredType):
+        return LANES32(start, types.intp), lambda _, builder, __, arguments: dtype.emit_load(
+            builder, *arguments
+        )
 
     def codegen(context, builder, signature, arguments):
         address = builder.gep(arguments[0], [arguments[1]])
@@ -172,13 +198,16 @@ def load(typing_context, start, offset):
 def load_first(typing_context, start, offset, count):
     """start[offset : offset + count] and zeros in the other lanes, which are not read."""
     dtype = start.dtype
-    vector, indices = vector_of(dtype), ir.VectorType(_INT32, LANES)
+    if isinstance(dtype, StoredType):
+        return LANES32(
+            start, types.intp, types.intp
+        ), lambda _, builder, __, arguments: dtype.emit_load_first(builder, *arguments)
+    vector = vector_of(dtype)
 
     def codegen(context, builder, signature, arguments):
         address = builder.gep(arguments[0], [arguments[1]])
         address = builder.bitcast(address, vector.as_pointer())
-        limit = spread(builder, builder.trunc(arguments[2], _INT32), indices)
-        mask = builder.icmp_signed("<", ir.Constant(indices, list(range(LANES))), limit)
+        mask = first_lanes_mask(builder, arguments[2])
         masked_load = builder.module.declare_intrinsic(
             f"llvm.masked.load.{_SUFFIX[dtype]}.p0",
             fnty=ir.FunctionType(vector, [vector.as_pointer(), _INT32, mask.type, vector]),
@@ -187,6 +216,27 @@ def load_first(typing_context, start, offset, count):
         return builder.call(masked_load, [address, alignment, mask, ir.Constant(vector, None)])
 
     return _LANES_OF[dtype](start, types.intp, types.intp), codegen
+
+
+@intrinsic
+def store_first(typing_context, start, offset, count, lanes):
+    """start[offset : offset + count] = the first lanes; nothing after them is written."""
+    dtype = lanes.dtype
+    vector = vector_of(dtype)
+
+    def codegen(context, builder, signature, arguments):
+        start, offset, count, lanes = arguments
+        address = builder.bitcast(builder.gep(start, [offset]), vector.as_pointer())
+        mask = first_lanes_mask(builder, count)
+        masked_store = builder.module.declare_intrinsic(
+            f"llvm.masked.store.{_SUFFIX[dtype]}.p0",
+            fnty=ir.FunctionType(ir.VoidType(), [vector, address.type, _INT32, mask.type]),
+        )
+        alignment = ir.Constant(_INT32, dtype.bitwidth // 8)
+        builder.call(masked_store, [lanes, address, alignment, mask])
+        return context.get_dummy_value()
+
+    return types.void(start, types.intp, types.intp, lanes), codegen
 
 
 @intrinsic

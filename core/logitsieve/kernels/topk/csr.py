@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.rows.functions import DOT, F32, call_dot
 from logitsieve.kernels.simd.dots import dot64, padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
@@ -16,7 +17,10 @@ from logitsieve.kernels.topk.descriptor import matrix_at, widen_hidden
 @inline
 def exact_logit(matrix, wide, i):
     """The logit of row i of W for one widened row of hidden, before it is rounded to float32."""
-    return dot64(row_of(matrix.weight, i, matrix.dim), wide, matrix.dim) + matrix.bias[i]
+    if matrix.kind == F32:
+        return dot64(row_of(matrix.weight, i, matrix.dim), wide, matrix.dim) + matrix.bias[i]
+    row = row_of(matrix.stored, i, matrix.row_bytes)
+    return call_dot(matrix.functions[DOT], matrix.kind, row, wide, matrix.dim) + matrix.bias[i]
 
 
 @inline

@@ -13,11 +13,22 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.rows.functions import DECODE, F32, NUMBERS, addresses, call_decode
 from logitsieve.kernels.simd.dots import padded, row_of, widen_row
-from logitsieve.kernels.simd.pointers import float32_pointer, float64_of_bits, keep_alive, pointer
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.simd.pointers import (
+    float32_pointer,
+    float64_of_bits,
+    int64_pointer,
+    keep_alive,
+    pointer,
+    shift,
+    uint8_pointer,
+)
+from logitsieve.utils.stored import StoredMatrix
 
-WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS = range(6)
-MATRIX_FIELDS = 6
+WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS, KIND, ROW_BYTES, FUNCTIONS = range(9)
+MATRIX_FIELDS = 9
 LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
 
 # What proofs/scan.py proves to be enough.
@@ -27,7 +38,10 @@ GAMMA_SPARE = 1.01  # of the rounding of a float32 dot, for what computing the s
 DOT64_SPARE = 2.0**-22  # of norms, for `dot64` beside the real number
 DOT_UNDERFLOW = 2.0**-148  # for each product
 
-Matrix = namedtuple("Matrix", "weight bias rows dim")
+# `weight` points to float32 rows if the kind is F32, else nowhere; `stored` to the bytes of rows,
+# of `row_bytes` each; `functions` to the addresses of what reads these.
+Matrix = namedtuple("Matrix", "weight bias rows dim kind stored row_bytes functions")
+TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
 
 
 def fill_fields(descriptor: Int64, fields: Mapping[int, np.ndarray | float]) -> Int64:
@@ -42,40 +56,81 @@ def fill_fields(descriptor: Int64, fields: Mapping[int, np.ndarray | float]) -> 
     return descriptor
 
 
-def matrix_descriptor(weight: Float32, bias: Float32) -> Int64:
-    fields = {
-        WEIGHT: weight,
+def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
+    matrix = StoredMatrix.of(weight)
+    fields: dict[int, np.ndarray | float] = {
+        WEIGHT: matrix.data,
         BIAS: bias,
-        ROWS: weight.shape[0],
-        DIM: weight.shape[1],
-        LARGEST_NORM: largest_norm(weight),
+        ROWS: matrix.vocab_size,
+        DIM: matrix.dim,
         LARGEST_BIAS: float(np.abs(bias).max()),
+        KIND: NUMBERS[matrix.kind],
+        ROW_BYTES: matrix.row_bytes,
     }
-    return fill_fields(np.zeros(MATRIX_FIELDS, np.int64), fields)
+    if matrix.kind != "F32":
+        fields[FUNCTIONS] = addresses()
+    descriptor = fill_fields(np.zeros(MATRIX_FIELDS, np.int64), fields)
+    largest = largest_norm(descriptor.ctypes.data)
+    return fill_fields(descriptor, {LARGEST_NORM: largest})
 
 
-@kernel("(float32[:,::1],)")
-def largest_norm(weight):
-    """max ||w_i||, in float64 and not below the true one."""
-    rows, dim = weight.shape
-    scratch = np.empty(padded(dim), np.float64)
-    start, wide = pointer(weight), pointer(scratch)
-    largest = 0.0
-    for row in range(rows):
-        squares = widen_row(row_of(start, row, dim), wide, dim)
+@kernel("(int64,)")
+def largest_norm(address):
+    """max ||w_i|| of the matrix of a descriptor, in float64 and not below the true one."""
+    matrix = matrix_at(int64_pointer(address), 0)
+    dim, largest = matrix.dim, 0.0
+    scratch, room = np.empty(padded(dim), np.float64), np.empty(tile_room(matrix), np.float32)
+    for row in range(matrix.rows):
+        floats = as_floats(matrix, row, row + 1, pointer(room))
+        squares = widen_row(row_of(floats.weight, row, dim), pointer(scratch), dim)
         if largest == largest and not squares <= largest:
             largest = squares  # NaN, once met, stays, and every request is refused
     keep_alive(scratch)
-    keep_alive(weight)
+    keep_alive(room)
     return np.sqrt(largest) * NORM_SPARE
 
 
 @inline
 def matrix_at(descriptor, place):
     """The matrix whose descriptor starts at `place`."""
-    weight = float32_pointer(descriptor[place + WEIGHT])
-    bias = float32_pointer(descriptor[place + BIAS])
-    return Matrix(weight, bias, descriptor[place + ROWS], descriptor[place + DIM])
+    return Matrix(
+        float32_pointer(descriptor[place + WEIGHT]),
+        float32_pointer(descriptor[place + BIAS]),
+        descriptor[place + ROWS],
+        descriptor[place + DIM],
+        descriptor[place + KIND],
+        uint8_pointer(descriptor[place + WEIGHT]),
+        descriptor[place + ROW_BYTES],
+        int64_pointer(descriptor[place + FUNCTIONS]),
+    )
+
+
+@inline
+def shared_rows(matrix):
+    """Rows of float32 that several queries go through together, while the L1 cache holds them."""
+    return max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
+
+
+@inline
+def tile_room(matrix):
+    """float32 values of scratch in which `as_floats` puts so many rows; none if W is float32."""
+    return shared_rows(matrix) * matrix.dim if matrix.kind != F32 else 0
+
+
+@inline
+def as_floats(matrix, first, last, room):
+    """The matrix with rows first .. last-1 as float32: in `room`, unless they are that in W.
+
+    Other rows of it may not be read, but by prefetching, which follows the stored ones.
+    """
+    if matrix.kind == F32:
+        return matrix
+    begin, count = row_of(matrix.stored, first, matrix.row_bytes), (last - first) * matrix.dim
+    call_decode(matrix.functions[DECODE], matrix.kind, begin, count, room)
+    return Matrix(
+        shift(room, -first * matrix.dim), matrix.bias, matrix.rows, matrix.dim, np.int64(F32),
+        matrix.stored, matrix.row_bytes, matrix.functions,
+    )  # fmt: skip
 
 
 @inline

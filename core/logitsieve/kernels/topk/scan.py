@@ -15,11 +15,13 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import inline, splice
+from logitsieve.kernels.rows.functions import DOTS, F32, call_dots
 from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, padded, row_of
 from logitsieve.kernels.simd.lanes import LANES, larger, largest_lane, load, prefetch, splat32
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
-from logitsieve.kernels.simd.pointers import shift
+from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 from logitsieve.kernels.topk.csr import exact_logit
+from logitsieve.kernels.topk.descriptor import as_floats, shared_rows, tile_room
 from logitsieve.kernels.topk.heap import better, contains, offer
 from logitsieve.kernels.topk.queries import CHUNK, SIZE, SLACK, STATE, THRESHOLD
 
@@ -27,12 +29,12 @@ from logitsieve.kernels.topk.queries import CHUNK, SIZE, SLACK, STATE, THRESHOLD
 # for a numpy scalar. It is worth that for `scan_one` of all rows: there it saves a twentieth.
 LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 
-TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
 # Of a logit when its bias is added; rounding keeps order, so comparisons need no more than this.
 ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 # Of a list, so many rows ahead, the first values: from there on a CPU sees by itself that a row is
 # read in order. Whole rows compete with what is needed now, and take longer than none at all.
-AHEAD, BEGINNING = 4, 4 * LANES
+AHEAD, BEGINNING = 4, 256  # rows, bytes
+LINE = 64  # bytes
 SHARING = 4  # fours of rows of hidden from which on each prefetches its part
 ALONE = np.int64(1)  # the only four
 RANKED = 64  # the most answers whose k-th best float32 logit is looked for
@@ -107,11 +109,29 @@ def _fill_lanes(logits, count):
 
 @inline
 def _prefetch_beginnings(matrix, ids, begin, end):
-    for place in range(begin, end):
-        row = np.int64(ids[place])
+    for i in range(begin, end):
+        row = np.int64(ids[i])
         prefetch(matrix.bias, row)
-        for d in range(0, min(matrix.dim, BEGINNING), LANES):
-            prefetch(matrix.weight, row * matrix.dim + d)
+        for place in range(0, min(matrix.row_bytes, BEGINNING), LINE):
+            prefetch(matrix.stored, row * matrix.row_bytes + place)
+
+
+@inline
+def _stored_dots(matrix, a, b, c, e, hidden):
+    """`dots_1x4` of rows that are not float32."""
+    dim = matrix.dim
+    return call_dots(
+        matrix.functions[DOTS], matrix.kind, matrix.stored, a * dim, b * dim, c * dim, e * dim,
+        hidden, dim,
+    )  # fmt: skip
+
+
+@inline
+def _store_biased(matrix, a, b, c, e, dots, logits):
+    logits[0] = dots[0] + matrix.bias[a]
+    logits[1] = dots[1] + matrix.bias[b]
+    logits[2] = dots[2] + matrix.bias[c]
+    logits[3] = dots[3] + matrix.bias[e]
 
 
 @splice
@@ -127,12 +147,12 @@ def fill_one(matrix, listed, ids, first, last, hidden, logits):
         if listed:
             _prefetch_beginnings(matrix, ids, i + AHEAD, min(i + AHEAD + 4, last))
         a, b, c, e = _four_rows(listed, ids, i, last)
-        offsets = a * dim, b * dim, c * dim, e * dim
-        dots = dots_1x4(matrix.weight, *offsets, hidden, dim, not listed)
-        logits[i - first] = dots[0] + matrix.bias[a]
-        logits[i - first + 1] = dots[1] + matrix.bias[b]
-        logits[i - first + 2] = dots[2] + matrix.bias[c]
-        logits[i - first + 3] = dots[3] + matrix.bias[e]
+        if matrix.kind == F32:
+            offsets = a * dim, b * dim, c * dim, e * dim
+            dots = dots_1x4(matrix.weight, *offsets, hidden, dim, not listed)
+        else:
+            dots = _stored_dots(matrix, a, b, c, e, hidden)
+        _store_biased(matrix, a, b, c, e, dots, shift(logits, i - first))
 
 
 @inline
@@ -146,16 +166,17 @@ def _store_four(logits, place, dots, bias):
 @inline
 def _prefetch_share(matrix, row, part, parts):
     """One part of the lines of four rows."""
-    lines = (4 * matrix.dim // LANES + parts - 1) // parts
-    start = row * matrix.dim + part * lines * LANES
+    lines = (4 * matrix.row_bytes // LINE + parts - 1) // parts
+    start = row * matrix.row_bytes + part * lines * LINE
     for line in range(lines):
-        prefetch(matrix.weight, start + line * LANES)
+        prefetch(matrix.stored, start + line * LINE)
 
 
 @splice
 def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, fours, logits):
     """The same for four rows of hidden, which share every load; their logits are CHUNK apart.
 
+    Rows that are not float32 are decoded for each of the four: `as_floats` does it once for all.
     So many `fours` of rows of hidden, from q0 = 0 on, go through rows first .. last-1 one after
     another. Where they are many, each prefetches a part of what is next: the first one alone would
     wait for memory, which all others would leave idle.
@@ -165,15 +186,21 @@ def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, fours, l
         a, b, c, e = _four_rows(listed, ids, i, last)
         if many:
             _prefetch_share(matrix, i + last - first, q0 // 4, fours)
-        dots = dots_4x4(
+        if matrix.kind != F32:
+            for j in range(4):
+                h = row_of(hidden, (q0, q1, q2, q3)[j], dim)
+                dots = _stored_dots(matrix, a, b, c, e, h)
+                _store_biased(matrix, a, b, c, e, dots, shift(logits, i - first + j * CHUNK))
+            continue
+        tile = dots_4x4(
             matrix.weight, a * dim, b * dim, c * dim, e * dim,
             hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
             not listed and q0 == 0 and not many,
         )  # fmt: skip
-        _store_four(logits, i - first, dots[0], matrix.bias[a])
-        _store_four(logits, i - first + 1, dots[1], matrix.bias[b])
-        _store_four(logits, i - first + 2, dots[2], matrix.bias[c])
-        _store_four(logits, i - first + 3, dots[3], matrix.bias[e])
+        _store_four(logits, i - first, tile[0], matrix.bias[a])
+        _store_four(logits, i - first + 1, tile[1], matrix.bias[b])
+        _store_four(logits, i - first + 2, tile[2], matrix.bias[c])
+        _store_four(logits, i - first + 3, tile[3], matrix.bias[e])
 
 
 @inline
@@ -203,21 +230,23 @@ def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
 
 @inline
 def tile_rows(matrix, count):
-    """Rows of a matrix that `count` queries go through together, while the L1 cache holds them."""
-    shared = max(LANES, TILE_BYTES // (4 * matrix.dim) // LANES * LANES)
-    return CHUNK if count == 1 else min(CHUNK, shared)
+    """Rows of a matrix that `count` queries go through together."""
+    return CHUNK if count == 1 else min(CHUNK, shared_rows(matrix))
 
 
 @inline
 def scan_all(matrix, queries, count):
     """Offer every row of the matrix to every query, a tile of rows at a time."""
     tile, fours = tile_rows(matrix, count), count // 4 * 4
+    room = np.empty(tile_room(matrix), np.float32)
     for first in range(0, matrix.rows, tile):
         last = min(matrix.rows, first + tile)
+        floats = as_floats(matrix, first, last, pointer(room)) if count > 1 else matrix
         for q in range(0, fours, 4):
             scan_four(
-                matrix, UNLISTED, queries.kept, first, last, queries,
+                floats, UNLISTED, queries.kept, first, last, queries,
                 q, q + 1, q + 2, q + 3, fours // 4,
             )  # fmt: skip
         for q in range(fours, count):
-            scan_one(matrix, False, queries.kept, first, last, queries, q)
+            scan_one(floats, False, queries.kept, first, last, queries, q)
+    keep_alive(room)

@@ -1,0 +1,111 @@
+"""What all stored types are read with: pointers to them, bytes, and halves as float32.
+
+Functions emit LLVM, for vectors of sixteen lanes or for single numbers alike. A product and a
+difference are each rounded, never fused: ggml's reference defines the bits.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+from logitsieve.kernels.simd.lanes import LANES, cpu_has, spread
+
+BYTE, INT16, INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+BYTES, WORDS = ir.VectorType(BYTE, LANES), ir.VectorType(INT16, LANES)
+INTEGERS, FLOATS = ir.VectorType(INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
+
+F16C = cpu_has("f16c")  # the CPU turns halves into float32; elsewhere integers do
+SIGN, INFINITE = 0x8000, 0x7C00  # of a float16
+EXPONENT = 0x7F800000  # of a float32, all ones
+SHIFTED = 2.0**112  # by which the bits of a float16, shifted into a float32's place, are too small
+
+
+def pointer_to(stored_type):
+    """cast(start): the pointer to bytes as one to numbers of that type."""
+
+    @register_model(type(stored_type))
+    class _Model(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
+        def __init__(self, manager, numba_type):
+            super().__init__(manager, numba_type, BYTE)
+
+    @intrinsic
+    def cast(typing_context, start):
+        def codegen(context, builder, signature, arguments):
+            return arguments[0]
+
+        return types.CPointer(stored_type)(types.CPointer(types.uint8)), codegen
+
+    return cast
+
+
+def _constant(kind, value):
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
+def load_at(builder, start, place, kind):
+    """What lies at byte `place`, at any address."""
+    address = builder.bitcast(builder.gep(start, [place]), kind.as_pointer())
+    return builder.load(address, align=1)
+
+
+def moved(builder, place, by):
+    """The place so many bytes further on."""
+    return builder.add(place, ir.Constant(place.type, by))
+
+
+def bits_of(builder, number, first, mask):
+    """The bits of a number from `first` on that `mask` keeps."""
+    return builder.and_(_shifted(builder, number, first), _constant(number.type, mask))
+
+
+def _shifted(builder, number, first):
+    return builder.lshr(number, _constant(number.type, first)) if first else number
+
+
+def block_of(builder, offset, values, size):
+    """The byte at which the block of number `offset` begins, and its place in the block."""
+    block = _shifted(builder, offset, values.bit_length() - 1)
+    begin = builder.mul(block, ir.Constant(offset.type, size))
+    return begin, bits_of(builder, offset, 0, values - 1)
+
+
+def small_codes(builder, start, place, first, bits):
+    """INTEGERS of so many bits of each of sixteen bytes, from the bit `first` on."""
+    codes = builder.zext(load_at(builder, start, place, BYTES), INTEGERS)
+    first = spread(builder, builder.trunc(first, INT32), INTEGERS)
+    return builder.and_(builder.lshr(codes, first), _constant(INTEGERS, (1 << bits) - 1))
+
+
+def minus(builder, codes, by):
+    """FLOATS of INTEGERS less a number."""
+    return builder.sitofp(builder.sub(codes, _constant(INTEGERS, by)), FLOATS)
+
+
+def everywhere(builder, number):
+    """FLOATS of one float32."""
+    return spread(builder, number, FLOATS)
+
+
+def floats_of_halves(builder, halves, native=F16C):
+    """float32 of the bits of float16, exactly; NaN stays NaN."""
+    vector = isinstance(halves.type, ir.VectorType)
+    floats, integers = (FLOATS, INTEGERS) if vector else (ir.FloatType(), INT32)
+    if native:
+        kind = ir.VectorType(ir.HalfType(), LANES) if vector else ir.HalfType()
+        return builder.fpext(builder.bitcast(halves, kind), floats)
+    wide = builder.zext(halves, integers)
+    absolute = builder.and_(wide, _constant(integers, SIGN - 1))
+    bits = builder.shl(absolute, _constant(integers, 13))
+    finite = builder.fmul(builder.bitcast(bits, floats), _constant(floats, SHIFTED))
+    endless = builder.icmp_unsigned(">=", absolute, _constant(integers, INFINITE))
+    others = builder.or_(bits, _constant(integers, EXPONENT))
+    bits = builder.select(endless, others, builder.bitcast(finite, integers))
+    sign = builder.shl(builder.and_(wide, _constant(integers, SIGN)), _constant(integers, 16))
+    return builder.bitcast(builder.or_(bits, sign), floats)
+
+
+def half_at(builder, start, place):
+    """The float32 of the float16 at byte `place`."""
+    return floats_of_halves(builder, load_at(builder, start, place, INT16))

@@ -1,0 +1,129 @@
+"""Matrices in the bytes that they are stored in: float types, and blocks of ggml's.
+
+A block is some numbers next to each other in a row, as codes that share scales. The layouts are in
+docs/index-format.md. Float32 arithmetic defines the numbers: kernels/rows computes them.
+
+Shape letters: V rows, D numbers of each, X bytes of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Int64
+from logitsieve.utils.floats import CODES, STORED
+
+PIECE = 1 << 20  # blocks looked at together
+
+
+class Kind(NamedTuple):
+    """A way to store a row: blocks of `values` numbers in `bytes` bytes, one number if a float."""
+
+    code: str  # in a manifest and in a GGUF
+    dtype: np.dtype[Any]  # of the array: that of a float, or bytes
+    values: int
+    bytes: int
+    scales: tuple[int, ...] = ()  # the bytes of a block at which its float16 scales begin
+
+    @property
+    def blocks(self) -> bool:
+        """True for blocks, False for a float type."""
+        return bool(self.scales)
+
+
+_BYTES = np.dtype(np.uint8)
+KINDS: dict[str, Kind] = {
+    kind.code: kind
+    for kind in (
+        *(Kind(code, STORED[name], 1, STORED[name].itemsize) for name, code in CODES.items()),
+        Kind("Q8_0", _BYTES, 32, 34, scales=(0,)),
+        Kind("Q4_0", _BYTES, 32, 18, scales=(0,)),
+        Kind("Q6_K", _BYTES, 256, 210, scales=(208,)),
+        Kind("Q4_K", _BYTES, 256, 144, scales=(0, 2)),
+    )
+}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredMatrix:
+    """A matrix [V, D] of one of KINDS, C-contiguous: `data` is [V, D] floats or [V, X] bytes.
+
+    bfloat16 is its bits, uint16. Nothing is copied: `data` may be mapped, and read-only.
+    InvalidRequest for an unknown kind, and for an array that does not hold whole rows of it.
+    """
+
+    kind: str
+    data: np.ndarray
+
+    def __post_init__(self) -> None:
+        # Kernels read the array by address: what is not so would be read as if it were.
+        if self.kind not in KINDS:
+            raise InvalidRequest("weight", f"the type {self.kind!r:.40}", ", ".join(KINDS))
+        data, kind = self.data, KINDS[self.kind]
+        width = kind.bytes if kind.blocks else 1
+        whole = data.ndim == 2 and data.size > 0 and data.shape[1] % width == 0
+        if data.dtype != kind.dtype or not whole or not data.flags.c_contiguous:
+            rows = f"whole blocks of {width} bytes, {self.kind}" if kind.blocks else "any"
+            allowed = f"{kind.dtype} [any, {rows}], C-contiguous"
+            raise InvalidRequest("weight", f"{data.dtype} {list(data.shape)}", allowed)
+
+    @classmethod
+    def of(cls, array: np.ndarray | StoredMatrix) -> StoredMatrix:
+        """Floats [V, D], whose kind is their dtype; a stored matrix is returned as it is."""
+        if isinstance(array, StoredMatrix):
+            return array
+        for code, kind in KINDS.items():
+            if kind.dtype == array.dtype and not kind.blocks:
+                return cls(code, array)
+        allowed = "float32, float16 or bfloat16 (as its uint16 view)"
+        raise InvalidRequest("weight", array.dtype, allowed)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.data.shape[0])
+
+    @property
+    def dim(self) -> int:
+        kind = KINDS[self.kind]
+        return self.row_bytes // kind.bytes * kind.values
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(V, D)."""
+        return self.vocab_size, self.dim
+
+    @property
+    def row_bytes(self) -> int:
+        return int(self.data.shape[1]) * self.data.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __getitem__(self, rows: slice | Int64) -> StoredMatrix:
+        """The rows of a slice, which share memory, or a copy of those of ids."""
+        return StoredMatrix(self.kind, self.data[rows])
+
+    def copy(self) -> StoredMatrix:
+        return StoredMatrix(self.kind, self.data.copy())
+
+    def row_without_scale(self) -> int | None:
+        """The first row with a scale that is NaN or infinite; None of floats, which have none."""
+        kind = KINDS[self.kind]
+        blocks = self.data.reshape(-1, kind.bytes) if kind.blocks else self.data
+        for start in range(0, len(blocks), PIECE):
+            piece = blocks[start : start + PIECE]
+            for place in kind.scales:
+                scales = piece[:, place : place + 2].copy().view(np.float16)
+                good = np.isfinite(scales[:, 0])
+                if not good.all():
+                    block = start + int(good.argmin())
+                    return block // (self.row_bytes // kind.bytes)
+        return None

@@ -1,0 +1,271 @@
+"""An index of rows as they are stored: answers of every head and operation are those over the same
+values in float32, bit for bit; what is kept, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest
+from logitsieve.decoding import LocalDecoder
+from logitsieve.heads import HEADS, Softmax
+from logitsieve.index import HeadEntry, Index, open_index, verify_index, write_index
+from logitsieve.index.contents import read_contents
+from logitsieve.index.memory import memory
+from logitsieve.index.verify import verify_contents
+from logitsieve.utils.stored import KINDS
+from tests.index.samples import forge, read_manifest, spoil_tensor, tensor_bytes, write_tiny
+from tests.stored import BLOCKS, HALVES, as_floats, reference, stored_softmax
+from tests.synthetic import ARRAYS, make_hidden
+
+EVERY_KIND = pytest.mark.parametrize("kind", [*BLOCKS, *HALVES])
+EVERY_BLOCK = pytest.mark.parametrize("kind", BLOCKS)
+V, D = 1100, 256
+HIDDEN = make_hidden(70, D, scale=0.2)
+ROWS = (1, 3, 6, 70)  # of a request: alone, beside others, in fours
+FILE = "softmax.safetensors"
+
+Pair = tuple[Index, Index]
+
+
+def write_all(out: Path, softmax: Softmax, parts: dict[str, Any]) -> Path:
+    heads = {name: HeadEntry(head.part.name if head.part else None) for name, head in HEADS.items()}
+    return write_index(out, softmax=softmax, parts=parts, heads=heads, default_head="certified")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Callable[..., Pair]:
+    """(kind, threads) -> an index as stored and one of float32, of the same parts."""
+    folder = tmp_path_factory.mktemp("stored")
+
+    @cache
+    def written(kind: str) -> list[Path]:
+        stored = stored_softmax(kind, V, D if kind in BLOCKS else 50)
+        floats = as_floats(stored)
+        parts = {part.name: ARRAYS[name](floats) for name in ARRAYS if (part := HEADS[name].part)}
+        return [
+            write_all(folder / kind.lower() / version, softmax, parts)
+            for version, softmax in (("1", stored), ("2", floats))
+        ]
+
+    @cache
+    def opened(kind: str, threads: int) -> Pair:
+        first, second = (
+            open_index(path, threads=threads, kernel_cache=kernel_cache) for path in written(kind)
+        )
+        return first, second
+
+    return opened
+
+
+def hidden_for(pair: Pair, rows: int) -> np.ndarray:
+    return np.ascontiguousarray(HIDDEN[:rows, : pair[0].dim])
+
+
+def arrays_in(reply: Any) -> Iterator[np.ndarray]:
+    """Every array of a reply, in order."""
+    for value in reply:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif hasattr(value, "_fields"):
+            yield from arrays_in(value)
+
+
+def assert_same(pair: Pair, call: Callable[[Any], Any], of: Callable[[Index], Any]) -> None:
+    found, expected = (list(arrays_in(call(of(index)))) for index in pair)
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_head_answers_as_over_float32(
+    kind: str, threads: int, pairs: Callable[..., Pair]
+) -> None:
+    pair = pairs(kind, threads)
+    for rows in ROWS:
+        hidden = hidden_for(pair, rows)
+        for name in HEADS:
+            head = methodcaller("head", name)
+            for k in (1, 7):
+                assert_same(pair, methodcaller("topk", hidden, k), head)
+            assert_same(pair, methodcaller("candidates", hidden, 7), head)
+
+
+Operation = Callable[[LocalDecoder, np.ndarray], Any]
+OPERATIONS: dict[str, Operation] = {
+    "topk, exact": lambda decoder, hidden: decoder.topk(
+        hidden, 5, head="exact", normalizer="exact"
+    ),
+    "topk, candidates": lambda decoder, hidden: decoder.topk(
+        hidden, 5, head="exact", normalizer="candidates"
+    ),
+    "topk, sampled": lambda decoder, hidden: decoder.topk(
+        hidden, 5, head="exact", normalizer="sampled"
+    ),
+    "topk, certified": lambda decoder, hidden: decoder.topk(hidden, 5, normalizer="exact"),
+    "bounds": lambda decoder, hidden: decoder.topk(
+        hidden, 5, head="certified", normalizer="certified"
+    ),
+    "score": lambda decoder, hidden: decoder.score(
+        hidden, np.arange(2 * len(hidden)).reshape(-1, 2)
+    ),
+    "draws, exact": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=1, head="exact"),
+    "draws": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=1),
+    "draws, cold": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=2, temperature=0.5),
+    "nucleus": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=3, top_p=0.9, min_p=1e-4),
+    "nucleus, exact": lambda decoder, hidden: decoder.sample(
+        hidden, 3, seeds=3, top_p=0.9, head="exact"
+    ),
+    "top 9": lambda decoder, hidden: decoder.sample(hidden, 3, seeds=3, top_k=9),
+    "beams": lambda decoder, hidden: decoder.beam_step(
+        hidden, beams_in=len(hidden), beams_out=4, scores=np.zeros(len(hidden), np.float32)
+    ),
+    "beams, exact": lambda decoder, hidden: decoder.beam_step(
+        hidden, beams_in=1, beams_out=4, head="exact"
+    ),
+}
+
+
+def answer(operation: Operation, hidden: np.ndarray, decoder: LocalDecoder) -> Any:
+    return operation(decoder, hidden)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_answers_as_over_float32(
+    kind: str, operation: str, pairs: Callable[..., Pair]
+) -> None:
+    pair = pairs(kind, 2)
+    for rows in ROWS:
+        hidden = hidden_for(pair, rows)
+        call = partial(answer, OPERATIONS[operation], hidden)
+        assert_same(pair, call, LocalDecoder)
+
+
+@EVERY_KIND
+def test_nothing_but_the_stored_rows_is_kept(kind: str, pairs: Callable[..., Pair]) -> None:
+    index = pairs(kind, 1)[0]
+    LocalDecoder(index).sample(hidden_for(pairs(kind, 1), 2), seeds=1)
+    assert "weight" not in vars(index.softmax)
+    assert not index.softmax.stored.flags.writeable
+    assert not index.softmax.stored.flags.owndata
+    block = KINDS[kind]
+    contents = read_contents(index.path)
+    tensors = memory(contents)["softmax"].tensors
+    assert list(tensors) == ["weight", "bias"]
+    assert tensors["weight"].bytes == V * index.dim // block.values * block.bytes
+    assert tensors["weight"].formula == ("1 V X" if block.blocks else "2 V D")
+
+
+@EVERY_KIND
+def test_files_hold_the_bytes_as_they_are(kind: str, pairs: Callable[..., Pair]) -> None:
+    index, floats = pairs(kind, 1)
+    assert verify_index(index.path, all_rows=True)
+    assert index.manifest.dtype == kind
+    assert index.digest != floats.digest
+    softmax = stored_softmax(kind, V, index.dim)
+    np.testing.assert_array_equal(index.softmax.stored, softmax.stored)
+    np.testing.assert_array_equal(index.softmax.weight, reference(softmax.matrix))
+    rows = np.array([3, 1099, 0])
+    np.testing.assert_array_equal(index.softmax.rows(rows), reference(softmax.matrix)[rows])
+    text = f"{kind} {V} {index.dim}\n".encode()
+    expected = hashlib.sha256(text + softmax.stored.tobytes() + softmax.bias.tobytes())
+    assert index.manifest.softmax_sha256 == expected.hexdigest()
+    with safe_open(index.path / FILE, framework="np") as file:  # any safetensors library reads it
+        assert file.get_slice("weight").get_dtype() == ("U8" if kind in BLOCKS else kind)
+
+
+def write_blocks(folder: Path, kind: str) -> Path:
+    softmax = stored_softmax(kind, 20, 256)
+    exact = {"exact": HeadEntry()}
+    return write_index(
+        folder / "m" / "1", softmax=softmax, parts={}, heads=exact, default_head="exact"
+    )
+
+
+@EVERY_BLOCK
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_scale_that_is_not_finite_is_refused_with_its_row(
+    kind: str, value: float, tmp_path: Path
+) -> None:
+    index, block = write_blocks(tmp_path, kind), KINDS[kind]
+
+    def change(array: np.ndarray) -> None:
+        place = block.scales[-1] + array.shape[1] - block.bytes  # in the last block
+        array[13, place : place + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+
+    spoil_tensor(index, "softmax", "weight", change)
+    with pytest.raises(IndexUnreadable, match="scale that is not finite in row 13") as refused:
+        verify_contents(read_contents(index))
+    assert refused.value.file == index / FILE
+    softmax = stored_softmax(kind, 20, 256)
+    change(softmax.stored)
+    with pytest.raises(InvalidRequest, match="scale that is not finite in row 13"):
+        write_tiny(tmp_path / "other" / "1", softmax=softmax)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "another kind": (
+        lambda index: forge(index, dtype="Q4_0"),
+        r"weight is U8 \[20, 272\], needed: \[20, 144\], rows of 256 numbers as Q4_0",
+    ),
+    "another size": (
+        lambda index: forge(index, dim=288),
+        r"weight is U8 \[20, 272\], needed: \[20, 306\], rows of 288 numbers as Q8_0",
+    ),
+    "floats": (lambda index: forge(index, dtype="F16"), "weight is U8, needed: F16"),
+    "no whole block": (
+        lambda index: forge(index, dim=250),
+        "dim: got 250, Q8_0 needs a multiple of 32",
+    ),
+    "an unknown kind": (
+        lambda index: forge(index, dtype="Q5_K"),
+        "dtype: got 'Q5_K', allowed: F32, F16, BF16, Q8_0, Q4_0, Q6_K, Q4_K",
+    ),
+    "fewer bytes": (
+        lambda index: os.truncate(index / FILE, (index / FILE).stat().st_size - 100),
+        "bytes, the manifest says",
+    ),
+    "cut rows": (lambda index: cut(index), r"weight is U8 \[20, 271\], needed: \[20, 272\]"),
+}
+
+
+def cut(index: Path) -> None:
+    """Rows of a byte less, the digests fitting."""
+    softmax = read_contents(index).softmax
+    data = softmax.stored[:, :-1].tobytes()
+    gap = -len(data) % 64
+    header = {
+        "__metadata__": {"softmax_sha256": read_manifest(index).softmax_sha256},
+        "weight": {"dtype": "U8", "shape": [20, 271], "data_offsets": [0, len(data)]},
+        "_pad_0": {"dtype": "U8", "shape": [gap], "data_offsets": [len(data), len(data) + gap]},
+        "bias": {
+            "dtype": "F32",
+            "shape": [20],
+            "data_offsets": [len(data) + gap, len(data) + gap + 80],
+        },
+    }
+    file = index / FILE
+    file.unlink()
+    file.write_bytes(tensor_bytes(header, data + bytes(gap) + softmax.bias.tobytes()))
+    forge(index)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_files_that_do_not_fit_are_refused_by_name(case: str, tmp_path: Path) -> None:
+    spoil, reason = REFUSED[case]
+    index = write_blocks(tmp_path, "Q8_0")
+    spoil(index)
+    with pytest.raises(IndexUnreadable, match=reason):
+        read_contents(index)

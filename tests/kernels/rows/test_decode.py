@@ -1,0 +1,76 @@
+"""Rows of every kind decoded: bit for bit what ggml's reference gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.kernels.rows.decode import decoded
+from logitsieve.utils.stored import KINDS, StoredMatrix
+from tests.stored import BLOCKS, HALVES, random_blocks, reference, stored_softmax
+
+EVERY_BLOCK = pytest.mark.parametrize("kind", BLOCKS)
+# float16: 0, the smallest, the largest of the subnormal, the smallest normal, 1, the largest.
+EXTREME = np.array([0, 0x0001, 0x03FF, 0x0400, 0x3C00, 0x7BFF], np.uint16).view(np.float16)
+
+
+def assert_same_bits(matrix: StoredMatrix) -> None:
+    values = decoded(matrix)
+    assert values.shape == matrix.shape
+    assert values.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(values.view(np.uint32), reference(matrix).view(np.uint32))
+
+
+@EVERY_BLOCK
+def test_blocks_of_extreme_scales(kind: str) -> None:
+    scales = np.stack([np.roll(EXTREME, shift) for shift in range(len(EXTREME))])
+    for seed in range(40):  # every code and every small scale, beside each scale
+        assert_same_bits(random_blocks(kind, scales, seed))
+
+
+@EVERY_BLOCK
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_bytes_with_finite_scales(kind: str, data: st.DataObject) -> None:
+    block, blocks = KINDS[kind], data.draw(st.integers(1, 3))
+    row = st.binary(min_size=blocks * block.bytes, max_size=blocks * block.bytes)
+    rows: list[Any] = data.draw(st.lists(row, min_size=1, max_size=3))
+    stored = np.frombuffer(b"".join(rows), np.uint8).reshape(-1, block.bytes).copy()
+    for place in block.scales:
+        stored[:, place + 1] &= 0xFB  # no exponent of all ones
+    assert_same_bits(StoredMatrix(kind, stored.reshape(len(rows), -1)))
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_what_gguf_quantises(kind: str) -> None:
+    weight = np.random.default_rng(0).standard_normal((50, 96)).astype(np.float32)
+    weight[3] = 0
+    quantised = gguf.quants.quantize(weight, gguf.GGMLQuantizationType[kind])
+    matrix = StoredMatrix(kind, quantised)
+    assert_same_bits(matrix)
+    np.testing.assert_allclose(decoded(matrix), weight, atol=0.5)
+
+
+@EVERY_BLOCK
+def test_rows_are_decoded_one_by_one(kind: str) -> None:
+    matrix = stored_softmax(kind, 9, 512).matrix
+    values = reference(matrix)
+    matrix.data.flags.writeable = False
+    np.testing.assert_array_equal(decoded(matrix[2:5]), values[2:5])
+    np.testing.assert_array_equal(decoded(matrix[np.array([8, 0, 8])]), values[[8, 0, 8]])
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_halves_are_widened(kind: str) -> None:
+    matrix = stored_softmax(kind, 9, 37).matrix
+    np.testing.assert_array_equal(decoded(matrix), reference(matrix))
+
+
+def test_float32_is_not_copied() -> None:
+    weight = np.ones((2, 3), np.float32)
+    assert decoded(StoredMatrix.of(weight)) is weight

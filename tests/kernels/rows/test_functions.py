@@ -1,0 +1,77 @@
+"""What kernels call by address: the loops over float32 rows, bit for bit, over every kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.rows.functions import (
+    DECODE,
+    DOT,
+    DOTS,
+    NUMBERS,
+    addresses,
+    call_decode,
+    call_dot,
+    call_dots,
+)
+from logitsieve.kernels.simd.dots import dot64, dots_1x4, row_of
+from logitsieve.kernels.simd.pointers import int64_pointer, pointer
+from logitsieve.utils.stored import KINDS
+from tests.stored import BLOCKS, HALVES, reference, stored_softmax
+from tests.synthetic import make_hidden
+
+KIND = pytest.mark.parametrize("kind", [*HALVES, *BLOCKS])
+
+
+@kernel("(int64, int64, uint8[:,::1], float32[:,::1], float32[::1], float64[::1], float64[:,::1])")
+def sums_of(address, kind, stored, floats, h, h64, sums):
+    """sums [V, 4]: dots and float32 dots of stored rows, then those of the same rows as floats."""
+    functions, dim = int64_pointer(address), h.size
+    for row in range(stored.shape[0]):
+        start = row_of(pointer(stored), row, stored.shape[1])
+        sums[row, 0] = call_dot(functions[DOT], kind, start, pointer(h64), dim)
+        sums[row, 1] = dot64(row_of(pointer(floats), row, dim), pointer(h64), dim)
+    for row in range(0, stored.shape[0], 4):
+        places = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
+        found = call_dots(functions[DOTS], kind, pointer(stored), *places, pointer(h), dim)
+        expected = dots_1x4(pointer(floats), *places, pointer(h), dim, False)
+        for i in range(4):
+            sums[row + i, 2], sums[row + i, 3] = found[i], expected[i]
+
+
+@KIND
+def test_sums_are_those_of_float32_rows(kind: str) -> None:
+    for dim in (256, 512) if kind in BLOCKS else (3, 16, 37, 250):
+        matrix, hidden = stored_softmax(kind, 12, dim).matrix, make_hidden(1, dim)[0]
+        h64 = np.zeros(-(-dim // 16) * 16)
+        h64[:dim] = hidden
+        sums = np.empty((12, 4))
+        data = matrix.data.view(np.uint8)
+        table = addresses().ctypes.data
+        sums_of(table, NUMBERS[kind], data, reference(matrix), hidden, h64, sums)
+        np.testing.assert_array_equal(sums[:, 0], sums[:, 1])
+        np.testing.assert_array_equal(sums[:, 2], sums[:, 3])
+        assert sums.any()
+
+
+@kernel("(int64, int64, uint8[::1], int64, float32[::1])")
+def decode_some(address, kind, stored, count, values):
+    call_decode(int64_pointer(address)[DECODE], kind, pointer(stored), count, pointer(values))
+
+
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 37])
+def test_no_number_after_the_last_is_written(kind: str, count: int) -> None:
+    matrix = stored_softmax(kind, 1, 64).matrix
+    values = np.full(64, np.nan, np.float32)
+    table = addresses().ctypes.data
+    decode_some(table, NUMBERS[kind], matrix.data.view(np.uint8).ravel(), count, values)
+    np.testing.assert_array_equal(values[:count], reference(matrix)[0, :count])
+    assert np.isnan(values[count:]).all()
+
+
+def test_every_kind_has_its_number() -> None:
+    assert NUMBERS.keys() == KINDS.keys()
+    assert sorted(NUMBERS.values()) == list(range(len(KINDS)))

@@ -1,0 +1,69 @@
+"""Halves become float32 exactly, by the CPU's instruction and by integers."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.rows.halves import Float16, as_bfloat16, as_float16
+from logitsieve.kernels.rows.stored_types import F16C, pointer_to
+from logitsieve.kernels.simd.lanes import load, load_first, store
+from logitsieve.kernels.simd.pointers import pointer
+
+EVERY = np.arange(1 << 16, dtype=np.uint16)
+as_portable = pointer_to(Float16(native=False))
+
+
+@kernel("(uint8[::1], float32[::1], int64)")
+def widen(bits, values, how):
+    for i in range(0, values.size, 16):
+        if how == 0:
+            store(pointer(values), i, load(as_portable(pointer(bits)), i))
+        elif how == 1:
+            store(pointer(values), i, load(as_float16(pointer(bits)), i))
+        else:
+            store(pointer(values), i, load(as_bfloat16(pointer(bits)), i))
+
+
+@kernel("(uint8[::1], float32[::1], int64, int64)")
+def widen_first(bits, values, count, how):
+    if how == 0:
+        store(pointer(values), 0, load_first(as_portable(pointer(bits)), 2, count))
+    elif how == 1:
+        store(pointer(values), 0, load_first(as_float16(pointer(bits)), 2, count))
+    else:
+        store(pointer(values), 0, load_first(as_bfloat16(pointer(bits)), 2, count))
+
+
+FORMS = {"integers": (0, np.float16), "f16c": (1, np.float16), "bfloat16": (2, ml_dtypes.bfloat16)}
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+
+
+@EVERY_FORM
+def test_every_pattern_of_bits_is_widened_exactly(form: str) -> None:
+    how, peer = FORMS[form]
+    values = np.empty(EVERY.size, np.float32)
+    widen(EVERY.view(np.uint8), values, how)
+    expected = EVERY.view(peer).astype(np.float32)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(values[number].view(np.uint32), expected[number].view(np.uint32))
+    assert np.isnan(values[~number]).all()
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("count", range(1, 16))
+def test_lanes_after_the_first_are_zero(form: str, count: int) -> None:
+    how, peer = FORMS[form]
+    bits = np.arange(0x3C00, 0x3C00 + 20, dtype=np.uint16)
+    values = np.empty(16, np.float32)
+    widen_first(bits.view(np.uint8), values, count, how)
+    np.testing.assert_array_equal(values[:count], bits.view(peer).astype(np.float32)[2:][:count])
+    assert not values[count:].any()
+
+
+def test_the_instruction_is_used_where_the_cpu_has_it() -> None:
+    from logitsieve.kernels.simd.lanes import cpu_has
+
+    assert cpu_has("f16c") == F16C
