@@ -14,6 +14,7 @@ from logitsieve.gpu.plans import LaunchPlan, empty_output
 from logitsieve.gpu.plans.exact import ExactPlan
 from logitsieve.gpu.runner import GpuArrays, PlanRunner
 from logitsieve.heads import ExactHead
+from logitsieve.utils.stored import StoredMatrix
 from tests.gpu.test_device import EXHAUSTED, GPU
 from tests.synthetic import make_hidden, make_softmax
 
@@ -81,7 +82,7 @@ def test_a_gpu_that_has_no_room_for_w_says_so() -> None:
         bias = softmax.bias
 
         @property
-        def stored(self) -> np.ndarray:
+        def matrix(self) -> StoredMatrix:
             raise EXHAUSTED[0]
 
     with pytest.raises(DeviceExhausted):
