@@ -60,6 +60,9 @@ CONFINED: dict[str, set[str]] = {
     "faiss": {"index_builder", "heads", "training"},
     "matplotlib": {"index_builder"},
     "grpc": {"client", "server", "v1"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
+    "jinja2": {"server"},
     "typer": {"cli"},
     "rich": {"cli"},
 }

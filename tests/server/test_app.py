@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import urllib.error
 import urllib.request
 from concurrent.futures import Future, as_completed
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -91,8 +93,19 @@ def test_the_http_port_outlives_nonsense(server: Running, sent: bytes) -> None:
             reply = connection.recv(1 << 16)
         except ConnectionResetError:
             reply = b""
-    assert reply == b"" or reply.startswith(b"HTTP/1.1 405")
+    assert reply == b"" or reply.startswith(b"HTTP/1.1 400")
     assert get(server, "/healthz")[0] == 200
+
+
+def test_connections_that_send_nothing_leave_grpc_alone(server: Running) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    address = ("127.0.0.1", server.server.metrics_port)
+    with ExitStack() as silent:
+        for _ in range(1000):
+            silent.enter_context(socket.create_connection(address, timeout=WAIT_S))
+        assert server.client.topk(make_hidden(1), 3, model="demo").ids.shape == (1, 3)
+        assert get(server, "/healthz") == (200, "alive\n")
 
 
 def test_metrics_count_what_was_answered(server: Running) -> None:

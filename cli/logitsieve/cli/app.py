@@ -22,7 +22,10 @@ COULD_NOT, BAD_INPUT = 1, 2
 
 MODULES: dict[str, tuple[str, ...]] = {
     "": (),
-    "server": ("numba", "safetensors", "prometheus_client", "grpc_health", "grpc_reflection"),
+    "server": (
+        *("numba", "safetensors", "prometheus_client", "grpc_health", "grpc_reflection"),
+        *("starlette", "uvicorn", "jinja2"),
+    ),
     "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
     "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),
     "builder": ("numba", "safetensors", "faiss", "torch", "matplotlib"),

@@ -17,7 +17,8 @@ from logitsieve.api.errors import DeviceLost
 from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.open import gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
-from logitsieve.server.http import HttpServer
+from logitsieve.server.console.app import application
+from logitsieve.server.console.listener import Listener
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
 from logitsieve.server.metrics import Metrics
@@ -69,7 +70,7 @@ class Server:
             config.shadow_share, config.shadow_cpu, judged=precision.judged, lost=precision.lost
         )
         self._decoder = DecoderService(config, repository, self._work, self.metrics, self._shadow)
-        self._http = HttpServer(self.metrics.text, lambda: self._ready)
+        self._http = Listener(application(self.metrics.text, lambda: self._ready))
         self._admin: AdminService | None = None
         self._servers: list[grpc.aio.Server] = []
 

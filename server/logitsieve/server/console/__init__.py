@@ -1,0 +1,1 @@
+"""The HTTP port: metrics, probes, and the console for people."""

@@ -1,0 +1,127 @@
+"""An HTTP port on the event loop that answers gRPC, by uvicorn's protocol and with limits.
+
+It shares the loop on purpose: /healthz answers only while requests can be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+# Scrapers and browsers send a head at once and read at once; a slower client is dropped.
+PATIENCE_S = 5.0
+MAX_HEAD = 1 << 14
+
+# Connections without a request. Beyond these the oldest is dropped: connections that send nothing
+# take no file descriptors from gRPC, and keep no probe out.
+MOST_RESTING = 100
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
+
+
+class Listener:
+    """Serves an ASGI application; `start` binds, and `stop` cuts what is still open."""
+
+    def __init__(self, application: Application, patience_s: float = PATIENCE_S) -> None:
+        self._config = Config(
+            application,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="critical",  # the application logs its own failures
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=MAX_HEAD,
+        )
+        self._patience_s = patience_s
+        self._state = ServerState()
+        self._resting: dict[PatientProtocol, None] = {}  # the oldest first
+        self._server: asyncio.Server | None = None
+
+    @property
+    def connections(self) -> int:
+        return len(self._state.connections)
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen; returns the port. OSError if it cannot be bound."""
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol, host, port, ssl=tls
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self._state.connections):
+                connection.transport.abort()
+            await asyncio.gather(*self._state.tasks, return_exceptions=True)
+            await self._server.wait_closed()
+
+    def _protocol(self) -> PatientProtocol:
+        return PatientProtocol(self._config, self._state, self._resting, self._patience_s)
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's protocol with `patience_s` for each rest and for each request with its reply.
+
+    `resting` holds the connections that have sent no whole head since their last reply.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        resting: dict[PatientProtocol, None],
+        patience_s: float,
+    ) -> None:
+        super().__init__(config, state, {})
+        self._resting, self._patience_s = resting, patience_s
+        self._deadline: asyncio.TimerHandle | None = None
+        self._answered = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._rest()
+        if len(self._resting) > MOST_RESTING:
+            oldest = next(iter(self._resting))
+            oldest._resting.pop(oldest)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._resting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered:  # the first bytes of a request
+            self._answered = False
+            self._wait()
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._resting.pop(self, None)
+
+    def on_response_complete(self) -> None:
+        # What the client does not read is held by the transport, so the deadline stays.
+        self._rest()
+        super().on_response_complete()
+
+    def _rest(self) -> None:
+        self._answered = True
+        self._resting[self] = None
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(self._patience_s, self.transport.abort)
