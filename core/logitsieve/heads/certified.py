@@ -18,6 +18,7 @@ import numpy as np
 
 from logitsieve.api.results import (
     ArrayLike,
+    Bool,
     Bounds,
     Candidates,
     Float32,
@@ -38,6 +39,7 @@ from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_differ
 from logitsieve.heads.exact import ExactHead, interval_of
 from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.intervals.log_z import interval_log_z
+from logitsieve.kernels.intervals.shard_draws import interval_race
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
@@ -139,18 +141,25 @@ class CertifiedHead(KernelHead):
         They are `width` nats apart at most, but in rows that would take too many logits: these get
         all of them, in float32 where that can do.
         """
-        rows = len(hidden)
-        offsets, edited, values = edits or no_edits(rows)
-        log_z, found = np.empty((rows, 3)), np.empty(rows, np.bool_)
-        options = scale, width, self._places, offsets, edited, values
-        fill = partial(interval_log_z.entry(), self._address, hidden, *options, log_z, found)
-        refuse_first(run_slices(fill, rows, self._threads))
+        log_z, _, found = self.bound_log_z(hidden, scale, edits, width)
         if not found.all():
             rest = np.flatnonzero(~found)
             log_z[rest] = self._dense_log_z(
                 hidden[rest], scale, edits and edits_of_rows(edits, rest)
             )
         return log_z
+
+    def bound_log_z(
+        self, hidden: Float32, scale: float, edits: Edits | None, width: float
+    ) -> tuple[Float64, Float64, Bool]:
+        """(`log_z` where [B] it did not take too many logits, the largest logits [B], where)."""
+        rows = len(hidden)
+        log_z, tops, found = np.empty((rows, 3)), np.empty(rows), np.empty(rows, np.bool_)
+        options = scale, width, self._places, *(edits or no_edits(rows))
+        answers = tops, log_z, found
+        fill = partial(interval_log_z.entry(), self._address, hidden, *options, *answers)
+        refuse_first(run_slices(fill, rows, self._threads))
+        return log_z, tops, found
 
     def _dense_log_z(self, hidden: Float32, scale: float, edits: Edits | None) -> Float64:
         """The same by all logits: in float32 of plain rows, else in float64."""
@@ -201,6 +210,28 @@ class CertifiedHead(KernelHead):
             )  # fmt: skip
             log_z[rest] = interval_of(fields, scale)
         return answers
+
+    def race(
+        self,
+        hidden: Float32,
+        edits: Edits,
+        seeds: UInt64,
+        step: int,
+        scale: float,
+        tops: Float64,
+        guesses: Float64,
+        before: int,
+        ids: Int32,
+        reached: Float64,
+    ) -> tuple[Int32, Bool]:
+        """`ExactHead.race` by bounds: (scanned [B], where [B] the sketch decides the draws)."""
+        rows = len(hidden)
+        scanned, found = np.zeros(rows, np.int32), np.empty(rows, np.bool_)
+        options = seeds, step, scale, self._places, *edits, before, tops, guesses
+        answers = ids, reached, scanned, found
+        go_on = partial(interval_race.entry(), self._address, hidden, *options, *answers)
+        refuse_first(run_slices(go_on, rows, self._threads))
+        return scanned, found
 
     @cached_property
     def _exact(self) -> ExactHead:

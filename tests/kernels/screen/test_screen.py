@@ -30,7 +30,7 @@ def test_rows_whose_lists_are_too_short_are_counted() -> None:
 
 
 def test_candidates_are_the_lists() -> None:
-    status, offsets, ids, _ = screen_candidates(ADDRESS, HIDDEN, 3)
+    status, offsets, ids, _ = screen_candidates(ADDRESS, HIDDEN, 3, True)
     assert status == 1
     assert offsets.tolist() == [0, 5, 7, 12]
     assert ids.tolist() == [*IDS[:5], *IDS[5:], *IDS[:5]]
@@ -41,4 +41,4 @@ def test_the_status_names_the_first_row_that_is_not_finite() -> None:
     hidden[1, 2] = np.nan
     ids, logits = np.empty((3, 3), np.int32), np.empty((3, 3), np.float32)
     assert screen_topk(ADDRESS, hidden, ids, logits, np.empty(3, np.int32), 0, 3) == -2
-    assert screen_candidates(ADDRESS, hidden, 3)[0] == -2
+    assert screen_candidates(ADDRESS, hidden, 3, True)[0] == -2

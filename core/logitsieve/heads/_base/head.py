@@ -21,7 +21,12 @@ from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int3
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.topk.csr import csr_logits
-from logitsieve.kernels.topk.descriptor import matrix_descriptor
+from logitsieve.kernels.topk.descriptor import (
+    LARGEST_BIAS,
+    LARGEST_NORM,
+    fill_fields,
+    matrix_descriptor,
+)
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.stored import StoredMatrix
 
@@ -38,10 +43,17 @@ class Softmax:
     `matrix` is W as it was given, in a float type or in blocks; floats may be given as an array,
     bfloat16 as its bits, uint16. Whatever it is, logits are those of its float32 values, which
     kernels compute row by row where they need them.
+
+    Of a shard `norms` are those of the whole: then it refuses and rounds what the whole would.
     """
 
-    def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
-        self.matrix, self.bias = StoredMatrix.of(weight), bias
+    def __init__(
+        self,
+        weight: np.ndarray | StoredMatrix,
+        bias: Float32,
+        norms: tuple[float, float] | None = None,
+    ) -> None:
+        self.matrix, self.bias, self._norms = StoredMatrix.of(weight), bias, norms
         # Kernels read it by address: what is not so would be read as if it were.
         require_array("bias", bias, FLOAT32, (self.matrix.vocab_size,))
 
@@ -84,7 +96,17 @@ class Softmax:
     @cached_property
     def descriptor(self) -> Int64:
         """The matrix as the kernels take it, by the address of this array."""
-        return matrix_descriptor(self.matrix, self.bias)
+        descriptor = matrix_descriptor(self.matrix, self.bias)
+        if self._norms is None:
+            return descriptor
+        norm, bias = self._norms
+        return fill_fields(descriptor, {LARGEST_NORM: norm, LARGEST_BIAS: bias})
+
+    @property
+    def norms(self) -> tuple[float, float]:
+        """At least the largest norm of a row of W, and the largest magnitude of a bias."""
+        norm, bias = self.descriptor[[LARGEST_NORM, LARGEST_BIAS]].view(np.float64).tolist()
+        return norm, bias
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
         """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.

@@ -204,7 +204,7 @@ class ClusteredHead(KernelHead):
 
     def _describe_lists(self, arrays: Arrays, probes: int) -> None:
         descriptor, self._described = screen_descriptor(
-            self._softmax.descriptor,
+            self._matrix(),
             arrays["centroids"],
             arrays["offsets"],
             arrays["ids"],
@@ -217,6 +217,10 @@ class ClusteredHead(KernelHead):
         )
         self._describe(descriptor)
 
+    def _matrix(self) -> Int64:
+        """Descriptor of W."""
+        return self._softmax.descriptor
+
     def _sketch(self) -> Int64 | None:
         """Descriptor of the sketch that lists are scanned through; None: all logits are exact."""
         return None
@@ -224,7 +228,7 @@ class ClusteredHead(KernelHead):
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """The rows of W that `topk` would look at; `upper` is +inf: nothing is proven."""
         hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        status, offsets, ids, logits = screen_candidates(self._address, hidden, k)
+        status, offsets, ids, logits = screen_candidates(self._address, hidden, k, True)
         if status < 0:
             refuse_row(-1 - status)
         listed = unproven(offsets, ids, logits)

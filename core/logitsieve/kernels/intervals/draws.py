@@ -132,7 +132,7 @@ def interval_sample(
             found[row], close = narrow_sums(descriptor, intervals, scale, width)
             if not found[row]:
                 continue
-        sums = _weigh(descriptor, intervals, scale, race)
+        sums = weigh(descriptor, intervals, scale, race)
         if width < np.inf:
             sums = close
         for i in range(first, last):
@@ -166,7 +166,7 @@ def interval_sample(
 
 
 @splice
-def _weigh(descriptor, intervals, scale, race):
+def weigh(descriptor, intervals, scale, race):
     """A weight for each row, by its upper bound or its logit; sums by the bounds of each."""
     order, sixteen, rows = sketch_at(descriptor).order, as_float32(race.noise), descriptor[ROWS]
     estimates, lows, highs, one = zeros64(), zeros64(), zeros64(), splat64(1.0)
@@ -202,11 +202,12 @@ def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
     reached = guess
     while True:
         count = list_candidates(
-            race.weights, race.heaviest, race.size, reached, seed, step, draw, race.blocks, race.ids
-        )
+            race.weights, race.heaviest, race.size, np.int64(0), reached, seed, step, draw,
+            race.blocks, race.ids,
+        )  # fmt: skip
         for i in range(count):
             race.noise[i] = noise_of(seed, step, draw, np.int64(race.ids[i]))
-        winner, best = _best_candidate(descriptor, intervals, scale, race, count, reached)
+        winner, best = best_candidate(descriptor, intervals, scale, race, count, reached)
         if winner == NOBODY:
             reached -= LOWERED
         elif best < reached:
@@ -222,7 +223,7 @@ def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
 
 
 @splice
-def _best_candidate(descriptor, intervals, scale, race, count, reached):
+def best_candidate(descriptor, intervals, scale, race, count, reached):
     """(The best of the candidates that filters leave, its perturbed logit), or (NOBODY, -inf).
 
     It is the best if it is above `reached`, and else one of them.

@@ -37,29 +37,29 @@ def _parts(number: Fraction) -> tuple[float, float]:
 INVERSE_FACTORIALS = tuple(_parts(Fraction(1, factorial(n))) for n in range(TERMS, 0, -1))
 
 
-@kernel("(int64, float32[:,::1], float64[:,::1])")
-def double_double_log_z(address, hidden, log_z):
+@kernel("(int64, float32[:,::1], int64[::1], float64[::1], float64[:,::1], float64[:,::1])")
+def double_double_log_z(address, hidden, best, tops, carried, log_z):
     """Fill log_z [B, 3]: top, and two float64 whose sum is log Z - top, to ERROR.
 
-    For the sum of all e^x. `address` is that of W's descriptor; rows of hidden are admissible.
+    For the sum of all e^x, of which tops [B] are the largest x, at the rows best [B] of W.
+    `address` is that of W's descriptor; rows of hidden are admissible. W may be a shard, which need
+    not hold `best`: `carried` [B, 2] is the sum over the shards before it, and then with its own.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
-    scratch, logits = np.empty(padded(dim), np.float64), np.empty(matrix.rows, np.float64)
+    scratch = np.empty(padded(dim), np.float64)
     wide = pointer(scratch)
     for row in range(hidden.shape[0]):
         widen_hidden(descriptor, row_of(pointer(hidden), row, dim), wide)
-        best = 0
+        high, low, top = carried[row, 0], carried[row, 1], tops[row]
         for i in range(matrix.rows):
-            logits[i] = exact_logit(matrix, wide, i)
-            best = i if logits[i] > logits[best] else best
-        high, low = 0.0, 0.0
-        for i in range(matrix.rows):
-            if i != best and logits[i] - logits[best] > LEAST:
-                apart = _two_sum(logits[i], -logits[best])
+            logit = exact_logit(matrix, wide, i)
+            if i != best[row] and logit - top > LEAST:
+                apart = _two_sum(logit, -top)
                 weight = _exponential(apart[0], apart[1])
                 high, low = _add(high, low, weight[0], weight[1])
-        log_z[row, 0] = logits[best]
+        carried[row, 0], carried[row, 1] = high, low
+        log_z[row, 0] = top
         log_z[row, 1], log_z[row, 2] = _log1p(high, low)
     keep_alive(scratch)
 

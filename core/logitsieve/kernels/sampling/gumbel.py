@@ -116,25 +116,26 @@ def find_heaviest(weights, size, heaviest):
 
 
 @inline
-def list_candidates(weights, heaviest, size, reached, seed, step, draw, blocks, listed):
-    """List the ids that may reach `reached`, by float32 weights, 0 where none may; their number.
+def list_candidates(weights, heaviest, size, before, reached, seed, step, draw, blocks, listed):
+    """List the rows that may reach `reached`, by float32 weights, 0 where none may; their number.
 
-    Of `size` ids, in whole lanes. `heaviest` is no less than any weight of a block, and `blocks`
-    has room for all of them.
+    Of `size` rows, in whole lanes, whose ids are those of rows and `before`, a multiple of
+    2 BLOCK. `heaviest` is no less than any weight of a block, and `blocks` has room for all.
     """
     reach, many, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
-    far = splat32(np.float32(reach * BLOCK))
+    far, blocks_before = splat32(np.float32(reach * BLOCK)), before // BLOCK
     for first in range(0, size // BLOCK, LANES):
         limits = multiply_add(load(heaviest, first), far, zeros32())
-        mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first), limits)
+        mask = lanes_within(rest_lanes(seed, step, draw | LEAST, blocks_before + first), limits)
         many = append_lanes(blocks, many, mask, first)
     for i in range(many):  # no step waits for one before, or for what it decides
         block = np.int64(blocks[i])
-        bits, row = bits_of(seed, step, draw | LEAST, block), block * BLOCK
+        bits, row = bits_of(seed, step, draw | LEAST, blocks_before + block), block * BLOCK
         lanes, least, own = load(weights, row), (1.0 - uniform(bits)) / BLOCK, _place_of(bits)
         heaviest[block] = largest_lane(lanes)
         limits = multiply_add(lanes, splat32(np.float32(reach)), splat32(np.float32(-least)))
-        mask = lanes_within(rest_lanes(seed, step, draw | NOISE, row), limits) & ~(1 << own)
+        rest = rest_lanes(seed, step, draw | NOISE, before + row)
+        mask = lanes_within(rest, limits) & ~(1 << own)
         mask |= np.int64(weights[row + own] * reach >= least) << own
         count = append_lanes(listed, count, mask, row)
     return count
@@ -183,7 +184,7 @@ def gumbel_sample(
             row, logits = first + q, row_of(all_logits, q, size)
             for i in range(offsets[row], offsets[row + 1]):
                 logits[edited[i]] = values[i]
-            best = _best_of(logits, matrix.rows, size)
+            best = best_of(logits, matrix.rows, size)
             most = logits[best]
             race = Race(
                 logits, weights, drawn, heaviest, blocks, listed, matrix.rows, size, best, most,
@@ -201,7 +202,7 @@ def gumbel_sample(
 
 
 @inline
-def _best_of(logits, rows, size):
+def best_of(logits, rows, size):
     """The first of the largest logits; whole lanes are filled up."""
     for i in range(rows, size):
         logits[i] = -np.inf
@@ -214,32 +215,47 @@ def _best_of(logits, rows, size):
 @splice
 def _weigh(race, top_p, min_p):
     """Fill the weights; how many ids filters leave, and what they weigh but for the best."""
-    total, one, zero = zeros64(), splat64(1.0), zeros64()
-    down, factor = splat64(-race.most), splat64(race.inverse)
     race.logits[race.best] = -np.inf  # its weight is 1, and not added to what it may swallow
+    total = pair_sum(fill_weights(race, zeros64()))
+    race.logits[race.best], race.weights[race.best] = race.most, 1.0
+    if top_p == 1.0 and min_p == 0.0:
+        for i in range(race.size):
+            race.drawn[i] = np.float32(race.weights[i])
+        return race.rows, total
+    kept = keep(race, 1.0 + total, top_p, min_p)
+    for i in range(race.size):
+        race.drawn[i] = np.float32(0)
+    for i in range(kept):
+        race.drawn[race.listed[i]] = np.float32(race.weights[race.listed[i]])
+    return kept, weight_of(race, kept)
+
+
+@inline
+def fill_weights(race, total):
+    """Fill the weights, and add them to the lanes `total`."""
+    one, zero = splat64(1.0), zeros64()
+    down, factor = splat64(-race.most), splat64(race.inverse)
     for i in range(0, race.size, LANES):
         apart = multiply_add(load(race.logits, i), one, down)
         lanes = exp64_lanes(multiply_add(apart, factor, zero))
         store(race.weights, i, lanes)
         total = multiply_add(lanes, one, total)
-    race.logits[race.best], race.weights[race.best] = race.most, 1.0
-    if top_p == 1.0 and min_p == 0.0:
-        for i in range(race.size):
-            race.drawn[i] = np.float32(race.weights[i])
-        return race.rows, pair_sum(total)
-    kept, others = _filter(race, 1.0 + pair_sum(total), top_p, min_p), 0.0
-    for i in range(race.size):
-        race.drawn[i] = np.float32(0)
+    return total
+
+
+@inline
+def weight_of(race, kept):
+    """The weights of the ids listed[:kept], but for the best."""
+    others = 0.0
     for i in range(kept):
         place = race.listed[i]
-        race.drawn[place] = np.float32(race.weights[place])
         others += race.weights[place] if place != race.best else 0.0
-    return kept, others
+    return others
 
 
 @splice
-def _filter(race, total, top_p, min_p):
-    """List the ids that filters leave, of which all weigh `total`; their number.
+def keep(race, total, top_p, min_p):
+    """List the ids that filters leave, where all V weigh `total`; their number.
 
     The nucleus has an id if those before it weigh less than top_p of all. Ids that weigh less than
     1 - top_p of all even together are not in it.
@@ -286,7 +302,7 @@ def _winner(race, reached, seed, step, draw):
     place, most = race.best, noise_of(seed, step, draw, race.best)
     while True:
         count = list_candidates(
-            race.drawn, race.heaviest, race.size, reached, seed, step, draw,
+            race.drawn, race.heaviest, race.size, np.int64(0), reached, seed, step, draw,
             race.blocks, race.listed,
         )  # fmt: skip
         for j in range(count):

@@ -98,12 +98,13 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     return unfilled
 
 
-@kernel("(int64, float32[:,::1], int64)")
-def screen_candidates(address, hidden, least):
+@kernel("(int64, float32[:,::1], int64, boolean)")
+def screen_candidates(address, hidden, least, computes):
     """The distinct candidates of each row of hidden [B, D] with their exact logits, as CSR.
 
     `address` is the descriptor's. Returns (status, offsets [B+1], ids, logits); the status is how
     many rows have fewer than `least` candidates, or -1 - r where row r is not finite or too large.
+    Logits are not written unless it `computes` them, and W is not read.
     """
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape
@@ -126,8 +127,9 @@ def screen_candidates(address, hidden, least):
         begin = offsets[row]
         chosen = row_of(pointer(clusters), row, probes)
         end = begin + unite(lists, chosen, probes, shared, shift(pointer(ids), begin))
-        widen_row(row_of(pointer(hidden), row, dim), pointer(scratch), dim)
-        fill_logits(matrix, pointer(scratch), ids, begin, end, logits)
+        if computes:
+            widen_row(row_of(pointer(hidden), row, dim), pointer(scratch), dim)
+            fill_logits(matrix, pointer(scratch), ids, begin, end, logits)
         offsets[row + 1] = end
         status += end - begin < least
     keep_alive(scratch)

@@ -1,0 +1,119 @@
+"""The certified head over shards, each with a sketch of its rows.
+
+Ids and logits are those of `CertifiedHead` over one W, bit for bit. Its log Z is another estimate,
+in another proven interval: the sum of the shards' own.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, N draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import ClassVar
+
+import numpy as np
+
+from logitsieve.api.results import Bool, Float32, Float64, Int32, UInt64
+from logitsieve.heads._base.head import Edits, edits_of_rows
+from logitsieve.heads.certified import PRODUCTS_A_DRAW
+from logitsieve.heads.exact import interval_of
+from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
+from logitsieve.heads.sharded.shard import Leading, Noise, edits_or_none
+from logitsieve.heads.sharded.softmax import ShardedSoftmax
+from logitsieve.kernels.intervals.draws import GUESSED_BY_BOUNDS
+from logitsieve.kernels.sampling.printing import ROUNDED
+
+SUMMED = 2.0**-50  # of a sum of exponentials, for each: more than they and their sum are rounded by
+
+
+class ShardedCertified(ShardedHead):
+    """Bounds every row of every shard, and computes those whose bound leaves a doubt."""
+
+    name: ClassVar[str] = "certified"
+
+    def __init__(self, softmax: ShardedSoftmax) -> None:
+        super().__init__(softmax)
+        self._exact = ShardedExact(softmax)
+
+    def log_z(
+        self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
+    ) -> Float64:
+        """[B, 3] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
+
+        No interval is wider than the widest of the shards' own, which are `width` nats at most.
+        """
+        edits = edits_or_none(edits, len(hidden))
+        return summed([s.bounded_log_z(hidden, scale, edits, width) for s in self._shards])
+
+    def draw(
+        self,
+        hidden: Float32,
+        samples: int,
+        seeds: UInt64,
+        step: int,
+        scale: float,
+        edits: Edits | None,
+        *,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        width: float = inf,
+    ) -> tuple[Int32, Float64, Int32]:
+        """The draws of head `exact`: ids [B, samples], log Z [B, 3], scanned [B].
+
+        A row on which a sketch says too little gets all logits, and so do all rows with filters, or
+        where that takes less time than so many draws.
+        """
+        rows, edits = len(hidden), edits_or_none(edits, len(hidden))
+        ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
+        log_z, found = np.empty((rows, 3)), np.zeros(rows, np.bool_)
+        few = samples * PRODUCTS_A_DRAW < self._softmax.vocab_size * self._softmax.dim
+        if few and top_p == 1.0 and min_p == 0.0:
+            found = self._race(hidden, seeds, step, scale, edits, width, (ids, log_z, scanned))
+        if not found.all():
+            rest = np.flatnonzero(~found)
+            ids[rest], fields, scanned[rest] = self._exact.draw(
+                hidden[rest], samples, seeds[rest], step, scale, edits_of_rows(edits, rest),
+                top_p=top_p, min_p=min_p,
+            )  # fmt: skip
+            log_z[rest] = interval_of(fields, scale)
+        return ids, log_z, scanned
+
+    def _race(
+        self,
+        hidden: Float32,
+        seeds: UInt64,
+        step: int,
+        scale: float,
+        edits: Edits,
+        width: float,
+        answers: tuple[Int32, Float64, Int32],
+    ) -> Bool:
+        """Fill the answers of `draw` by bounds; [B] of which rows the sketches decide them."""
+        parts = [shard.bound_log_z(hidden, scale, edits, width) for shard in self._shards]
+        found: Bool = np.all([part[2] for part in parts], axis=0)
+        if not (rows := np.flatnonzero(found)).size:
+            return found
+        ids, log_z, scanned = answers
+        log_z[rows] = summed([part[0][rows] for part in parts])
+        tops = np.max([part[1][rows] for part in parts], axis=0)
+        guesses = log_z[rows, 0] - scale * tops - GUESSED_BY_BOUNDS
+        noise = Noise(seeds[rows], step, scale, tops, guesses)
+        leading, hidden = Leading.nobody(len(rows), ids.shape[1]), hidden[rows]
+        edits, computed = edits_of_rows(edits, rows), np.zeros(len(rows), np.int32)
+        for shard in self._shards:
+            leading, more, decided = shard.bounded_race(hidden, edits, noise, leading)
+            found[rows] &= decided
+            computed += more
+        ids[rows], scanned[rows] = leading.ids, computed
+        return found
+
+
+def summed(parts: Sequence[Float64]) -> Float64:
+    """log of the sum of exponentials of estimates and intervals [B, 3], rounded outward."""
+    stacked = np.stack(parts)  # [S, B, 3]
+    tops = stacked.max(axis=0)
+    sums = np.exp(stacked - tops).sum(axis=0)
+    off = np.array([0.0, -1.0, 1.0]) * len(parts) * SUMMED
+    off = off + np.array([0.0, -1.0, 1.0]) * ROUNDED * (np.abs(tops) + np.log(sums))
+    return np.asarray(tops + np.log(sums) + off)

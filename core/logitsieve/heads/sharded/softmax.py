@@ -1,0 +1,89 @@
+"""A softmax whose rows lie in several shards: exact logits of ids, wherever these are.
+
+Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Candidates, Float32, Float64, Int32, Int64
+from logitsieve.heads._base.head import Softmax
+from logitsieve.heads.sharded.shard import Shard
+from logitsieve.kernels.topk.descriptor import norms_descriptor
+
+
+class ShardedSoftmax(Softmax):
+    """The softmax of shards that follow each other, the first from id 0.
+
+    No address has all of W: what reads that (`descriptor`, `stored`, `weight`) is refused.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        ends = [shard.first + shard.rows for shard in shards]
+        assert [shard.first for shard in shards] == [0, *ends[:-1]]
+        self.shards, self._vocab_size = tuple(shards), ends[-1]
+        self._dim = shards[0].softmax.dim
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def dim(self) -> int:
+        return self._dim
+
+    def rows(self, rows: slice | Int64) -> Float32:
+        """float32 [R, D] of these rows."""
+        chosen = np.arange(self.vocab_size)[rows]
+        values = np.empty((len(chosen), self.dim), np.float32)
+        for shard in self.shards:
+            inside = (chosen >= shard.first) & (chosen < shard.first + shard.rows)
+            values[inside] = shard.softmax.rows(chosen[inside] - shard.first)
+        return values
+
+    def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
+        """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
+
+        InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
+        """
+        values = np.empty(ids.size, np.float64)
+        for shard in self.shards:
+            inside = (ids >= shard.first) & (ids < shard.first + shard.rows)
+            if inside.any() or shard.first == 0:  # which refuses what any would
+                values[inside] = shard.logits64(hidden, offsets, ids)
+        return values
+
+    @cached_property
+    def limits(self) -> Int64:
+        """A descriptor that says which rows of hidden are refused, and has no W."""
+        return norms_descriptor(self.vocab_size, self.dim, *self.shards[0].softmax.norms)
+
+    @cached_property
+    def descriptor(self) -> Int64:
+        """InvalidRequest: it is that of one W."""
+        allowed = "an index in one piece, for normalizer 'sampled' and draws that are not proven"
+        raise InvalidRequest("index", f"{len(self.shards)} shards", allowed)
+
+
+def best_of(ids: Int32, logits: Float64, k: int) -> tuple[Int32, Float64]:
+    """The k best of ids and logits [B, M], logits falling, equal ones by the lower id."""
+    order = np.lexsort((ids, -logits))[:, :k]
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
+
+
+def joined(parts: Sequence[Candidates]) -> Candidates:
+    """Candidates of several shards, those of each row in the order of the shards."""
+    lengths = np.array([np.diff(part.offsets) for part in parts])  # [S, B]
+    rows = np.concatenate([np.repeat(np.arange(lengths.shape[1]), length) for length in lengths])
+    order = np.argsort(rows, kind="stable")
+    return Candidates(
+        np.concatenate([[0], np.cumsum(lengths.sum(axis=0))]),
+        np.concatenate([part.ids for part in parts])[order],
+        np.concatenate([part.logits for part in parts])[order],
+        np.max([part.upper for part in parts], axis=0),
+    )
