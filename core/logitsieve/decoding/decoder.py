@@ -22,7 +22,7 @@ from logitsieve.api.decoder import (
     point_request,
     shows_keywords,
 )
-from logitsieve.api.errors import InvalidKnob, ModelNotFound
+from logitsieve.api.errors import InvalidKnob, InvalidRequest, ModelNotFound
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
@@ -43,10 +43,15 @@ ENGINES_KEPT = 64
 class LocalDecoder:
     """Answers from one open index. Any number of threads may call it.
 
-    Raises IndexUnreadable if the index has a calibration.json that is not as a builder writes it.
+    Raises IndexUnreadable if the index has a calibration.json that is not as a builder writes it,
+    InvalidRequest for a shard of an index. One in shards is `ShardedDecoder`'s.
     """
 
     def __init__(self, index: Index, *, name: str = "") -> None:
+        if shard := index.manifest.shard:
+            last = shard.first + index.vocab_size - 1
+            got = f"{index.path}, rows {shard.first} .. {last} of {shard.vocab_size}"
+            raise InvalidRequest("index", got, "a whole index, not a shard of one")
         self.index = index
         self._engine: type[Engine] = index.backend.engine if index.backend else Engine
         self.name = name or index.name

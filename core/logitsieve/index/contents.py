@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.heads._base.head import Softmax
+from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.heads._base.spec import Arrays
+from logitsieve.heads.sharded import Shard, ShardedSoftmax
 from logitsieve.index.checks import PARTS, private, require_structure
 from logitsieve.index.files import read_small, regular, unreadable
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
     MANIFEST_FILE,
     MAX_MANIFEST,
+    SHARDS_FOLDER,
     FileEntry,
     Manifest,
     is_name,
@@ -33,7 +35,7 @@ class Contents:
     """`parts` holds the arrays of every part this version knows, by part and name.
 
     They are mapped, but for the small ones that kernels use as addresses: those are copies.
-    `mapped` holds the files that were mapped, by file name.
+    `mapped` holds the files that were mapped, by file name. Of an index in `shards`, these hold W.
     """
 
     path: Path
@@ -42,10 +44,16 @@ class Contents:
     parts: Mapping[str, Arrays]
     mapped: Mapping[str, TensorFile]
     calibration: Mapping[str, Any] | None
+    shards: tuple[Contents, ...] = ()
 
     def file(self, entry: FileEntry) -> Path:
         """The path of a file of the manifest."""
         return self.path / entry.file
+
+    def shard(self, heads: Mapping[str, Head]) -> Shard:
+        """What a shard answers, by its heads."""
+        assert self.manifest.shard is not None
+        return Shard(self.manifest.shard.first, self.softmax, heads)
 
 
 def read_contents(path: Path | str) -> Contents:
@@ -78,10 +86,39 @@ def read_folder(folder: Path) -> Contents:
         name: _checked_part(folder / file, name, mapped[file], manifest)
         for name, file in known.items()
     }
-    matrix = StoredMatrix(manifest.dtype, parts["softmax"]["weight"])
-    softmax = Softmax(matrix, parts["softmax"]["bias"])
     calibration = _read_calibration(folder / CALIBRATION_FILE)
-    return Contents(folder, manifest, softmax, parts, mapped, calibration)
+    shards = _read_shards(folder, manifest)
+    if shards:
+        softmax: Softmax = ShardedSoftmax([shard.shard({}) for shard in shards])
+    else:
+        matrix, whole = StoredMatrix(manifest.dtype, parts["softmax"]["weight"]), manifest.shard
+        norms = None if whole is None else (whole.norm, whole.bias)
+        softmax = Softmax(matrix, parts["softmax"]["bias"], norms)
+    return Contents(folder, manifest, softmax, parts, mapped, calibration, shards)
+
+
+def _read_shards(folder: Path, whole: Manifest) -> tuple[Contents, ...]:
+    """The shards that a manifest lists; IndexUnreadable names the first that is another."""
+    shards, first = [], 0
+    for number, entry in enumerate(whole.shards, start=1):
+        shard = read_folder(folder / SHARDS_FOLDER / str(number))
+        manifest, file = shard.manifest, shard.path / MANIFEST_FILE
+        own = manifest.shard
+        if own is None:
+            raise IndexUnreadable(file, "a whole index, not a shard")
+        if manifest.digest != entry.digest:
+            last = own.first + manifest.vocab_size - 1
+            held = f"rows {own.first} .. {last} of {own.digest[:12]}, digest {manifest.digest[:12]}"
+            needed = f"rows {first} .. {first + entry.rows - 1}, digest {entry.digest[:12]}"
+            raise IndexUnreadable(file, f"another shard: {held}; {folder} has {needed}")
+        fits = (own.first, manifest.vocab_size, own.softmax_sha256) == (
+            first, entry.rows, whole.softmax_sha256
+        )  # fmt: skip
+        if not fits or (manifest.dim, manifest.dtype) != (whole.dim, whole.dtype):
+            raise IndexUnreadable(file, f"not the rows from {first} on that {folder} lists")
+        shards.append(shard)
+        first += entry.rows
+    return tuple(shards)
 
 
 def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -> Arrays:

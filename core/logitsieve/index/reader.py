@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from logitsieve.api.backend import Backend
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS, make_heads
+from logitsieve.heads.sharded import SHARDED_HEADS, ShardedSoftmax
 from logitsieve.index.checks import Registry, check_heads
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import as_unreadable, unreadable
@@ -68,7 +70,12 @@ def verify_index(
     verify_contents(contents, progress, all_rows)
     calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
     files = [entry.file for entry in contents.manifest.files()]
-    return [MANIFEST_FILE, *files, *calibration]
+    shards = [
+        str((shard.path / file).relative_to(contents.path))
+        for shard in contents.shards
+        for file in (MANIFEST_FILE, *(entry.file for entry in shard.manifest.files()))
+    ]
+    return [MANIFEST_FILE, *files, *calibration, *shards]
 
 
 def _check_heads(contents: Contents, registry: Registry) -> None:
@@ -91,6 +98,10 @@ def assemble(
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
     make = make_heads if backend is None else backend.make_heads
+    if contents.shards:
+        if backend is not None:
+            raise InvalidRequest("device", repr(device), "cpu: the index is in shards")
+        contents, registry = _with_heads(contents, registry, threads), SHARDED_HEADS
     # Indexes of earlier builders do not name one: the last head that proves its answers.
     fallback = str(contents.manifest.config.get("fallback", ""))
     try:
@@ -98,6 +109,16 @@ def assemble(
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
         raise unreadable(contents.path, error) from error
     return Index(contents, heads, threads, device, backend)
+
+
+def _with_heads(contents: Contents, registry: Registry, threads: int) -> Contents:
+    """The contents of an index in shards, with the heads of each."""
+    opened = [assemble(shard, registry, threads) for shard in contents.shards]
+    shards = [
+        shard.shard({name: index.head(name) for name in index.heads})
+        for shard, index in zip(contents.shards, opened, strict=True)
+    ]
+    return replace(contents, softmax=ShardedSoftmax(shards))
 
 
 def backend_of(device: str) -> Backend | None:

@@ -20,12 +20,12 @@ import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
-from logitsieve.heads._base.head import softmax_sha256
+from logitsieve.heads._base.head import begin_sha256, hash_pieces, softmax_sha256
 from logitsieve.heads.certified import SKETCH
 from logitsieve.index.checks import PARTS, Report, require_scales, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
-from logitsieve.index.manifest import FileEntry, canonical
+from logitsieve.index.manifest import SHARDS_FOLDER, FileEntry, canonical
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
@@ -55,6 +55,8 @@ def verify_contents(
     rows = checked_rows(contents, all_rows)
     if len(rows):
         _check_sketch(contents, rows, counter(progress, "rows", len(rows)))
+    for shard in contents.shards:
+        verify_contents(shard, progress, all_rows)
 
 
 def checked_rows(contents: Contents, all_rows: bool) -> Int64:
@@ -94,6 +96,16 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
             reason = f"holds the matrix {sha256}, the manifest says {manifest.softmax_sha256}"
             raise IndexUnreadable(contents.file(manifest.parts["softmax"]), reason)
 
+    def hash_shards(report: Report) -> None:
+        digest = begin_sha256(manifest.dtype, (manifest.vocab_size, manifest.dim))
+        softmaxes = [shard.softmax for shard in contents.shards]
+        arrays = [softmax.stored for softmax in softmaxes] + [each.bias for each in softmaxes]
+        for array in arrays:
+            hash_pieces(digest, array, report)
+        if digest.hexdigest() != manifest.softmax_sha256:
+            reason = f"they hold the matrix {digest.hexdigest()}, not {manifest.softmax_sha256}"
+            raise IndexUnreadable(contents.path / SHARDS_FOLDER, reason)
+
     def check_vocabulary(report: Report) -> None:
         words = read_vocabulary(contents.path, manifest)
         report(sum(len(word.encode()) + 1 for word in words or ()))
@@ -104,7 +116,11 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         if arrays := contents.parts.get(part):
             size = sum(array.nbytes for array in arrays.values())
             jobs.append((size, partial(require_values, contents.file(entry), part, arrays)))
-    jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
+    if contents.shards:
+        softmaxes = [shard.softmax for shard in contents.shards]
+        jobs.append((sum(each.matrix.nbytes + each.bias.nbytes for each in softmaxes), hash_shards))
+    else:
+        jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))
     return sorted(jobs, key=lambda job: -job[0])
@@ -156,6 +172,7 @@ def fingerprint(contents: Contents) -> str:
         statuses.append([status.st_dev, status.st_ino, status.st_size, *times])
     checked = [sorted(PARTS), SAMPLED]
     state = [str(contents.path), contents.manifest.digest, *checked, statuses]
+    state += [fingerprint(shard) for shard in contents.shards]
     return hashlib.sha256(canonical(state)).hexdigest()
 
 

@@ -36,6 +36,7 @@ from logitsieve.index.manifest import (
     FileEntry,
     HeadEntry,
     Manifest,
+    ShardOf,
     canonical,
     is_name,
     is_version,
@@ -59,16 +60,17 @@ def write_index(
     calibration: Mapping[str, Any] | None = None,
     checkpoint: Callable[[str], None] = lambda step: None,
     finite: Collection[str] = (),
+    shard: ShardOf | None = None,
 ) -> Path:
     """Write the index directory `out` (<name>/<version>) and return it.
 
     `parts` maps part names to named arrays, without `softmax`, whose matrix [V, D], in its stored
     type, is written without a copy. Missing parents are made; an existing `out` is an error.
     `checkpoint` is called with each step's name once the step is done. `finite` names parts whose
-    numbers the caller has checked: they are not checked before the folder is made. Equal arguments
-    give equal files, but for `calibration`, which depends on the machine. InvalidRequest names the
-    argument, also where the files, read back, fail the full check: W must be that of
-    `softmax.sha256`.
+    numbers the caller has checked: they are not checked before the folder is made. `shard` says of
+    which index the rows are some (`split_index`). Equal arguments give equal files, but for
+    `calibration`, which depends on the machine. InvalidRequest names the argument, also where the
+    files, read back, fail the full check: W must be that of `softmax.sha256`.
     """
     out = new_path(out)
     arrays = _checked_parts(softmax, parts, finite)
@@ -83,13 +85,14 @@ def write_index(
         "default_head": default_head,
         "config": _plain("config", config or {}),
         "seeds": _plain("seeds", seeds or {}),
+        "shard": shard,
     }
     _check_manifest(fields, arrays)
 
     with new_folder(out) as folder:
         checkpoint("folder")
-        _fill(folder, arrays, words, measured, fields, checkpoint)
-        _check_written(folder)
+        fill_folder(folder, arrays, words, measured, fields, checkpoint)
+        check_written(folder)
     checkpoint("named")
     return out
 
@@ -110,6 +113,8 @@ def link_index(
     measured = _plain("calibration", calibration)
     data = (source / MANIFEST_FILE).read_bytes()
     manifest = Manifest.from_json(data, source / MANIFEST_FILE)
+    if manifest.shards:
+        raise InvalidRequest("source", f"{source}, in shards", "an index that is not in shards")
     with new_folder(out) as folder:
         checkpoint("folder")
         for entry in manifest.files():
@@ -126,13 +131,13 @@ def link_index(
     return out
 
 
-def _fill(
+def fill_folder(
     folder: Path,
     arrays: Mapping[str, Arrays],
     words: bytes | None,
     measured: Mapping[str, Any] | None,
     fields: Mapping[str, Any],
-    checkpoint: Callable[[str], None],
+    checkpoint: Callable[[str], None] = lambda step: None,
 ) -> None:
     """Every file, durable before the next is begun; the manifest last."""
     metadata = {"softmax_sha256": fields["softmax_sha256"]}
@@ -156,7 +161,7 @@ def _fill(
     checkpoint("manifest")
 
 
-def _check_written(folder: Path) -> None:
+def check_written(folder: Path) -> None:
     """Let the reader's full check judge what was written, before it gets its name."""
     try:
         verify_contents(read_folder(folder))

@@ -258,7 +258,7 @@ def turn(softmax: Softmax, turning: Turning) -> Turned:
     V, count = softmax.vocab_size, len(turning.directions)
     solver = solve(turning._asdict())
     turned_VP, outside_V, left = np.empty((V, count), np.float32), np.empty(V), 0.0
-    digest = begin_sha256(softmax.matrix)
+    digest = begin_sha256(softmax.matrix.kind, softmax.matrix.shape)
     for start in range(0, V, BLOCK_ROWS):
         # Read once: the rows that are hashed are those that the sketch is made of.
         rows = softmax.matrix[start : start + BLOCK_ROWS].copy()

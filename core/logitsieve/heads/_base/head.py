@@ -126,13 +126,24 @@ class Softmax:
         return self.logits64(hidden, offsets, ids).astype(np.float32)
 
 
-def begin_sha256(matrix: StoredMatrix) -> hashlib._Hash:
+def begin_sha256(kind: str, shape: tuple[int, int]) -> hashlib._Hash:
     """The hash of a matrix [V, D], before the bytes of its rows and of its bias.
 
     It has "F32 V D\\n" (or F16, Q8_0, ...): equal numbers in another shape are another matrix.
     """
-    rows, dim = matrix.shape
-    return hashlib.sha256(f"{matrix.kind} {rows} {dim}\n".encode())
+    rows, dim = shape
+    return hashlib.sha256(f"{kind} {rows} {dim}\n".encode())
+
+
+def hash_pieces(
+    digest: hashlib._Hash, array: np.ndarray, report: Callable[[int], None] = lambda _: None
+) -> None:
+    """Hash the bytes of a contiguous array; `report` gets how many, piece by piece."""
+    view = array.data.cast("B")
+    for start in range(0, len(view), PIECE):
+        piece = view[start : start + PIECE]
+        digest.update(piece)
+        report(len(piece))
 
 
 def softmax_sha256(
@@ -142,13 +153,9 @@ def softmax_sha256(
 ) -> str:
     """The identity of a matrix as it is stored, and its bias; `report` gets the bytes hashed."""
     matrix = StoredMatrix.of(weight)
-    digest = begin_sha256(matrix)
+    digest = begin_sha256(matrix.kind, matrix.shape)
     for array in (matrix.data, bias):
-        view = array.data.cast("B")
-        for start in range(0, len(view), PIECE):
-            piece = view[start : start + PIECE]
-            digest.update(piece)
-            report(len(piece))
+        hash_pieces(digest, array, report)
     return digest.hexdigest()
 
 

@@ -41,7 +41,8 @@ class ShardedCertified(ShardedHead):
     ) -> Float64:
         """[B, 3] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
 
-        No interval is wider than the widest of the shards' own, which are `width` nats at most.
+        No interval is wider than the widest of the shards' own, which are `width` nats at most, but
+        for rows of which a shard had to compute all logits, in float32 where that can do.
         """
         edits = edits_or_none(edits, len(hidden))
         return summed([s.bounded_log_z(hidden, scale, edits, width) for s in self._shards])

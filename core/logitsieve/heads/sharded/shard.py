@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Bool, Candidates, Float32, Float64, Int32, Int64, UInt64
-from logitsieve.heads._base.head import Edits, Head, Softmax, no_edits, offsets_of
+from logitsieve.heads._base.head import Edits, Head, Softmax, edits_of_rows, no_edits, offsets_of
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.shard_gumbel import CARRIED
@@ -145,9 +145,11 @@ class Shard:
 
         An estimate and what it is proven to lie between; -inf where edits leave no row of it.
         """
-        edits = self.part_of(edits)
-        log_z = self._certified.log_z(hidden, scale, edits, width)
-        log_z[self._none_left(edits)] = -np.inf
+        edits, log_z = self.part_of(edits), np.full((len(hidden), 3), -np.inf)
+        rows = np.flatnonzero(self._any_left(edits))
+        if rows.size:
+            part = edits_of_rows(edits, rows)
+            log_z[rows] = self._certified.log_z(hidden[rows], scale, part, width)
         return log_z
 
     def bounded_race(
@@ -167,11 +169,11 @@ class Shard:
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside, dtype=np.int64)])
         return ends[offsets], ids[inside] - np.int32(self.first), values[inside]
 
-    def _none_left(self, edits: Edits) -> Bool:
-        """[B] whether edits of the shard's rows leave none of them."""
+    def _any_left(self, edits: Edits) -> Bool:
+        """[B] whether edits of the shard's rows leave any of them."""
         offsets, _, values = edits
         shut = np.concatenate([[0], np.cumsum(values == -np.inf)])
-        return np.asarray(np.diff(shut[offsets]) == self.rows)
+        return np.asarray(np.diff(shut[offsets]) < self.rows)
 
     @property
     def _exact(self) -> ExactHead:

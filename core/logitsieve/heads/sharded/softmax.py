@@ -43,7 +43,8 @@ class ShardedSoftmax(Softmax):
         values = np.empty((len(chosen), self.dim), np.float32)
         for shard in self.shards:
             inside = (chosen >= shard.first) & (chosen < shard.first + shard.rows)
-            values[inside] = shard.softmax.rows(chosen[inside] - shard.first)
+            if inside.any():
+                values[inside] = shard.softmax.rows(chosen[inside] - shard.first)
         return values
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:

@@ -22,7 +22,7 @@ from logitsieve.api.errors import (
     ModelNotFound,
     Unavailable,
 )
-from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding import LocalDecoder, decoder_of
 from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.config import ServeConfig
@@ -201,7 +201,7 @@ class Repository:
         index = self._open(folder / str(number), self._config, progress)
         about = {"digest": index.digest, "device": index.device}
         log_time("load", name, number, "opened and verified", began, **about)
-        began, decoder = monotonic(), LocalDecoder(index)
+        began, decoder = monotonic(), decoder_of(index)
         decoder.warm(progress)
         self.prepare(decoder)
         log_time("warm", name, number, "warmed", began)

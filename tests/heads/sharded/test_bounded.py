@@ -1,0 +1,117 @@
+"""The certified head over shards: the ids and draws of one W, and a proven log Z."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logitsieve.heads.certified import PRODUCTS_A_DRAW
+from logitsieve.heads.exact import ExactHead, interval_of
+from logitsieve.heads.sharded.bounded import ShardedCertified, summed
+from tests.sharded import SHARDS, D, V, edits_of, head_of, sharded_head, shut
+from tests.synthetic import make_hidden
+
+ROWS = 11
+SEEDS = np.arange(ROWS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+LARGE = PRODUCTS_A_DRAW // D + 1000  # rows of which a single draw goes by bounds
+
+
+def pair(shards: int, tied: bool, size: int = V) -> tuple[ExactHead, ShardedCertified]:
+    whole, parts = head_of("exact", tied, size), sharded_head("certified", shards, tied, size)
+    return cast(ExactHead, whole), cast(ShardedCertified, parts)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("shards", SHARDS)
+@pytest.mark.parametrize("k", [1, 7, 300])
+def test_the_best_are_those_of_one_matrix(shards: int, tied: bool, k: int) -> None:
+    whole, parts = pair(shards, tied)
+    hidden = make_hidden(ROWS, D, seed=k)
+    for one, other in zip(whole.topk(hidden, k)[:3], parts.topk(hidden, k)[:3], strict=True):
+        np.testing.assert_array_equal(one, other)
+    listed = parts.candidates(hidden, k)
+    logits = whole.candidates(hidden, k).logits.reshape(ROWS, V)
+    best = whole.topk(hidden, k)
+    for row in range(ROWS):
+        ids = listed.ids[listed.offsets[row] : listed.offsets[row + 1]]
+        assert set(best.ids[row].tolist()) <= set(ids.tolist())
+        outside = np.delete(logits[row], ids)
+        assert outside.size == 0 or outside.max() <= listed.upper[row]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shards=st.sampled_from(SHARDS),
+    tied=st.booleans(),
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.3, 1.0, 3.0]),
+    size=st.sampled_from([0.1, 1.0, 6.0]),
+    edited=st.booleans(),
+)
+def test_draws_by_bounds_are_those_of_one_matrix(
+    shards: int, tied: bool, seed: int, scale: float, size: float, edited: bool
+) -> None:
+    whole, parts = pair(shards, tied, LARGE)
+    hidden = make_hidden(ROWS, D, seed=seed, scale=size)
+    edits = edits_of(seed, ROWS, LARGE) if edited else None
+    ids, fields, _ = whole.draw(hidden, 1, SEEDS, seed, scale, edits)
+    drawn, log_z, scanned = parts.draw(hidden, 1, SEEDS, seed, scale, edits)
+    np.testing.assert_array_equal(drawn, ids)
+    _, low, high = interval_of(fields, scale).T
+    assert (log_z[:, 1] <= high).all()
+    assert (log_z[:, 2] >= low).all()
+    assert tied or scanned.max() < LARGE  # none needed all logits
+
+
+@pytest.mark.parametrize("samples", [2, 40])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.8}, {"min_p": 0.1}])
+def test_draws_by_all_logits_are_those_of_one_matrix(
+    samples: int, filters: dict[str, float]
+) -> None:
+    whole, parts = pair(3, True)
+    hidden = make_hidden(ROWS, D)
+    ids, fields, scanned = whole.draw(hidden, samples, SEEDS, 5, 0.7, None, **filters)
+    drawn = parts.draw(hidden, samples, SEEDS, 5, 0.7, None, **filters)
+    np.testing.assert_array_equal(drawn[0], ids)
+    np.testing.assert_array_equal(drawn[1], interval_of(fields, 0.7))
+    np.testing.assert_array_equal(drawn[2], scanned)
+
+
+@pytest.mark.parametrize("width", [np.inf, 0.1, 1e-3])
+@pytest.mark.parametrize("shards", SHARDS)
+def test_log_z_lies_in_its_interval_which_is_as_narrow_as_asked_for(
+    shards: int, width: float
+) -> None:
+    whole, parts = pair(shards, False)
+    hidden = make_hidden(ROWS, D)
+    for edits in (None, edits_of(1, ROWS), shut(0, 256, ROWS)):
+        _, low, high = interval_of(whole.log_z(hidden, 1.0, edits), 1.0).T
+        value, least, most = parts.log_z(hidden, 1.0, edits, width).T
+        assert (least <= high).all()
+        assert (most >= low).all()
+        assert ((least <= value) & (value <= most)).all()
+        assert (most - least <= width * 1.001).all()
+
+
+def test_a_shard_of_which_nothing_is_left_wins_no_draw() -> None:
+    whole, parts = pair(3, True, LARGE)
+    hidden = make_hidden(ROWS, D)
+    first = parts._shards[1].first
+    edits = shut(first, first + parts._shards[1].rows, ROWS)
+    np.testing.assert_array_equal(
+        parts.draw(hidden, 1, SEEDS, 0, 1.0, edits)[0],
+        whole.draw(hidden, 1, SEEDS, 0, 1.0, edits)[0],
+    )
+
+
+def test_a_sum_of_intervals_holds_what_they_hold() -> None:
+    parts = [np.array([[0.0, -1e-3, 1e-3], [700.0, 700.0, 700.0], [-np.inf] * 3]), np.zeros((3, 3))]
+    value, low, high = summed(parts).T
+    assert abs(value[0] - np.log(2.0)) < 1e-12
+    assert low[0] < np.log1p(np.exp(-1e-3)) < value[0] < np.log1p(np.exp(1e-3)) < high[0]
+    assert low[1] < 700.0 < high[1]
+    assert low[2] < 0.0 < high[2]
