@@ -46,6 +46,7 @@ COMMANDS: dict[str, Entry] = {
     "capture": Entry("Build", "Run a model and keep its contexts.", "builder"),
     "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
+    "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
     "inspect": Entry("Look", "Show what an index holds.", "server"),
     "report": Entry("Look", "Write a page of plots about an index.", "builder"),

@@ -10,6 +10,7 @@ from logitsieve.api.decoder import asked_precision
 from logitsieve.cli import points
 from logitsieve.cli.console import print_files, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder, flag
+from logitsieve.cli.shard import print_shards, shard_facts
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def _facts(index: Index) -> dict[str, Any]:
     from logitsieve.index.contents import read_contents
     from logitsieve.index.memory import memory
 
-    manifest, parts = index.manifest, memory(read_contents(index.path))
+    manifest, contents = index.manifest, read_contents(index.path)
+    parts = memory(contents)
     matrix = index.vocab_size * index.dim * 4
     return {
         **{of: getattr(index, of) for of in ("name", "version", "digest", "vocab_size", "dim")},
@@ -74,6 +76,8 @@ def _facts(index: Index) -> dict[str, Any]:
         "format_version": manifest.format_version,
         "softmax_sha256": manifest.softmax_sha256,
         "vocabulary": None if manifest.vocabulary is None else manifest.vocabulary.sha256,
+        "shard_of": None if manifest.shard is None else vars(manifest.shard),
+        "shards": shard_facts(contents),
         "config": dict(manifest.config),
         "seeds": dict(manifest.seeds),
         "heads": {
@@ -104,13 +108,16 @@ def _show(facts: Mapping[str, Any]) -> None:
     plain = [
         (name, value)
         for name, value in facts.items()
-        if not isinstance(value, Mapping) and name not in ("calibration", "auto")
+        if not isinstance(value, Mapping) and name not in ("calibration", "auto", "shards")
     ]
+    plain += [(f"shard_of.{name}", value) for name, value in (facts["shard_of"] or {}).items()]
     plain += [(f"config.{name}", value) for name, value in facts["config"].items()]
     plain += [(f"seed.{name}", value) for name, value in facts["seeds"].items()]
     print_table(f"{facts['name']} {facts['version']}", ["", "value"], plain)
     files = {name: file["bytes"] for name, file in facts["files"].items()}
     print_files("Files", files, facts["vocab_size"] * facts["dim"])
+    if facts["shards"]:
+        print_shards("Shards", facts["shards"])
     _show_memory(facts["memory"])
     knobs = [
         (head, name, knob["value"], knob["low"], knob["high"], knob["help"])

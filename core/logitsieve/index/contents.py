@@ -21,6 +21,7 @@ from logitsieve.index.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST,
     SHARDS_FOLDER,
+    SPLIT,
     FileEntry,
     Manifest,
     is_name,
@@ -51,7 +52,7 @@ class Contents:
         return self.path / entry.file
 
     def shard(self, heads: Mapping[str, Head]) -> Shard:
-        """What a shard answers, by its heads."""
+        """The shard that these are the contents of, with its heads."""
         assert self.manifest.shard is not None
         return Shard(self.manifest.shard.first, self.softmax, heads)
 
@@ -116,6 +117,8 @@ def _read_shards(folder: Path, whole: Manifest) -> tuple[Contents, ...]:
         )  # fmt: skip
         if not fits or (manifest.dim, manifest.dtype) != (whole.dim, whole.dtype):
             raise IndexUnreadable(file, f"not the rows from {first} on that {folder} lists")
+        if (SPLIT in manifest.parts) is not any(e.part == SPLIT for e in whole.heads.values()):
+            raise IndexUnreadable(file, f"has other heads than {folder}")
         shards.append(shard)
         first += entry.rows
     return tuple(shards)

@@ -43,6 +43,8 @@ def verify_contents(
     Of a sketch a sample of rows is compared with the matrix, or `all_rows`. `progress` is called
     with ("verify", bytes done, bytes in all), then ("rows", ...), one call at a time.
     """
+    for shard in contents.shards:  # damage in one is then told by the name of its file
+        verify_contents(shard, progress, all_rows)
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="logitsieve-verify") as pool:
@@ -55,8 +57,6 @@ def verify_contents(
     rows = checked_rows(contents, all_rows)
     if len(rows):
         _check_sketch(contents, rows, counter(progress, "rows", len(rows)))
-    for shard in contents.shards:
-        verify_contents(shard, progress, all_rows)
 
 
 def checked_rows(contents: Contents, all_rows: bool) -> Int64:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.heads.certified import PRODUCTS_A_DRAW
 from logitsieve.heads.exact import ExactHead, interval_of
 from logitsieve.heads.sharded.bounded import ShardedCertified, summed
 from tests.sharded import SHARDS, D, V, edits_of, head_of, sharded_head, shut
@@ -17,11 +16,10 @@ from tests.synthetic import make_hidden
 
 ROWS = 11
 SEEDS = np.arange(ROWS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-LARGE = PRODUCTS_A_DRAW // D + 1000  # rows of which a single draw goes by bounds
 
 
-def pair(shards: int, tied: bool, size: int = V) -> tuple[ExactHead, ShardedCertified]:
-    whole, parts = head_of("exact", tied, size), sharded_head("certified", shards, tied, size)
+def pair(shards: int, tied: bool) -> tuple[ExactHead, ShardedCertified]:
+    whole, parts = head_of("exact", tied), sharded_head("certified", shards, tied)
     return cast(ExactHead, whole), cast(ShardedCertified, parts)
 
 
@@ -55,23 +53,24 @@ def test_the_best_are_those_of_one_matrix(shards: int, tied: bool, k: int) -> No
 def test_draws_by_bounds_are_those_of_one_matrix(
     shards: int, tied: bool, seed: int, scale: float, size: float, edited: bool
 ) -> None:
-    whole, parts = pair(shards, tied, LARGE)
+    whole, parts = pair(shards, tied)
     hidden = make_hidden(ROWS, D, seed=seed, scale=size)
-    edits = edits_of(seed, ROWS, LARGE) if edited else None
-    ids, fields, _ = whole.draw(hidden, 1, SEEDS, seed, scale, edits)
-    drawn, log_z, scanned = parts.draw(hidden, 1, SEEDS, seed, scale, edits)
+    edits = edits_of(seed, ROWS) if edited else None
+    ids, fields, _ = whole.draw(hidden, 3, SEEDS, seed, scale, edits)
+    drawn, log_z, scanned = parts.draw(hidden, 3, SEEDS, seed, scale, edits)
     np.testing.assert_array_equal(drawn, ids)
     _, low, high = interval_of(fields, scale).T
     assert (log_z[:, 1] <= high).all()
     assert (log_z[:, 2] >= low).all()
-    assert tied or scanned.max() < LARGE  # none needed all logits
+    assert tied or scanned.max() < V  # none needed all logits
 
 
-@pytest.mark.parametrize("samples", [2, 40])
+@pytest.mark.parametrize("samples", [1, 40])
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.8}, {"min_p": 0.1}])
 def test_draws_by_all_logits_are_those_of_one_matrix(
-    samples: int, filters: dict[str, float]
+    monkeypatch: pytest.MonkeyPatch, samples: int, filters: dict[str, float]
 ) -> None:
+    monkeypatch.setattr("logitsieve.heads.certified.PRODUCTS_A_DRAW", V * D)
     whole, parts = pair(3, True)
     hidden = make_hidden(ROWS, D)
     ids, fields, scanned = whole.draw(hidden, samples, SEEDS, 5, 0.7, None, **filters)
@@ -98,7 +97,7 @@ def test_log_z_lies_in_its_interval_which_is_as_narrow_as_asked_for(
 
 
 def test_a_shard_of_which_nothing_is_left_wins_no_draw() -> None:
-    whole, parts = pair(3, True, LARGE)
+    whole, parts = pair(3, True)
     hidden = make_hidden(ROWS, D)
     first = parts._shards[1].first
     edits = shut(first, first + parts._shards[1].rows, ROWS)

@@ -99,7 +99,8 @@ class Softmax:
         descriptor = matrix_descriptor(self.matrix, self.bias)
         if self._norms is None:
             return descriptor
-        norm, bias = self._norms
+        own = descriptor[[LARGEST_NORM, LARGEST_BIAS]].view(np.float64)
+        norm, bias = np.maximum(own, self._norms).tolist()  # NaN, which refuses all, stays
         return fill_fields(descriptor, {LARGEST_NORM: norm, LARGEST_BIAS: bias})
 
     @property

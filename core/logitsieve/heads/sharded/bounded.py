@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, UInt64
+from logitsieve.heads import certified
 from logitsieve.heads._base.head import Edits, edits_of_rows
-from logitsieve.heads.certified import PRODUCTS_A_DRAW
 from logitsieve.heads.exact import interval_of
 from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
 from logitsieve.heads.sharded.shard import Leading, Noise, edits_or_none
@@ -68,7 +68,8 @@ class ShardedCertified(ShardedHead):
         rows, edits = len(hidden), edits_or_none(edits, len(hidden))
         ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
         log_z, found = np.empty((rows, 3)), np.zeros(rows, np.bool_)
-        few = samples * PRODUCTS_A_DRAW < self._softmax.vocab_size * self._softmax.dim
+        size = self._softmax.vocab_size * self._softmax.dim
+        few = samples * certified.PRODUCTS_A_DRAW < size
         if few and top_p == 1.0 and min_p == 0.0:
             found = self._race(hidden, seeds, step, scale, edits, width, (ids, log_z, scanned))
         if not found.all():

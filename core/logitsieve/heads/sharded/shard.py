@@ -34,7 +34,7 @@ class Best(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What draws are made from beside logits."""
+    """The source of draws beside logits: random numbers, the temperature, where to measure from."""
 
     seeds: UInt64  # [B]
     step: int
