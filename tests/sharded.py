@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads import CertifiedHead, Head, Softmax
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, Shard, ShardedSoftmax
 from logitsieve.index.split import shard_borders, sketch_of_rows
@@ -38,9 +38,7 @@ def sketch_of(tied: bool, size: int = V) -> dict[str, np.ndarray]:
 def head_of(name: str, tied: bool, size: int = V) -> Head:
     """A head over the softmax in one piece."""
     if name == "certified":
-        arrays = sketch_of(tied, size)
-        options = {"fallback": None, "threads": 1, "knobs": {}}
-        return HEADS[name].from_arrays(softmax_of(tied, size), arrays, **options)  # type: ignore[arg-type]
+        return CertifiedHead.from_arrays(softmax_of(tied, size), sketch_of(tied, size))
     return make_head(name, softmax_of(tied, size))
 
 
@@ -50,12 +48,8 @@ def cut(softmax: Softmax, sketch: dict[str, np.ndarray], borders: Sequence[int])
     for first, last in pairwise(borders):
         rows = softmax.weight[first:last].copy(), softmax.bias[first:last].copy()
         part = Softmax(*rows, softmax.norms)
-        arrays = sketch_of_rows(sketch, first, last)
-        options = {"fallback": None, "threads": 1, "knobs": {}}
-        heads = {
-            "exact": make_head("exact", part),
-            "certified": HEADS["certified"].from_arrays(part, arrays, **options),  # type: ignore[arg-type]
-        }
+        certified = CertifiedHead.from_arrays(part, sketch_of_rows(sketch, first, last))
+        heads = {"exact": make_head("exact", part), "certified": certified}
         shards.append(Shard(first, part, heads))
     return ShardedSoftmax(shards)
 

@@ -39,8 +39,9 @@ def test_the_best_are_those_of_one_matrix(shards: int, tied: bool, k: int) -> No
     hidden = make_hidden(ROWS, D, seed=k)
     for one, other in zip(whole.topk(hidden, k), parts.topk(hidden, k), strict=True):
         np.testing.assert_array_equal(one, other)
-    for one, other in zip(whole.candidates(hidden, k), parts.candidates(hidden, k), strict=True):
-        np.testing.assert_array_equal(one, other)
+    listed = whole.candidates(hidden, k), parts.candidates(hidden, k)
+    for array, same in zip(*listed, strict=True):
+        np.testing.assert_array_equal(array, same)
 
 
 @settings(max_examples=60, deadline=None)
