@@ -100,6 +100,15 @@ def test_evaluate_measures_an_index_in_shards(run: Run, split: Path, tmp_path: P
     assert certified["precision"]["1"]["mean"] == 1.0
 
 
+def test_tune_refuses_an_index_in_shards_before_it_measures(
+    run: Run, split: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "H.npy", make_hidden(30))
+    result = run("tune", split, "--contexts", tmp_path / "H.npy", "--out", tmp_path / "t" / "1")
+    assert result.exit_code == 2
+    assert "in shards, allowed: an index in one piece" in result.stderr
+
+
 def test_a_shard_alone_is_inspected_as_what_it_is(run: Run, split: Path) -> None:
     result = run("inspect", split / "shards" / "2")
     assert result.exit_code == 2

@@ -238,6 +238,8 @@ def test_it_is_a_decoder_of_its_own_kind(decoders: Decoders) -> None:
     assert isinstance(parts, ShardedDecoder)
     with pytest.raises(InvalidRequest, match="in one piece"):
         ShardedDecoder(whole.index)
+    with pytest.raises(InvalidRequest, match="in shards, allowed: LocalDecoder for one piece"):
+        LocalDecoder(parts.index)
     parts.warm()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import inf, isfinite
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
@@ -47,11 +47,16 @@ class LocalDecoder:
     InvalidRequest for a shard of an index. One in shards is `ShardedDecoder`'s.
     """
 
+    in_shards: ClassVar[bool] = False  # the kind of index that it answers from
+
     def __init__(self, index: Index, *, name: str = "") -> None:
         if shard := index.manifest.shard:
             last = shard.first + index.vocab_size - 1
             got = f"{index.path}, rows {shard.first} .. {last} of {shard.vocab_size}"
             raise InvalidRequest("index", got, "a whole index, not a shard of one")
+        if bool(index.manifest.shards) is not self.in_shards:
+            got = f"{index.path}, in {'shards' if index.manifest.shards else 'one piece'}"
+            raise InvalidRequest("index", got, "LocalDecoder for one piece, else ShardedDecoder")
         self.index = index
         self._engine: type[Engine] = index.backend.engine if index.backend else Engine
         self.name = name or index.name

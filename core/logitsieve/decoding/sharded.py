@@ -7,10 +7,10 @@ constraints, filters, scores and beams are decided once, in one place, as they a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding.decoder import LocalDecoder
 from logitsieve.index import Index
 
@@ -23,10 +23,7 @@ class ShardedDecoder(LocalDecoder):
     `sampled`, and draws by a head that proves nothing, need all of W: they are refused.
     """
 
-    def __init__(self, index: Index, *, name: str = "") -> None:
-        if not index.manifest.shards:
-            raise InvalidRequest("index", f"{index.path}, in one piece", "an index in shards")
-        super().__init__(index, name=name)
+    in_shards: ClassVar[bool] = True
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel that a request may need, so that none waits for a compiler."""
