@@ -76,6 +76,24 @@ def test_a_model_is_on_its_own_device_or_on_that_of_all() -> None:
     ]
 
 
+def test_the_console_is_on_by_default_on_loopback_alone() -> None:
+    assert ServeConfig().serves_console
+    assert not ServeConfig(console=False).serves_console
+    assert not ServeConfig(host="0.0.0.0").serves_console
+
+
+def test_the_console_is_shown_to_others_only_with_tokens_and_tls() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ServeConfig(host="0.0.0.0", console=True)
+    assert caught.value.field == "console"
+    with pytest.raises(InvalidRequest):
+        ServeConfig(host="0.0.0.0", console=True, tokens=Path("t"))
+    config = ServeConfig(
+        host="0.0.0.0", console=True, tokens=Path("t"), tls_cert=Path("c"), tls_key=Path("k")
+    )
+    assert config.serves_console
+
+
 CERTIFICATE, KEY, AUTHORITIES = Path("a.crt"), Path("a.key"), Path("ca.crt")
 
 

@@ -69,7 +69,12 @@ def test_a_training_loop_gets_the_same_numbers_in_process_and_over_grpc(
 
 def test_the_table_has_every_option() -> None:
     flags = re.findall(r"`--([a-z-]+)`", TEXT.partition("## Options")[2].partition("###")[0])
-    named = {flag.replace("-", "_") for flag in flags} - {"no_admin", "no_reflection", "config"}
+    named = {flag.replace("-", "_") for flag in flags} - {
+        "no_admin",
+        "no_console",
+        "no_reflection",
+        "config",
+    }
     assert named == {field.name for field in fields(ServeConfig)}
 
 
@@ -84,6 +89,7 @@ def test_the_example_of_a_file_has_every_option(tmp_path: Path) -> None:
         "models",
         "kernel_cache",
         "host",
+        "console",
         "tls_cert",
         "tls_key",
         "tls_client_ca",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,6 +122,33 @@ def test_certificates_are_renewed_while_it_serves(
         unknown, _ = authority("another").write(tmp_path, "unknown")
         with hasty(server, tls=Tls(ca=unknown)) as suspicious, pytest.raises(Unavailable):
             suspicious.models()
+
+
+def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_token(
+    loop: Loop,
+    models: Path,
+    kernel_cache: Path,
+    ca: Pair,
+    trusted: Path,
+    tokens: Path,
+    tmp_path: Path,
+) -> None:
+    cert, key = signed_by(ca).write(tmp_path)
+    options = {"tls_cert": cert, "tls_key": key, "tokens": tokens, "host": "0.0.0.0"}
+    with serving(loop, models, kernel_cache, console=True, **options) as server:
+        port = server.metrics_port
+        context = ssl.create_default_context(cafile=str(trusted))
+        request = urllib.request.Request(f"https://127.0.0.1:{port}/api/overview")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=WAIT_S, context=context)
+        caught.value.close()
+        assert caught.value.code == 401
+        request.add_header("Authorization", f"Bearer {ADMIN}")
+        with urllib.request.urlopen(request, timeout=WAIT_S, context=context) as reply:
+            assert reply.status == 200
+        second = signed_by(ca)
+        second.write(tmp_path)
+        assert presented_at(port) == second.serial
 
 
 def test_clients_show_their_certificates(

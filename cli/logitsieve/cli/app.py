@@ -13,8 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from logitsieve.api.errors import InvalidRequest, LogitsieveError
-from logitsieve.cli.console import shown
 from logitsieve.cli.options import with_options
+from logitsieve.cli.output import shown
 from logitsieve.utils.environment import require
 from logitsieve.version import __version__
 
@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
     "inspect": Entry("Look", "Show what an index holds.", "server"),
+    "console": Entry("Look", "Show indexes in a browser.", "server"),
     "report": Entry("Look", "Write a page of plots about an index.", "builder"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),

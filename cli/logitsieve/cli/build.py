@@ -6,8 +6,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitsieve.cli.console import bars, print_files, print_json
 from logitsieve.cli.options import AsJson, flag, numbers, read_words
+from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import print_points, without_contexts
 from logitsieve.index_builder import BuildConfig, build
 

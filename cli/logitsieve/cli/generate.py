@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.console import print_json
 from logitsieve.cli.options import AsJson, flag, numbers
+from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
     from logitsieve.client.llamacpp import Generation, LlamaContext

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.decoder import asked_precision
 from logitsieve.cli import points
-from logitsieve.cli.console import print_files, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder, flag
+from logitsieve.cli.output import print_files, print_json, print_table
 from logitsieve.cli.shard import print_shards, shard_facts
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from logitsieve.cli.console import print_table, shown
+from logitsieve.cli.output import print_table, shown
 from logitsieve.evaluation import read_points
 from logitsieve.evaluation.evidence import MeasuredPrecision, contradicts, rows_needed
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint

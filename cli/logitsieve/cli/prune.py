@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.console import print_json, shown
 from logitsieve.cli.options import AsJson
+from logitsieve.cli.output import print_json, shown
 
 
 def command(

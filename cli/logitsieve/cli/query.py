@@ -14,8 +14,8 @@ from logitsieve.api.decoder import NormalizerName, Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import checked_temperature
 from logitsieve.api.results import SampleReply, TopKReply
-from logitsieve.cli.console import print_json, print_table
 from logitsieve.cli.options import KNOB, AsJson, flag, numbers, read_words
+from logitsieve.cli.output import print_json, print_table
 from logitsieve.cli.server_options import ServerOptions
 from logitsieve.client import DecoderClient, ModelInfo
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from logitsieve.cli.console import bars
 from logitsieve.cli.options import IndexFolder
+from logitsieve.cli.output import bars
 
 
 def command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logitsieve.cli.console import bars
+from logitsieve.cli.output import bars
 from logitsieve.server.config import ServeConfig
 
 

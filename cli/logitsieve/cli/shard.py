@@ -6,8 +6,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logitsieve.cli.console import bars, print_json, print_table, size
 from logitsieve.cli.options import AsJson, IndexFolder, flag
+from logitsieve.cli.output import bars, print_json, print_table, size
 
 if TYPE_CHECKING:
     from logitsieve.index.contents import Contents

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.console import TrainDisplay, print_json, print_table, train_display
 from logitsieve.cli.options import AsJson, flag, is_typed
+from logitsieve.cli.output import TrainDisplay, print_json, print_table, train_display
 from logitsieve.cli.train_to_index import ToServing
 from logitsieve.training.config import TrainConfig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from logitsieve.cli.console import bars, print_json
 from logitsieve.cli.options import AsJson, IndexFolder, flag
+from logitsieve.cli.output import bars, print_json
 from logitsieve.cli.points import (
     auto_of,
     choices,

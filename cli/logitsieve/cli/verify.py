@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from logitsieve.cli.console import bars, print_json, print_table
 from logitsieve.cli.options import AsJson, IndexFolder
+from logitsieve.cli.output import bars, print_json, print_table
 
 AllRows = Annotated[
     bool, typer.Option("--all-rows", help="Compare every row of the sketch with W, not a sample.")

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import grpc
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
@@ -17,7 +18,10 @@ from logitsieve.api.errors import DeviceLost
 from logitsieve.decoding import LocalDecoder
 from logitsieve.gpu.open import gpu_ns
 from logitsieve.server.config import MESSAGE_OVERHEAD, ServeConfig
-from logitsieve.server.console.app import application
+from logitsieve.server.console.access import ConsoleAccess
+from logitsieve.server.console.api import Api
+from logitsieve.server.console.app import application, console
+from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.listener import Listener
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.logs import configure, event
@@ -34,7 +38,8 @@ from logitsieve.server.rpc.health import Health
 from logitsieve.server.rpc.models_service import ModelsService
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
-from logitsieve.server.security.secrets import ADMIN, READ
+from logitsieve.server.security.secrets import ADMIN, READ, Tokens, http_tls
+from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import Progress, no_progress
 
 log = logging.getLogger(__name__)
@@ -51,6 +56,7 @@ class Server:
         self.metrics = Metrics()
         self.port = 0
         self.metrics_port = 0
+        self.http_scheme = "http"  # of the port of metrics
         self.admin_port = 0  # stays 0 without an admin port
         self._ready = self._stopping = False
         self.lost: DeviceLost | None = None  # a GPU that has failed: the process must end
@@ -70,7 +76,8 @@ class Server:
             config.shadow_share, config.shadow_cpu, judged=precision.judged, lost=precision.lost
         )
         self._decoder = DecoderService(config, repository, self._work, self.metrics, self._shadow)
-        self._http = Listener(application(self.metrics.text, lambda: self._ready))
+        self._http: Listener | None = None
+        self._desk = Desk(lambda: repository.routes, self._work.admit)
         self._admin: AdminService | None = None
         self._servers: list[grpc.aio.Server] = []
 
@@ -89,7 +96,7 @@ class Server:
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
         try:
-            self.metrics_port = await self._http.start(config.host, config.metrics_port)
+            self.metrics_port = await self._listen_http(ports.tokens)
         except OSError as error:
             raise taken("metrics_port", config.host, config.metrics_port, error) from error
         self.repository.prepare = self._ready_pool
@@ -115,8 +122,23 @@ class Server:
             self._admin.close()
         await asyncio.to_thread(self._recalibrator.stop)
         await asyncio.to_thread(self._shadow.stop)
+        await asyncio.to_thread(self._desk.close)
         await asyncio.to_thread(self._work.close)
-        await self._http.stop()
+        if self._http is not None:
+            await self._http.stop()
+
+    async def _listen_http(self, tokens: Tokens | None) -> int:
+        config, shown = self.config, None
+        # Without a console the port stays as scrapers and probes expect it, and so it does on
+        # loopback, from where nothing travels.
+        public = config.serves_console and not is_loopback(config.host)
+        tls = http_tls(config) if public else None
+        self.http_scheme = "http" if tls is None else "https"
+        if config.serves_console:
+            api = Api(self._desk, config, self.metrics.registry, lambda: self._ready)
+            shown = console(api, ConsoleAccess(tokens, secure=tls is not None))
+        self._http = Listener(application(self.metrics.text, lambda: self._ready, shown))
+        return await self._http.start(config.host, config.metrics_port, tls)
 
     def _ready_pool(self, decoder: LocalDecoder) -> None:
         """Warm the heads in each thread: on a GPU each has its own buffers and graphs."""
@@ -218,6 +240,9 @@ def _announce(server: Server) -> None:
         event(log, logging.INFO, "start", f"Admin at {admin}", admin=admin)
     host = server.config.host
     grpc_at = address(host, server.port)
-    metrics = f"http://{address(host, server.metrics_port)}/metrics"
-    message = f"gRPC at {grpc_at}, metrics at {metrics}"
-    event(log, logging.INFO, "start", message, grpc=grpc_at, metrics=metrics)
+    http = f"{server.http_scheme}://{address(host, server.metrics_port)}"
+    message, fields = f"gRPC at {grpc_at}, metrics at {http}/metrics", dict[str, Any]()
+    if server.config.serves_console:
+        message, fields = f"{message}, console at {http}/", {"console": f"{http}/"}
+    fields |= {"grpc": grpc_at, "metrics": f"{http}/metrics"}
+    event(log, logging.INFO, "start", message, **fields)

@@ -35,7 +35,11 @@ class ServeConfig:
     host: str = option("127.0.0.1", "Address both ports bind; loopback unless you say otherwise.")
     port: int = option(50051, "gRPC port; 0 takes a free one and prints it.", 0, MAX_PORT)
     metrics_port: int = option(
-        9090, "HTTP port of /metrics, /healthz and /readyz; 0 takes a free one.", 0, MAX_PORT
+        9090, "HTTP port of metrics, probes and console; 0 takes a free one.", 0, MAX_PORT
+    )
+    console: bool | None = option(
+        None,
+        "Whether the HTTP port serves the console; where neither is said, on loopback alone.",
     )
     admin: bool = option(True, "Whether there is an admin port.")
     admin_host: str = option("127.0.0.1", "Address the admin port binds.")
@@ -124,6 +128,9 @@ class ServeConfig:
                 if not is_loopback(host := getattr(self, name)):
                     allowed = "loopback: tokens do not travel as plain text, set tls_cert"
                     raise InvalidRequest(name, host, allowed)
+        if self.console and self.tokens is None and not is_loopback(self.host):
+            allowed = f"tokens and tls_cert, or a host that is loopback, not {self.host}"
+            raise InvalidRequest("console", "to be served to others", allowed)
         restricted = self.tokens is not None or self.tls_client_ca is not None
         if self.admin and not restricted and not is_loopback(self.admin_host):
             allowed = "loopback, unless tokens or tls_client_ca say who may call"
@@ -142,6 +149,10 @@ class ServeConfig:
         if len(self.device_by_model) < len(self.model_devices):
             allowed = "each model once"
             raise InvalidRequest("model_devices", ", ".join(self.model_devices), allowed)
+
+    @property
+    def serves_console(self) -> bool:
+        return is_loopback(self.host) if self.console is None else self.console
 
     @property
     def device_by_model(self) -> dict[str, str]:

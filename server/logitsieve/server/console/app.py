@@ -1,17 +1,49 @@
-"""The application of the HTTP port: /metrics, /healthz and /readyz."""
+"""The application of the HTTP port: /metrics and the probes, and the console where it is served."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 
+from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
+from starlette.routing import Mount, Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from logitsieve.api.errors import RequestTooLarge, ServiceError
+from logitsieve.server.console.access import MOST_FORM, ConsoleAccess
+from logitsieve.server.console.api import Api, read_body
+from logitsieve.server.console.pages import HEADERS, PAGES, Page, render, static_files
+from logitsieve.server.rpc.status import to_status
+
+STATUSES = {
+    StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
+    StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
+    StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
+}
+PLAIN = ("/metrics", "/healthz", "/readyz")
+OPEN = ("/sign-in", "/static/")  # seen without a token
 
 
-def application(metrics: Callable[[], bytes], ready: Callable[[], bool]) -> Starlette:
+def application(
+    metrics: Callable[[], bytes],
+    ready: Callable[[], bool],
+    console: ASGIApp | None = None,
+) -> Starlette:
     """`metrics()` is the text of a scrape; `ready()` whether requests are answered."""
 
     async def scrape(request: Request) -> Response:
@@ -23,10 +55,108 @@ def application(metrics: Callable[[], bytes], ready: Callable[[], bool]) -> Star
     async def is_ready(request: Request) -> Response:
         return PlainTextResponse("ready\n") if ready() else PlainTextResponse("not ready\n", 503)
 
-    return Starlette(
+    routes: list[Route | Mount] = [
+        *(Route(path, each) for path, each in zip(PLAIN, (scrape, alive, is_ready), strict=True)),
+    ]
+    if console is not None:
+        routes.append(Mount("/", console))
+    return Starlette(routes=routes)
+
+
+def console(api: Api, access: ConsoleAccess) -> ASGIApp:
+    """The console's pages, files and endpoints, for those that `access` lets pass."""
+
+    def failed(request: Request, error: Exception) -> Response:
+        return _failure(request, error, access.signs_in)
+
+    async def static(request: Request) -> Response:
+        file = static_files().get(request.path_params["path"])
+        if file is None:
+            return failed(request, HTTPException(HTTPStatus.NOT_FOUND))
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return Response(file.content, media_type=file.media_type, headers=headers)
+
+    async def sign_in(request: Request) -> Response:
+        complaint = ""
+        if request.method == "POST":
+            reply = access.sign_in(await read_body(request, MOST_FORM))
+            if isinstance(reply, Response):
+                return reply
+            complaint = reply
+        elif not access.signs_in:
+            return RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        text = render("sign-in", signs_in=False, title="Sign in", complaint=complaint)
+        return HTMLResponse(text, HTTPStatus.FORBIDDEN if complaint else HTTPStatus.OK)
+
+    async def sign_out(request: Request) -> Response:
+        return access.sign_out()
+
+    def show(page: Page) -> Route:
+        text = render(page.name, signs_in=access.signs_in, title=page.title)
+
+        async def shown(request: Request) -> Response:
+            return HTMLResponse(text, headers={"Cache-Control": "no-store"})
+
+        return Route(page.path, shown)
+
+    router = Router(
         routes=[
-            Route("/metrics", scrape),
-            Route("/healthz", alive),
-            Route("/readyz", is_ready),
+            *map(show, PAGES),
+            *api.routes(),
+            Route("/sign-in", sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", sign_out, methods=["POST"]),
+            Route("/static/{path:path}", static),
         ]
     )
+    return _Guarded(router, access)
+
+
+class _Guarded:
+    """Checks who asks, before anything else is looked at, and sets the headers of every reply."""
+
+    def __init__(self, app: ASGIApp, access: ConsoleAccess) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [
+                    (name.lower().encode(), value.encode()) for name, value in HEADERS.items()
+                ]
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            if request.url.path in PLAIN:  # by a method that they do not have
+                raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
+            if not (self._access.signs_in and request.url.path.startswith(OPEN)):
+                self._access.check(request)
+            await self._app(scope, receive, send_with_headers)
+        except Exception as error:  # whatever it is, the browser must hear of it
+            reply = _failure(request, error, self._access.signs_in)
+            await reply(scope, receive, send_with_headers)
+
+
+def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
+    """JSON for an endpoint, a page for people, and the sign-in page for those without a token."""
+    field, headers = "", {}
+    if isinstance(error, HTTPException):
+        status, message = HTTPStatus(error.status_code), error.detail
+        headers = dict(error.headers or {})
+    else:
+        call = to_status(error)
+        status = STATUSES.get(call.code, HTTPStatus.INTERNAL_SERVER_ERROR)
+        message, field = call.error.message, call.error.field
+        if isinstance(error, RequestTooLarge):
+            status, headers = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"}
+        if call.error.retry_after_ms:
+            headers["Retry-After"] = str(-(-call.error.retry_after_ms // 1000))
+    if request.url.path.startswith("/api/"):
+        body = {"error": {"status": status.value, "field": field, "message": message}}
+        return JSONResponse(body, status, headers)
+    if signs_in and isinstance(error, ServiceError) and status in (401, 403):
+        return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
+    text = render("failure", signs_in=signs_in, title=status.phrase, message=message)
+    return HTMLResponse(text, status, headers)

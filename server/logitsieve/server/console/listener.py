@@ -55,7 +55,11 @@ class Listener:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the port. OSError if it cannot be bound."""
         self._server = await asyncio.get_running_loop().create_server(
-            self._protocol, host, port, ssl=tls
+            self._protocol,
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self._patience_s,
         )
         return int(self._server.sockets[0].getsockname()[1])
 

@@ -33,13 +33,13 @@ class Ports:
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics
         self._certificates = certificates(config)
-        self._tokens = None if config.tokens is None else Tokens(config.tokens)
+        self.tokens = None if config.tokens is None else Tokens(config.tokens)
 
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
         """Make a server that is not bound yet; with tokens, calls need one of this scope."""
-        access = None if self._tokens is None else Access(self._tokens, scope, self._metrics)
+        access = None if self.tokens is None else Access(self.tokens, scope, self._metrics)
         server = grpc.aio.server(
             interceptors=() if access is None else (access,),
             options=[

@@ -2,7 +2,8 @@
 
 One token a line, `scope:token`; empty lines and lines that begin with `#` are skipped. Only LF and
 CRLF end a line, so comments may be in any encoding that contains ASCII. The scopes are `read`,
-which answers requests, and `admin`, which changes what is served and may do all that `read` may.
+which answers requests, `console`, which shows the console, and `admin`, which changes what is
+served and may do all that the others may.
 Only hashes are kept, and all of them are compared, each in constant time.
 
 Certificates are checked when a client connects; open connections keep the one they began with.
@@ -29,12 +30,16 @@ from logitsieve.server.logs import event
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-READ, ADMIN = "read", "admin"
-SCOPES = {READ.encode(): frozenset({READ}), ADMIN.encode(): frozenset({READ, ADMIN})}
+READ, CONSOLE, ADMIN = "read", "console", "admin"
+SCOPES = {
+    READ.encode(): frozenset({READ}),
+    CONSOLE.encode(): frozenset({CONSOLE}),
+    ADMIN.encode(): frozenset({READ, CONSOLE, ADMIN}),
+}
 HEADER = "authorization"
 # RFC 6750's b64token, long enough not to be guessed.
 TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
-LINE = "scope:token, the scope read or admin, the token 16 or more of A-Z a-z 0-9 . _ ~ + / -"
+LINE = "scope:token: read, console or admin; 16 or more of A-Z a-z 0-9 . _ ~ + / -"
 PEMS = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
 # Written by the group, or anything by others. A group may read: that is how secrets are mounted.
@@ -161,6 +166,29 @@ def certificates(config: ServeConfig) -> Certificates | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     return Certificates(config.tls_cert, config.tls_key, config.tls_client_ca)
+
+
+def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
+    """TLS for the HTTP port, None without a certificate; new connections get changed files."""
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    cert, key = config.tls_cert, config.tls_key
+
+    def read() -> ssl.SSLContext:
+        read_pems(cert, key, None)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key, password="")
+        return context
+
+    pems = ReloadingFile("tls_cert", read, PEMS, key, cert)
+
+    def renewed(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        pems.renew()
+        connection.context = pems.value
+
+    first = pems.value
+    first.sni_callback = renewed
+    return first
 
 
 def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:

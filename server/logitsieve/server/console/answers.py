@@ -1,0 +1,152 @@
+"""The playground: the best words of a context by a head, and draws from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import Target
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Answer, Float32
+from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.normalizers import default_normalizer
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.console.words import Facts, read_ids, word_facts
+
+PROVING = ("certified", "exact")  # normalizers that prove an interval
+WIDTH = 0.01  # nats that it may span: probabilities within a hundredth of themselves
+TIMED = 3  # answers, of whose times the median is shown
+
+
+def read_target(question: Mapping[str, Any]) -> Target:
+    """The head and knobs, or the precision, of a question; InvalidRequest names the field."""
+    target: Target = {}
+    head, knobs = question.get("head", ""), question.get("knobs") or {}
+    if not isinstance(head, str):
+        raise InvalidRequest("head", f"{head!r:.80}", "the name of a head")
+    if not isinstance(knobs, dict) or any(
+        type(value) not in (int, float) for value in knobs.values()
+    ):
+        raise InvalidRequest("knobs", f"{knobs!r:.80}", "a number for each knob's name")
+    if head:
+        target["head"] = head
+    if knobs:
+        target["knobs"] = knobs
+    if question.get("min_precision") is not None:
+        target["min_precision"] = question["min_precision"]
+    return target
+
+
+def read_whole(question: Mapping[str, Any], field: str, default: int, most: int) -> int:
+    value = question.get(field, default)
+    if type(value) is not int or not 1 <= value <= most:
+        raise InvalidRequest(field, f"{value!r:.80}", f"a whole number, 1 to {most}")
+    return value
+
+
+def read_number(question: Mapping[str, Any], field: str, default: float) -> float:
+    value = question.get(field, default)
+    if type(value) not in (int, float):
+        raise InvalidRequest(field, f"{value!r:.80}", "a number")
+    return float(value)
+
+
+def read_constraints(
+    decoder: LocalDecoder, question: Mapping[str, Any], config: ServeConfig
+) -> Constraints | None:
+    """`banned` and `allowed`, lists of words and ids; None without either."""
+    sets: dict[str, Any] = {
+        field: read_ids(decoder.index, field, question[field])
+        for field in ("banned", "allowed")
+        if question.get(field)
+    }
+    if sum(map(len, sets.values())) > config.max_constraint_ids:
+        raise InvalidRequest("banned", "too many ids", f"at most {config.max_constraint_ids}")
+    return Constraints(**sets) if sets else None
+
+
+def top(
+    decoder: LocalDecoder, hidden: Float32, question: Mapping[str, Any], config: ServeConfig
+) -> Facts:
+    """The k best words of one context [1, D], with the interval of each probability."""
+    k = read_whole(question, "k", 10, min(config.max_k, decoder.index.vocab_size))
+    target, constraints = read_target(question), read_constraints(decoder, question, config)
+    times = [
+        decoder.topk(hidden, k, constraints=constraints, **target).answer.compute_ns
+        for _ in range(TIMED)
+    ]
+    normalizer: Any = default_normalizer(decoder.index)
+    proving: Target = {"normalizer": normalizer}
+    if normalizer in PROVING:
+        proving["width"] = WIDTH
+    reply = decoder.topk(hidden, k, constraints=constraints, **target | proving)
+    answer = reply.answer
+    low, high = _log_z(answer)
+    words = word_facts(decoder.index, reply.ids[0].tolist())
+    logits, log_probs = reply.logits[0].tolist(), reply.log_probs()[0].tolist()
+    for word, logit, log_prob in zip(words, logits, log_probs, strict=True):
+        word |= {
+            "logit": logit,
+            "log_prob": log_prob,
+            "probability": exp(log_prob),
+            "low": exp(min(logit - high, 0.0)),
+            "high": exp(min(logit - low, 0.0)),
+        }
+    facts = {"log_z_low": low, "log_z_high": high, "us": median(times) / 1000, "words": words}
+    return answer_facts(decoder, answer) | facts
+
+
+def draws(
+    decoder: LocalDecoder, hidden: Float32, question: Mapping[str, Any], config: ServeConfig
+) -> Facts:
+    """Draws from one context [1, D], the words that came most often first."""
+    samples = read_whole(question, "samples", 20, config.max_samples)
+    seed = question.get("seed", 0)
+    if type(seed) is not int or not 0 <= seed < 1 << 64:
+        raise InvalidRequest("seed", f"{seed!r:.80}", "a whole number, 0 to 2^64 - 1")
+    top_k = question.get("top_k", 0)
+    reply = decoder.sample(
+        hidden,
+        samples,
+        constraints=read_constraints(decoder, question, config),
+        seeds=[seed],
+        temperature=read_number(question, "temperature", 1.0),
+        top_k=top_k,
+        top_p=read_number(question, "top_p", 1.0),
+        min_p=read_number(question, "min_p", 0.0),
+        **read_target(question),
+    )
+    ids, first, counts = np.unique(reply.ids[0], return_index=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    words = word_facts(decoder.index, ids[order].tolist())
+    log_probs = reply.log_probs[0][first[order]].tolist()
+    for word, count, log_prob in zip(words, counts[order].tolist(), log_probs, strict=True):
+        word |= {"count": count, "log_prob": log_prob, "probability": exp(log_prob)}
+    facts = answer_facts(decoder, reply.answer)
+    return facts | {"us": reply.answer.compute_ns / 1000, "samples": samples, "words": words}
+
+
+def answer_facts(decoder: LocalDecoder, answer: Answer) -> Facts:
+    """The head and knobs that answered one row, and what is proven of it."""
+    return {
+        "model": f"{answer.model}@{answer.version}",
+        "head": answer.head,
+        "knobs": dict(answer.knobs),
+        "normalizer": answer.normalizer,
+        "exact": bool(answer.exact[0]),
+        "fallback": bool(answer.fallback[0]),
+        "scanned": int(answer.scanned[0]),
+        "vocab_size": decoder.index.vocab_size,
+    }
+
+
+def _log_z(answer: Answer) -> tuple[float, float]:
+    assert answer.log_z is not None, "a normalizer was named"
+    low = answer.log_z if answer.log_z_low is None else answer.log_z_low
+    high = answer.log_z if answer.log_z_high is None else answer.log_z_high
+    return float(low[0]), float(high[0])

@@ -1,0 +1,164 @@
+"""The endpoints /api/...: JSON for the console's pages, tests and scripts (docs/console.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from logitsieve.api.errors import InvalidRequest, RequestTooLarge
+from logitsieve.decoding import LocalDecoder
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.console import answers, compare, points, screen, why_not, words
+from logitsieve.server.console.contexts import MOST_BYTES, read_context, read_npy
+from logitsieve.server.console.desk import Desk
+from logitsieve.server.console.overview import model_facts, overview_facts
+
+MOST_JSON = 1 << 20  # bytes of a question
+
+Question = Mapping[str, Any]
+Answering = Callable[[LocalDecoder, Any, Question, ServeConfig], dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Api:
+    """`registry` holds the counters of a server, None without one; `ready` as /readyz has it."""
+
+    desk: Desk
+    config: ServeConfig
+    registry: CollectorRegistry | None
+    ready: Callable[[], bool]
+
+    def routes(self) -> list[Route]:
+        get: dict[str, Callable[[Request], Awaitable[Any]]] = {
+            "overview": self.overview,
+            "model": self.model,
+            "words": self.words,
+            "points": self.points,
+            "chosen": self.chosen,
+            "screen": self.screen,
+            "cluster": self.cluster,
+            "compare": self.compare,
+        }
+        post: dict[str, Callable[[Request], Awaitable[Any]]] = {
+            "top": partial(self.answer, answers.top),
+            "draws": partial(self.answer, answers.draws),
+            "why-not": partial(self.answer, why_not.why_not),
+            "row": self.row,
+        }
+        return [
+            *(Route(f"/api/{name}", _as_json(each), methods=["GET"]) for name, each in get.items()),
+            *(
+                Route(f"/api/{name}", _as_json(each), methods=["POST"])
+                for name, each in post.items()
+            ),
+        ]
+
+    async def overview(self, request: Request) -> Any:
+        return overview_facts(self.desk.routes(), self.registry, self.ready())
+
+    async def model(self, request: Request) -> Any:
+        return await self._on_model(request, lambda decoder: model_facts(decoder.index))
+
+    async def words(self, request: Request) -> Any:
+        text = request.query_params.get("text", "")[: words.LONGEST]
+        found = await self._on_model(request, lambda one: words.find_words(one.index, text))
+        return {"words": found}
+
+    async def points(self, request: Request) -> Any:
+        return await self._on_model(request, points.points_facts)
+
+    async def chosen(self, request: Request) -> Any:
+        precision = _number(request, "min_precision", float, None)
+        k = _number(request, "k", int, 1)
+        return await self._on_model(request, lambda one: points.chosen_facts(one, precision, k))
+
+    async def screen(self, request: Request) -> Any:
+        return await self._on_model(request, screen.screen_facts)
+
+    async def cluster(self, request: Request) -> Any:
+        number, start = _number(request, "number", int, 0), _number(request, "start", int, 0)
+        if start < 0:
+            raise InvalidRequest("start", start, "0 or more")
+        return await self._on_model(request, lambda one: screen.cluster_facts(one, number, start))
+
+    async def compare(self, request: Request) -> Any:
+        query, k = request.query_params, _number(request, "k", int, 5)
+        target = answers.read_target({"head": query.get("head", "")})
+        models = query.get("model", ""), query.get("other", "")
+        return await self.desk.run(lambda a, b: compare.compare(a, b, k, target), *models)
+
+    async def answer(self, answering: Answering, request: Request) -> Any:
+        question = await _read_question(request)
+        model = question.get("model", "")
+        if not isinstance(model, str):
+            raise InvalidRequest("model", f"{model!r:.80}", "the name of a model")
+
+        def work(decoder: LocalDecoder) -> dict[str, Any]:
+            hidden = read_context(decoder.index, question)
+            return answering(decoder, hidden, question, self.config)
+
+        return await self.desk.run(work, model)
+
+    async def row(self, request: Request) -> Any:
+        number = _number(request, "number", int, 0)
+        data = await read_body(request, MOST_BYTES)
+        return await self._on_model(request, lambda one: read_npy(one.index, data, number))
+
+    async def _on_model(self, request: Request, work: Callable[[LocalDecoder], Any]) -> Any:
+        return await self.desk.run(work, request.query_params.get("model", ""))
+
+
+def _as_json(endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Any]:
+    async def respond(request: Request) -> Response:
+        return JSONResponse(await endpoint(request))
+
+    return respond
+
+
+async def _read_question(request: Request) -> Question:
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    if kind != "application/json":
+        raise InvalidRequest("content-type", f"{kind!r:.80}", "application/json")
+    body = await read_body(request, MOST_JSON)
+    try:
+        question = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("body", f"{error!s:.80}", "a JSON object") from error
+    if not isinstance(question, dict):
+        raise InvalidRequest("body", f"{type(question).__name__}", "a JSON object")
+    return question
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body; RequestTooLarge as soon as it is longer than `most` bytes."""
+    announced = request.headers.get("content-length", "0")
+    size = int(announced) if announced.isdigit() else 0
+    body = bytearray()
+    if size <= most:
+        async for chunk in request.stream():
+            body += chunk
+            size = len(body)
+            if size > most:
+                break
+    if size > most:
+        raise RequestTooLarge("body", f"{size} bytes or more", f"at most {most} bytes")
+    return bytes(body)
+
+
+def _number(request: Request, name: str, kind: type, default: Any) -> Any:
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    try:
+        return kind(text)
+    except ValueError as error:
+        allowed = "a whole number" if kind is int else "a number"
+        raise InvalidRequest(name, f"{text!r:.80}", allowed) from error

@@ -1,0 +1,70 @@
+"""Computing for the console beside requests: two at once, in threads of a lower priority."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TypeVar
+
+from logitsieve.api.errors import DeadlineExceeded, Overloaded
+from logitsieve.decoding import LocalDecoder
+from logitsieve.server.models.routes import Routes
+from logitsieve.server.precision.recalibrator import step_back
+
+AT_ONCE = 2
+MOST_WAITING = 6  # and computing: a page asks for a few things together
+RETRY_S = 1.0
+ANSWER_S = 4.0  # less than the port's patience, so that the reason still reaches the browser
+
+T = TypeVar("T")
+Admit = Callable[[float | None], object]
+
+
+class Desk:
+    """Runs work on loaded versions; `admit` refuses it where it would refuse a request."""
+
+    def __init__(
+        self,
+        routes: Callable[[], Routes],
+        admit: Admit = lambda time_left_s: None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self.routes, self._admit, self._answer_s = routes, admit, answer_s
+        self._pool = ThreadPoolExecutor(AT_ONCE, "logitsieve-console", initializer=step_back)
+        self._waiting = 0
+
+    async def run(self, work: Callable[..., T], *models: str) -> T:
+        """`work` on the decoders of `models`, each as a request names one.
+
+        ModelNotFound or Unavailable where one is not loaded; Overloaded; DeadlineExceeded.
+        """
+        served = [self.routes().served(model) for model in models]
+        self._admit(self._answer_s)
+        if self._waiting >= MOST_WAITING:
+            raise Overloaded(f"the console computes {AT_ONCE} answers at once", RETRY_S)
+
+        def leased() -> T:
+            with ExitStack() as leases:
+                for each in served:
+                    leases.enter_context(each.leases)
+                decoders: list[LocalDecoder] = [each.decoder for each in served]
+                return work(*decoders)
+
+        self._waiting += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, leased)
+        future.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), self._answer_s)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no answer within {self._answer_s:g} s") from error
+
+    def _done(self, future: asyncio.Future[T]) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            future.exception()  # retrieved, also where the page has gone
+
+    def close(self) -> None:
+        """Wait for what is computing; what waits is never computed."""
+        self._pool.shutdown(cancel_futures=True)

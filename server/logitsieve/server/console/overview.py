@@ -1,0 +1,138 @@
+"""What is served, and how it is doing now."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from logitsieve.api.decoder import DEFAULT_REQUEST
+from logitsieve.index import Index
+from logitsieve.server.console.contexts import kept_count
+from logitsieve.server.console.words import Facts
+from logitsieve.server.models.routes import Routes, Version
+from logitsieve.server.models.served import Served
+from logitsieve.version import __version__
+
+
+def overview_facts(routes: Routes, registry: CollectorRegistry | None, ready: bool) -> Facts:
+    """Every version, and the counters since the start; `live` is None without a server."""
+    return {
+        "version": __version__,
+        "ready": ready,
+        "models": [_version_facts(routes, version) for version in routes.by_key.values()],
+        "live": None if registry is None else live_facts(registry),
+    }
+
+
+def model_facts(index: Index) -> Facts:
+    """Sizes of an index, its heads with their knobs, and what it keeps."""
+    return {
+        "model": f"{index.name}@{index.version}",
+        "digest": index.digest,
+        "device": index.device,
+        "vocab_size": index.vocab_size,
+        "dim": index.dim,
+        "dtype": index.manifest.dtype,
+        "bytes": sum(entry.size for entry in index.manifest.files()),
+        "default_head": index.default_head,
+        "has_words": index.manifest.vocabulary is not None,
+        "contexts": kept_count(index),
+        "calibrated": index.calibration is not None,
+        "has_screen": "screen" in index.heads,
+        "heads": [_head_facts(index, name) for name in index.heads],
+    }
+
+
+def _head_facts(index: Index, name: str) -> Facts:
+    head = index.head(name)
+    knobs = [
+        {
+            "name": knob,
+            "value": head.knobs[knob],
+            "low": about.low,
+            "high": about.high,
+            "whole": about.whole,
+            "help": about.help,
+        }
+        for knob, about in head.knob_table.items()
+    ]
+    return {"name": name, "proves": head.proves, "knobs": knobs}
+
+
+def _version_facts(routes: Routes, version: Version) -> Facts:
+    facts: Facts = {
+        "model": version.label,
+        "name": version.name,
+        "number": version.number,
+        "state": version.state,
+        "error": version.error,
+        "aliases": routes.aliases_of(version),
+    }
+    if version.served is not None:
+        with version.served.leases:
+            facts |= model_facts(version.served.decoder.index) | _auto_facts(version.served)
+    return facts
+
+
+def _auto_facts(served: Served) -> Facts:
+    auto = served.decoder.auto
+    taken = []
+    for batch in auto.batches:
+        point = served.at(DEFAULT_REQUEST, batch, 1).point
+        taken.append({"rows": batch, "head": point.head, "knobs": point.knobs})
+    target = {str(k): precision for k, precision in auto.target.items()}
+    return {"target": target, "auto": taken, "guard_level": served.downgrade_depth}
+
+
+def live_facts(registry: CollectorRegistry) -> Facts:
+    """Counts since the start: a page subtracts those that it got before."""
+    families = {metric.name: metric for metric in registry.collect()}
+
+    def series(name: str, suffix: str = "") -> list[tuple[Mapping[str, str], float]]:
+        family: Metric | None = families.get(f"logitsieve_{name}")
+        samples = [] if family is None else family.samples
+        return [(s.labels, s.value) for s in samples if s.name == f"logitsieve_{name}{suffix}"]
+
+    calls: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+    for labels, count in series("requests", "_total"):
+        calls[labels["rpc"], labels["model"], labels["version"], labels["code"]] += count
+    names = "rpc", "model", "version", "code"
+    return {
+        "calls": [dict(zip(names, key, strict=True)) | {"count": n} for key, n in calls.items()],
+        "rows": [{**labels, "count": count} for labels, count in series("rows", "_total")],
+        "queue_rows": sum(value for _, value in series("queue_rows")),
+        "seconds": _buckets(series("request_seconds", "_bucket")),
+        "shed": [{**labels, "count": count} for labels, count in series("shed", "_total")],
+        "precision": _precision(
+            series("shadow_hits", "_total"), series("shadow_possible", "_total")
+        ),
+        "moves": [{**labels, "count": count} for labels, count in series("guard_moves", "_total")],
+        "memory": [
+            {"device": labels["device"], "used": used}
+            for labels, used in series("device_memory_used_bytes")
+        ],
+    }
+
+
+def _buckets(samples: list[tuple[Mapping[str, str], float]]) -> list[list[Any]]:
+    """[upper bound in seconds or None, calls up to it], over all methods and models."""
+    counts: defaultdict[str, float] = defaultdict(float)
+    for labels, count in samples:
+        counts[labels["le"]] += count
+    bounds = sorted(counts, key=float)
+    return [[None if le == "+Inf" else float(le), counts[le]] for le in bounds]
+
+
+def _precision(
+    hits: list[tuple[Mapping[str, str], float]], possible: list[tuple[Mapping[str, str], float]]
+) -> list[Facts]:
+    """Live P@k of each head, by the answers that were computed again exactly."""
+    of = {tuple(sorted(labels.items())): count for labels, count in possible}
+    return [
+        {**labels, "hits": count, "possible": of[tuple(sorted(labels.items()))]}
+        for labels, count in hits
+    ]

@@ -1,0 +1,92 @@
+"""Operating points of an index: what was measured, the frontier, and what AUTO takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logitsieve.api.decoder import asked_precision
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.decoding import LocalDecoder, measured_elsewhere
+from logitsieve.evaluation import OperatingPoint, read_points
+from logitsieve.evaluation.operating_points import KS, k_class
+from logitsieve.server.console.words import Facts
+
+
+def points_facts(decoder: LocalDecoder) -> Facts:
+    """Every measured point; `points` is empty where the index was not calibrated."""
+    index, auto = decoder.index, decoder.auto
+    measured = index.measured
+    compared = () if measured is None else read_points(measured["compared"])
+    return {
+        "model": f"{index.name}@{index.version}",
+        "target": {str(k): precision for k, precision in auto.target.items()},
+        "batches": list(auto.batches) if auto.points else [],
+        "ks": list(KS),
+        "heldout_rows": None if measured is None else measured["heldout_rows"],
+        "machine": {} if measured is None else dict(measured["machine"]),
+        "elsewhere": measured_elsewhere(index),
+        "points": [_facts(point) for point in auto.points]
+        + [_facts(point) | {"compared": True} for point in compared],
+        "frontier": {
+            str(batch): {str(k): frontier(auto.points, batch, k) for k in KS}
+            for batch in (auto.batches if auto.points else ())
+        },
+    }
+
+
+def chosen_facts(decoder: LocalDecoder, precision: float | None, k: int) -> Facts:
+    """The point that AUTO takes at each batch size; `precision` None is the index's own target.
+
+    InvalidRequest names `min_precision` or `k`.
+    """
+    auto = decoder.auto
+    if not 1 <= k <= decoder.index.vocab_size:
+        raise InvalidRequest("k", k, f"1 to {decoder.index.vocab_size}")
+    asked = asked_precision("", None, precision, False)
+    chosen = []
+    for batch in auto.batches:
+        engine = auto.engine(auto.kind(batch, k, asked), asked, "")
+        timed = next(
+            (p for p in auto.points if p.head == engine.head and p.knobs == engine.knobs), None
+        )
+        chosen.append(
+            {
+                "rows": batch,
+                "head": engine.head,
+                "knobs": engine.knobs,
+                "proven": engine.proves,
+                "us_per_row": None if timed is None else timed.us_at(batch),
+                "low": None if timed is None else timed.low.get(k_class(k)),
+            }
+        )
+    return {"min_precision": precision, "k": k, "chosen": chosen}
+
+
+def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
+    """Places of the points that no other beats in both time and the bound of P@k; fastest first."""
+    timed = [place for place, point in enumerate(points) if batch in point.us_per_row]
+    timed.sort(key=lambda place: (points[place].us_per_row[batch], -_low(points[place], k)))
+    kept: list[int] = []
+    for place in timed:
+        if not kept or _low(points[place], k) > _low(points[kept[-1]], k):
+            kept.append(place)
+    return kept
+
+
+def _low(point: OperatingPoint, k: int) -> float:
+    return 1.0 if point.proven else point.low.get(k, 0.0)
+
+
+def _facts(point: OperatingPoint) -> Facts:
+    return {
+        "label": point.label,
+        "head": point.head,
+        "knobs": dict(point.knobs),
+        "proven": point.proven,
+        "mean": {str(k): value for k, value in point.mean.items()},
+        "low": {str(k): value for k, value in point.low.items()},
+        "us_per_row": {str(batch): us for batch, us in point.us_per_row.items()},
+        "mass_kept": point.mass_kept,
+        "candidates": point.candidates,
+        "compared": False,
+    }

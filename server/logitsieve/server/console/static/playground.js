@@ -1,0 +1,76 @@
+import { $, api, choosing, contextFields, h, headFields, listed, micros, number, onSubmit, percent, point, probability, table, whole, word } from "./console.js";
+
+const SHOWN = 20; // words that were drawn
+let model, context, heads;
+
+choosing(async (chosen) => {
+  model = chosen;
+  context = contextFields(model);
+  const names = model.heads.map(({ name }) => name);
+  const second = ["certified", "exact"].find((name) => names.includes(name) && name !== model.default_head);
+  heads = [headFields($("head-one"), model, model.default_head, "First head"), headFields($("head-two"), model, second, "Second head")];
+  for (const id of ["answers", "drawn"]) $(id).replaceChildren();
+  if (model.contexts) await answer();
+});
+
+const question = () => ({ model: model.model, ...context(), banned: listed($("banned").value, model.has_words) });
+
+async function answer() {
+  const asked = heads.map((head) => api("top", { ...question(), k: $("k").valueAsNumber, ...head() }));
+  const [one, other] = await Promise.all(asked);
+  const ids = [one, other].map((facts) => new Set(facts.words.map(({ id }) => id)));
+  $("answers").replaceChildren(side(one, ids[1], "First head"), side(other, ids[0], "Second head"));
+}
+
+function side(facts, others, title) {
+  const proven = facts.exact
+    ? h("span", { class: "good" }, facts.fallback ? "proven exact, by the fallback" : "proven exact")
+    : h("span", { class: "warn" }, "not proven");
+  const most = facts.words[0]?.high ?? 1;
+  return h("section", { class: "side", "aria-label": title },
+    h("h2", {}, point(facts.head, facts.knobs)),
+    h("p", { class: "facts" }, proven, ` · ${whole(facts.scanned)} of ${whole(facts.vocab_size)} rows computed (${percent(facts.scanned / facts.vocab_size)}) · ${micros(facts.us)}`),
+    table([
+      ["", (_, place) => place + 1, true],
+      ["Word", (row) => word(row)],
+      ["Logit", (row) => row.logit.toFixed(4), true],
+      ["Probability", (row) => interval(row), true],
+      ["", (row) => bar(row.probability / most)],
+    ], facts.words, {
+      caption: `log Z is between ${number(facts.log_z_low, 7)} and ${number(facts.log_z_high, 7)} (${facts.normalizer})`,
+      rowClass: (row) => (others.has(row.id) ? null : "only"),
+    }),
+    facts.words.some(({ id }) => !others.has(id)) ? h("p", { class: "hint" }, "Bold: not among the other head's words.") : null);
+}
+
+function interval(row) {
+  const apart = row.high - row.low;
+  const wide = apart > 1e-4 * row.probability;
+  const title = `between ${row.low} and ${row.high}`;
+  return h("span", { title }, wide ? `${probability(row.low)} … ${probability(row.high)}` : probability(row.probability));
+}
+
+function bar(share) {
+  const filled = h("i");
+  filled.style.width = `${Math.min(100, 100 * share).toFixed(1)}%`;
+  return h("div", { class: "range", "aria-hidden": "true" }, filled);
+}
+
+onSubmit($("question"), answer);
+onSubmit($("drawing"), async () => {
+  const drawn = await api("draws", {
+    ...question(), ...heads[0](), samples: $("samples").valueAsNumber, seed: $("seed").valueAsNumber,
+    temperature: $("temperature").valueAsNumber, top_p: $("top-p").valueAsNumber, top_k: $("top-k").valueAsNumber,
+  });
+  const proven = drawn.exact ? "of the full softmax's distribution, proven" : "of the distribution over what the head looks at";
+  $("drawn").replaceChildren(h("div", { class: "panel" },
+    h("p", { class: "facts" }, `${whole(drawn.samples)} draws by ${point(drawn.head, drawn.knobs)}, ${proven}; ${whole(drawn.scanned)} rows computed, ${micros(drawn.us)}`),
+    table([
+      ["Word", (row) => word(row)],
+      ["Drawn", (row) => row.count, true],
+      ["Share", (row) => percent(row.count / drawn.samples, 1), true],
+      ["Probability", (row) => probability(row.probability), true],
+      ["", (row) => bar(row.count / drawn.words[0].count)],
+    ], drawn.words.slice(0, SHOWN)),
+    drawn.words.length > SHOWN ? h("p", { class: "hint" }, `and ${whole(drawn.words.length - SHOWN)} words more, drawn ${drawn.words[SHOWN].count === 1 ? "once each" : `${drawn.words[SHOWN].count} times or less`}`) : null));
+});

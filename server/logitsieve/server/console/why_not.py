@@ -1,0 +1,133 @@
+"""Why a word is, or is not, among the answers of a head for one context.
+
+Shape letters: D hidden size, V vocabulary, C clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.constraints import Constraints
+from logitsieve.api.results import Float32, Int32
+from logitsieve.decoding import LocalDecoder
+from logitsieve.heads._base.spec import Arrays
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.console.answers import (
+    answer_facts,
+    read_constraints,
+    read_target,
+    read_whole,
+)
+from logitsieve.server.console.parts import read_parts
+from logitsieve.server.console.screen import NEAR, route
+from logitsieve.server.console.word_bounds import word_bounds
+from logitsieve.server.console.words import Facts, read_word, word_facts
+
+BY_SKETCH = "certified"
+MOST_LISTS = 50  # numbers of lists that are sent
+
+
+def why_not(
+    decoder: LocalDecoder, hidden: Float32, question: Mapping[str, Any], config: ServeConfig
+) -> Facts:
+    """The exact logit and rank of a word, and each stage that it passed or was dropped by."""
+    index = decoder.index
+    word = read_word(index, question.get("word"))
+    k = read_whole(question, "k", 10, min(config.max_k, index.vocab_size))
+    target, constraints = read_target(question), read_constraints(decoder, question, config)
+    reply = decoder.topk(hidden, k, constraints=constraints, **target)
+    head = decoder.engine_for(target, 1, k).answering
+    computed = np.isin(word, head.candidates(hidden, k).ids)
+    every: Int32 = np.arange(index.vocab_size, dtype=np.int32)[None]
+    logits = index.logits(hidden, every)[0]
+    logit, parts = float(logits[word]), read_parts(index)
+    ahead = (logits > logit) | ((logits == logit) & (every[0] < word))
+    worst = float(np.partition(logits, -k)[-k])  # the k-th best, whatever constraints say
+    forbidden = _forbidden(constraints, word)
+    stages: list[Facts] = [] if forbidden is None else [forbidden]
+    if head.name == "screen":
+        stages += _list_stages(parts["screen"], dict(head.knobs), word, hidden[0])
+    if head.name == BY_SKETCH:
+        bias = float(index.softmax.bias[word])
+        stages += _bound_stages(parts["sketch"], bias, word, hidden[0], worst)
+    stages.append({"stage": "exact", "passed": bool(computed), "logit": logit})
+    answered = bool((reply.ids[0] == word).any())
+    stages.append(
+        {"stage": "best", "passed": answered, "k": k, "least": float(reply.logits[0, -1])}
+    )
+    return {
+        **answer_facts(decoder, reply.answer),
+        **word_facts(index, [word])[0],
+        "logit": logit,
+        "rank": 1 + int(ahead.sum()),
+        "best": word_facts(index, [int(logits.argmax())])[0] | {"logit": float(logits.max())},
+        "k": k,
+        "answered": answered,
+        "computed": bool(computed),
+        "stages": stages,
+        "lists": _lists(parts, word),
+        "frequency": _frequency(parts, word, index.vocab_size),
+    }
+
+
+def _forbidden(constraints: Constraints | None, word: int) -> Facts | None:
+    if constraints is None:
+        return None
+    banned: Any = constraints.banned
+    allowed: Any = constraints.allowed
+    if banned is not None and word in banned:
+        return {"stage": "constraint", "passed": False, "constraint": "banned"}
+    if allowed is not None and word not in allowed:
+        return {"stage": "constraint", "passed": False, "constraint": "allowed"}
+    return {"stage": "constraint", "passed": True, "constraint": ""}
+
+
+def _list_stages(
+    screen: Arrays, knobs: Mapping[str, float], word: int, hidden: Float32
+) -> list[Facts]:
+    way = route(screen, hidden[None], int(knobs["probes"]), knobs["escalate"])
+    probed = way.clusters[0].tolist()
+    offsets, ids = screen["offsets"], screen["ids"]
+    listed = [c for c in probed if word in ids[offsets[c] : offsets[c + 1]]]
+    escalated = bool(way.escalated[0])
+    stage = {"stage": "list", "passed": bool(listed) or escalated, "clusters": probed}
+    more = {"listed_in": listed, "escalated": escalated, "margin": float(way.margin[0])}
+    return [stage | more | {"near": bool(way.margin[0] < NEAR)}]
+
+
+def _bound_stages(
+    sketch: Arrays, bias: float, word: int, hidden: Float32, worst: float
+) -> list[Facts]:
+    bounds = word_bounds(sketch, bias, word, hidden)
+    coarse = {"stage": "coarse", "passed": bounds.coarse >= worst, "bound": bounds.coarse}
+    fine = {"stage": "fine", "passed": bounds.fine >= worst, "bound": bounds.fine}
+    stages = [coarse, fine] if coarse["passed"] else [coarse]
+    return [stage | {"needed": worst} for stage in stages]
+
+
+def _lists(parts: Mapping[str, Arrays], word: int) -> Facts | None:
+    """Numbers of the screen's lists that contain the word."""
+    if "screen" not in parts:
+        return None
+    offsets, ids = parts["screen"]["offsets"], parts["screen"]["ids"]
+    places = np.flatnonzero(ids == word)
+    clusters = np.searchsorted(offsets, places, side="right") - 1
+    return {
+        "clusters": len(offsets) - 1,
+        "count": len(clusters),
+        "first": clusters[:MOST_LISTS].tolist(),
+    }
+
+
+def _frequency(parts: Mapping[str, Arrays], word: int, vocab_size: int) -> Facts | None:
+    """The word's place among all, those first that were often among the best in fitting."""
+    if "frequency" in parts:
+        order = parts["frequency"]["ids"]
+    elif "sketch" in parts:
+        order = parts["sketch"]["order"]
+    else:
+        return None
+    return {"place": 1 + int(np.flatnonzero(order == word)[0]), "of": vocab_size}

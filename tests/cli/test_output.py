@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from logitsieve.cli.output import bars, print_json, print_table, shown, size, train_display
+from logitsieve.training.trainer import TrainingStatus
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.99876, "0.9988"),
+        (2e-7, "2e-07"),
+        (123456.7, "123,457"),
+        (10000, "10,000"),
+        (True, "True"),
+        ("word", "word"),
+        ("naïve", "naïve"),
+        ("a\x1b[2Jb", r"'a\x1b[2Jb'"),
+    ],
+)
+def test_cells(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_sizes() -> None:
+    assert [size(count) for count in (12, 2048, 3 << 20, 5 << 30)] == [
+        "12 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        "5.00 GiB",
+    ]
+
+
+def test_no_cell_is_markup_or_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("title", ["word", "n"], [["[red]x", 1], ["y" * 200, 2]])
+    printed = capsys.readouterr().out
+    assert "[red]x" in printed
+    assert printed.count("y") == 200
+    assert "…" not in printed
+
+
+def test_no_title_holds_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("first\nsecond \x1b[2J", ["word"], [])
+    assert capsys.readouterr().out.startswith("first\n'second \\x1b[2J'\n")
+
+
+def test_a_table_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("title", ["word"], [])
+    assert "word" in capsys.readouterr().out
+
+
+def test_json_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [1]})
+    captured = capsys.readouterr()
+    assert captured.out == '{\n  "a": [\n    1\n  ]\n}\n'
+    assert captured.err == ""
+
+
+def test_bars_are_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with bars() as progress:
+        progress("capture", 5, 0)
+        progress("capture", 10, 0)
+        progress("verify", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_resumed_training_says_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    status = TrainingStatus(steps=41, total=1900, epoch=1, loss=2.0, words_per_second=10.0)
+    with train_display(resumed=True) as display:
+        display.step(status)
+        display.step(status._replace(steps=42))
+    assert capsys.readouterr().err == "Going on at step 41 of 1,900.\n"
+    with train_display(resumed=False) as display:
+        display.step(status)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index.calibration import pack_contexts
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.console.access import ConsoleAccess
+from logitsieve.server.console.api import Api
+from logitsieve.server.console.app import application, console
+from logitsieve.server.console.desk import Desk
+from logitsieve.server.console.standalone import routes_of
+from logitsieve.server.models.routes import Routes
+from tests.server.running import calibration, entries
+from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
+
+KEPT = 48  # contexts
+# In the places of the first words.
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "'\"&amp;</script><script>alert(2)</script>",
+    "\u202eright to left",
+    "nul\0bell\7",
+    "long" * 2500,
+    "",
+    " spaces  ",
+    "{{ 7 * 7 }}",
+]
+MEASURED = calibration(
+    entries("exact", (9.0, 8.0, 7.0), 1.0),
+    entries("certified", (5.0, 5.0, 4.0), 1.0),
+    entries("screen", (1.0, 1.0, 1.0), 0.9, probes=1),
+    entries("screen", (2.0, 2.0, 2.0), 0.99, probes=3),
+    entries("screen", (3.0, 3.0, 3.0), 0.98, probes=5),
+)
+
+
+def write_shown(folder: Path, version: int, **more: Any) -> Path:
+    """demo@1 and demo@2 with words, contexts and points."""
+    softmax = make_softmax(seed=version)
+    return write_index(
+        folder / "demo" / str(version),
+        softmax=softmax,
+        parts={"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)},
+        heads={
+            "exact": HeadEntry(),
+            "certified": HeadEntry("sketch"),
+            "screen": HeadEntry("screen", {"probes": 1}),
+        },
+        default_head="screen",
+        vocabulary=[*HOSTILE, *(f"word{number}" for number in range(len(HOSTILE), 300))],
+        calibration={**MEASURED, "contexts": pack_contexts(make_hidden(KEPT))},
+        config={"target_precision": {"p1": 0.95}},
+        **more,
+    )
+
+
+def write_bare(folder: Path) -> Path:
+    """bare@1: no words, no contexts, no points, no screen."""
+    return write_index(
+        folder / "bare" / "1",
+        softmax=make_softmax(vocab_size=40, dim=8),
+        parts={},
+        heads={"exact": HeadEntry()},
+        default_head="exact",
+    )
+
+
+@pytest.fixture(scope="package")
+def shown_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shown")
+    for version in (1, 2):
+        write_shown(folder, version)
+    write_bare(folder)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def routes(shown_models: Path, kernel_cache: Path) -> Routes:
+    paths = sorted(shown_models.glob("*/*"))
+    return routes_of([open_index(path, kernel_cache=kernel_cache) for path in paths])
+
+
+@pytest.fixture(scope="package")
+def demo(routes: Routes) -> LocalDecoder:
+    return routes.served("demo@1").decoder
+
+
+@pytest.fixture(scope="package")
+def bare(routes: Routes) -> LocalDecoder:
+    return routes.served("bare").decoder
+
+
+@pytest.fixture
+def port(routes: Routes) -> Iterator[TestClient]:
+    """A console without a server; requests are made in this process."""
+    desk = Desk(lambda: routes)
+    api = Api(desk, ServeConfig(), registry=None, ready=lambda: True)
+    app = application(
+        lambda: b"series 1\n", lambda: False, console(api, ConsoleAccess(None, secure=False))
+    )
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=True) as client:
+        yield client
+    desk.close()

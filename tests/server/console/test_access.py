@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.console.access import COOKIE, ConsoleAccess
+from logitsieve.server.console.api import Api
+from logitsieve.server.console.app import application, console
+from logitsieve.server.console.desk import Desk
+from logitsieve.server.models.routes import Routes
+from logitsieve.server.security.secrets import Tokens
+
+SHOWN, READING, ADMIN = "console-token-0123", "reading-token-0123", "admin-token-012345"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, routes: Routes) -> Iterator[TestClient]:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"console:{SHOWN}\nread:{READING}\nadmin:{ADMIN}\n")
+    tokens.chmod(0o600)
+    desk = Desk(lambda: routes)
+    api = Api(desk, ServeConfig(), registry=None, ready=lambda: True)
+    app = console(api, ConsoleAccess(Tokens(tokens), secure=True))
+    client = TestClient(
+        application(lambda: b"series 1\n", lambda: True, app),
+        base_url="https://decoder.example",
+        follow_redirects=False,
+    )
+    yield client
+    desk.close()
+
+
+def test_without_a_token_there_is_the_sign_in_page_alone(guarded: TestClient) -> None:
+    for path in ("/", "/playground", "/none"):
+        reply = guarded.get(path)
+        assert (reply.status_code, reply.headers["location"]) == (303, "/sign-in")
+    assert guarded.get("/api/overview").status_code == 401
+    assert guarded.get("/sign-in").status_code == 200
+    assert guarded.get("/static/console.css").status_code == 200
+    assert guarded.get("/metrics").text == "series 1\n"  # as without a console
+
+
+@pytest.mark.parametrize("token", [SHOWN, ADMIN])
+def test_a_token_becomes_a_cookie_that_other_sites_do_not_send(
+    guarded: TestClient, token: str
+) -> None:
+    reply = guarded.post("/sign-in", data={"token": f" {token} "})
+    assert (reply.status_code, reply.headers["location"]) == (303, "/")
+    cookie = reply.headers["set-cookie"].lower()
+    assert all(part in cookie for part in ("httponly", "samesite=strict", "secure", "path=/"))
+    assert guarded.get("/playground").status_code == 200
+    assert guarded.get("/api/overview").status_code == 200
+    left = guarded.post("/sign-out")
+    assert f'{COOKIE}=""' in left.headers["set-cookie"]
+    assert guarded.get("/").status_code == 303
+
+
+@pytest.mark.parametrize(("token", "text"), [("wrong", "no token"), (READING, "scope"), ("", "no")])
+def test_other_tokens_stay_outside(guarded: TestClient, token: str, text: str) -> None:
+    reply = guarded.post("/sign-in", data={"token": token})
+    assert reply.status_code == 403
+    assert text in reply.text
+    assert "set-cookie" not in reply.headers
+    assert token not in reply.text or not token
+
+
+def test_scripts_bring_a_header(guarded: TestClient) -> None:
+    headers = {"Authorization": f"Bearer {SHOWN}"}
+    assert guarded.get("/api/overview", headers=headers).status_code == 200
+    headers = {"Authorization": f"Bearer {READING}"}
+    assert guarded.get("/api/overview", headers=headers).status_code == 403
+
+
+def test_a_huge_form(guarded: TestClient) -> None:
+    assert guarded.post("/sign-in", data={"token": "x" * 10_000}).status_code == 413
+
+
+@pytest.mark.parametrize("host", ["localhost:9090", "127.0.0.1", "[::1]:9090"])
+def test_names_of_loopback(port: TestClient, host: str) -> None:
+    assert port.get("/", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["attacker.example", "localhost.attacker.example:9090", ""])
+def test_a_name_that_another_site_lets_resolve_here(port: TestClient, host: str) -> None:
+    for path in ("/", "/api/overview"):
+        assert port.get(path, headers={"Host": host}).status_code == 403
+    assert port.get("/metrics", headers={"Host": host}).status_code == 200
+
+
+def test_no_sign_in_where_none_is_needed(port: TestClient) -> None:
+    reply = port.get("/sign-in", follow_redirects=False)
+    assert (reply.status_code, reply.headers["location"]) == (303, "/")

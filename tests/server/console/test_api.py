@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.console.api import MOST_JSON, Api
+from logitsieve.server.console.contexts import MOST_BYTES
+from logitsieve.server.console.desk import Desk
+from tests.server.console.test_contexts import npy
+from tests.synthetic import make_hidden
+
+DOCS = Path(__file__).parents[3] / "docs" / "console.md"
+
+GETS = {
+    "overview": "",
+    "model": "?model=demo@1",
+    "words": "?model=demo@1&text=word1",
+    "points": "?model=demo",
+    "chosen": "?model=demo&min_precision=0.9&k=5",
+    "screen": "?model=demo",
+    "cluster": "?model=demo&number=1&start=0",
+    "compare": "?model=demo@1&other=demo@2&k=3&head=exact",
+}
+POSTS: dict[str, Any] = {
+    "top": {"model": "demo", "kept": 1, "k": 3, "head": "screen"},
+    "draws": {"model": "demo", "kept": 1, "samples": 3},
+    "why-not": {"model": "demo", "kept": 1, "word": "word20"},
+}
+
+
+@pytest.mark.parametrize("name", GETS)
+def test_what_is_read(port: TestClient, name: str) -> None:
+    reply = port.get(f"/api/{name}{GETS[name]}")
+    assert reply.status_code == 200, reply.text
+    assert isinstance(reply.json(), dict)
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_what_is_asked_with_a_context(port: TestClient, name: str) -> None:
+    reply = port.post(f"/api/{name}", json=POSTS[name])
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["model"] == "demo@2"  # the highest
+
+
+def test_a_row_of_a_file_can_be_asked_with(port: TestClient) -> None:
+    hidden = make_hidden(4)
+    row = port.post("/api/row?model=demo&number=2", content=npy(hidden)).json()["row"]
+    assert np.array_equal(np.array(row, np.float32), hidden[2])
+    answer = port.post("/api/top", json={"model": "demo", "row": row, "k": 1})
+    assert answer.status_code == 200
+
+
+def test_every_endpoint_is_documented_and_tested() -> None:
+    api = Api(Desk(lambda: pytest.fail("not called")), ServeConfig(), None, lambda: True)
+    routes = {(route.path.removeprefix("/api/"), *(route.methods or ())) for route in api.routes()}
+    names = {name for name, *_ in routes}
+    assert names == GETS.keys() | POSTS.keys() | {"row"}
+    documented = re.findall(r"^\| `(GET|POST) /api/([\w-]+)", DOCS.read_text("utf-8"), re.M)
+    assert {name for _, name in documented} == names
+    assert all(
+        {*of} >= {name, method} for method, name in documented for of in routes if name in of
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "field"),
+    [
+        ("model?model=unknown", 404, "model"),
+        ("model", 400, "model"),  # several could be meant
+        ("screen?model=bare", 400, "model"),
+        ("cluster?model=demo&number=six", 400, "number"),
+        ("cluster?model=demo&start=-1", 400, "start"),
+        ("chosen?model=demo&min_precision=none", 400, "min_precision"),
+        ("compare?model=demo@1&other=none", 404, "model"),
+    ],
+)
+def test_bad_queries(port: TestClient, path: str, status: int, field: str) -> None:
+    reply = port.get(f"/api/{path}")
+    assert reply.status_code == status
+    assert reply.json()["error"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"", "body"),
+        (b"[]", "body"),
+        (b"{" * 100_000, "body"),
+        (b'{"model": 5}', "model"),
+        (b'{"model": "demo", "row": [NaN]}', "row"),
+        (b'{"model": "demo", "row": [%s]}' % b", ".join([b"NaN"] * 24), "row"),
+        (b"\xff\xfe", "body"),
+    ],
+)
+def test_bad_questions(port: TestClient, body: bytes, field: str) -> None:
+    reply = port.post("/api/top", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["field"] == field
+
+
+def test_another_sites_form_is_no_question(port: TestClient) -> None:
+    reply = port.post("/api/top", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert reply.json()["error"]["field"] == "content-type"
+
+
+def test_huge_uploads_are_refused_by_what_they_announce_and_by_what_comes(
+    port: TestClient,
+) -> None:
+    for path, most in (("top", MOST_JSON), ("row?model=demo", MOST_BYTES)):
+        headers = {"Content-Type": "application/json", "Content-Length": str(most + 1)}
+        announced = port.post(f"/api/{path}", content=b"", headers=headers)
+        chunks = (b" " * (1 << 16) for _ in range((most >> 16) + 1))
+        came = port.post(
+            f"/api/{path}", content=chunks, headers={"Content-Type": "application/json"}
+        )
+        assert announced.status_code == came.status_code == 413

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from logitsieve.api.errors import DeadlineExceeded, ModelNotFound, Overloaded
+from logitsieve.decoding import LocalDecoder
+from logitsieve.server.console.desk import AT_ONCE, MOST_WAITING, Desk
+from logitsieve.server.models.routes import Routes
+from logitsieve.server.precision.recalibrator import NICE
+from tests.server.running import WAIT_S
+
+
+def test_work_runs_at_a_lower_priority_and_under_a_lease(routes: Routes) -> None:
+    desk = Desk(lambda: routes)
+
+    def work(decoder: LocalDecoder) -> tuple[str, int]:
+        return decoder.version, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert asyncio.run(desk.run(work, "demo@2")) == ("2", NICE)
+    with pytest.raises(ModelNotFound):
+        asyncio.run(desk.run(work, "unknown"))
+    desk.close()
+
+
+def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:
+    entered, leaving = threading.Semaphore(0), threading.Event()
+    running: list[int] = []
+
+    def work(decoder: LocalDecoder) -> None:
+        running.append(1)
+        entered.release()
+        assert leaving.wait(WAIT_S)
+
+    async def ask() -> list[object]:
+        desk = Desk(lambda: routes)
+        asked = [asyncio.create_task(desk.run(work, "demo")) for _ in range(MOST_WAITING)]
+        for _ in range(AT_ONCE):
+            await asyncio.to_thread(entered.acquire, timeout=WAIT_S)
+        assert len(running) == AT_ONCE
+        with pytest.raises(Overloaded):
+            await desk.run(work, "demo")
+        leaving.set()
+        done: list[object] = list(await asyncio.gather(*asked))
+        desk.close()
+        return done
+
+    assert asyncio.run(ask()) == [None] * MOST_WAITING
+
+
+def test_what_a_server_refuses_is_refused_here(routes: Routes) -> None:
+    def refuse(time_left_s: float | None) -> None:
+        raise Overloaded("too much is in flight", 0.1)
+
+    desk = Desk(lambda: routes, refuse)
+    with pytest.raises(Overloaded):
+        asyncio.run(desk.run(lambda decoder: None, "demo"))
+    desk.close()
+
+
+def test_an_answer_that_takes_too_long(routes: Routes) -> None:
+    leaving = threading.Event()
+
+    async def ask() -> None:
+        desk = Desk(lambda: routes, answer_s=0.01)
+        with pytest.raises(DeadlineExceeded):
+            await desk.run(lambda decoder: leaving.wait(WAIT_S), "demo")
+        leaving.set()
+        await asyncio.to_thread(desk.close)
+
+    asyncio.run(ask())

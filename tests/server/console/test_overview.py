@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from logitsieve.api.results import Answer
+from logitsieve.server.console.overview import live_facts, model_facts, overview_facts
+from logitsieve.server.metrics import Call, Metrics
+from logitsieve.server.models.routes import Routes, Version
+from tests.server.console.conftest import KEPT
+from tests.synthetic import make_hidden
+
+
+def test_versions_in_every_state(routes: Routes) -> None:
+    more = routes.with_version(Version("demo", 3, error="damaged"))
+    more = more.with_version(Version("demo", 4)).with_aliases("demo", {"stable": 1})
+    facts = overview_facts(more, None, ready=False)
+    models = {model["model"]: model for model in facts["models"]}
+    assert (facts["ready"], facts["live"]) == (False, None)
+    assert models["demo@3"]["error"] == "damaged"
+    assert models["demo@4"]["state"] == "loading"
+    assert models["demo@1"]["aliases"] == ["stable"]
+    assert [one["head"] for one in models["demo@1"]["auto"]] == ["screen"] * 3
+    assert models["demo@1"]["target"] == {"1": 0.95}
+
+
+def test_what_a_model_can_be_asked(routes: Routes) -> None:
+    facts = model_facts(routes.served("demo@1").decoder.index)
+    assert (facts["contexts"], facts["has_words"], facts["has_screen"]) == (KEPT, True, True)
+    [screen] = [head for head in facts["heads"] if head["name"] == "screen"]
+    assert [knob["name"] for knob in screen["knobs"]] == ["probes", "escalate", "prescreen"]
+    facts = model_facts(routes.served("bare").decoder.index)
+    assert (facts["contexts"], facts["has_words"], facts["calibrated"]) == (0, False, False)
+
+
+def test_live_counts(routes: Routes) -> None:
+    metrics = Metrics()
+    call = Call("TopK", answer=answer_of(routes))
+    call.route("demo:stable", "demo", "1")
+    call.finish("OK")
+    metrics.record(call)
+    metrics.shed["in_flight",] += 2
+    facts = live_facts(metrics.registry)
+    assert facts["calls"] == [
+        {"rpc": "TopK", "model": "demo", "version": "1", "code": "OK", "count": 1.0}
+    ]
+    assert facts["rows"][0]["count"] == 3
+    assert facts["shed"] == [{"reason": "in_flight", "count": 2.0}]
+    assert facts["seconds"][-1] == [None, 1.0]
+    assert facts["precision"] == []
+
+
+def test_a_registry_without_series() -> None:
+    facts = live_facts(CollectorRegistry())
+    assert (facts["calls"], facts["seconds"], facts["queue_rows"]) == ([], [], 0)
+
+
+def answer_of(routes: Routes) -> Answer:
+    return routes.served("demo@1").decoder.topk(make_hidden(3), 2).answer
