@@ -258,8 +258,12 @@ export function plot(box, options, data) {
   const axes = (options.axes ?? [{}, {}]).map((axis) => ({
     stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, ...axis,
   }));
-  const series = options.series.map((one, place) => ({ stroke: colour(place < 2 ? "one" : "two"), width: 2, ...one }));
-  const room = () => ({ width: Math.max(200, box.clientWidth), height: Math.max(120, box.clientHeight - (options.legend?.show === false ? 0 : 28)) });
+  const series = options.series.map((one, place) => {
+    const stroke = colour(place < 2 ? "one" : "two");
+    return { stroke, width: 2, ...one, ...(one.points ? { points: { fill: colour("panel"), stroke, ...one.points } } : {}) };
+  });
+  const below = () => (options.legend?.show === false ? 0 : box.clientWidth < 420 ? 56 : 32);
+  const room = () => ({ width: Math.max(200, box.clientWidth), height: Math.max(120, box.clientHeight - below()) });
   box.replaceChildren();
   const drawn = new uPlot({ ...options, axes, series, ...room() }, data, box);
   new ResizeObserver(() => drawn.setSize(room())).observe(box);

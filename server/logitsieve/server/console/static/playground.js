@@ -44,10 +44,9 @@ function side(facts, others, title) {
 }
 
 function interval(row) {
-  const apart = row.high - row.low;
-  const wide = apart > 1e-4 * row.probability;
+  const [low, high] = [probability(row.low), probability(row.high)];
   const title = `between ${row.low} and ${row.high}`;
-  return h("span", { title }, wide ? `${probability(row.low)} … ${probability(row.high)}` : probability(row.probability));
+  return h("span", { title }, low === high ? low : `${low} … ${high}`);
 }
 
 function bar(share) {
@@ -62,7 +61,7 @@ onSubmit($("drawing"), async () => {
     ...question(), ...heads[0](), samples: $("samples").valueAsNumber, seed: $("seed").valueAsNumber,
     temperature: $("temperature").valueAsNumber, top_p: $("top-p").valueAsNumber, top_k: $("top-k").valueAsNumber,
   });
-  const proven = drawn.exact ? "of the full softmax's distribution, proven" : "of the distribution over what the head looks at";
+  const proven = drawn.exact ? "proven to follow the full softmax" : "not proven to follow the full softmax";
   $("drawn").replaceChildren(h("div", { class: "panel" },
     h("p", { class: "facts" }, `${whole(drawn.samples)} draws by ${point(drawn.head, drawn.knobs)}, ${proven}; ${whole(drawn.scanned)} rows computed, ${micros(drawn.us)}`),
     table([
