@@ -109,17 +109,27 @@ class Demo:
         label = f"{NAME}@{version}"
         with ExitStack() as stack:
             with self.console.status("starting the server"):
-                address = stack.enter_context(serving(options.models, label))
-            decoder = stack.enter_context(DecoderClient(address))
-            self.stages.done("serve", f"{label} is ready at {address}, in a process of its own")
+                at = stack.enter_context(serving(options.models, label))
+            decoder = stack.enter_context(DecoderClient(at.grpc))
+            self.stages.done("serve", f"{label} is ready at {at.grpc}, in a process of its own")
             self.measure(index, decoder, label)
             self.complete(decoder, label)
-        self.stages.title(f"Done in {self.stages.total:.0f} s")
-        kept = options.folder / str(version)
-        self.console.print(
-            f"{kept} stays. Each run adds a version and deletes none; `{NAME}` means the highest.\n"
-        )
-        self.console.print(*next_commands(kept), sep="\n", soft_wrap=True)
+            self.stages.title(f"Done in {self.stages.total:.0f} s")
+            kept = options.folder / str(version)
+            self.console.print(
+                f"{kept} stays. Each run adds a version and deletes none; `{NAME}` means the "
+                "highest.\n"
+            )
+            self.console.print(*next_commands(kept), sep="\n", soft_wrap=True)
+            self.wait(at.console)
+
+    def wait(self, address: str) -> None:
+        """Leave the console to be looked at, where a person is there to end it."""
+        if self.console.is_terminal and sys.stdin.isatty():
+            self.console.print(
+                f"\nSee it in a browser: {address} (Enter ends the demo)", soft_wrap=True
+            )
+            input()
 
     def capture(self, scratch: Path) -> None:
         """Keep what the model hands to its softmax as it reads; each text gets a folder."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
+from typing import NamedTuple
 
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -16,6 +17,14 @@ START_S = 90.0  # compiling every kernel on a slow machine included
 HEALTH_S = 10.0
 STOP_S = 10.0
 ANNOUNCED = "gRPC at "
+CONSOLE = ", console at "
+
+
+class Addresses(NamedTuple):
+    """Where a server listens."""
+
+    grpc: str
+    console: str  # to open in a browser
 
 
 class NotServing(Exception):
@@ -23,8 +32,8 @@ class NotServing(Exception):
 
 
 @contextmanager
-def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[str]:
-    """The address of a server of the folder `models`, once `label` (name@version) is SERVING.
+def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[Addresses]:
+    """The addresses of a server of the folder `models`, once `label` (name@version) is SERVING.
 
     NotServing if that takes longer than `start_s` seconds, or cannot be.
     """
@@ -33,15 +42,15 @@ def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[str]
         [PROGRAM, "serve", "--models", models, *ports], stderr=subprocess.PIPE, text=True
     )
     try:
-        address = _announced(process, start_s)
-        _require_serving(address, label)
-        yield address
+        addresses = _announced(process, start_s)
+        _require_serving(addresses.grpc, label)
+        yield addresses
     finally:
         _stop(process)
 
 
-def _announced(process: subprocess.Popen[str], start_s: float) -> str:
-    """The address that the server prints when all is loaded; it is killed when time is up."""
+def _announced(process: subprocess.Popen[str], start_s: float) -> Addresses:
+    """The addresses that the server prints when all is loaded; it is killed when time is up."""
     assert process.stderr is not None
     said = []
     timer = Timer(start_s, process.kill)
@@ -50,7 +59,8 @@ def _announced(process: subprocess.Popen[str], start_s: float) -> str:
         for line in process.stderr:
             said.append(line)
             if line.startswith(ANNOUNCED):
-                return line.removeprefix(ANNOUNCED).partition(",")[0]
+                grpc_at = line.removeprefix(ANNOUNCED).partition(",")[0]
+                return Addresses(grpc_at, line.partition(CONSOLE)[2].strip())
     finally:
         timer.cancel()
     raise NotServing(f"within {start_s:g} s the server only said: {''.join(said) or 'nothing'}")

@@ -165,13 +165,14 @@ def agreement(completions: Sequence[Completion]) -> str:
 
 
 def next_commands(index: Path) -> Iterator[Text]:
-    """Three commands to try with the index <models>/<name>/<version>."""
+    """Commands to try with the index <models>/<name>/<version>."""
     folder, models = index.parent, index.parent.parent
     program = os.path.relpath(PROGRAM)
     query = f"--hidden {folder / PROMPTS} --vocabulary {index / 'vocabulary.txt'} -k 3"
     report = f"{index} --contexts {folder / HELD_OUT} --out {folder / 'report.html'}"
     for purpose, command in (
         ("Draw it: a page with plots and the words of its clusters", f"report {report}"),
+        ("See it in a browser: answers, operating points, the screen", f"console {index}"),
         ("Serve it, as `make serve` does", f"serve --models {models}"),
         ("Meanwhile, ask for the words after each prompt", f"query --model {folder.name} {query}"),
     ):

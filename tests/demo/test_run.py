@@ -80,8 +80,9 @@ def test_a_server_ends_with_its_block(tmp_path: Path) -> None:
     addresses = []
 
     def fail_while_serving() -> None:
-        with serving(tmp_path, "demo@1") as address, DecoderClient(address) as client:
-            addresses.append(address)
+        with serving(tmp_path, "demo@1") as at, DecoderClient(at.grpc) as client:
+            addresses.append(at.grpc)
+            assert at.console.startswith("http://127.0.0.1:")
             assert client.model("demo@1").state == "available"
             raise ZeroDivisionError
 
@@ -113,6 +114,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     said = output.getvalue()
     assert all(word in said for word in ("capture", "build", "serve", "P@1", "P@5", "Done in"))
     assert "demo@2 is ready" in said
+    assert "Enter ends the demo" not in said  # no terminal
     assert max(map(len, said.partition("Done in")[0].splitlines())) <= 100
     assert not listens(int(ADDRESS.search(said)[1]))  # type: ignore[index]
     index = open_index(options.folder / "2")

@@ -118,12 +118,12 @@ export function table(columns, rows, { caption, rowClass } = {}) {
   const cell = (tag, content, isNumber) => h(tag, { class: isNumber ? "number" : null, scope: tag === "th" ? "col" : null }, content);
   return h(
     "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption ?? "Table" },
+    { class: "scroll", tabindex: "0", role: "group", "aria-label": caption ?? "Table" },
     h(
       "table",
       {},
       caption ? h("caption", {}, caption) : null,
-      h("thead", {}, h("tr", {}, columns.map(([title, , isNumber]) => cell("th", title, isNumber)))),
+      h("thead", {}, h("tr", {}, columns.map(([title, , isNumber]) => cell(title ? "th" : "td", title, isNumber)))),
       h("tbody", {}, rows.map((row, place) =>
         h("tr", { class: rowClass?.(row, place) }, columns.map(([, of, isNumber]) => cell("td", of(row, place), isNumber))))),
     ),
@@ -209,13 +209,14 @@ export function contextFields(model) {
   };
   kept.disabled = none;
   if (none) row.checked = true;
+  else if (!$("row").value) kept.checked = true;
   for (const input of [kept, row]) input.onchange = show;
   show();
   $("kept").max = Math.max(0, model.contexts - 1);
   $("kept").value = Math.min($("kept").value, $("kept").max);
   $("kept-count").textContent = none
-    ? "The index keeps none: paste a row, or build or tune it to keep some."
-    : `of ${whole(model.contexts)} that the index keeps`;
+    ? ", which keeps none: give a row, or tune the index to keep some"
+    : `, ${whole(model.contexts)} from number 0 on`;
   $("row").placeholder = `${model.dim} numbers`;
   $("file").onchange = $("file-row").onchange = () => readFile(model);
   return () => (kept.checked ? { kept: $("kept").valueAsNumber } : { row: numbers($("row").value) });
