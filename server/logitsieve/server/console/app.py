@@ -36,6 +36,7 @@ STATUSES = {
     StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
 PLAIN = ("/metrics", "/healthz", "/readyz")
+MESSAGES = {404: "Nothing is at this address.", 405: "This address does not take that method."}
 OPEN = ("/sign-in", "/static/")  # seen without a token
 
 
@@ -143,7 +144,8 @@ def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
     """JSON for an endpoint, a page for people, and the sign-in page for those without a token."""
     field, headers = "", {}
     if isinstance(error, HTTPException):
-        status, message = HTTPStatus(error.status_code), error.detail
+        status = HTTPStatus(error.status_code)
+        message = MESSAGES.get(status, error.detail)
         headers = dict(error.headers or {})
     else:
         call = to_status(error)

@@ -8,10 +8,9 @@ from logitsieve.api.decoder import Target
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding import LocalDecoder
-from logitsieve.server.console.contexts import kept_contexts
+from logitsieve.server.console.contexts import MOST_PRODUCTS, kept_contexts
 from logitsieve.server.console.words import Facts, word_facts
 
-MOST_PRODUCTS = 4 << 30  # of W and contexts: a second or two
 MOST_SHOWN = 20
 MOST_K = 20
 
@@ -34,12 +33,11 @@ def compare(
     least = min(first.vocab_size, second.vocab_size)
     if not 1 <= k <= min(MOST_K, least):
         raise InvalidRequest("k", k, f"1 to {min(MOST_K, least)}")
-    hidden = kept_contexts(first)
-    hidden = hidden if len(hidden) else kept_contexts(second)
+    hidden = kept_contexts(first, most_products)
+    hidden = hidden if len(hidden) else kept_contexts(second, most_products)
     if not len(hidden):
         raise InvalidRequest("model", "two indexes that keep no contexts", "one that keeps some")
-    rows = max(1, min(len(hidden), most_products // (first.vocab_size * first.dim)))
-    replies = [decoder.topk(hidden[:rows], k, **target) for decoder in (one, other)]
+    replies = [decoder.topk(hidden, k, **target) for decoder in (one, other)]
     same_best = replies[0].ids[:, 0] == replies[1].ids[:, 0]
     shared = np.array(
         [len(np.intersect1d(a, b)) for a, b in zip(*(r.ids for r in replies), strict=True)]
@@ -49,8 +47,7 @@ def compare(
         "one": _facts(one, replies[0]),
         "other": _facts(other, replies[1]),
         "k": k,
-        "rows": rows,
-        "kept": len(hidden),
+        "rows": len(hidden),
         "same_best": float(same_best.mean()),
         "shared": float(shared.mean() / k),
         "same_words": first.vocabulary == second.vocabulary,

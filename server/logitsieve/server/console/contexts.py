@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from io import BytesIO
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,20 @@ from logitsieve.index.calibration import unpack_contexts
 from logitsieve.utils.hidden import as_hidden
 
 MOST_BYTES = 8 << 20  # of a .npy file
+MOST_PRODUCTS = 32 << 30  # of W and contexts: about a second of a core
 NPY = "a .npy file of [D] or [B, D] float32, float16 or float64"
 
 
-def kept_contexts(index: Index) -> Float32:
-    """Contexts [N, D] that the calibration of the index keeps; N is 0 where it keeps none."""
+def kept_contexts(index: Index, most_products: float = inf) -> Float32:
+    """Contexts [N, D] that the calibration of the index keeps; N is 0 where it keeps none.
+
+    No more than W takes `most_products` products with, but one.
+    """
     kept = unpack_contexts(index.measured or {}, index.dim)
-    return np.empty((0, index.dim), np.float32) if kept is None else kept
+    if kept is None:
+        return np.empty((0, index.dim), np.float32)
+    rows = min(len(kept), most_products // (index.vocab_size * index.dim))
+    return kept[: max(1, int(rows))]
 
 
 def kept_count(index: Index) -> int:

@@ -71,6 +71,7 @@ def _version_facts(routes: Routes, version: Version) -> Facts:
         "state": version.state,
         "error": version.error,
         "aliases": routes.aliases_of(version),
+        "plain": routes.get(version.name) == version,  # what the name alone means
     }
     if version.served is not None:
         with version.served.leases:

@@ -75,7 +75,7 @@ def _templates() -> Environment:
 
 
 def render(name: str, *, signs_in: bool, title: str, **values: object) -> str:
-    """The template `name`.html."""
+    """A page by its template, `name`.html."""
     template = _templates().get_template(f"{name}.html")
     return template.render(
         pages=PAGES, name=name, title=title, signs_in=signs_in, version=__version__, **values

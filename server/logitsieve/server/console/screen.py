@@ -14,7 +14,7 @@ from logitsieve.api.results import Bool, Float32, Float64, Int64
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index import Index
-from logitsieve.server.console.contexts import kept_contexts
+from logitsieve.server.console.contexts import MOST_PRODUCTS, kept_contexts
 from logitsieve.server.console.parts import read_parts
 from logitsieve.server.console.words import Facts, word_facts
 
@@ -98,7 +98,7 @@ def _largest(sizes: Int64) -> list[Facts]:
 
 def _coverage(index: Index, screen: Arrays, knobs: dict[str, float]) -> Facts | None:
     """Shares of the kept contexts, and of their best words, that the lists hold."""
-    hidden = kept_contexts(index)
+    hidden = kept_contexts(index, MOST_PRODUCTS)
     if not len(hidden):
         return None
     way = route(screen, hidden, int(knobs["probes"]), knobs["escalate"])

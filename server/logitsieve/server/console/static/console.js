@@ -261,7 +261,7 @@ export function plot(box, options, data) {
   }));
   const series = options.series.map((one, place) => {
     const stroke = colour(place < 2 ? "one" : "two");
-    return { stroke, width: 2, ...one, ...(one.points ? { points: { fill: colour("panel"), stroke, ...one.points } } : {}) };
+    return { stroke, width: 2, ...one, points: { fill: colour("panel"), stroke, ...one.points } };
   });
   const below = () => (options.legend?.show === false ? 0 : box.clientWidth < 420 ? 56 : 32);
   const room = () => ({ width: Math.max(200, box.clientWidth), height: Math.max(120, box.clientHeight - below()) });

@@ -51,10 +51,12 @@ function drawRates(rates) {
   const times = column(0);
   const data = [[times, column(1)], [times, column(3, 1e3), column(4, 1e3)]];
   if (!plots) {
-    const axes = [{}, { size: 60 }];
+    const clock = (_, times) => times.map((time) => new Date(1000 * time).toLocaleTimeString("en", { hour12: false }));
+    const axes = [{ values: clock, space: 80 }, { size: 60 }];
+    const scales = { y: { range: (_, low, high) => [0, 1.1 * (high || 1)] } };
     plots = [
-      plot($("rate"), { axes, legend: { show: false }, series: [{}, { label: "calls/s" }] }, data[0]),
-      plot($("latency"), { axes, series: [{}, { label: "p50", value: ms }, { label: "p99", value: ms }] }, data[1]),
+      plot($("rate"), { axes, scales, legend: { show: false }, series: [{}, { label: "calls/s" }] }, data[0]),
+      plot($("latency"), { axes, scales, series: [{ label: "at", value: (_, time) => clock(_, time == null ? [] : [time])[0] ?? "-" }, { label: "p50", value: ms }, { label: "p99", value: ms }] }, data[1]),
     ];
   } else plots.forEach((drawn, place) => drawn.setData(data[place]));
 }
@@ -80,7 +82,7 @@ let targets = {};
 let shown = "";
 
 function showModels(models) {
-  targets = Object.fromEntries(models.map((model) => [model.name, model.target ?? {}]));
+  targets = Object.fromEntries(models.filter(({ plain }) => plain).map((model) => [model.name, model.target ?? {}]));
   const text = JSON.stringify(models);
   if (text === shown) return; // so that focus and selections stay
   shown = text;

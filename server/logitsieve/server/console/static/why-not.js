@@ -100,8 +100,11 @@ function reasons(facts) {
       [facts.frequency ? `${whole(facts.frequency.place)} of ${whole(facts.frequency.of)}` : "-", "its place by how often it was among the best in fitting"],
     ].map(([value, label]) => h("div", { class: "figure" }, h("b", {}, value), h("span", {}, label)))),
     h("h2", {}, "Stage by stage"),
-    h("ol", { class: "stages" }, facts.stages.map((stage) => h("li", { class: stage.passed ? "passed" : "dropped" },
-      h("b", {}, `${TITLE[stage.stage]}: ${stage.passed ? "passed" : "dropped here"}`), DETAIL[stage.stage](stage, facts)))),
+    h("ol", { class: "stages" }, facts.stages.map((stage, place) => {
+      const after = dropped && place > facts.stages.indexOf(dropped);
+      const state = stage.passed ? "passed" : after ? "not reached" : "dropped here";
+      return h("li", { class: stage.passed ? "passed" : after ? null : "dropped" }, h("b", {}, `${TITLE[stage.stage]}: ${state}`), DETAIL[stage.stage](stage, facts));
+    })),
     facts.lists?.count ? h("p", { class: "hint" }, `Lists that hold it: ${facts.lists.first.join(", ")}${facts.lists.count > facts.lists.first.length ? ", ..." : ""}`) : null,
   ].filter(Boolean);
 }
