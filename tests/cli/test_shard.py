@@ -61,6 +61,13 @@ def test_shard_as_json(run: Run, whole: Path) -> None:
     assert [(shard["first"], shard["rows"]) for shard in facts["shards"]] == [(0, 256), (256, 444)]
 
 
+def test_shard_with_bounds(run: Run, whole: Path) -> None:
+    out = whole.parents[1] / "bounded" / "1"
+    assert run("shard", whole, "--shards", 2, "--out", out, "--bounds").exit_code == 0
+    assert "bounds.safetensors" in json.loads(run("verify", out, "--json").stdout)["checked"]
+    assert "coarse" in run("inspect", out).stdout
+
+
 def test_verify_reads_every_shard(run: Run, split: Path) -> None:
     facts = json.loads(run("verify", split, "--json").stdout)
     files = {str(path.relative_to(split)) for path in split.rglob("*") if path.is_file()}

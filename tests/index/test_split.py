@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from logitsieve.index.contents import read_contents
 from logitsieve.index.manifest import MANIFEST_FILE, SHARD_ALIGNED, Manifest
 from logitsieve.index.sketch_rows import check_rows
 from logitsieve.index.split import shard_borders, sketch_of_rows
+from logitsieve.index.verify import verify_contents
 from logitsieve.utils.stored import StoredMatrix
 from tests.sharded import V, sketch_of, softmax_of
 from tests.synthetic import make_softmax
@@ -172,6 +174,26 @@ def test_a_shard_that_is_missing_is_refused(copy: Path) -> None:
     shutil.rmtree(copy / "shards" / "2")
     with pytest.raises(IndexUnreadable, match="shards/2: no such directory"):
         read_contents(copy)
+
+
+def test_bounds_are_what_the_sketches_have_in_common(tmp_path: Path) -> None:
+    whole = write_certified(tmp_path / "lm" / "1", False)
+    split = split_index(whole, tmp_path / "lm-3" / "1", 3, bounds=True)
+    verify_index(split)
+    contents = read_contents(split)
+    coarse = [shard.parts["sketch"]["coarse"] for shard in contents.shards]
+    np.testing.assert_array_equal(contents.parts["bounds"]["coarse"], np.concatenate(coarse))
+    bounds = {name: array.copy() for name, array in contents.parts["bounds"].items()}
+    bounds["coarse"][3, 5] += 1
+    forged = replace(contents, parts={**contents.parts, "bounds": bounds})
+    with pytest.raises(IndexUnreadable, match="coarse is not that of the shards'"):
+        verify_contents(forged)
+
+
+def test_bounds_need_a_sketch(tmp_path: Path) -> None:
+    whole = write(tmp_path / "lm" / "1", softmax_of(False))
+    with pytest.raises(InvalidRequest, match="bounds: got True"):
+        split_index(whole, tmp_path / "lm-3" / "1", 3, bounds=True)
 
 
 def test_shards_that_do_not_make_the_matrix_are_refused(copy: Path) -> None:

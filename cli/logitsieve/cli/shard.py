@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 class ShardOptions:
     shards: int = flag(MISSING, "Number of shards.", min=1)
     out: Path = flag(MISSING, "The new index: a folder <name>/<version> that does not exist.")
+    bounds: bool = flag(
+        False,
+        "Keep the coarse codes of all rows beside the shards too: they prove answers without one.",
+        "--bounds",
+    )
 
 
 def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) -> None:
@@ -31,7 +36,9 @@ def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) 
     from logitsieve.index.contents import read_contents
 
     with bars("shard") as progress:
-        out = split_index(index, options.out, options.shards, progress)
+        out = split_index(
+            index, options.out, options.shards, bounds=options.bounds, progress=progress
+        )
     whole, split = read_contents(index).manifest, read_contents(out)
     left_out = sorted(whole.heads.keys() - split.manifest.heads.keys())
     shards = shard_facts(split)

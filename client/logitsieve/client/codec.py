@@ -14,7 +14,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import NORMALIZER_CODES, Target, point_request
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ANSWER_COLUMNS, Answer, ArrayLike
+from logitsieve.api.results import ANSWER_COLUMNS, Answer, ArrayLike, RowRange
 from logitsieve.utils.hidden import as_wire
 from logitsieve.utils.wire_tensors import decode, put
 from logitsieve.v1 import decoder_pb2 as pb
@@ -100,5 +100,6 @@ def _answer(message: pb.Answer) -> Answer:
         normalizer=NORMALIZER_NAMES.get(message.normalizer, ""),
         queue_ns=message.queue_ns,
         compute_ns=message.compute_ns,
+        rows_missing=tuple(RowRange(each.first, each.rows) for each in message.rows_missing),
         **columns,
     )

@@ -15,6 +15,7 @@ LogitsieveError
 │   ├── Unauthenticated              no token that the server knows
 │   ├── PermissionDenied             the token, or the port, is not for this
 │   ├── Unavailable                  loading, draining, or nothing listens at the address
+│   │   └── ShardUnavailable         a shard of W cannot be asked; .first and .rows
 │   ├── Overloaded                   too much work in flight; .retry_after_s
 │   ├── DeadlineExceeded (TimeoutError)
 │   ├── NotBuilt                     the server does not implement the call
@@ -127,6 +128,16 @@ class PermissionDenied(ServiceError):
 
 class Unavailable(ServiceError):
     """The model is loading or draining, or nothing listens at the address."""
+
+
+class ShardUnavailable(Unavailable):
+    """A shard cannot be asked: rows `first` .. `first` + `rows` - 1 of the vocabulary."""
+
+    def __init__(self, first: int, rows: int) -> None:
+        span = f"rows {first} .. {first + rows - 1} of the vocabulary"
+        super().__init__(f"model: {span} cannot be asked", "model")
+        self.first = first
+        self.rows = rows
 
 
 class Overloaded(ServiceError):

@@ -76,6 +76,13 @@ class Bounds(NamedTuple):
     log_z_high: float
 
 
+class RowRange(NamedTuple):
+    """Rows of the vocabulary that follow each other."""
+
+    first: int
+    rows: int
+
+
 class Answer(NamedTuple):
     """The origin of a reply: index, head and knobs, and how right each row is."""
 
@@ -94,6 +101,7 @@ class Answer(NamedTuple):
     log_z_error: Float32 | None = None  # [B] standard error of an estimated log Z
     queue_ns: int = 0
     compute_ns: int = 0
+    rows_missing: tuple[RowRange, ...] = ()  # rows of the vocabulary that were not asked
 
 
 # The fields of an Answer that have a value for each row; those of log Z are often not set.

@@ -228,4 +228,5 @@ def _edited(
         places = np.searchsorted(keys, biased)
         kept = among(biased, keys)
         values[places[kept]] += np.asarray(sets.bias, np.float64)[kept]
-    return np.clip(values, -LARGEST, LARGEST)
+    # A logit of -inf is that of a row of W that cannot be asked: it is not answered.
+    return np.where(values > -np.inf, np.clip(values, -LARGEST, LARGEST), -np.inf)

@@ -90,7 +90,9 @@ def read_folder(folder: Path) -> Contents:
     calibration = _read_calibration(folder / CALIBRATION_FILE)
     shards = _read_shards(folder, manifest)
     if shards:
-        softmax: Softmax = ShardedSoftmax([shard.shard({}) for shard in shards])
+        softmax: Softmax = ShardedSoftmax(
+            [shard.shard({}) for shard in shards], parts.get("bounds")
+        )
     else:
         matrix, whole = StoredMatrix(manifest.dtype, parts["softmax"]["weight"]), manifest.shard
         norms = None if whole is None else (whole.norm, whole.bias)

@@ -5,7 +5,8 @@ Shape letters: B batch rows, D hidden size, V vocabulary, M ids a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from copy import copy
 from functools import cached_property
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from logitsieve.api.backend import Backend
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int32
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
+from logitsieve.heads.sharded import ShardedHead, ShardedScreen, ShardedSoftmax
 from logitsieve.index.calibration import check_calibration
 from logitsieve.index.contents import Contents, read_vocabulary
 from logitsieve.index.files import as_unreadable
@@ -117,6 +119,20 @@ class Index:
         if low < 0 or high >= self.vocab_size:
             raise InvalidRequest("ids", f"{low} .. {high}", f"0 .. {self.vocab_size - 1}")
         return np.ascontiguousarray(array, np.int32)
+
+    def without_shards(self, firsts: Collection[int]) -> Index:
+        """An index in shards without those that begin at these rows, which no head asks.
+
+        ShardUnavailable if none is left.
+        """
+        assert isinstance(self.softmax, ShardedSoftmax)
+        softmax, heads = self.softmax.without(firsts), dict[str, Head]()
+        for name, head in self._heads.items():
+            assert isinstance(head, ShardedHead | ShardedScreen)
+            heads[name] = head.over(softmax, heads)
+        other = copy(self)
+        other._softmax, other._heads = softmax, heads
+        return other
 
     def warm(self, progress: Progress | None = None) -> None:
         """Compile (or load) every kernel; `progress` gets ("warm", heads done, heads in all)."""

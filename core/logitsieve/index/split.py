@@ -5,6 +5,7 @@ Shape letters: V vocabulary, D hidden size, G groups of 16 rows, F coordinates c
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.sharded import SHARDED_HEADS
+from logitsieve.heads.sharded import BOUNDS, SHARDED_HEADS
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import new_folder, read_small
 from logitsieve.index.manifest import (
@@ -37,13 +38,19 @@ NO_CODE = 128  # of a coordinate that is not there
 
 
 def split_index(
-    source: Path | str, out: Path | str, shards: int, progress: Progress = no_progress
+    source: Path | str,
+    out: Path | str,
+    shards: int,
+    *,
+    bounds: bool = False,
+    progress: Progress = no_progress,
 ) -> Path:
     """Write the index `source` in so many shards as `out` (<name>/<version>), and return it.
 
     Rows lie in their order, in shards of equal size but for multiples of 256. `exact`, `certified`
-    and `screen` are kept, other heads are not. The source is verified first. InvalidRequest names
-    the argument, IndexUnreadable a file of the source.
+    and `screen` are kept, other heads are not. `bounds` keeps the coarse codes of all rows beside
+    the shards, by which answers may be proven without one. The source is verified first.
+    InvalidRequest names the argument, IndexUnreadable a file of the source.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -54,6 +61,8 @@ def split_index(
     if manifest.default_head not in SHARDED_HEADS:
         allowed = f"one of {', '.join(SHARDED_HEADS)}, which work over shards"
         raise InvalidRequest("default_head", repr(manifest.default_head), allowed)
+    if bounds and SPLIT not in contents.parts:
+        raise InvalidRequest("bounds", bounds, "False for an index without the head 'certified'")
     borders = shard_borders(manifest.vocab_size, shards)
     with new_folder(out) as folder:
         entries = []
@@ -61,7 +70,8 @@ def split_index(
             digest = _write_shard(contents, folder / SHARDS_FOLDER / str(number), first, last)
             entries.append(ShardEntry(last - first, digest))
             progress("shards", number, shards)
-        _write_whole(contents, folder, tuple(entries))
+        kept = {BOUNDS.name: bounds_of(contents.parts[SPLIT], borders)} if bounds else {}
+        _write_whole(contents, folder, tuple(entries), kept)
         check_written(folder)
     return out
 
@@ -100,8 +110,10 @@ def _write_shard(contents: Contents, out: Path, first: int, last: int) -> str:
     return read_contents(out).manifest.digest
 
 
-def _write_whole(contents: Contents, folder: Path, shards: tuple[ShardEntry, ...]) -> None:
-    """Write what is not split: the manifest, the screen, the vocabulary and the calibration."""
+def _write_whole(
+    contents: Contents, folder: Path, shards: tuple[ShardEntry, ...], bounds: Mapping[str, Arrays]
+) -> None:
+    """Write what is not split: manifest, screen, `bounds`, vocabulary and calibration."""
     manifest = contents.manifest
     heads = _heads(manifest, tuple(SHARDED_HEADS))
     parts = {
@@ -109,6 +121,7 @@ def _write_whole(contents: Contents, folder: Path, shards: tuple[ShardEntry, ...
         for entry in heads.values()
         if entry.part not in (None, SPLIT)
     }
+    parts |= bounds
     words = manifest.vocabulary
     fields: dict[str, Any] = {
         "vocab_size": manifest.vocab_size,
@@ -143,6 +156,13 @@ def sketch_of_rows(sketch: Arrays, first: int, last: int) -> dict[str, np.ndarra
         "fine": np.ascontiguousarray(sketch["fine"][first:last]),
         "coarse": _regrouped(sketch["coarse"], places),
     }
+
+
+def bounds_of(sketch: Arrays, borders: Sequence[int]) -> dict[str, np.ndarray]:
+    """The part `bounds` of shards that begin at these borders."""
+    pieces = [sketch_of_rows(sketch, first, last)["coarse"] for first, last in pairwise(borders)]
+    common = {name: sketch[name] for name in BOUNDS.tensors if name != "coarse"}
+    return {**common, "coarse": np.concatenate(pieces)}
 
 
 def _regrouped(coarse: np.ndarray, places: np.ndarray) -> np.ndarray:

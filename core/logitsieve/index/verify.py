@@ -22,10 +22,11 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import begin_sha256, hash_pieces, softmax_sha256
 from logitsieve.heads.certified import SKETCH
+from logitsieve.heads.sharded import BOUNDS
 from logitsieve.index.checks import PARTS, Report, require_scales, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
-from logitsieve.index.manifest import SHARDS_FOLDER, FileEntry, canonical
+from logitsieve.index.manifest import SHARDS_FOLDER, SPLIT, FileEntry, canonical
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
@@ -106,6 +107,16 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
             reason = f"they hold the matrix {digest.hexdigest()}, not {manifest.softmax_sha256}"
             raise IndexUnreadable(contents.path / SHARDS_FOLDER, reason)
 
+    def check_bounds(report: Report) -> None:
+        bounds, sketches = contents.parts[BOUNDS.name], [s.parts[SPLIT] for s in contents.shards]
+        for name, array in bounds.items():
+            own = [sketch[name] for sketch in sketches]
+            same = [np.concatenate(own)] if name == "coarse" else own
+            if not all(np.array_equal(array, each) for each in same):
+                file = contents.file(manifest.parts[BOUNDS.name])
+                raise IndexUnreadable(file, f"{name} is not that of the shards' sketches")
+            report(array.nbytes)
+
     def check_vocabulary(report: Report) -> None:
         words = read_vocabulary(contents.path, manifest)
         report(sum(len(word.encode()) + 1 for word in words or ()))
@@ -119,6 +130,8 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     if contents.shards:
         softmaxes = [shard.softmax for shard in contents.shards]
         jobs.append((sum(each.matrix.nbytes + each.bias.nbytes for each in softmaxes), hash_shards))
+        if bounds := contents.parts.get(BOUNDS.name):
+            jobs.append((sum(array.nbytes for array in bounds.values()), check_bounds))
     else:
         jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:

@@ -8,7 +8,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from logitsieve.api.results import Answer, BeamStepReply, SampleReply, ScoreReply, TopKReply
+from logitsieve.api.results import (
+    Answer,
+    BeamStepReply,
+    RowRange,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+)
 from logitsieve.client.codec import to_reply
 from logitsieve.decoding.engine import Engine
 from logitsieve.server.rpc.codec import to_decode_response, to_origin, to_response
@@ -32,6 +39,7 @@ ANSWER = Answer(
     ROWS - 1,
     ROWS + 1,
     ROWS + 9,
+    rows_missing=(RowRange(0, 256), RowRange(512, 77)),
 )
 FLAGS = np.array([[True, False, False], [False, False, True]])
 IDS = np.arange(6, dtype=np.int32).reshape(2, 3)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from logitsieve.heads._base.head import Head
 from logitsieve.heads.sharded.bounded import ShardedCertified
-from logitsieve.heads.sharded.dense import ShardedExact
+from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
+from logitsieve.heads.sharded.lost import BOUNDS
 from logitsieve.heads.sharded.routed import ShardedScreen
 from logitsieve.heads.sharded.shard import ALIGNED, Shard
 from logitsieve.heads.sharded.softmax import ShardedSoftmax
@@ -16,4 +17,12 @@ SHARDED_HEADS: dict[str, type[Head]] = {
     "screen": ShardedScreen,
 }
 
-__all__ = ["ALIGNED", "SHARDED_HEADS", "Shard", "ShardedSoftmax"]
+__all__ = [
+    "ALIGNED",
+    "BOUNDS",
+    "SHARDED_HEADS",
+    "Shard",
+    "ShardedHead",
+    "ShardedScreen",
+    "ShardedSoftmax",
+]

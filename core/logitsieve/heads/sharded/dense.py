@@ -20,13 +20,12 @@ from logitsieve.api.results import (
     TopK,
     UInt64,
 )
-from logitsieve.heads._base.head import Edits, Knob, Softmax, checked_knobs, ready_request
+from logitsieve.heads._base.head import Edits, Head, Knob, Softmax, checked_knobs, ready_request
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.heads.exact import NO_SUM
 from logitsieve.heads.sharded.shard import Leading, Noise, edits_or_none, nothing_carried
 from logitsieve.heads.sharded.softmax import ShardedSoftmax, best_of, joined
 from logitsieve.kernels.sampling.gumbel import GUESSED
-from logitsieve.kernels.sampling.quick_log_z import STATE as QUICK_SUMS
 from logitsieve.kernels.sampling.shard_gumbel import OTHERS, filtered_sample
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
 
@@ -58,14 +57,27 @@ class ShardedHead:
         checked_knobs(self.knob_table, {}, knobs)
         return self
 
+    def over(self, softmax: ShardedSoftmax, heads: Mapping[str, Head]) -> Self:
+        """The head over other shards of the softmax, with fallbacks among `heads`."""
+        return type(self)(softmax)
+
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """The k best ids of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
+        """The k best ids of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid.
+
+        Rows are proven whose k-th logit is above the bounds of all lost shards. ShardUnavailable
+        where other shards have fewer than k rows.
+        """
         hidden, rows, k = self._ready(hidden, k)
+        if k > sum(shard.rows for shard in self._shards):
+            raise self._softmax.lost[0].error()
         parts = [shard.best(self.name, hidden, k) for shard in self._shards]
         ids = np.concatenate([part.ids for part in parts], axis=1)
         ids, logits = best_of(ids, np.concatenate([part.logits for part in parts], axis=1), k)
         scanned: Int32 = np.array([part.scanned for part in parts]).sum(axis=0, dtype=np.int32)
-        return TopK(ids, logits.astype(np.float32), np.ones(rows, np.bool_), scanned)
+        exact = np.ones(rows, np.bool_)
+        for lost in self._softmax.lost:
+            exact &= lost.most(hidden) < logits[:, -1]
+        return TopK(ids, logits.astype(np.float32), exact, scanned)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Every row of W that the shards would look at to answer `topk`, with exact logits."""
@@ -97,7 +109,7 @@ class ShardedExact(ShardedHead):
 
     def quick_log_z(self, hidden: Float32) -> Float64:
         """[B, 3] as `ExactHead.quick_log_z`: the sum goes from one shard to the next."""
-        sums = np.empty((len(hidden), QUICK_SUMS))
+        sums: Float64 | None = None
         for shard in self._shards:
             log_z, sums = shard.quick_log_z(hidden, sums)
         return log_z

@@ -19,6 +19,7 @@ from logitsieve.api.results import Bool, Candidates, Float32, Float64, Int32, In
 from logitsieve.heads._base.head import Edits, Head, Softmax, edits_of_rows, no_edits, offsets_of
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
+from logitsieve.kernels.sampling.quick_log_z import STATE as QUICK_SUMS
 from logitsieve.kernels.sampling.shard_gumbel import CARRIED
 from logitsieve.kernels.topk.queries import CHUNK
 
@@ -103,10 +104,16 @@ class Shard:
         carried = self.first, sums
         return self._exact.log_z(hidden, scale, self.part_of(edits), carried), sums
 
-    def quick_log_z(self, hidden: Float32, sums: Float64) -> tuple[Float64, Float64]:
-        """(log Z [B, 3] of the rows up to this shard's last, the sums [B, 8] to go on from)."""
-        sums = sums.copy()
-        return self._exact.quick_log_z(hidden, (self.first, sums)), sums
+    def quick_log_z(self, hidden: Float32, sums: Float64 | None) -> tuple[Float64, Float64]:
+        """(log Z [B, 3] of the rows up to this shard's last, the sums [B, 8] to go on from).
+
+        `sums` are None for the first shard.
+        """
+        if sums is None:
+            carried = 0, np.empty((len(hidden), QUICK_SUMS))
+        else:
+            carried = self.first, sums.copy()
+        return self._exact.quick_log_z(hidden, carried), carried[1]
 
     def close_log_z(
         self, hidden: Float32, best: Int32, tops: Float64, sums: Float64

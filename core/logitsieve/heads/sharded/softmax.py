@@ -5,7 +5,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Candidates, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax
+from logitsieve.heads._base.spec import Arrays
+from logitsieve.heads.sharded.lost import LostShard
 from logitsieve.heads.sharded.shard import Shard
 from logitsieve.kernels.topk.descriptor import norms_descriptor
 
@@ -20,14 +22,34 @@ from logitsieve.kernels.topk.descriptor import norms_descriptor
 class ShardedSoftmax(Softmax):
     """The softmax of shards that follow each other, the first from id 0.
 
-    No address has all of W: what reads that (`descriptor`, `stored`, `weight`) is refused.
+    No address has all of W: what reads that (`descriptor`, `stored`, `weight`) is refused. Logits
+    of rows in `lost` shards are -inf; `bounds` is the part of that name, which bounds these.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        ends = [shard.first + shard.rows for shard in shards]
-        assert [shard.first for shard in shards] == [0, *ends[:-1]]
-        self.shards, self._vocab_size = tuple(shards), ends[-1]
-        self._dim = shards[0].softmax.dim
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        bounds: Arrays | None = None,
+        lost: Sequence[LostShard] = (),
+    ) -> None:
+        parts: list[Shard | LostShard] = [*shards, *lost]
+        spans = sorted((each.first, each.first + each.rows) for each in parts)
+        assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
+        self.shards, self.lost, self._bounds = tuple(shards), tuple(lost), bounds
+        self._vocab_size, self._dim = spans[-1][1], shards[0].softmax.dim
+
+    def without(self, firsts: Collection[int]) -> ShardedSoftmax:
+        """The same without the shards that begin there; ShardUnavailable for all of them."""
+        norms = self.shards[0].softmax.norms
+        lost = [
+            LostShard(shard.first, shard.rows, self.dim, norms, self._bounds)
+            for shard in self.shards
+            if shard.first in firsts
+        ]
+        if len(lost) == len(self.shards):
+            raise lost[0].error()
+        kept = [shard for shard in self.shards if shard.first not in firsts]
+        return ShardedSoftmax(kept, self._bounds, [*self.lost, *lost])
 
     @property
     def vocab_size(self) -> int:
@@ -52,10 +74,10 @@ class ShardedSoftmax(Softmax):
 
         InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
         """
-        values = np.empty(ids.size, np.float64)
+        values = np.full(ids.size, -np.inf)
         for shard in self.shards:
             inside = (ids >= shard.first) & (ids < shard.first + shard.rows)
-            if inside.any() or shard.first == 0:  # which refuses what any would
+            if inside.any() or shard is self.shards[0]:  # which refuses what any would
                 values[inside] = shard.logits64(hidden, offsets, ids)
         return values
 

@@ -138,6 +138,8 @@ def _put_answer(message: pb.Answer, answer: Answer, queue_ns: int) -> None:
         for name in ("log_z", "log_z_low", "log_z_high", "log_z_error"):
             if (array := getattr(answer, name)) is not None:
                 put(getattr(message, name), array)
+    for first, rows in answer.rows_missing:
+        message.rows_missing.add(first=first, rows=rows)
     message.queue_ns, message.compute_ns = queue_ns, answer.compute_ns
 
 

@@ -30,6 +30,7 @@ CODES: dict[type[errors.LogitsieveError], StatusCode] = {
     errors.Unauthenticated: StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: StatusCode.PERMISSION_DENIED,
     errors.Unavailable: StatusCode.UNAVAILABLE,
+    errors.ShardUnavailable: StatusCode.UNAVAILABLE,
     errors.Overloaded: StatusCode.RESOURCE_EXHAUSTED,
     errors.DeviceExhausted: StatusCode.RESOURCE_EXHAUSTED,
     # By this process; another server, or this one started again, may answer.
