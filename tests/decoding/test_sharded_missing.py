@@ -24,20 +24,22 @@ SPANS = [(0, 512), (512, 768), (1280, V - 1280)]
 HEADS = ("exact", "certified", "screen")
 
 
-class DeadShard(Shard):
-    """A shard of which no question is answered."""
+class DeadShard:
+    """The proxy of a shard of which no question is answered."""
 
-    def __getattribute__(self, name: str) -> Any:
-        if callable(getattr(Shard, name, None)) and not name.startswith("_"):
-            raise ShardUnavailable(self.first, self.rows)
-        return super().__getattribute__(name)
+    def __init__(self, shard: Shard) -> None:
+        self.first, self.rows = shard.first, shard.rows
+        self.dim, self.norms = shard.dim, shard.norms
+
+    def __getattr__(self, name: str) -> Any:
+        raise ShardUnavailable(self.first, self.rows)
 
 
 def with_dead(index: Index, numbers: tuple[int, ...]) -> Index:
     """The index, but for shards that do not answer any more."""
     assert isinstance(index.softmax, ShardedSoftmax)
-    shards = [
-        DeadShard(each.first, each.softmax, each.heads) if number in numbers else each
+    shards: Any = [
+        DeadShard(each) if number in numbers else each
         for number, each in enumerate(index.softmax.shards)
     ]
     softmax = ShardedSoftmax(shards, index.softmax._bounds)
@@ -172,6 +174,20 @@ def test_a_missing_shard_is_refused_where_that_is_the_option(bounded: Index) -> 
         decoder.topk(HIDDEN, K)
     with pytest.raises(InvalidRequest, match="'refuse' or 'answer'"):
         ShardedDecoder(bounded, missing="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("head", ["exact", "certified"])
+def test_constraints_that_leave_none_but_missing_rows_are_refused(
+    bounded: Index, head: Any
+) -> None:
+    decoder = ShardedDecoder(with_dead(bounded, (2,)), missing="answer")
+    options: Any = {"head": head, "constraints": Constraints(banned=list(range(SPANS[2][0])))}
+    with pytest.raises(ShardUnavailable):
+        decoder.topk(HIDDEN, 1, **options)
+    with pytest.raises(ShardUnavailable):
+        decoder.sample(HIDDEN, 2, **options)
+    with pytest.raises(ShardUnavailable):
+        decoder.score(HIDDEN, [[5]] * ROWS, normalizer=head, **options)
 
 
 def test_too_few_rows_or_none_are_refused(bounded: Index) -> None:

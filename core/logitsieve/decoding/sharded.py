@@ -126,7 +126,7 @@ class _PartialEngine(Engine):
         normalizer: str,
         log_z: PrintedLogZ = NO_LOG_Z,
     ) -> Answer:
-        """As an engine's, with the rows that are missing: they may add anything to log Z."""
+        """The origin of a reply, with the rows that are missing: they may add anything to log Z."""
         answer = super().answer(started, provenance, normalizer, log_z)
         softmax, high = self._index.softmax, answer.log_z_high
         assert isinstance(softmax, ShardedSoftmax)

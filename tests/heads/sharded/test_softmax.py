@@ -23,7 +23,7 @@ def test_logits_and_rows_are_those_of_one_matrix(shards: int) -> None:
         parts.rows(ids.astype(np.int64)), whole.rows(ids.astype(np.int64))
     )
     np.testing.assert_array_equal(parts.rows(slice(200, 900)), whole.rows(slice(200, 900)))
-    assert (parts.vocab_size, parts.dim, parts.shards[-1].softmax.norms) == (V, D, whole.norms)
+    assert (parts.vocab_size, parts.dim, parts.shards[-1].norms) == (V, D, whole.norms)
 
 
 def test_a_bad_row_is_refused_where_it_owns_no_ids() -> None:

@@ -45,7 +45,9 @@ class ShardedCertified(ShardedHead):
         for rows of which a shard had to compute all logits, in float32 where that can do.
         """
         edits = edits_or_none(edits, len(hidden))
-        return summed([s.bounded_log_z(hidden, scale, edits, width) for s in self._shards])
+        parts = [shard.bounded_log_z(hidden, scale, edits, width) for shard in self._shards]
+        self._softmax.require_some(np.max(parts, axis=0)[:, 0])
+        return summed(parts)
 
     def draw(
         self,

@@ -88,11 +88,9 @@ class ShardedHead:
         return ready_request(hidden, k, self._softmax.dim, self._softmax.vocab_size)
 
     def warm(self) -> None:
-        """Call each kernel that another shard's heads do not."""
-        zeros = np.zeros((1, self._softmax.dim), np.float32)
-        self.topk(zeros, 1)
+        """Compile every kernel of every shard."""
         for shard in self._shards:
-            shard.heads[self.name].warm()
+            shard.warm()
 
 
 class ShardedExact(ShardedHead):
@@ -105,6 +103,7 @@ class ShardedExact(ShardedHead):
         edits, sums = edits_or_none(edits, len(hidden)), NO_SUM.repeat(len(hidden), axis=0)
         for shard in self._shards:
             log_z, sums = shard.log_z(hidden, scale, edits, sums)
+        self._softmax.require_some(log_z[:, VALUE])
         return log_z
 
     def quick_log_z(self, hidden: Float32) -> Float64:

@@ -57,28 +57,41 @@ class Leading(NamedTuple):
 
 
 class Shard:
-    """Rows `first` .. `first` + `rows` - 1 of W. Any number of threads may call it."""
+    """Rows `first` .. `first` + `rows` - 1 of W. Any number of threads may call it.
+
+    `norms` are `Softmax.norms` of the whole; `heads` are `exact`, and `certified` where the shard
+    has its sketch. A proxy of a shard elsewhere has the same numbers and public methods, and raises
+    ShardUnavailable where the shard cannot be asked.
+    """
 
     def __init__(self, first: int, softmax: Softmax, heads: Mapping[str, Head]) -> None:
         assert first % ALIGNED == 0
-        self.first, self.rows, self.softmax = first, softmax.vocab_size, softmax
-        self.heads = heads  # `exact`, and `certified` where the shard has its sketch
+        self.first, self.rows, self.dim = first, softmax.vocab_size, softmax.dim
+        self._softmax, self._heads = softmax, heads
+
+    @property
+    def norms(self) -> tuple[float, float]:
+        return self._softmax.norms
+
+    def weight(self, ids: Int64) -> Float32:
+        """float32 [R, D] of these rows of W."""
+        return self._softmax.rows(ids - self.first)
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
         """Exact logits of those of the CSR ids that are the shard's, in their order."""
         offsets, ids, _ = self.part_of((offsets, ids, np.empty(ids.size)))
-        return self.softmax.logits64(hidden, offsets, ids)
+        return self._softmax.logits64(hidden, offsets, ids)
 
     def best(self, head: str, hidden: Float32, k: int) -> Best:
         """The k best rows, or all if they are fewer, by a head that proves its answers."""
-        top = self.heads[head].topk(hidden, min(k, self.rows))
+        top = self._heads[head].topk(hidden, min(k, self.rows))
         offsets = np.arange(len(hidden) + 1, dtype=np.int64) * top.ids.shape[1]
-        logits = self.softmax.logits64(hidden, offsets, top.ids.ravel())
+        logits = self._softmax.logits64(hidden, offsets, top.ids.ravel())
         return Best(top.ids + np.int32(self.first), logits.reshape(top.ids.shape), top.scanned)
 
     def candidates(self, head: str, hidden: Float32, k: int) -> Candidates:
         """The rows that the head would look at, with exact logits."""
-        listed = self.heads[head].candidates(hidden, min(k, self.rows))
+        listed = self._heads[head].candidates(hidden, min(k, self.rows))
         return listed._replace(ids=listed.ids + np.int32(self.first))
 
     def above(self, hidden: Float32, edits: Edits, floors: Float64) -> tuple[Int64, Int32, Float64]:
@@ -88,7 +101,7 @@ class Shard:
         ids, kept = [], []
         for row, floor in enumerate(floors.tolist()):
             ends = np.array([0, self.rows], np.int64)
-            logits = self.softmax.logits64(hidden[row : row + 1], ends, rows)
+            logits = self._softmax.logits64(hidden[row : row + 1], ends, rows)
             own = slice(offsets[row], offsets[row + 1])
             logits[edited[own]] = values[own]
             ids.append(np.flatnonzero(logits >= floor))
@@ -182,15 +195,20 @@ class Shard:
         shut = np.concatenate([[0], np.cumsum(values == -np.inf)])
         return np.asarray(np.diff(shut[offsets]) < self.rows)
 
+    def warm(self) -> None:
+        """Compile every kernel of its heads."""
+        for head in self._heads.values():
+            head.warm()
+
     @property
     def _exact(self) -> ExactHead:
-        head = self.heads["exact"]
+        head = self._heads["exact"]
         assert isinstance(head, ExactHead)
         return head
 
     @property
     def _certified(self) -> CertifiedHead:
-        head = self.heads["certified"]
+        head = self._heads["certified"]
         assert isinstance(head, CertifiedHead)
         return head
 

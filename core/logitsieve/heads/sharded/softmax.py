@@ -36,11 +36,11 @@ class ShardedSoftmax(Softmax):
         spans = sorted((each.first, each.first + each.rows) for each in parts)
         assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
         self.shards, self.lost, self._bounds = tuple(shards), tuple(lost), bounds
-        self._vocab_size, self._dim = spans[-1][1], shards[0].softmax.dim
+        self._vocab_size, self._dim = spans[-1][1], shards[0].dim
 
     def without(self, firsts: Collection[int]) -> ShardedSoftmax:
         """The same without the shards that begin there; ShardUnavailable for all of them."""
-        norms = self.shards[0].softmax.norms
+        norms = self.shards[0].norms
         lost = [
             LostShard(shard.first, shard.rows, self.dim, norms, self._bounds)
             for shard in self.shards
@@ -59,6 +59,11 @@ class ShardedSoftmax(Softmax):
     def dim(self) -> int:
         return self._dim
 
+    def require_some(self, log_z: Float64) -> None:
+        """ShardUnavailable where a row's log Z [B] is -inf: edits leave none but lost rows."""
+        if self.lost and (log_z == -np.inf).any():
+            raise self.lost[0].error()
+
     def rows(self, rows: slice | Int64) -> Float32:
         """float32 [R, D] of these rows."""
         chosen = np.arange(self.vocab_size)[rows]
@@ -66,7 +71,7 @@ class ShardedSoftmax(Softmax):
         for shard in self.shards:
             inside = (chosen >= shard.first) & (chosen < shard.first + shard.rows)
             if inside.any():
-                values[inside] = shard.softmax.rows(chosen[inside] - shard.first)
+                values[inside] = shard.weight(chosen[inside])
         return values
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
@@ -84,7 +89,7 @@ class ShardedSoftmax(Softmax):
     @cached_property
     def limits(self) -> Int64:
         """A descriptor that says which rows of hidden are refused, and has no W."""
-        return norms_descriptor(self.vocab_size, self.dim, *self.shards[0].softmax.norms)
+        return norms_descriptor(self.vocab_size, self.dim, *self.shards[0].norms)
 
     @cached_property
     def descriptor(self) -> Int64:

@@ -1,0 +1,112 @@
+"""Attacks on answers over shards: not one bit may differ from those over one W.
+
+How tight: nothing is, as nothing is allowed for; but for the bound of a lost shard, which is judged
+by what it leaves.
+
+Shape letters: B batch rows, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.random import Generator
+
+from logitsieve.api.results import Bool
+from logitsieve.heads.exact import ExactHead, interval_of
+from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, ShardedSoftmax
+from logitsieve.heads.sharded.bounded import ShardedCertified
+from logitsieve.heads.sharded.dense import ShardedExact
+from logitsieve.heads.sharded.lost import LostShard
+from logitsieve.index.split import bounds_of
+from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
+from tests.attacks.tally import Tally
+from tests.sharded import cut, edits_of
+
+ROWS, DRAWS = 24, 3
+
+
+def one_and_many(random: Generator) -> tuple[Sketched, ShardedSoftmax, list[int]]:
+    """A softmax of any kind, and its rows in 1 to 6 shards of any sizes."""
+    D, V = int(random.choice(DIMS)), int(random.integers(1, 6 * ALIGNED))
+    victim = sketched(softmax_of(random, V, D), random)
+    inner = np.flatnonzero(random.random(-(-V // ALIGNED)) < random.random())
+    borders = [0, *(ALIGNED * inner[inner > 0]).tolist(), V]
+    return victim, cut(victim.softmax, victim.arrays, borders), borders
+
+
+def best_ids(random: Generator) -> Tally:
+    """The best of both heads, and the passes for log Z."""
+    victim, parts, _ = one_and_many(random)
+    hidden, tally = contexts_of(random, victim.softmax, ROWS), Tally()
+    k = int(min(victim.softmax.vocab_size, random.choice([1, 3, 40, 2000])))
+    whole, dense = ExactHead(victim.softmax), exact_of(parts)
+    wanted = whole.topk(hidden, k)
+    for head in (dense, ShardedCertified(parts)):
+        top = head.topk(hidden, k)
+        tally.join(same(f"{head.name} ids", top.ids, wanted.ids))
+        tally.join(same(f"{head.name} logits", top.logits, wanted.logits))
+    scale = float(random.choice([1.0, 0.3, 1e-4, 100.0]))
+    size = victim.softmax.vocab_size
+    for edits in (None, edits_of(int(random.integers(1000)), ROWS, size, min(size, 20))):
+        sums = [head.log_z(hidden, scale, edits) for head in (dense, whole)]
+        tally.join(same("log Z", *sums))
+    tally.join(same("quick log Z", dense.quick_log_z(hidden), whole.quick_log_z(hidden)))
+    tally.join(same("close log Z", dense.close_log_z(hidden[:1]), whole.close_log_z(hidden[:1])))
+    return tally
+
+
+def draws(random: Generator) -> Tally:
+    """Draws at all temperatures, with any filters, and the log Z that they are of."""
+    victim, parts, _ = one_and_many(random)
+    hidden, tally = contexts_of(random, victim.softmax, ROWS), Tally()
+    seeds, step = random.integers(0, 1 << 62, ROWS).astype(np.uint64), int(random.integers(99))
+    scale = float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
+    filters: Any = {"top_p": float(random.choice([1.0, 1.0, 0.9, 0.3, 1e-6]))}
+    filters["min_p"] = float(random.choice([0.0, 0.0, 0.05, 1.0]))
+    request = hidden, DRAWS, seeds, step, scale, None
+    ids, fields, _ = ExactHead(victim.softmax).draw(*request, **filters)
+    drawn, log_z, _ = exact_of(parts).draw(*request, **filters)
+    tally.join(same(f"draws, {scale} {filters}", drawn, ids))
+    tally.join(same(f"log Z, {scale} {filters}", log_z, fields))
+    drawn, log_z, _ = ShardedCertified(parts).draw(*request, **filters)
+    tally.join(same(f"draws by bounds, {scale} {filters}", drawn, ids))
+    _, low, high = interval_of(fields, scale).T
+    apart = (log_z[:, 1] > high) | (log_z[:, 2] < low)
+    tally.add(apart, lambda row: f"{log_z[row]} apart from {low[row]} .. {high[row]}")
+    return tally
+
+
+def lost_bounds(random: Generator) -> Tally:
+    """The bound of each shard, were it lost, against its largest logit."""
+    victim, parts, borders = one_and_many(random)
+    softmax, tally = victim.softmax, Tally()
+    hidden = contexts_of(random, softmax, ROWS)
+    bounds = bounds_of(victim.arrays, borders)
+    for shard in parts.shards:
+        lost = LostShard(shard.first, shard.rows, softmax.dim, softmax.norms, bounds)
+        most, bound = shard.best("exact", hidden, 1).logits[:, 0], lost.most(hidden)
+        tally.add(most > bound, lambda row: f"{most[row]!r} above {bound[row]!r}")  # noqa: B023
+    return tally
+
+
+def exact_of(parts: ShardedSoftmax) -> ShardedExact:
+    options: Any = {"fallback": None, "threads": 1, "knobs": {}}
+    return cast(ShardedExact, SHARDED_HEADS["exact"].from_arrays(parts, {}, **options))
+
+
+def same(name: str, got: np.ndarray, wanted: np.ndarray) -> Tally:
+    """Rows that differ in a bit are wrong."""
+    tally, width = Tally(), got.itemsize * got[0].size
+    rows = [np.ascontiguousarray(each).view(np.uint8).reshape(-1, width) for each in (got, wanted)]
+    different: Bool = (rows[0] != rows[1]).any(axis=1)
+    tally.add(different, lambda row: f"{name}: {got[row]} instead of {wanted[row]}")
+    return tally
+
+
+ATTACKS = {
+    "shards-best": best_ids,
+    "shards-draws": draws,
+    "shards-lost": lost_bounds,
+}
