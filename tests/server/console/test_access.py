@@ -79,6 +79,12 @@ def test_a_huge_form(guarded: TestClient) -> None:
     assert guarded.post("/sign-in", data={"token": "x" * 10_000}).status_code == 413
 
 
+@pytest.mark.parametrize("host", ["x/static/?", "x/sign-in#", "x/sign-in?a=", "@x/static/"])
+def test_a_host_that_looks_like_an_open_path_opens_nothing(guarded: TestClient, host: str) -> None:
+    assert guarded.get("/api/overview", headers={"Host": host}).status_code == 401
+    assert guarded.get("/playground", headers={"Host": host}).status_code == 303
+
+
 @pytest.mark.parametrize("host", ["localhost:9090", "127.0.0.1", "[::1]:9090"])
 def test_names_of_loopback(port: TestClient, host: str) -> None:
     assert port.get("/", headers={"Host": host}).status_code == 200

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from logitsieve.server.config import ServeConfig
@@ -66,6 +69,31 @@ def test_every_endpoint_is_documented_and_tested() -> None:
     assert all(
         {*of} >= {name, method} for method, name in documented for of in routes if name in of
     )
+
+
+def test_the_example_of_the_page(port: TestClient) -> None:
+    [example] = re.findall(r"-d '(.*)'", DOCS.read_text("utf-8"))
+    question = json.loads(example) | {"model": "demo"}
+    assert len(port.post("/api/top", json=question).json()["words"]) == question["k"]
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=5,
+)
+FIELDS = (
+    *("model", "kept", "row", "k", "head", "knobs", "min_precision", "banned", "allowed"),
+    *("word", "samples", "seed", "temperature", "top_k", "top_p", "min_p"),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(name=st.sampled_from(sorted(POSTS)), field=st.sampled_from(FIELDS), value=VALUES)
+def test_no_question_is_a_defect(port: TestClient, name: str, field: str, value: Any) -> None:
+    body = json.dumps({**POSTS[name], field: value})
+    reply = port.post(f"/api/{name}", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code in (200, 400, 404), reply.text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from logitsieve.api.errors import DeadlineExceeded, ModelNotFound, Overloaded
+from logitsieve.api.errors import DeadlineExceeded, ModelNotFound, Overloaded, Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.console.desk import AT_ONCE, MOST_WAITING, Desk
 from logitsieve.server.models.routes import Routes
@@ -24,6 +24,8 @@ def test_work_runs_at_a_lower_priority_and_under_a_lease(routes: Routes) -> None
     with pytest.raises(ModelNotFound):
         asyncio.run(desk.run(work, "unknown"))
     desk.close()
+    with pytest.raises(Unavailable):
+        asyncio.run(desk.run(work, "demo@2"))
 
 
 def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:

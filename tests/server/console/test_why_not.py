@@ -60,6 +60,15 @@ def test_a_word_that_the_sketch_drops(demo: LocalDecoder) -> None:
     assert stages & {"coarse", "fine"}
 
 
+def test_a_list_that_is_scanned_through_the_sketch(demo: LocalDecoder) -> None:
+    for word in range(0, 300, 10):
+        facts = reasons(demo, word=word, head="screen", knobs={"prescreen": 1})
+        stages = [stage["stage"] for stage in facts["stages"]]
+        assert stages[:2] == ["list", "coarse"]
+        if facts["answered"]:
+            assert dropped_by(facts) == ""
+
+
 def test_constraints(demo: LocalDecoder) -> None:
     best = int(demo.topk(HIDDEN, 1, head="exact").ids[0, 0])
     banned = reasons(demo, word=best, head="exact", banned=[best])

@@ -16,7 +16,7 @@ def test_words_are_sent_as_they_are_but_cut(demo: LocalDecoder) -> None:
 
 def test_an_exact_word_is_found_first_then_an_id(demo: LocalDecoder) -> None:
     assert [one["word"] for one in find_words(demo.index, "word12")][:2] == ["word12", "word120"]
-    assert find_words(demo.index, "12")[0]["id"] == 12
+    assert find_words(demo.index, "12")[0]["id"] == find_words(demo.index, "#12")[0]["id"] == 12
     assert find_words(demo.index, "onerror")[0]["id"] == 0
     assert find_words(demo.index, "") == find_words(demo.index, "nowhere") == []
     assert len(find_words(demo.index, "word")) == 20

@@ -128,11 +128,12 @@ class _Guarded:
                 ]
             await send(message)
 
-        request = Request(scope, receive)
+        # Never the path of `request.url`, which a Host header such as "x/static/?" is part of.
+        request, path = Request(scope, receive), scope["path"]
         try:
-            if request.url.path in PLAIN:  # by a method that they do not have
+            if path in PLAIN:  # by a method that they do not have
                 raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
-            if not (self._access.signs_in and request.url.path.startswith(OPEN)):
+            if not (self._access.signs_in and path.startswith(OPEN)):
                 self._access.check(request)
             await self._app(scope, receive, send_with_headers)
         except Exception as error:  # whatever it is, the browser must hear of it
@@ -155,7 +156,7 @@ def _failure(request: Request, error: Exception, signs_in: bool) -> Response:
             status, headers = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"}
         if call.error.retry_after_ms:
             headers["Retry-After"] = str(-(-call.error.retry_after_ms // 1000))
-    if request.url.path.startswith("/api/"):
+    if request.scope["path"].startswith("/api/"):
         body = {"error": {"status": status.value, "field": field, "message": message}}
         return JSONResponse(body, status, headers)
     if signs_in and isinstance(error, ServiceError) and status in (401, 403):

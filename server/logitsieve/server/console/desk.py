@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
-from logitsieve.api.errors import DeadlineExceeded, Overloaded
+from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.precision.recalibrator import step_back
@@ -33,13 +33,15 @@ class Desk:
     ) -> None:
         self.routes, self._admit, self._answer_s = routes, admit, answer_s
         self._pool = ThreadPoolExecutor(AT_ONCE, "logitsieve-console", initializer=step_back)
-        self._waiting = 0
+        self._waiting, self._closed = 0, False
 
     async def run(self, work: Callable[..., T], *models: str) -> T:
         """`work` on the decoders of `models`, each as a request names one.
 
         ModelNotFound or Unavailable where one is not loaded; Overloaded; DeadlineExceeded.
         """
+        if self._closed:
+            raise Unavailable("the server is stopping")
         served = [self.routes().served(model) for model in models]
         self._admit(self._answer_s)
         if self._waiting >= MOST_WAITING:
@@ -67,4 +69,5 @@ class Desk:
 
     def close(self) -> None:
         """Wait for what is computing; what waits is never computed."""
+        self._closed = True
         self._pool.shutdown(cancel_futures=True)

@@ -45,19 +45,17 @@ def why_not(
     logits = index.logits(hidden, every)[0]
     logit, parts = float(logits[word]), read_parts(index)
     ahead = (logits > logit) | ((logits == logit) & (every[0] < word))
-    worst = float(np.partition(logits, -k)[-k])  # the k-th best, whatever constraints say
+    least = float(reply.logits[0, -1])
     forbidden = _forbidden(constraints, word)
     stages: list[Facts] = [] if forbidden is None else [forbidden]
     if head.name == "screen":
         stages += _list_stages(parts["screen"], dict(head.knobs), word, hidden[0])
-    if head.name == BY_SKETCH:
+    if head.name == BY_SKETCH or head.knobs.get("prescreen"):
         bias = float(index.softmax.bias[word])
-        stages += _bound_stages(parts["sketch"], bias, word, hidden[0], worst)
+        stages += _bound_stages(parts["sketch"], bias, word, hidden[0], least)
     stages.append({"stage": "exact", "passed": bool(computed), "logit": logit})
     answered = bool((reply.ids[0] == word).any())
-    stages.append(
-        {"stage": "best", "passed": answered, "k": k, "least": float(reply.logits[0, -1])}
-    )
+    stages.append({"stage": "best", "passed": answered, "k": k, "least": least})
     return {
         **answer_facts(decoder, reply.answer),
         **word_facts(index, [word])[0],
@@ -99,13 +97,13 @@ def _list_stages(
 
 
 def _bound_stages(
-    sketch: Arrays, bias: float, word: int, hidden: Float32, worst: float
+    sketch: Arrays, bias: float, word: int, hidden: Float32, least: float
 ) -> list[Facts]:
     bounds = word_bounds(sketch, bias, word, hidden)
-    coarse = {"stage": "coarse", "passed": bounds.coarse >= worst, "bound": bounds.coarse}
-    fine = {"stage": "fine", "passed": bounds.fine >= worst, "bound": bounds.fine}
+    coarse = {"stage": "coarse", "passed": bounds.coarse >= least, "bound": bounds.coarse}
+    fine = {"stage": "fine", "passed": bounds.fine >= least, "bound": bounds.fine}
     stages = [coarse, fine] if coarse["passed"] else [coarse]
-    return [stage | {"needed": worst} for stage in stages]
+    return [stage | {"needed": least} for stage in stages]
 
 
 def _lists(parts: Mapping[str, Arrays], word: int) -> Facts | None:

@@ -33,7 +33,8 @@ def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
 
 def find_words(index: Index, text: str) -> list[Facts]:
     """Words that are, begin with or contain `text`, in this order; and the id that it names."""
-    named = [int(text)] if _is_id(text, index) else []
+    digits = text.removeprefix("#")
+    named = [int(digits)] if _is_id(digits, index) else []
     words = index.vocabulary
     if words is None or not text:
         return word_facts(index, named)

@@ -244,11 +244,14 @@ function numbers(text) {
   });
 }
 
-/** Words and ids of a field: ids where they are digits. */
-export function listed(text, hasWords) {
-  return text.split(/\s+/).filter(Boolean).map((part) =>
-    (/^#?\d+$/.test(part) ? Number(part.replace("#", "")) : hasWords ? part : part));
+/** A word, or the id that #12 is, and 12 where there are no words. */
+export function wordOrId(text, hasWords) {
+  const id = /^(#?)(\d+)$/.exec(text);
+  return id && (id[1] || !hasWords) ? Number(id[2]) : text;
 }
+
+/** Words and ids of a field. */
+export const listed = (text, hasWords) => text.split(/\s+/).filter(Boolean).map((part) => wordOrId(part, hasWords));
 
 // ---- Plots
 

@@ -1,4 +1,4 @@
-import { $, api, choosing, contextFields, h, headFields, listed, number, onSubmit, percent, point, query, whole, word } from "./console.js";
+import { $, api, choosing, contextFields, h, headFields, listed, number, onSubmit, percent, point, query, whole, word, wordOrId } from "./console.js";
 
 let model, context, head, chosen = null, typed;
 
@@ -70,15 +70,14 @@ input.addEventListener("blur", () => setTimeout(close, 150));
 
 function asked() {
   if (chosen && chosen.text === input.value) return chosen.id;
-  const id = /^#?\d+$/.exec(input.value.trim());
-  return id && (!model.has_words || input.value.startsWith("#")) ? Number(id[0].replace("#", "")) : input.value;
+  return wordOrId(input.value, model.has_words);
 }
 
 onSubmit($("question"), async () => {
   close();
   const facts = await api("why-not", {
     model: model.model, ...context(), word: asked(), k: $("k").valueAsNumber, ...head(),
-    banned: listed($("banned").value), allowed: listed($("allowed").value),
+    banned: listed($("banned").value, model.has_words), allowed: listed($("allowed").value, model.has_words),
   });
   $("reasons").replaceChildren(...reasons(facts));
 });
