@@ -222,6 +222,22 @@ def test_a_width_is_kept(decoders: Decoders, width: float) -> None:
         assert (high.astype(np.float64) - low <= width + printed).all()
 
 
+@pytest.mark.parametrize("rows", [1, 31, 64])
+def test_threads_change_no_bit(decoders: Decoders, kernel_cache: Path, rows: int) -> None:
+    _, parts = decoders(5, True)
+    index = open_index(parts.index.path, threads=3, kernel_cache=kernel_cache)
+    threaded, hidden = ShardedDecoder(index, name="lm"), make_hidden(rows, D)
+    for head in ("exact", "certified", "screen"):
+        replies = [
+            decoder.topk(hidden, 7, head=head, normalizer="certified")
+            for decoder in (parts, threaded)
+        ]
+        assert_equal(replies[0], replies[1])
+    for options in ({}, {"top_p": 0.5}, {"top_k": 5}):
+        draws = [decoder.sample(hidden, 3, seeds=1, **options) for decoder in (parts, threaded)]
+        assert_equal(draws[0], draws[1])
+
+
 def test_what_needs_all_of_w_is_refused_with_the_reason(decoders: Decoders) -> None:
     _, parts = decoders(3, False)
     hidden = make_hidden(1, D)

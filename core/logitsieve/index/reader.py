@@ -118,7 +118,8 @@ def _with_heads(contents: Contents, registry: Registry, threads: int) -> Content
         shard.shard({name: index.head(name) for name in index.heads})
         for shard, index in zip(contents.shards, opened, strict=True)
     ]
-    return replace(contents, softmax=ShardedSoftmax(shards, contents.parts.get("bounds")))
+    bounds = contents.parts.get("bounds")
+    return replace(contents, softmax=ShardedSoftmax(shards, bounds, threads=threads))
 
 
 def backend_of(device: str) -> Backend | None:

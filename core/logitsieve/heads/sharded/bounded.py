@@ -44,8 +44,10 @@ class ShardedCertified(ShardedHead):
         No interval is wider than the widest of the shards' own, which are `width` nats at most, but
         for rows of which a shard had to compute all logits, in float32 where that can do.
         """
-        edits = edits_or_none(edits, len(hidden))
-        parts = [shard.bounded_log_z(hidden, scale, edits, width) for shard in self._shards]
+        changed = edits_or_none(edits, len(hidden))
+        parts = self._softmax.ask(
+            len(hidden), lambda shard: shard.bounded_log_z(hidden, scale, changed, width)
+        )
         self._softmax.require_some(np.max(parts, axis=0)[:, 0])
         return summed(parts)
 
@@ -94,7 +96,9 @@ class ShardedCertified(ShardedHead):
         answers: tuple[Int32, Float64, Int32],
     ) -> Bool:
         """Fill the answers of `draw` by bounds; [B] of which rows the sketches decide them."""
-        parts = [shard.bound_log_z(hidden, scale, edits, width) for shard in self._shards]
+        parts = self._softmax.ask(
+            len(hidden), lambda shard: shard.bound_log_z(hidden, scale, edits, width)
+        )
         found: Bool = np.all([part[2] for part in parts], axis=0)
         if not (rows := np.flatnonzero(found)).size:
             return found

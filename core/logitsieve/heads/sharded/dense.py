@@ -70,7 +70,7 @@ class ShardedHead:
         hidden, rows, k = self._ready(hidden, k)
         if k > sum(shard.rows for shard in self._shards):
             raise self._softmax.lost[0].error()
-        parts = [shard.best(self.name, hidden, k) for shard in self._shards]
+        parts = self._softmax.ask(rows, lambda shard: shard.best(self.name, hidden, k))
         ids = np.concatenate([part.ids for part in parts], axis=1)
         ids, logits = best_of(ids, np.concatenate([part.logits for part in parts], axis=1), k)
         scanned: Int32 = np.array([part.scanned for part in parts]).sum(axis=0, dtype=np.int32)
@@ -81,8 +81,9 @@ class ShardedHead:
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Every row of W that the shards would look at to answer `topk`, with exact logits."""
-        hidden, _, k = self._ready(hidden, k)
-        return joined([shard.candidates(self.name, hidden, k) for shard in self._shards])
+        hidden, rows, k = self._ready(hidden, k)
+        listed = self._softmax.ask(rows, lambda shard: shard.candidates(self.name, hidden, k))
+        return joined(listed)
 
     def _ready(self, hidden: ArrayLike, k: int) -> tuple[Float32, int, int]:
         return ready_request(hidden, k, self._softmax.dim, self._softmax.vocab_size)
@@ -169,7 +170,7 @@ class ShardedExact(ShardedHead):
         outside = (1.0 - top_p) * totals / self._softmax.vocab_size
         spans = (np.log(np.maximum(min_p, outside)) - WEIGHT_SPARE) / noise.scale
         floors = noise.tops + spans - LOGIT_SPARE * (np.abs(noise.tops) + np.abs(spans))
-        parts = [shard.above(hidden, edits, floors) for shard in self._shards]
+        parts = self._softmax.ask(len(hidden), lambda shard: shard.above(hidden, edits, floors))
         lengths = np.array([np.diff(offsets) for offsets, _, _ in parts])
         rows = np.concatenate([np.repeat(np.arange(len(hidden)), length) for length in lengths])
         order = np.argsort(rows, kind="stable")
