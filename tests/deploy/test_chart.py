@@ -110,6 +110,17 @@ def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
         assert monitor["spec"]["endpoints"][0]["port"] in ports
 
 
+@pytest.mark.parametrize(("console", "scheme"), [("false", "HTTP"), ("true", "HTTPS")])
+def test_probes_and_scrapers_speak_tls_to_a_console(console: str, scheme: str) -> None:
+    secrets = "tls: {secret: a}, tokens: {secret: b}, serviceMonitor: {enabled: true}"
+    rendered = render(f"{{{secrets}, serve: {{console: {console}}}}}")
+    for name in ("startup", "readiness", "liveness"):
+        assert rendered.container[f"{name}Probe"]["httpGet"]["scheme"] == scheme
+    [endpoint] = rendered.one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint.get("scheme", "http") == scheme.lower()
+    assert rendered.options.get("console", False) == (console == "true")
+
+
 def test_the_drain_ends_before_the_pod_is_killed(rendered: Rendered) -> None:
     pause = rendered.container.get("lifecycle", {"preStop": {"sleep": {"seconds": 0}}})
     needed = pause["preStop"]["sleep"]["seconds"] + rendered.options["drain_s"]

@@ -42,7 +42,7 @@ def where(server: subprocess.Popen[str]) -> tuple[str, str]:
     said = []
     for line in server.stderr:
         said.append(line)
-        if found := re.match(r"gRPC at (\S+), metrics at (\S+)", line):
+        if found := re.match(r"gRPC at (\S+), metrics at ([^\s,]+)", line):
             return found[1], found[2]
     raise AssertionError("".join(said))
 
