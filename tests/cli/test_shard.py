@@ -116,10 +116,14 @@ def test_tune_refuses_an_index_in_shards_before_it_measures(
     assert "in shards, allowed: an index in one piece" in result.stderr
 
 
-def test_a_shard_alone_is_inspected_as_what_it_is(run: Run, split: Path) -> None:
-    result = run("inspect", split / "shards" / "2")
-    assert result.exit_code == 2
-    assert "rows 256 .. 511 of 700" in result.stderr
+def test_a_shard_alone_is_inspected_as_what_it_is(run: Run, whole: Path, split: Path) -> None:
+    facts = json.loads(run("inspect", split / "shards" / "2", "--json").stdout)
+    assert (facts["shard_of"]["first"], facts["shard_of"]["vocab_size"]) == (256, 700)
+    assert (
+        facts["shard_of"]["digest"] == json.loads((whole / "manifest.json").read_text())["digest"]
+    )
+    assert "auto" not in facts
+    assert "shard_of.first" in run("inspect", split / "shards" / "2").stdout
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ class InspectOptions:
 def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False) -> None:
     """Show what an index holds: heads and knobs, files and memory, operating points and AUTO.
 
-    Sizes and headers are checked, digests are not: that is `logitsieve verify`.
+    Sizes and headers are checked, digests are not: that is `logitsieve verify`. A shard of an index
+    has neither operating points nor AUTO.
 
     Example: logitsieve inspect models/lm/1 --min-precision 0.99
     """
@@ -42,6 +43,9 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
     precision, k = asked_precision("", None, options.min_precision, options.exact), options.k
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
+        if opened.manifest.shard is not None:
+            print_json(facts) if as_json else _show(facts)
+            return
         auto = points.auto_of(opened)
         # The index's own target does not look at k.
         ks = (BEYOND,) if precision is None else (*KS, BEYOND)
