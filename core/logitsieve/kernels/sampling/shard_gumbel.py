@@ -16,7 +16,6 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import (
-    BLOCK,
     SPARE,
     Race,
     best_of,
@@ -29,17 +28,17 @@ from logitsieve.kernels.sampling.gumbel import (
     weight_of,
 )
 from logitsieve.kernels.sampling.log_z import fill_logits64, write_log_z
+from logitsieve.kernels.sampling.race_rooms import race_room, rooms_at, widen_rows
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.lanes import LANES, load, pair_sum, store, zeros64
 from logitsieve.kernels.simd.pointers import (
     as_float32,
-    as_int32,
     int64_pointer,
     keep_alive,
     pointer,
     shift,
 )
-from logitsieve.kernels.topk.descriptor import matrix_at, tile_room, widen_hidden
+from logitsieve.kernels.topk.descriptor import matrix_at, tile_room
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
@@ -71,40 +70,27 @@ def gumbel_race(
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     size = padded(matrix.rows)
     block = at_once(stop - start, padded(dim) + size)
-    lists = 2 * size + 2 * LANES + padded(size // BLOCK)
-    scratch = np.empty(block * (padded(dim) + size) + lists, np.float64)
+    scratch = np.empty(race_room(block, dim, size), np.float64)
     room = np.empty(tile_room(matrix), np.float32)
-    wide = pointer(scratch)
-    all_logits = shift(wide, block * padded(dim))
-    weights = shift(all_logits, block * size)
-    drawn = as_float32(shift(weights, size))
-    heaviest = shift(drawn, size)
-    blocks = as_int32(shift(heaviest, padded(size // BLOCK)))
-    listed = shift(blocks, padded(size // BLOCK) + LANES)
-    bad = -1
+    rooms, bad = rooms_at(pointer(scratch), block, dim, size), -1
     for first in range(start, stop, block):
         count = min(block, stop - first)
-        for q in range(count):
-            h = row_of(pointer(hidden), first + q, dim)
-            if widen_hidden(descriptor, h, row_of(wide, q, padded(dim))) < 0 and bad < 0:
-                bad = first + q
+        bad = widen_rows(descriptor, row_of(pointer(hidden), first, dim), rooms.wide, count)
         if bad >= 0:
+            bad += first
             break
-        fill_logits64(matrix, pointer(room), wide, count, 0, matrix.rows, all_logits, size)
+        fill_logits64(matrix, pointer(room), rooms.wide, count, 0, matrix.rows, rooms.logits, size)
         for q in range(count):
-            row, logits = first + q, row_of(all_logits, q, size)
+            row, logits = first + q, row_of(rooms.logits, q, size)
             for i in range(offsets[row], offsets[row + 1]):
                 logits[edited[i]] = values[i]
             best = best_of(logits, matrix.rows, size)
-            race = Race(
-                logits, weights, drawn, heaviest, blocks, listed, matrix.rows, size, best,
-                tops[row], inverse,
-            )  # fmt: skip
+            race = Race(logits, *rooms[2:], matrix.rows, size, best, tops[row], inverse)
             sums = row_of(pointer(carried), row, CARRIED)
             _add_weights(race, sums)
             rows_so_far, fields = before + matrix.rows, row_of(pointer(log_z), row, FIELDS)
             write_log_z(tops[row], sums[OTHERS], rows_so_far, rows_so_far, fields)
-            find_heaviest(drawn, size, heaviest)
+            find_heaviest(race.drawn, size, race.heaviest)
             for draw in range(ids.shape[1]):
                 winner, value = _beat(
                     race, before, guesses[row], reached[row, draw], seeds[row], step,
