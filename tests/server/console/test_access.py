@@ -14,7 +14,7 @@ from logitsieve.server.console.desk import Desk
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.security.secrets import Tokens
 
-SHOWN, READING, ADMIN = "console-token-0123", "reading-token-0123", "admin-token-012345"
+SHOWN, READING, ADMIN = "console-token-0123", "reading-token-0123", "Zr8w-Lk3p.Yd6n_+/~=="
 
 
 @pytest.fixture

@@ -23,6 +23,17 @@ def test_alive_but_not_ready(port: TestClient) -> None:
     assert (port.get("/readyz").status_code, port.get("/readyz").text) == (503, "not ready\n")
 
 
+def test_a_scrape_that_fails_is_an_incident(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> bytes:
+        raise ZeroDivisionError("a secret")
+
+    client = TestClient(application(fail, lambda: True), raise_server_exceptions=False)
+    reply = client.get("/metrics")
+    assert reply.status_code == 500
+    assert "secret" not in reply.text
+    assert reply.text.rpartition(" ")[2].strip() in caplog.text
+
+
 def test_no_console_without_one() -> None:
     client = TestClient(application(lambda: b"", lambda: True))
     assert client.get("/").status_code == client.get("/api/overview").status_code == 404

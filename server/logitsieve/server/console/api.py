@@ -118,7 +118,7 @@ class Api:
 
 def _as_json(endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Any]:
     async def respond(request: Request) -> Response:
-        return JSONResponse(await endpoint(request))
+        return JSONResponse(await endpoint(request), headers={"Cache-Control": "no-store"})
 
     return respond
 

@@ -61,7 +61,12 @@ def application(
     ]
     if console is not None:
         routes.append(Mount("/", console))
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={Exception: _incident})
+
+
+async def _incident(request: Request, error: Exception) -> Response:
+    """Log a failure of what is scraped or probed; uvicorn's own log is silent."""
+    return PlainTextResponse(f"{to_status(error).error.message}\n", 500)
 
 
 def console(api: Api, access: ConsoleAccess) -> ASGIApp:
