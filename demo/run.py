@@ -34,6 +34,7 @@ from demo.show import (
     index_line,
     next_commands,
     numbers_table,
+    wait_for_enter,
 )
 from demo.warm import compiling
 from logitsieve.api.decoder import Decoder
@@ -121,15 +122,7 @@ class Demo:
                 "highest.\n"
             )
             self.console.print(*next_commands(kept), sep="\n", soft_wrap=True)
-            self.wait(at.console)
-
-    def wait(self, address: str) -> None:
-        """Leave the console to be looked at, where a person is there to end it."""
-        if self.console.is_terminal and sys.stdin.isatty():
-            self.console.print(
-                f"\nSee it in a browser: {address} (Enter ends the demo)", soft_wrap=True
-            )
-            input()
+            wait_for_enter(self.console, at.console, sys.stdin)
 
     def capture(self, scratch: Path) -> None:
         """Keep what the model hands to its softmax as it reads; each text gets a folder."""

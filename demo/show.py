@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
+from typing import TextIO
 
 from rich import box
 from rich.console import Console
@@ -162,6 +163,13 @@ def agreement(completions: Sequence[Completion]) -> str:
     }
     listed = ", ".join(f"{name} {count} of {len(completions)}" for name, count in counts.items())
     return f"the same text as {exact}: {listed}"
+
+
+def wait_for_enter(console: Console, address: str, stdin: TextIO) -> None:
+    """Leave pages at `address` to be looked at, where a person at a terminal can end it."""
+    if console.is_terminal and stdin.isatty():
+        console.print(f"\nSee it in a browser: {address} (Enter ends the demo)", soft_wrap=True)
+        stdin.readline()
 
 
 def next_commands(index: Path) -> Iterator[Text]:

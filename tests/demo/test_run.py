@@ -20,7 +20,7 @@ from demo.contexts import three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
 from demo.run import Demo, next_version
 from demo.serving import NotServing, serving
-from demo.show import difference
+from demo.show import difference, wait_for_enter
 from logitsieve.cli.app import app
 from logitsieve.client import DecoderClient
 from logitsieve.index import open_index
@@ -72,6 +72,19 @@ def test_what_differs_is_marked(exact: str, screen: str, marked: str) -> None:
     assert text.plain == screen
     assert " ".join(text.plain[span.start : span.end] for span in text.spans) == marked
     assert difference(exact, exact).plain == "same"
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stdin", "waits"), [(Terminal("\n"), True), (StringIO("\n"), False)])
+def test_it_waits_for_enter_on_a_terminal_alone(stdin: StringIO, waits: bool) -> None:
+    output = StringIO()
+    wait_for_enter(Console(file=output, force_terminal=True), "http://127.0.0.1:1/", stdin)
+    assert ("http://127.0.0.1:1/" in output.getvalue()) == waits
+    assert stdin.read() == ("" if waits else "\n")
 
 
 @pytest.mark.system
