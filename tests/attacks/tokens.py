@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.server.security.secrets import ADMIN, SCOPES, read_tokens
+from logitsieve.server.security.secrets import SCOPES, read_tokens
 from tests.attacks.tally import Tally
 
 FILES, LINES = 50, 8
@@ -20,7 +20,7 @@ TOKENS = (b"a-token-of-a-reader", b"the-other-tok3n==", b"Z" * 16, b"too-short")
 BREAKS = (b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\x85", b"\xc2\x85", b"\xe2\x80\xa8")
 LETTERS = ("Å".encode(), "\u0445".encode(), "ą".encode(), b"\xa0", b"\x00", b"\xef\xbb\xbf", b"#")
 SPACES = (b"", b" ", b"\t", b"\r")
-GOOD = re.compile(rb"\s*(read|admin)\s*:\s*([A-Za-z0-9._~+/-]{16,}=*)\s*", re.ASCII)
+GOOD = re.compile(rb"\s*(read|console|admin)\s*:\s*([A-Za-z0-9._~+/-]{16,}=*)\s*", re.ASCII)
 
 
 def hostile(random: Generator) -> Tally:
@@ -36,24 +36,25 @@ def hostile(random: Generator) -> Tally:
     return tally
 
 
-def granted(content: bytes) -> dict[bytes, bool] | None:
-    """Hashes of the tokens of a file, and which is an admin's; None where it is to be refused."""
-    found: dict[bytes, bool] = {}
+def granted(content: bytes) -> dict[bytes, set[str]] | None:
+    """What each token of a file is for, by its hash; None where the file is to be refused."""
+    found: dict[bytes, set[str]] = {}
     for line in content.split(b"\n"):
         if line[:1] == b"#" or not line.strip():
             continue
         if (good := GOOD.fullmatch(line)) is None:
             return None
-        digest = sha256(good[2]).digest()
-        found[digest] = found.get(digest, False) or good[1] == b"admin"
+        scope = good[1].decode()
+        scopes = {"read", "console", "admin"} if scope == "admin" else {scope}
+        found.setdefault(sha256(good[2]).digest(), set()).update(scopes)
     return found or None
 
 
-def _read(file: Path) -> dict[bytes, bool] | None:
-    found: dict[bytes, bool] = {}
+def _read(file: Path) -> dict[bytes, set[str]] | None:
+    found: dict[bytes, set[str]] = {}
     try:
         for digest, scopes in read_tokens(file):
-            found[digest] = found.get(digest, False) or ADMIN in scopes
+            found.setdefault(digest, set()).update(scopes)
     except InvalidRequest:
         return None
     return found
