@@ -71,7 +71,7 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where the versions go, and beside them contexts to try them with."""
+        """The folder of the versions, beside contexts to try them with."""
         return self.models / NAME
 
     @property

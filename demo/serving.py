@@ -21,7 +21,7 @@ CONSOLE = ", console at "
 
 
 class Addresses(NamedTuple):
-    """Where a server listens."""
+    """Addresses of a server."""
 
     grpc: str
     console: str  # to open in a browser

@@ -7,17 +7,23 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling, sampling
-from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, Edits, as_constraints, pick
+from logitsieve.client.llamacpp_heads import (
+    DecoderOutput,
+    DenseOutput,
+    RowEdits,
+    as_constraints,
+    pick,
+)
 from tests.client.dense import DenseDecoder
 from tests.oracle import chi_square_p
 
 V, D, B, CAP = 60, 8, 5, 3.0
 EDITS = {
-    "none": Edits(),
-    "banned": Edits(banned=[3, 5]),
-    "allowed": Edits(allowed=list(range(10, 30)), banned=[12]),
-    "penalised": Edits(repeated=list(range(40)), repetition_penalty=1.5),
-    "biased": Edits(bias={3: 2.0, 59: -1.0}, banned=[7], repeated=[9], repetition_penalty=2.0),
+    "none": RowEdits(),
+    "banned": RowEdits(banned=[3, 5]),
+    "allowed": RowEdits(allowed=list(range(10, 30)), banned=[12]),
+    "penalised": RowEdits(repeated=list(range(40)), repetition_penalty=1.5),
+    "biased": RowEdits(bias={3: 2.0, 59: -1.0}, banned=[7], repeated=[9], repetition_penalty=2.0),
 }
 
 
@@ -67,12 +73,12 @@ def test_without_a_softcap_the_decoder_applies_the_edits(
 def test_all_logits_of_a_softcap_are_not_drawn_from(weight: np.ndarray, hidden: np.ndarray) -> None:
     head = DecoderOutput(DenseDecoder(weight), {}, V, CAP)
     with pytest.raises(InvalidRequest, match="top_k: got 0, allowed: 1 or more where the model"):
-        head.choose(hidden, [Edits()] * B, drawing(top_p=0.9))
+        head.choose(hidden, [RowEdits()] * B, drawing(top_p=0.9))
 
 
 def test_constraints_are_none_without_edits() -> None:
-    assert as_constraints([Edits(), Edits(repeated=[3])]) is None
-    made = as_constraints([Edits(banned=[1]), Edits(bias={2: 0.5})])
+    assert as_constraints([RowEdits(), RowEdits(repeated=[3])]) is None
+    made = as_constraints([RowEdits(banned=[1]), RowEdits(bias={2: 0.5})])
     assert made is not None
     assert made.banned == [[1], []]
     assert (made.biased, made.bias) == ([[], [2]], [[], [0.5]])

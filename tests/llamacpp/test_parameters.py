@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from logitsieve.llamacpp.parameters import ContextLayout, ModelLayout, Parameters, TensorLayout
+from logitsieve.llamacpp.parameters import ContextLayout, LlamaParameters, ModelLayout, TensorLayout
 
 # Defaults of llama_context_params in llama.h of three builds, field by field.
 SIZES = struct.pack("<4i", 512, 2048, 512, 1)
@@ -32,8 +32,8 @@ BUILDS = {
 }
 
 
-def parameters(raw: bytes) -> Parameters:
-    made = Parameters()
+def parameters(raw: bytes) -> LlamaParameters:
+    made = LlamaParameters()
     made.bytes[: len(raw)] = list(raw)
     return made
 
@@ -71,7 +71,7 @@ def test_a_tensor_is_found_by_its_sizes() -> None:
 
 
 def test_numbers_are_written_at_their_offset() -> None:
-    made = Parameters()
+    made = LlamaParameters()
     made.set("<i", 8, -2)
     made.set("<Q", 16, 1 << 40)
     assert struct.unpack_from("<i", bytes(made.bytes), 8) == (-2,)

@@ -19,9 +19,9 @@ from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput
 from logitsieve.llamacpp import GgufModel, LlamaContext
 
 __all__ = [
-    "Attachment",
     "Generation",
     "GenerationOptions",
+    "LlamaAttachment",
     "LlamaContext",
     "Token",
     "attach",
@@ -31,7 +31,7 @@ __all__ = [
 COMPARED, COMPARED_K = 4, 10  # random contexts whose best ids are compared with the model's rows
 
 
-def attach(context: LlamaContext, decoder: Decoder, /, **target: Unpack[Target]) -> Attachment:
+def attach(context: LlamaContext, decoder: Decoder, /, **target: Unpack[Target]) -> LlamaAttachment:
     """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
 
     `target` are the decoder's keywords: `head`, `min_precision`, `model` and the others.
@@ -43,10 +43,10 @@ def attach(context: LlamaContext, decoder: Decoder, /, **target: Unpack[Target])
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "one that was detached")
     _refuse_another_matrix(context.gguf, decoder, target)
-    return Attachment(context, decoder, target)
+    return LlamaAttachment(context, decoder, target)
 
 
-class Attachment:
+class LlamaAttachment:
     """A context whose decodes return hidden [B, D], and the decoder that chooses tokens by them."""
 
     def __init__(self, context: LlamaContext, decoder: Decoder, target: Target) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import MOST_STEPS, Sampling, sampling, whole
 from logitsieve.api.results import Float32
-from logitsieve.client.llamacpp_heads import Edits, OutputHead
+from logitsieve.client.llamacpp_heads import OutputHead, RowEdits
 from logitsieve.llamacpp import LlamaContext
 
 Prompt = str | Sequence[int]
@@ -25,7 +25,7 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-    """How tokens are chosen, and when a sequence ends; InvalidRequest for a value out of range.
+    """Options of a generation; InvalidRequest for a value out of range.
 
     Greedy at temperature 0. Temperature and filters are those of `Decoder.sample`, `seeds` too:
     one for each sequence, or one to be spread over them. The penalties apply to the last
@@ -69,8 +69,8 @@ class GenerationOptions:
         )
         return checked if checked.temperature > 0 else None
 
-    def edits(self, prompt: Sequence[int], made: Sequence[int]) -> Edits:
-        """What changes the logits of a sequence's next token."""
+    def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:
+        """The edits of the logits of a sequence's next token."""
         counts: dict[int, int] = {}
         for token in [*prompt, *made][-self.penalized :] if self.penalized else []:
             counts[token] = counts.get(token, 0) + 1
@@ -83,7 +83,7 @@ class GenerationOptions:
         allowed = self.allowed(made) if callable(self.allowed) else self.allowed
         if allowed is None and self.allowed is not None:
             raise InvalidRequest("allowed", "a function that returned None", "one that lists ids")
-        return Edits(
+        return RowEdits(
             banned=tuple(self.banned),
             allowed=None if allowed is None else list(allowed),
             bias=bias,
@@ -102,7 +102,7 @@ class Token(NamedTuple):
 
 @dataclass
 class Counts:
-    """What a generation has cost so far."""
+    """The cost of a generation so far."""
 
     prompt_tokens: int = 0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""What chooses the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's own logits.
+"""Choosers of the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's own logits.
 
 A softcap bends the logits and keeps their order, so the decoder's best ids stay the best; their
 logits are bent here, before temperatures and penalties, as llama.cpp bends its own.
@@ -22,8 +22,8 @@ from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edits:
-    """What changes one row's logits: as `Constraints`, whose order they are applied in."""
+class RowEdits:
+    """Changes of one row's logits, applied in the order of `Constraints`."""
 
     banned: Sequence[int] = ()
     allowed: Sequence[int] | None = None
@@ -53,7 +53,7 @@ class Edits:
         return edited
 
 
-UNEDITED = Edits()
+UNEDITED = RowEdits()
 
 
 class Chosen(NamedTuple):
@@ -69,7 +69,7 @@ class OutputHead(Protocol):
 
     headless: bool
 
-    def choose(self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None) -> Chosen:
+    def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """The best id of each row, or a draw; `drawing.seeds` has one seed for each row."""
         ...
 
@@ -79,7 +79,7 @@ class DenseOutput:
 
     headless = False
 
-    def choose(self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None) -> Chosen:
+    def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """See `OutputHead.choose`."""
         every = np.arange(rows.shape[1])
         chosen = [
@@ -103,7 +103,7 @@ class DecoderOutput:
         self._decoder, self._target = decoder, target
         self._vocab_size, self._softcap = vocab_size, softcap
 
-    def choose(self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None) -> Chosen:
+    def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """See `OutputHead.choose`; InvalidRequest names `top_k` where a softcap needs one."""
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
             return self._bent(rows, edits, drawing, self._softcap)
@@ -125,7 +125,7 @@ class DecoderOutput:
         return _chosen(drawn.ids[:, 0], drawn.answer)
 
     def _bent(
-        self, rows: Float32, edits: Sequence[Edits], drawing: Sampling | None, softcap: float
+        self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float
     ) -> Chosen:
         """The choice among the best ids whose logits no edit changes, and those that one does."""
         if drawing is not None and not drawing.top_k:
@@ -151,7 +151,7 @@ class DecoderOutput:
         exact = np.concatenate([top.answer.exact for top in tops])
         return Chosen(np.array(chosen, np.int32), scanned, exact)
 
-    def _known(self, row: Float32, edit: Edits, k: int) -> TopKReply:
+    def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
         """The k best ids of a row [1, D] that no edit changes, and all that one does."""
         listed = edit.valued
         apart = {*edit.banned, *listed}
@@ -181,7 +181,7 @@ def _chosen(ids: Int32, answer: Answer) -> Chosen:
     return Chosen(ids, answer.scanned, answer.exact)
 
 
-def as_constraints(edits: Sequence[Edits]) -> Constraints | None:
+def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
     """The edits of all rows; None where there are none, which is answered faster."""
     lists: dict[str, Any] = {}
     if any(edit.banned for edit in edits):

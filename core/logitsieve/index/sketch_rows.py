@@ -46,7 +46,7 @@ class _Coding(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """What coordinates leave of rows over their stretch, and how much that is at least."""
+    """Rows over their stretch less what coordinates express, and lower bounds of its size."""
 
     rows: Float64  # [R, D]
     outside: Float64  # [R] at least the norm of each

@@ -81,7 +81,7 @@ class CFunction:
 
     @property
     def address(self) -> int:
-        """Of the machine code, which is compiled first if need be."""
+        """The address of the machine code, which is compiled first if need be."""
         return cast(int, self._compiled.address)
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp.parameters import (
     ContextLayout,
+    LlamaParameters,
     ModelLayout,
-    Parameters,
     TensorLayout,
 )
 from logitsieve.utils.environment import require
@@ -30,7 +30,7 @@ WHEEL = "xllamacpp"
 FLOAT32 = 0  # ggml's number
 
 
-class Batch(ctypes.Structure):
+class LlamaBatch(ctypes.Structure):
     """llama_batch; `llama_batch_init` makes the arrays, and shows that these are its fields."""
 
     _fields_ = (
@@ -54,9 +54,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "llama_backend_init": (None,),
     "llama_log_get": (None, _P, _P),
     "llama_log_set": (None, _P, _P),
-    "llama_model_default_params": (Parameters,),
-    "llama_context_default_params": (Parameters,),
-    "llama_model_load_from_file": (_P, _C, Parameters),
+    "llama_model_default_params": (LlamaParameters,),
+    "llama_context_default_params": (LlamaParameters,),
+    "llama_model_load_from_file": (_P, _C, LlamaParameters),
     "llama_model_free": (None, _P),
     "llama_model_get_vocab": (_P, _P),
     "llama_model_has_encoder": (_B, _P),
@@ -71,15 +71,15 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
     "llama_vocab_is_eog": (_B, _P, _I),
     "llama_tokenize": (_I, _P, _C, _I, _P, _I, _B, _B),
     "llama_token_to_piece": (_I, _P, _I, _P, _I, _I, _B),
-    "llama_init_from_model": (_P, _P, Parameters),
+    "llama_init_from_model": (_P, _P, LlamaParameters),
     "llama_free": (None, _P),
     "llama_n_ctx": (_U, _P),
     "llama_n_batch": (_U, _P),
     "llama_n_seq_max": (_U, _P),
     "llama_pooling_type": (_I, _P),
-    "llama_batch_init": (Batch, _I, _I, _I),
-    "llama_batch_free": (None, Batch),
-    "llama_decode": (_I, _P, Batch),
+    "llama_batch_init": (LlamaBatch, _I, _I, _I),
+    "llama_batch_free": (None, LlamaBatch),
+    "llama_decode": (_I, _P, LlamaBatch),
     "llama_get_logits_ith": (_P, _P, _I),
     "llama_get_memory": (_P, _P),
     "llama_memory_clear": (None, _P, _B),
@@ -141,7 +141,7 @@ def _unfit(name: str, reason: str) -> InvalidRequest:
 
 
 def _tensor_layout(functions: Any) -> TensorLayout:
-    """Where the fields of a ggml_tensor are, found in one of 3 columns and 5 rows."""
+    """The places of a ggml_tensor's fields, found in one of 3 columns and 5 rows."""
     arena = functions.ggml_init(_Arena(1 << 16, None, False))
     try:
         tensor = functions.ggml_new_tensor_2d(arena, FLOAT32, 3, 5)
@@ -153,7 +153,7 @@ def _tensor_layout(functions: Any) -> TensorLayout:
 
 
 def _check_batch(functions: Any) -> None:
-    """ValueError unless a fresh batch has the arrays of `Batch`."""
+    """ValueError unless a fresh batch has the arrays of `LlamaBatch`."""
     batch = functions.llama_batch_init(2, 0, 1)
     arrays = (batch.tokens, batch.positions, batch.sequence_counts, batch.sequences, batch.outputs)
     if batch.count != 0 or batch.embeddings or not all(arrays):

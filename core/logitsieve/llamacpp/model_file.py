@@ -64,7 +64,7 @@ class OutputMatrix(NamedTuple):
 
 
 class GgufModel:
-    """What a GGUF file says of its model's output layer; InvalidRequest names `field`.
+    """A GGUF file's description of its model's output layer; InvalidRequest names `field`.
 
     MissingExtra without the package `gguf`.
     """

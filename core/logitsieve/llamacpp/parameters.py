@@ -19,7 +19,7 @@ WORDS = 64
 BYTES = 4 * WORDS
 
 
-class Parameters(ctypes.Structure):
+class LlamaParameters(ctypes.Structure):
     """A structure of parameters as bytes, longer than any that llama.cpp has had."""
 
     _fields_ = (("bytes", ctypes.c_uint8 * BYTES),)
@@ -43,7 +43,7 @@ LETTERS = {
 }
 
 
-def _letters(parameters: Parameters) -> str:
+def _letters(parameters: LlamaParameters) -> str:
     raw = bytes(parameters.bytes)
     words = (raw[start : start + 4] for start in range(0, BYTES, 4))
     return "".join(LETTERS.get(word, "?") for word in words)
@@ -69,7 +69,7 @@ class ContextLayout(NamedTuple):
     flags: int  # embeddings, offload_kqv, no_perf, op_offload, swa_full, kv_unified, a byte each
 
     @classmethod
-    def found_in(cls, defaults: Parameters) -> Self:
+    def found_in(cls, defaults: LlamaParameters) -> Self:
         """The layout of a build by its defaults; ValueError where they are unknown."""
         match = _CONTEXT.match(letters := _letters(defaults))
         if match is None:
@@ -86,7 +86,7 @@ class ModelLayout(NamedTuple):
     gpu_layers: int  # 32 bits
 
     @classmethod
-    def found_in(cls, defaults: Parameters) -> Self:
+    def found_in(cls, defaults: LlamaParameters) -> Self:
         """The layout of a build by its defaults; ValueError where they are unknown."""
         match = _MODEL.match(letters := _letters(defaults))
         if match is None:

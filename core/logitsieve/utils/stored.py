@@ -93,7 +93,7 @@ class StoredMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(V, D)."""
+        """(V, D), rows and columns of W."""
         return self.vocab_size, self.dim
 
     @property

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class OutputLayer(NamedTuple):
-    """Arguments of `build`."""
+    """The output layer of a GGUF file, as arguments of `build`."""
 
     weight: ArrayLike | StoredMatrix
     bias: ArrayLike | None

@@ -218,7 +218,6 @@ class ClusteredHead(KernelHead):
         self._describe(descriptor)
 
     def _matrix(self) -> Int64:
-        """Descriptor of W."""
         return self._softmax.descriptor
 
     def _sketch(self) -> Int64 | None:

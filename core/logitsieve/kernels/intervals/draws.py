@@ -264,9 +264,9 @@ def _compute_candidate(descriptor, intervals, scale, race, i, least, winner, bes
 
 @inline
 def _bound_of(intervals, scale, race, i):
-    """What the perturbed logit of a candidate cannot exceed; -inf if it is known.
+    """An upper bound of a candidate's perturbed logit; -inf if that is known.
 
-    It is computed as that is, and rounding keeps order.
+    It is computed as the perturbed logit is, and rounding keeps order.
     """
     row = np.int64(race.ids[i])
     apart = (float(intervals.uppers[intervals.places[row]]) - intervals.state[MOST]) * scale.inverse

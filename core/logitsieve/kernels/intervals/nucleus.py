@@ -1,4 +1,4 @@
-"""What top-p and min-p leave of all rows, as far as it has been asked: the cut.
+"""The rows that top-p and min-p leave, decided as far as draws need it.
 
 A row is in the nucleus if the mass before it is less than top-p of all. Sums over intervals decide,
 which are narrowed until they do; each answer holds for all rows before the one, or after it.

@@ -51,7 +51,7 @@ Sums = namedtuple("Sums", "estimate low high")
 
 @inline
 def scale_of(intervals, inverse):
-    """What exponents are relative to; `lift` is more than LIFTED where float32 says nothing."""
+    """The scale of exponents; its `lift` is more than LIFTED where float32 says nothing."""
     top = intervals.state[MOST] * inverse
     return Scale(inverse, top, LIFT * (abs(top) + REACH))
 
@@ -65,7 +65,7 @@ def sum_all(descriptor, intervals, scale):
 
 @inline
 def scaled_logit(intervals, scale, row):
-    """That of a known row, as head `exact` has it."""
+    """The scaled logit of a known row, as head `exact` has it."""
     return (intervals.logits[row] - intervals.state[MOST]) * scale.inverse
 
 
@@ -183,7 +183,7 @@ def _lower(estimate, upper):
 
 @inline
 def limits_of(logit):
-    """What is below the first is below the logit; what is above the second times -1 is above it."""
+    """A number below the first is below the logit; one above minus the second is above it."""
     return np.float32(logit - SPARE * abs(logit)), np.float32(-(logit + SPARE * abs(logit)))
 
 

@@ -1,4 +1,4 @@
-"""What all stored types are read with: pointers to them, bytes, and halves as float32.
+"""Readers that all stored types share: pointers to them, bytes, and halves as float32.
 
 Functions emit LLVM, for vectors of sixteen lanes or for single numbers alike. A product and a
 difference are each rounded, never fused: ggml's reference defines the bits.
@@ -45,7 +45,7 @@ def _constant(kind, value):
 
 
 def load_at(builder, start, place, kind):
-    """What lies at byte `place`, at any address."""
+    """The value at byte `place`, at any address."""
     address = builder.bitcast(builder.gep(start, [place]), kind.as_pointer())
     return builder.load(address, align=1)
 

@@ -88,7 +88,7 @@ def noise_of(seed, step, draw, row):
 
 @inline
 def _place_of(bits):
-    """Which id of a block has the least exponential."""
+    """The place within a block of the id with the least exponential."""
     return np.int64(bits & np.uint64(BLOCK - 1))
 
 

@@ -1,4 +1,4 @@
-"""What is served, and how it is doing now."""
+"""The overview: versions that are served, and their traffic and precision now."""
 
 from __future__ import annotations
 
