@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import draws, experiments, races, results, service
+from benchmarks.tables import draws, experiments, llamacpp, races, results, service
 from benchmarks.tables.figures import markdown
 from benchmarks.tables.ledger import unaccounted
 from benchmarks.tables.page import Rendered, render
@@ -23,13 +23,14 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "kernels": "`python -m benchmarks.kernels`",
     "rpc": "`python -m benchmarks.rpc`",
     "load": "`python -m benchmarks.load`",
-    "draws": "`python -m benchmarks.draws lm-docs`, then `transformer-30k`",
+    "draws": "`python -m benchmarks.draws lm-docs`, then the others",
+    "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
     "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
     "race/growth": "`python -m benchmarks.race.growth --again`",
     "race/proof": "`python -m benchmarks.race.proof`",
     "race/": "`python -m benchmarks.race {name} --cold`",
 }
-SEVERAL = (results.GROWTH, "draws", "exactness")  # files of several runs by their names
+SEVERAL = (results.GROWTH, "draws", "exactness", "llamacpp")  # files of several runs by their names
 
 
 def documents() -> Iterator[tuple[str, Rendered]]:
@@ -81,4 +82,11 @@ def command(name: str) -> str:
     return first.format(name=name.rpartition("/")[2])
 
 
-TABLES = races.TABLES | service.TABLES | draws.TABLES | experiments.TABLES | {"index": index}
+TABLES = (
+    races.TABLES
+    | service.TABLES
+    | draws.TABLES
+    | experiments.TABLES
+    | llamacpp.TABLES
+    | {"index": index}
+)
