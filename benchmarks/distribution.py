@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from logitsieve.decoding import LocalDecoder
 OUT = raw.RESULTS / "decoding" / "distribution.md"
 CONTEXTS, DRAWS = 20, 1_000_000
 TEMPERATURES = (0.5, 1.0, 1.5)
-FILTERS: dict[str, dict[str, float]] = {
+FILTERS: dict[str, dict[str, Any]] = {
     "none": {},
     "top_k 50": {"top_k": 50},
     "top_p 0.9": {"top_p": 0.9},
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def p_values(
-    decoder: LocalDecoder, data: Dataset, draws: int, temperature: float, filters: dict[str, float]
+    decoder: LocalDecoder, data: Dataset, draws: int, temperature: float, filters: dict[str, Any]
 ) -> np.ndarray:
     """The chi-square p-value [N] of each context's draws."""
     found = []
@@ -83,7 +84,7 @@ def p_values(
 
 
 def distribution(
-    data: Dataset, row: np.ndarray, temperature: float, filters: dict[str, float]
+    data: Dataset, row: np.ndarray, temperature: float, filters: dict[str, Any]
 ) -> np.ndarray:
     """The filtered softmax float64 [V]: temperature, top-k, top-p and min-p in that order."""
     logits = data.weight.astype(np.float64) @ row.astype(np.float64) + data.bias
@@ -119,7 +120,7 @@ def kolmogorov(values: np.ndarray) -> float:
     gap = max(((places + 1) / count - ordered).max(), (ordered - places / count).max())
     x = (math.sqrt(count) + 0.12 + 0.11 / math.sqrt(count)) * gap
     terms = ((-1) ** (n - 1) * math.exp(-2 * n * n * x * x) for n in range(1, 101))
-    return min(1.0, 2 * sum(terms))
+    return min(1.0, 2.0 * float(sum(terms)))
 
 
 def markdown(data: Dataset, draws: int, values: dict[tuple[str, float], np.ndarray]) -> str:

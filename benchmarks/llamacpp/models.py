@@ -10,7 +10,7 @@ Shape letters: D hidden size, F width of a feed-forward layer, V vocabulary, N w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Tokens(NamedTuple):
 
     texts: list[str]
     scores: list[float]
-    types: list[int]
+    types: Sequence[int]
 
 
 def tokens_of(paragraphs: list[str], count: int) -> Tokens:

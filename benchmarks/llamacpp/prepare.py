@@ -137,10 +137,10 @@ def trained(reading: Reading, counts_V: Tensor, progress: Progress) -> Tensor:
     steps = PASSES * (len(reading.hidden) // BATCH)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     orders = [torch.randperm(len(reading.hidden)) for _ in range(PASSES)]
-    for step, chosen_B in enumerate(torch.cat(orders).split(BATCH)[:steps]):
+    for step, chosen_B in enumerate(torch.split(torch.cat(orders), BATCH)[:steps]):
         optimizer.zero_grad()
         loss(reading.hidden[chosen_B].float(), reading.following[chosen_B]).backward()
-        optimizer.step()
+        optimizer.step()  # type: ignore[no-untyped-call]
         falling.step()
         progress("train the layer", step + 1, steps)
     return loss.classes.weight.detach()
@@ -159,7 +159,7 @@ def perplexity(head_VD: Tensor, reading: Reading, contexts: int = 4096) -> float
     """exp of the mean cross-entropy of evenly spread contexts."""
     share = max(1, len(reading.hidden) // contexts)
     total, hidden, following = 0.0, reading.hidden[::share], reading.following[::share]
-    for part, target in zip(hidden.split(128), following.split(128), strict=True):
+    for part, target in zip(torch.split(hidden, 128), torch.split(following, 128), strict=True):
         total += float(
             torch.nn.functional.cross_entropy(part.float() @ head_VD.T, target, reduction="sum")
         )
