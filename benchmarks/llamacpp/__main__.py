@@ -1,9 +1,9 @@
 """Tokens a second in llama.cpp: `python -m benchmarks.llamacpp gemma-3-270m`.
 
-Greedy continuations of unseen text by llama.cpp's own output layer and by a decoder's heads in its
-place, in one process and in turns, on one thread and on two, of each type of weights. `body` stops
-before the output layer and reads the tokens that `certified` chose: the limit of any head.
-With `--judge`, greedy tokens beside the float64 argmax instead (judge.py).
+The best token after each of unseen text, by llama.cpp's own output layer and by a decoder's heads
+in its place, in one process and in turns, on one thread and on two, of each type of weights. `body`
+stops before the output layer: the limit of any head. With `--judge`, best tokens beside the float64
+argmax instead (judge.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from benchmarks.llamacpp.prepare import KINDS, index_path, prepared
 from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE, SHARED
-from logitsieve.client.llamacpp import Generation, LlamaContext, attach, generate
+from logitsieve.client.llamacpp import LlamaContext
+from logitsieve.client.llamacpp_heads import UNEDITED, DecoderOutput, DenseOutput, OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=SHAPES)
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
-    parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many greedy tokens")
+    parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many tokens")
     parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
     parser.add_argument("--cache", type=Path, default=CACHE, help="models and indexes")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
@@ -59,25 +60,20 @@ def main() -> None:
 
 
 def speeds(folder: Path, kind: str, threads: int) -> dict[str, Any]:
-    """Of each contender: tokens a second, median and range over rounds, and what its head did."""
+    """Of each contender: tokens a second and what its head did, median and range over rounds."""
     hold_threads(threads)
     unseen = np.load(folder / "unseen.npy", mmap_mode="r")
-    places = np.linspace(0, len(unseen) - 1, ROUNDS + 1).astype(int)
-    prompts = [unseen[place, :PROMPT].tolist() for place in places]
+    texts = unseen[np.linspace(0, len(unseen) - 1, ROUNDS + 1).astype(int), : PROMPT + TOKENS]
     decoder = LocalDecoder(open_index(index_path(folder, kind), threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
     with LlamaContext(folder / f"{kind}.gguf", threads=threads, positions=512) as context:
-        for number, prompt in enumerate(prompts):
-            turn: dict[str, dict[str, float]] = {}
-            for head in HEADS:
-                with attach(context, decoder, head=head) as attached:
-                    generation = attached.generate(prompt, max_tokens=TOKENS, ignore_end=True)
-                    turn[head] = spent(generation)
-                if head == "certified":
-                    chosen = generation.ids[0]
-            turn["llama.cpp"] = spent(generate(context, prompt, max_tokens=TOKENS, ignore_end=True))
-            turn["body"] = {"tokens_per_s": body(context, prompt, chosen)}
-            for name, found in turn.items():
+        gguf = context.gguf
+        contenders: dict[str, OutputHead | None] = {"llama.cpp": DenseOutput(), "body": None}
+        for head in HEADS:
+            contenders[head] = DecoderOutput(decoder, {"head": head}, gguf.vocab_size, gguf.softcap)
+        for number, text in enumerate(texts.tolist()):
+            for name, contender in contenders.items():
+                found = decode(context, contender, text)
                 if number:  # the first one warms up
                     runs.setdefault(name, []).append(found)
     return {
@@ -89,30 +85,27 @@ def speeds(folder: Path, kind: str, threads: int) -> dict[str, Any]:
     }
 
 
-def spent(generation: Generation) -> dict[str, float]:
-    """Run to the end: tokens a second after the prompt, and of the head, a token."""
-    for _ in generation:
-        pass
-    counts = generation.counts
-    return {
-        "tokens_per_s": counts.tokens / counts.seconds,
-        "head_ms": 1000 * counts.head_s / counts.tokens,
-        "scanned": counts.scanned / counts.tokens,
-        "proven": counts.proven / counts.tokens,
-    }
-
-
-def body(context: LlamaContext, prompt: list[int], tokens: list[int]) -> float:
-    """Tokens a second without any head."""
+def decode(context: LlamaContext, head: OutputHead | None, text: list[int]) -> dict[str, float]:
+    """Choose the token after each of a text, a step a token; None chooses nothing."""
     context.forget()
-    context.headless = True
-    context.read(prompt)
-    began = perf_counter()
-    for token in tokens[:-1]:
-        context.step({0: token})
-    seconds = perf_counter() - began
+    context.headless = head is None or head.headless
+    rows = context.read(text[:PROMPT])
+    head_s, scanned, proven, start = 0.0, 0, 0, perf_counter()
+    for token in text[PROMPT:]:
+        if head is not None:
+            began = perf_counter()
+            chosen = head.choose(rows, [UNEDITED], None)
+            head_s += perf_counter() - began
+            scanned, proven = scanned + int(chosen.scanned[0]), proven + int(chosen.exact[0])
+        rows = context.step({0: token})
+    seconds = perf_counter() - start
     context.headless = False
-    return len(tokens) / seconds
+    return {
+        "tokens_per_s": TOKENS / seconds,
+        "head_ms": 1000 * head_s / TOKENS,
+        "scanned": scanned / TOKENS,
+        "proven": proven / TOKENS,
+    }
 
 
 if __name__ == "__main__":
