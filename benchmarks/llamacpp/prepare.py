@@ -182,7 +182,7 @@ def index(folder: Path, kind: str, progress: Progress) -> None:
         index_path(folder, kind),
         heads=("exact", "certified", "screen"),
         target_precision=TARGET,
-        config=BuildConfig(threads=torch.get_num_threads(), clusters_tried=(100,), rounds=0),
+        config=BuildConfig(threads=torch.get_num_threads(), clusters_tried=(100,)),
         heldout=folder / "judge.npy",
         best_effort=True,
         progress=progress,
