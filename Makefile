@@ -24,6 +24,10 @@ unexport PYTHONDONTWRITEBYTECODE
 	$(INSTALL) '.[dev]'
 	@touch .venv/demo $@
 
+.venv/ray: pyproject.toml constraints.txt | .venv/dev
+	$(INSTALL) '.[ray]'
+	@touch $@
+
 .venv/docs: pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	$(INSTALL) '.[docs]'
 	@touch $@
@@ -43,10 +47,10 @@ check: .venv/dev      ## formatting, lint, types
 	$(BIN)/mypy --num-workers $(WORKERS)
 
 unit: .venv/dev       ## fast tests
-	$(PYTEST) -m 'not system and not gpu and not exhaustive'
+	$(PYTEST) -m 'not system and not gpu and not ray and not exhaustive'
 
 test-system: .venv/dev       ## tests that install packages, kill processes or start other servers
-	$(PYTEST) -m 'system and not exhaustive'
+	$(PYTEST) -m 'system and not ray and not exhaustive'
 
 test-gpu-kernels: .venv/dev  ## the GPU kernels, under Triton's interpreter
 	$(PYTEST) -m 'gpu and not exhaustive'
@@ -54,8 +58,11 @@ test-gpu-kernels: .venv/dev  ## the GPU kernels, under Triton's interpreter
 test-gpu:             ## the same tests on a GPU, with the python that PYTHON names
 	TRITON_INTERPRET=0 $(PYTHON) -m pytest -m gpu tests/gpu tests/heads/test_contract.py
 
+test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
+	$(BIN)/pytest -m 'ray and not exhaustive'
+
 test: check           ## everything but the exhaustive sweeps
-	$(PYTEST) -m 'not exhaustive'
+	$(PYTEST) -m 'not ray and not exhaustive'
 
 test-all: check       ## everything
 	$(PYTEST)
@@ -85,4 +92,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test test-all fuzz attack proofs bench race tables docs proto
+.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test test-all fuzz attack proofs bench race tables docs proto

@@ -32,7 +32,8 @@ DIRECT: dict[str, set[str]] = {
     "index_builder": {"decoding", "llamacpp"},
     "client": {"utils", "llamacpp", "v1"},
     "server": {"decoding", "gpu", "v1"},
-    "cli": {"server", "client", "index_builder", "training"},
+    "ray": {"server", "client", "index_builder"},
+    "cli": {"ray", "training"},
 }
 # The rooms of `kernels`, each of which may import those before it.
 KERNEL_ROOMS = [
