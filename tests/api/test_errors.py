@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
+
+import pytest
 
 from logitsieve.api import errors
 from logitsieve.api.errors import InvalidKnob, InvalidRequest, LogitsieveError, TargetNotReached
@@ -39,3 +42,23 @@ def test_an_unknown_knob_is_named_beside_those_that_there_are() -> None:
     assert str(error) == "knobs.probs: no such knob 'probs', there are: probes, escalate"
     assert (error.field, error.got, error.allowed) == ("knobs.probs", 2.0, "probes, escalate")
     assert str(InvalidKnob.unknown("x", 1, ())) == "knobs.x: no such knob 'x', there are: none"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("k", 0, "1 to 9"),
+        InvalidKnob.unknown("probs", 2.0, ("probes",)),
+        TargetNotReached({"p1": 0.99}, {"p1": 0.5}),
+        errors.IndexUnreadable("a/1", "missing"),
+        errors.ShardUnavailable(256, 512),
+        errors.DeadlineExceeded("late", "timeout"),
+        errors.MissingExtra("torch", "builder"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_another_process_is_the_same(error: LogitsieveError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)

@@ -10,6 +10,7 @@ from logitsieve.evaluation.precision import lower_bound
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
+from logitsieve.index_builder.pair_counts import route_block
 from logitsieve.index_builder.partition import Partition
 from logitsieve.index_builder.screen_training import CascadePlan
 from tests.synthetic import make_softmax
@@ -23,6 +24,11 @@ def make_contexts(
     centers = random.standard_normal((topics, dim)) * 2
     chosen = centers[random.integers(topics, size=rows)]
     return (chosen + noise * random.standard_normal((rows, dim))).astype(np.float32)
+
+
+def routed(contexts: Contexts, centroids: np.ndarray) -> np.ndarray:
+    """[N] the cluster of each context."""
+    return np.concatenate([route_block(centroids, block) for block in contexts.blocks()])
 
 
 def make_exact(softmax: Softmax) -> Head:

@@ -57,7 +57,16 @@ def test_a_built_index_opens_and_answers(softmax: Softmax, tmp_path: Path) -> No
     hidden = make_contexts(200, seed=3)
     right = index.head().topk(hidden, 1).ids == index.head("exact").topk(hidden, 1).ids
     assert right.mean() > 0.9
-    expected = ["label", "label held-out", "sketch", "norms", "train", "calibrate", "write"]
+    expected = [
+        "label",
+        "label held-out",
+        "sketch",
+        "norms",
+        "train",
+        "judge",
+        "calibrate",
+        "write",
+    ]
     assert list(dict.fromkeys(stages)) == expected
     assert open_index(tmp_path / "models" / "lm" / "1").digest == index.digest
     assert index.manifest.config["fallback"] in ("exact", "certified")  # whichever was faster

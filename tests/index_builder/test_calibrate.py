@@ -31,7 +31,8 @@ def test_every_head_is_measured_at_each_batch_size(heads: dict[str, Head]) -> No
         heads, {"other": heads["screen"]}, HELDOUT, 90, lambda *step: seen.append(step)
     )
     check_calibration(found)
-    assert seen == [("calibrate", 1, 3), ("calibrate", 2, 3), ("calibrate", 3, 3)]
+    assert seen[0] == ("judge", 120, 120)
+    assert seen[1:] == [("calibrate", 1, 3), ("calibrate", 2, 3), ("calibrate", 3, 3)]
     assert found["heldout_rows"] == 120
     assert [(point["head"]["name"], point["rows"]) for point in found["points"]] == [
         (name, rows) for name in ("exact", "screen") for rows in (1, 8, 64)

@@ -13,7 +13,7 @@ from logitsieve.index_builder.config import BuildConfig
 def test_every_option_has_help_and_a_range() -> None:
     for field in fields(BuildConfig):
         assert field.metadata["help"].endswith(".")
-        assert field.name == "dtype" or field.metadata["low"] is not None
+        assert field.name in ("dtype", "reproducible") or field.metadata["low"] is not None
         assert field.kw_only
 
 

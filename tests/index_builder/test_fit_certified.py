@@ -13,12 +13,12 @@ from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit_certified import (
     Widths,
     encode,
-    factored,
     fastest,
     fit_certified,
     narrow_rotation,
     rotation,
 )
+from logitsieve.index_builder.turned_rows import factored
 from tests.index_builder.clustered import make_exact, make_inputs
 from tests.synthetic import basis_of, make_hidden, make_softmax
 

@@ -2,22 +2,18 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, TopK
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder import fitting
-from logitsieve.index_builder.centroids import spherical_kmeans
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fitting import (
     BuildInputs,
-    exact_labels,
     fastest_proving,
     heldout_sample,
     least_reaching,
@@ -25,6 +21,7 @@ from logitsieve.index_builder.fitting import (
     sample_rows,
 )
 from logitsieve.index_builder.partition import Partition
+from logitsieve.index_builder.spherical_kmeans import spherical_kmeans
 from tests.index_builder.clustered import make_contexts, make_exact, make_inputs
 from tests.synthetic import make_head, make_hidden, make_softmax
 
@@ -55,21 +52,6 @@ def test_labels_are_the_exact_ones(tmp_path: Path) -> None:
     np.testing.assert_array_equal(inputs.heldout_labels, exact.topk(hidden[270:], 10).ids)
     np.testing.assert_array_equal(inputs.sample, hidden[:270])
     assert seen[-1] == ("label held-out", 30, 30)
-
-
-def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None:
-    """A full disk is then an OSError; a write to a hole in a mapped file would be a SIGBUS."""
-    exact, file = make_exact(make_softmax(vocab_size=90, dim=16)), tmp_path / "labels.npy"
-    held: list[bool] = []
-
-    class Watching:
-        def topk(self, hidden: ArrayLike, k: int) -> TopK:
-            held.append(file.stat().st_blocks * 512 >= file.stat().st_size)
-            return exact.topk(hidden, k)
-
-    contexts = Contexts([make_contexts(5000)])
-    exact_labels(cast(Head, Watching()), contexts, 90, 20, file, lambda *step: None)
-    assert held[0]
 
 
 @pytest.mark.parametrize("row", [3, 1030, 2650])

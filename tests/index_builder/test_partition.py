@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.heads import HEADS
-from logitsieve.index_builder import partition as partition_module
-from logitsieve.index_builder.centroids import spherical_kmeans
+from logitsieve.index_builder import pair_counts
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
-from logitsieve.index_builder.partition import COUNTED_ROWS, ROUNDING, Knapsack, Partition, route
-from tests.index_builder.clustered import make_exact, make_inputs
+from logitsieve.index_builder.partition import ROUNDING, Knapsack, Partition
+from logitsieve.index_builder.spherical_kmeans import spherical_kmeans
+from tests.index_builder.clustered import make_exact, make_inputs, routed
 from tests.synthetic import make_softmax
 
 WASTE = BuildConfig().waste_weight
@@ -36,7 +36,7 @@ def make_partition(inputs: FitInputs, clusters: int = 8, depth: int = 5) -> Part
 def test_pairs_count_every_label_of_every_context(inputs: FitInputs) -> None:
     partition = make_partition(inputs)
     pairs = partition.pairs
-    cluster_N = route(inputs.train, partition.centroids_CD)
+    cluster_N = routed(inputs.train, partition.centroids_CD)
     counted = np.zeros((partition.clusters, inputs.vocab_size), int)
     np.add.at(counted, (np.repeat(cluster_N, 5), inputs.labels.ravel()), 1)
     found = np.zeros_like(counted)
@@ -49,7 +49,7 @@ def test_counting_in_parts_changes_nothing(
     inputs: FitInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = make_partition(inputs).pairs
-    monkeypatch.setattr(partition_module, "COUNTED_ROWS", 100)
+    monkeypatch.setattr(pair_counts, "COUNTED_ROWS", 100)
     for array, again in zip(whole, make_partition(inputs).pairs, strict=True):
         np.testing.assert_array_equal(array, again)
 
@@ -69,7 +69,7 @@ def test_a_context_takes_two_bytes() -> None:
     Partition(inputs, np.ones((1, 1), np.float32), 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    fixed = 32 * COUNTED_ROWS
+    fixed = 32 * pair_counts.COUNTED_ROWS
     assert peak < 2 * rows + fixed
 
 
@@ -181,7 +181,7 @@ def test_a_guard_leaves_a_share_of_every_cluster_to_the_fallback(guard: float) -
         knobs={"escalate": partition.guarded},
     )
     left = screen.topk(inputs.sample, 1).exact
-    cluster = route(inputs.train, centroids)
+    cluster = routed(inputs.train, centroids)
     for number in range(6):
         assert left[cluster == number].mean() == pytest.approx(guard, abs=0.01)
     heldout = screen.topk(inputs.heldout.sample(inputs.heldout.rows), 1).exact

@@ -28,7 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
     "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),
-    "builder": ("numba", "safetensors", "faiss", "torch", "matplotlib"),
+    "builder": ("numba", "safetensors", "faiss", "torch", "matplotlib", "threadpoolctl"),
 }
 
 

@@ -1,1 +1,1 @@
-"""Ray as an engine: indexes in shards answered by its actors, and builds spread over its workers."""
+"""Ray as an engine: indexes in shards answered by its actors, builds spread over its workers."""

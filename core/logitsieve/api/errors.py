@@ -25,12 +25,26 @@ LogitsieveError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 
 class LogitsieveError(Exception):
     """Root of the tree."""
+
+    def __reduce__(self) -> tuple[Callable[..., LogitsieveError], tuple[Any, ...]]:
+        """Pickled by its fields, for errors that other processes raise."""
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(
+    kind: type[LogitsieveError], args: tuple[Any, ...], fields: Mapping[str, Any]
+) -> LogitsieveError:
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(fields)
+    return error
 
 
 class InvalidRequest(LogitsieveError, ValueError):

@@ -8,14 +8,24 @@ Shape letters: N rows, B rows of a block, K answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Bool, Candidates, Float32, Float64, TopK
+from logitsieve.api.results import (
+    ArrayLike,
+    Bool,
+    Candidates,
+    Float32,
+    Float64,
+    Int32,
+    TopK,
+)
 from logitsieve.evaluation.operating_points import KS
+
+R = TypeVar("R")
 
 MASS_STRIDE = 8  # mass kept needs all V logits of a row: one row in so many is enough
 MASS_LOGITS = 1 << 22  # logits held at once for that
@@ -136,12 +146,35 @@ def evaluate_all(
     ks: Sequence[int] = KS,
 ) -> dict[str, Evaluation]:
     """`evaluate` for every head by its name, all of them on a block before the next is taken."""
-    tallies = {name: _Tally(head, exact, ks) for name, head in heads.items()}
+    counts: dict[str, list[Counts]] = {name: [] for name in heads}
     for block in blocks:
-        truth = _truth(exact, block, max(ks))
-        for tally in tallies.values():
-            tally.add(block, truth)
-    return {name: tally.evaluation() for name, tally in tallies.items()}
+        truth = Truth(*find_truth(exact, block, max(ks)))
+        for name, head in heads.items():
+            counts[name].append(count(head, block, truth, ks, head is exact))
+    return {name: _evaluation(counts[name], head.proves) for name, head in heads.items()}
+
+
+class Each(Protocol):
+    """Makes calls for blocks of contexts, of which one does not depend on another."""
+
+    def __call__(
+        self,
+        call: Callable[..., R],
+        head: Answering,
+        blocks: Iterable[tuple[Any, ...]],
+        stage: str = "",
+    ) -> Iterator[R]:
+        """The results of `call(head, *block)` in their order.
+
+        A stage names those that may be kept: tuples of arrays.
+        """
+
+
+def in_turn(
+    call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]], stage: str = ""
+) -> Iterator[R]:
+    """An `Each` that makes one call after the other."""
+    return (call(head, *block) for block in blocks)
 
 
 class Judge:
@@ -156,83 +189,97 @@ class Judge:
         exact: Answering,
         blocks: Callable[[], Iterable[Float32]],
         ks: Sequence[int] = KS,
+        each: Each = in_turn,
     ) -> None:
-        self._exact, self._blocks, self._ks = exact, blocks, ks
-        self._truths = [_truth(exact, block, max(ks)) for block in blocks()]
+        self._exact, self._blocks, self._ks, self._each = exact, blocks, ks, each
+        wanted = ((block, max(ks)) for block in blocks())
+        self._truths = [Truth(*found) for found in each(find_truth, exact, wanted, "truth")]
 
     def evaluate(self, head: Answering) -> Evaluation:
-        tally = _Tally(head, self._exact, self._ks)
-        for block, truth in zip(self._blocks(), self._truths, strict=True):
-            tally.add(block, truth)
-        return tally.evaluation()
+        judged = (
+            (block, truth, self._ks, head is self._exact)
+            for block, truth in zip(self._blocks(), self._truths, strict=True)
+        )
+        return _evaluation(list(self._each(count, head, judged)), head.proves)
 
 
-class _Truth(NamedTuple):
+class Truth(NamedTuple):
     """The exact head's answers for a block."""
 
-    top: TopK
+    ids: Int32  # [B, K]
+    logits: Float32  # [B, K]
+    scanned: Int32  # [B]
     log_z: Float64  # of every MASS_STRIDE-th row
 
+    @property
+    def top(self) -> TopK:
+        return TopK(self.ids, self.logits, np.ones(len(self.ids), np.bool_), self.scanned)
 
-def _truth(exact: Answering, block: Float32, k: int) -> _Truth:
+
+class Counts(NamedTuple):
+    """What a head got right on a block; the mappings are by k."""
+
+    scanned: Mapping[int, Float64]  # [B]
+    shares: Mapping[int, Float64]  # [B]; empty for a head that proves its answers
+    unproven: Mapping[int, Bool]  # [B]; the same
+    mass: Float64  # of every MASS_STRIDE-th row
+
+
+def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ...]:
+    """The fields of a `Truth`."""
     top = exact.topk(block, k)
     vocab_size = int(top.scanned[0])  # the exact head scans all of it
-    return _Truth(top, log_mass(exact, block[::MASS_STRIDE], 1, vocab_size))
+    log_z = log_mass(exact, block[::MASS_STRIDE], 1, vocab_size)
+    return Truth(top.ids, top.logits, top.scanned, log_z)
 
 
-class _Tally:
-    """Counts of one head so far: a list of blocks for each k."""
+def count(
+    head: Answering, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool
+) -> Counts:
+    """Judge a head on a block; one that proves its answers is not compared."""
+    scanned, shares, unproven = {}, {}, {}
+    for k in ks:
+        answer = truth.top if is_truth else head.topk(block, k)
+        scanned[k] = answer.scanned.astype(np.float64)
+        if not head.proves:
+            shares[k] = hits(answer, truth.top, k) / k
+            unproven[k] = ~answer.exact  # what is proven, a fallback answered
+    rows = block[::MASS_STRIDE]
+    if is_truth:
+        return Counts(scanned, shares, unproven, np.ones(len(rows)))
+    vocab_size = int(truth.scanned[0])
+    mass = np.exp(log_mass(head, rows, min(ks), vocab_size) - truth.log_z)
+    return Counts(scanned, shares, unproven, mass)
 
-    def __init__(self, head: Answering, exact: Answering, ks: Sequence[int]) -> None:
-        self._head, self._is_truth = head, head is exact
-        self._shares: dict[int, list[Float64]] = {k: [] for k in ks}
-        self._scanned: dict[int, list[Float64]] = {k: [] for k in ks}
-        self._unproven: dict[int, list[Bool]] = {k: [] for k in ks}
-        self._masses: list[Float64] = []
 
-    def add(self, block: Float32, truth: _Truth) -> None:
-        """Count a block; a head that proves its answers is not compared."""
-        for k, scanned in self._scanned.items():
-            answer = truth.top if self._is_truth else self._head.topk(block, k)
-            scanned.append(answer.scanned.astype(np.float64))
-            if not self._head.proves:
-                self._shares[k].append(hits(answer, truth.top, k) / k)
-                self._unproven[k].append(~answer.exact)  # what is proven, a fallback answered
-        self._masses.append(self._mass_kept(block[::MASS_STRIDE], truth))
+def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
+    """The figures of all blocks; a proof needs no judge, and its bound no rows."""
+    if not counts:
+        raise ValueError("blocks: none to evaluate on")
+    ks = list(counts[0].scanned)
+    scanned = {k: np.concatenate([each.scanned[k] for each in counts]) for k in ks}
+    return Evaluation(
+        rows=len(scanned[min(ks)]),
+        scanned={k: float(rows.mean()) for k, rows in scanned.items()},
+        mass_kept=float(np.concatenate([each.mass for each in counts]).mean()),
+        **(_proven(ks) if proves else _judged(ks, counts)),
+    )
 
-    def _mass_kept(self, rows: Float32, truth: _Truth) -> Float64:
-        """float64 [B]: the probability of the candidates under the full softmax."""
-        if self._is_truth:
-            return np.ones(len(rows))
-        vocab_size = int(truth.top.scanned[0])
-        return np.exp(log_mass(self._head, rows, min(self._scanned), vocab_size) - truth.log_z)
 
-    def evaluation(self) -> Evaluation:
-        """The figures of all blocks; a proof needs no judge, and its bound no rows."""
-        if not self._masses:
-            raise ValueError("blocks: none to evaluate on")
-        scanned = {k: np.concatenate(blocks) for k, blocks in self._scanned.items()}
-        return Evaluation(
-            rows=len(scanned[min(scanned)]),
-            scanned={k: float(rows.mean()) for k, rows in scanned.items()},
-            mass_kept=float(np.concatenate(self._masses).mean()),
-            **(self._proven() if self._head.proves else self._judged()),
-        )
+def _proven(ks: Sequence[int]) -> dict[str, Any]:
+    ones = dict.fromkeys(ks, 1.0)
+    return {"precision": dict.fromkeys(ks, PROVEN), "coverage": ones, "covered": ones}
 
-    def _proven(self) -> dict[str, Any]:
-        ones = dict.fromkeys(self._shares, 1.0)
-        precision = dict.fromkeys(self._shares, PROVEN)
-        return {"precision": precision, "coverage": ones, "covered": ones}
 
-    def _judged(self) -> dict[str, Any]:
-        shares = {k: np.concatenate(blocks) for k, blocks in self._shares.items()}
-        unproven = {k: np.concatenate(blocks) for k, blocks in self._unproven.items()}
-        covered = {k: shares[k][rows] for k, rows in unproven.items() if rows.any()}
-        return {
-            "precision": {k: summarize(rows) for k, rows in shares.items()},
-            "coverage": {k: float(rows.mean()) for k, rows in unproven.items()},
-            "covered": {k: float(rows.mean()) for k, rows in covered.items()},
-        }
+def _judged(ks: Sequence[int], counts: Sequence[Counts]) -> dict[str, Any]:
+    shares = {k: np.concatenate([each.shares[k] for each in counts]) for k in ks}
+    unproven = {k: np.concatenate([each.unproven[k] for each in counts]) for k in ks}
+    covered = {k: shares[k][rows] for k, rows in unproven.items() if rows.any()}
+    return {
+        "precision": {k: summarize(rows) for k, rows in shares.items()},
+        "coverage": {k: float(rows.mean()) for k, rows in unproven.items()},
+        "covered": {k: float(rows.mean()) for k, rows in covered.items()},
+    }
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:

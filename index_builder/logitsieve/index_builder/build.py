@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from logitsieve.index_builder.arrays import stored_matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.gguf_source import gguf_output_layer, is_gguf
+from logitsieve.index_builder.kept import until_done
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.stored import StoredMatrix
@@ -45,6 +48,7 @@ def build(
     progress: ProgressOption = "auto",
     heldout: Source | None = None,
     best_effort: bool = False,
+    executor: Executor | None = None,
 ) -> Index:
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
@@ -55,16 +59,20 @@ def build(
     the model has not seen; without them the last tenth of `contexts` judges, and each of its misses
     counts twice against a target. `target_precision`, {"p1": 0.998, "p5": 0.99}, chooses clusters,
     labels, budget, probes and the rows left to the fallback for the least measured time;
-    TargetNotReached if that cannot be met, unless `best_effort`. `progress` gets (stage, done,
+    TargetNotReached if that cannot be met, unless `best_effort`. `executor` makes the calls that do
+    not depend on each other: blocks of contexts against W, mostly; without one, `config.threads`
+    threads do. A build that is killed or interrupted goes on, if called again within a day, from
+    the blocks that lie beside `out`. `progress` gets (stage, done,
     total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
     nothing. InvalidRequest names the argument at fault, also a `weight` that is written to
     meanwhile. If it raises, nothing is written.
     """
-    require("builder", "numba", "torch", "faiss")
+    require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.heads import Softmax
     from logitsieve.index import new_path
     from logitsieve.index.files import remove_stale
     from logitsieve.index_builder import pipeline  # torch and faiss are loaded only now
+    from logitsieve.index_builder.workers import Workers, in_threads
 
     config, progress = config or BuildConfig(), to_progress(progress, "build")
     names = pipeline.check_heads(heads, targeted=target_precision is not None)
@@ -83,9 +91,15 @@ def build(
         raise InvalidRequest(
             "vocabulary", f"{len(vocabulary)} words", f"V = {softmax.vocab_size}, one for each id"
         )
+    if config.reproducible and target_precision is not None:
+        allowed = "a build without a target_precision, whose search goes by measured times"
+        raise InvalidRequest("reproducible", True, allowed)
     beside = next(folder for folder in out.parents if folder.is_dir())  # a failed build makes none
     remove_stale(beside, SCRATCH)
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=beside) as folder,
+        in_threads(executor, config.threads) as pool,
+    ):
         scratch = Path(folder)
         train = open_contexts(contexts, softmax.dim, scratch, "contexts")
         if heldout is None:
@@ -104,7 +118,9 @@ def build(
             best_effort=best_effort,
             progress=progress,
         )
-        index = pipeline.run(inputs, names, vocabulary, out, scratch)
+        with until_done(beside / f"{SCRATCH}{pipeline.blocks_name(inputs)}") as kept:
+            inputs = replace(inputs, workers=Workers(pool, scratch, kept))
+            index = pipeline.run(inputs, names, vocabulary, out, scratch)
     if target_precision is None:
         _warn_of_misses(index)
     return index

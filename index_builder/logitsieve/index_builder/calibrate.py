@@ -16,6 +16,7 @@ from logitsieve.api.results import Float32
 from logitsieve.decoding.machine import machine_facts
 from logitsieve.evaluation import Judge, us_per_row
 from logitsieve.evaluation.operating_points import KS
+from logitsieve.evaluation.precision import Each, in_turn
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
@@ -34,9 +35,17 @@ class Bench:
     """Measures heads of one softmax on held-out contexts, one thread; `exact` judges."""
 
     def __init__(
-        self, exact: Head, heldout: Contexts, vocab_size: int, progress: Progress = no_progress
+        self,
+        exact: Head,
+        heldout: Contexts,
+        vocab_size: int,
+        progress: Progress = no_progress,
+        each: Each = in_turn,
     ) -> None:
-        """`progress` gets ("judge", contexts done, contexts in all) while the truth is found."""
+        """`progress` gets ("judge", contexts done, contexts in all) while the truth is found.
+
+        `each` makes the calls that find it, and those that judge a head.
+        """
         done = 0
 
         def blocks() -> Iterator[Float32]:
@@ -47,7 +56,7 @@ class Bench:
                     done += len(block)
                     progress("judge", done, heldout.rows)
 
-        self._judge = Judge(exact, blocks, tuple(k for k in KS if k <= vocab_size))
+        self._judge = Judge(exact, blocks, tuple(k for k in KS if k <= vocab_size), each)
         self._hidden = heldout.sample(TIMED_ROWS)
         self._k = min(TIMED_K, vocab_size)
         self._heldout = heldout
@@ -90,12 +99,13 @@ def calibrate(
     heldout: Contexts,
     vocab_size: int,
     progress: Progress,
+    each: Each = in_turn,
 ) -> dict[str, Any]:
     """Measure every head at the knobs it has, judged by `heads["exact"]`.
 
     `compared` are measured in the same way under names of their own; the index does not hold them.
     """
-    bench = Bench(heads["exact"], heldout, vocab_size)
+    bench = Bench(heads["exact"], heldout, vocab_size, progress, each)
     entries: dict[str, list[Entry]] = {}
     for done, (name, head) in enumerate([*heads.items(), *compared.items()], start=1):
         entries[name] = bench.entries(name, head, bench.times(head))

@@ -1,8 +1,8 @@
-"""Centroids of a screen: spherical k-means, a scale at which they can be trained, and the training.
+"""Centroids of a screen: a scale at which they can be trained, and the training.
 
-papers/001: Algorithm 1 line 3 and section 7.2 (faiss does the clustering); section 3, eq. 3-5
-(straight-through Gumbel-softmax) and eq. 6, 8 (the loss, the candidate lists held fixed), in the
-closed form derived in docs/building.md, which needs no target of length V.
+papers/001: section 3, eq. 3-5 (straight-through Gumbel-softmax) and eq. 6, 8 (the loss, the
+candidate lists held fixed), in the closed form derived in docs/building.md, which needs no target
+of length V.
 
 Shape letters: B batch rows, S sampled contexts, D hidden size, V vocabulary, C clusters, K labels
 a context (the paper's k).
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import math
 
-import faiss
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import backward
@@ -24,25 +22,6 @@ from logitsieve.index_builder.config import ScreenConfig
 AGREEMENT = 0.9  # share of Gumbel samples that should pick the nearest centroid
 SCALE_ROWS = 8192  # contexts on which the scale is set
 AVERAGED = 0.99  # share of the past in the moving average of candidates a row
-
-
-def spherical_kmeans(hidden_SD: Float32, clusters: int, config: ScreenConfig, seed: int) -> Float32:
-    """float32 [C, D]: unit centroids, at most `clusters` and at most one a context."""
-    tiny = np.finfo(np.float32).tiny
-    largest_S = np.abs(hidden_SD).max(axis=1, keepdims=True)
-    unit_SD = hidden_SD / np.maximum(largest_S, tiny)  # squares of larger ones could overflow
-    unit_SD /= np.maximum(np.linalg.norm(unit_SD, axis=1, keepdims=True), tiny)
-    kmeans = faiss.Kmeans(
-        hidden_SD.shape[1],
-        min(clusters, len(hidden_SD)),
-        niter=config.kmeans_iterations,
-        spherical=True,
-        seed=seed,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(hidden_SD),
-    )
-    kmeans.train(unit_SD)
-    return np.asarray(kmeans.centroids, np.float32)
 
 
 def agreement(hidden_SD: Tensor, centroids_CD: Tensor, scale: float) -> float:

@@ -95,6 +95,12 @@ class BuildConfig(ScreenConfig):
     graph_build_ef: int = option(
         200, "Rows kept in view while the graph is built, efConstruction.", 1, 65_535
     )
+    reproducible: bool = option(
+        False,
+        "Choose nothing by measured times, so that equal inputs give equal files, but for"
+        " calibration.json: a sketch of certified of one width, which answers what others leave."
+        " Without a target precision.",
+    )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)
 

@@ -5,7 +5,9 @@ Shape letters: N contexts, D hidden size, S rows taken.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -53,10 +55,16 @@ class Contexts:
 
     def parts(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Float32]]:
         """The same blocks, each with the numbers of its rows."""
+        yield from zip(self.spans(size), self.blocks(size), strict=True)
+
+    def spans(self, size: int = BLOCK_ROWS) -> Iterator[slice]:
+        """The numbers of the rows of each block, which are not read."""
         done = 0
-        for block in self.blocks(size):
-            yield slice(done, done + len(block)), block
-            done += len(block)
+        for shard in self._shards:
+            for start in range(0, len(shard), size):
+                stop = min(start + size, len(shard))
+                yield slice(done + start, done + stop)
+            done += len(shard)
 
     def take(self, rows_S: Int64) -> Float32:
         """float32 [S, D]: the rows of these numbers, in that order."""
@@ -112,6 +120,17 @@ class Contexts:
             raise InvalidRequest(self.field, f"{self.rows} rows", "2 rows or more, or `heldout`")
         border = self.rows - max(1, self.rows // HELD_OUT)
         return self.between(0, border), self.between(border, self.rows)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The identity of the rows as they are stored, and of their order (hex)."""
+        digest = hashlib.sha256()
+        for shard in self._shards:
+            digest.update(f"{shard.dtype} {shard.shape}\n".encode())
+            for start in range(0, len(shard), BLOCK_ROWS):
+                rows = np.ascontiguousarray(shard[start : start + BLOCK_ROWS])
+                digest.update(rows.view(np.uint8).data)
+        return digest.hexdigest()
 
     def _read(self, rows: np.ndarray, first: int) -> Float32:
         block = as_hidden(rows, self.dim)

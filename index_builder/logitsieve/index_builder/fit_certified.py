@@ -18,12 +18,11 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.heads._base.head import begin_sha256
 from logitsieve.index.checks import matrix_changed
-from logitsieve.index.sketch_rows import solve, spectral_norms
+from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index.verify import counter
 from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
-from logitsieve.kernels.rows.decode import decoded
+from logitsieve.index_builder.turned_rows import BLOCK_ROWS, Turned, factored, turn
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
@@ -39,7 +38,6 @@ RIDGE = 0.01  # of the identity in second moments whose trace is one
 SPAN_STEPS = 8  # towards the best span
 LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
 ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded up to float32
-BLOCK_ROWS = 4096
 
 
 class Widths(NamedTuple):
@@ -61,28 +59,11 @@ class _Codes(NamedTuple):
     length: float  # Q: the largest norm over its scale
 
 
-class Turning(NamedTuple):
-    """The change of coordinates as it is stored: a context h has the coordinates L U h."""
-
-    directions: Float32  # U [P, D]; over `stretch`, its rows are orthonormal but for rounding
-    stretch: Float32  # E [D]
-    triangle: Float32  # L [P, P], zeros above its diagonal
-
-
-class Turned(NamedTuple):
-    """Rows as `certified` takes them: w . h = w' . (L U h), but for g . h with g = w - w' L U."""
-
-    turning: Turning
-    rows: Float32  # w' [V, P]
-    outside: Float64  # [V] >= ||g / E||
-    left: float  # >= ||(U / E) (g / E)||, what of g is in the span of U all the same
-    sha256: str = ""  # of the rows w and their bias, as they were read
-
-
 def fit_certified(inputs: FitInputs) -> FitResult:
     """The sketch measured to answer fastest of those within their share of memory.
 
-    The smallest is always among them. InvalidRequest if W is no longer what it was at first.
+    The smallest is always among them. A reproducible build takes the one that the search begins
+    with. InvalidRequest if W is no longer what it was at first.
     """
     softmax, share = inputs.softmax, inputs.config.certified_memory
     moments = _moments(softmax.weight), _moments(inputs.sample)
@@ -92,7 +73,7 @@ def fit_certified(inputs: FitInputs) -> FitResult:
 
     @lru_cache(maxsize=2)
     def turned(count: int) -> Turned:
-        made = turn(softmax, factored(*_narrow(*moments, count)))
+        made = turn(softmax, factored(*_narrow(*moments, count)), inputs.workers)
         if made.sha256 != softmax.sha256:
             raise matrix_changed()
         return made
@@ -106,9 +87,11 @@ def fit_certified(inputs: FitInputs) -> FitResult:
         return measured[widths, count]
 
     counts = _counts(softmax.dim)
-    first = counts[len(counts) // 2]
-    best = fastest(lambda widths: time(widths, first), softmax.dim, share)
-    count = min(counts, key=lambda count: time(best, count))
+    count = first = counts[len(counts) // 2]
+    best = _first(softmax.dim, share)
+    if not inputs.config.reproducible:
+        best = fastest(lambda widths: time(widths, first), softmax.dim, share)
+        count = min(counts, key=lambda count: time(best, count))
     if count != first:
         best = fastest(lambda widths: time(widths, count), softmax.dim, share)
     arrays = code(softmax, turned(count), best, order_V)
@@ -127,15 +110,19 @@ def _counts(dim: int) -> list[int]:
     return sorted({-(-share * dim // 16) for share in SHARES}) if dim > LANES else [dim]
 
 
+def _first(dim: int, share: float) -> Widths:
+    """The widths where the search begins: the smallest if `share` has no room for others."""
+    start = Widths(COARSE[START[0]], FINE[START[1]])
+    return start if start.memory <= share * 4 * dim else Widths(COARSE[0], FINE[0])
+
+
 def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
     """The widths of least `time` among all that share one of the two with them.
 
     Where a step in either pays nothing, several may: as long as nearly every row passes the coarse
     bounds, wider ones only take longer.
     """
-    best = Widths(COARSE[START[0]], FINE[START[1]])
-    if best.memory > share * 4 * dim:
-        best = Widths(COARSE[0], FINE[0])
+    best = _first(dim, share)
     while True:
         lines = [Widths(coarse, best.fine) for coarse in COARSE]
         lines += [Widths(best.coarse, fine) for fine in FINE]
@@ -240,38 +227,6 @@ def encode(
     order_V = np.arange(softmax.vocab_size, dtype=np.int32) if order_V is None else order_V
     arrays = code(softmax, turn(softmax, factored(rotation_PD, stretch_D)), widths, order_V)
     return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
-
-
-def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
-    """L and U, as they are stored, whose product is near `rotation_PD`."""
-    exact_D = np.ones(rotation_PD.shape[1]) if stretch_D is None else stretch_D
-    stretch = exact_D.astype(np.float32)
-    axes_DP, upper_PP = np.linalg.qr((rotation_PD / stretch).T)
-    directions, triangle = axes_DP.T * stretch, upper_PP.T
-    return Turning(
-        directions.astype(np.float32, order="C"), stretch, triangle.astype(np.float32, order="C")
-    )
-
-
-def turn(softmax: Softmax, turning: Turning) -> Turned:
-    """Coordinates of every row, and the most that is left over of it."""
-    V, count = softmax.vocab_size, len(turning.directions)
-    solver = solve(turning._asdict())
-    turned_VP, outside_V, left = np.empty((V, count), np.float32), np.empty(V), 0.0
-    digest = begin_sha256(softmax.matrix.kind, softmax.matrix.shape)
-    for start in range(0, V, BLOCK_ROWS):
-        # Read once: the rows that are hashed are those that the sketch is made of.
-        rows = softmax.matrix[start : start + BLOCK_ROWS].copy()
-        digest.update(rows.data.data.cast("B"))
-        rows_RD = decoded(rows).astype(np.float64) / turning.stretch
-        here = slice(start, start + len(rows_RD))
-        turned_VP[here] = rows_RD @ solver.inverse
-        kept_RP = turned_VP[here].astype(np.float64)
-        # Twice, so that the check of a sketch, which computes w' anew, has room for its rounding.
-        _, outside_V[here], left_R = solver.residuals(rows_RD, kept_RP, roundings=2)
-        left = max(left, float(left_R.max()))
-    digest.update(softmax.bias.data)
-    return Turned(turning, turned_VP, outside_V, left, digest.hexdigest())
 
 
 def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:

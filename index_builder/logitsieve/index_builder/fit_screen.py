@@ -76,7 +76,7 @@ def fit_screen(inputs: FitInputs) -> FitResult:
         proving = [name for name, head in heads.items() if head.proves]
         fallback_us = us(heads[inputs.fallback or proving[-1]])
         result = Search(inputs, target, timer, fallback_us).run().result()
-    if "certified" not in inputs.fitted:
+    if "certified" not in inputs.fitted or inputs.config.reproducible:
         return result
     plain, bounded = (us(screen(result).with_knobs(prescreen=on)) for on in (0, 1))
     return replace(result, knobs={**result.knobs, "prescreen": int(bounded < plain)})

@@ -7,7 +7,6 @@ V vocabulary, K labels a context.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,18 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.utils.environment import name_in_errors
+from logitsieve.index_builder.labels import exact_labels
+from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.options import Progress, no_progress
 
 EVALUATED = 10  # held-out precision is judged at up to so many answers
-LABEL_ROWS = 1024  # rows answered by the exact head at once
 COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 that a stored operating point reaches on held-out contexts
 JUDGED = 2048  # held-out contexts that choose it
@@ -61,6 +58,7 @@ class BuildInputs:
     unseen: bool = True  # `heldout` was given; else it is the end of the text that is fitted
     best_effort: bool = False  # the nearest screen will do
     progress: Progress = no_progress
+    workers: Workers = field(default_factory=Workers)
 
     @property
     def vocab_size(self) -> int:
@@ -115,13 +113,12 @@ def fastest_proving(heads: Mapping[str, Head], us: Callable[[Head], float]) -> s
 def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
     """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
     vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
-    exact = heads_of(inputs.softmax, {}, config.threads)["exact"]
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
 
     def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
         report = partial(inputs.progress, stage)
-        return exact_labels(exact, contexts, vocab_size, depth, scratch / file, report)
+        return exact_labels(inputs.softmax, contexts, depth, scratch / file, report, inputs.workers)
 
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
     return FitInputs(
@@ -131,31 +128,6 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
         sample=train.take(rows_S),
         sample_rows=rows_S,
     )
-
-
-def exact_labels(
-    exact: Head,
-    contexts: Contexts,
-    vocab_size: int,
-    depth: int,
-    file: Path,
-    progress: Callable[[int, int], None],
-) -> np.ndarray:
-    """[N, depth] ids of the exact top `depth`, best first, in a mapped file."""
-    dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
-    with name_in_errors(file):
-        labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
-    reserve(file, labels, 0, contexts.rows)
-    for part, block in contexts.parts(LABEL_ROWS):
-        try:
-            labels[part] = exact.topk(block, depth).ids
-        except InvalidRequest as error:
-            if (row := re.fullmatch(r"hidden\[(\d+)\]", error.field)) is None:
-                raise
-            field = f"{contexts.field}[{contexts.number(part.start + int(row[1]))}]"
-            raise InvalidRequest(field, error.got, error.allowed) from error
-        progress(part.stop, contexts.rows)
-    return labels
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:

@@ -6,29 +6,18 @@ a context, P observed (cluster, label) pairs, R best clusters of a context.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
+from logitsieve.index_builder.pair_counts import count_pairs
 
-COUNTED_ROWS = 1 << 18  # contexts grouped by cluster at once
 LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster
 MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
 SHORTEST = 5  # ids in every list, labels allowing: one of none could answer nothing
 ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when multiplied back
-
-
-class Pairs(NamedTuple):
-    """Every label seen in every cluster, by cluster, then label."""
-
-    cluster: Int32  # [P]
-    label: Int32  # [P]
-    hits: Int32  # [P] rows of the cluster that have the label, m_ts
-    rows: Int64  # [C] rows of each cluster, n_t
 
 
 class Knapsack:
@@ -92,9 +81,12 @@ class Partition:
         self.depth = min(depth, inputs.labels.shape[1])
         self.waste_weight = waste_weight = inputs.config.waste_weight
         guard = inputs.config.guard or 0.0
-        cluster_N = route(inputs.train, centroids_CD)
-        pairs = count_pairs(
-            cluster_N, inputs.labels[:, : self.depth], len(centroids_CD), inputs.vocab_size
+        cluster_N, pairs = count_pairs(
+            inputs.train,
+            inputs.labels[:, : self.depth],
+            centroids_CD,
+            inputs.vocab_size,
+            inputs.workers,
         )
         used = np.flatnonzero(pairs.rows)
         self.centroids_CD = centroids_CD[used]
@@ -191,15 +183,6 @@ class Partition:
         return np.where(key_P[place_HK] == key_HK, place_HK, -1).astype(np.int32)
 
 
-def route(contexts: Contexts, centroids_CD: Float32) -> np.ndarray:
-    """uint16 [N]: the cluster of each context, argmax_t v_t . h (eq. 2)."""
-    centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
-    cluster_N = np.empty(contexts.rows, np.uint16)
-    for part, block in contexts.parts():
-        cluster_N[part] = (torch.from_numpy(block) @ centroids_DC).argmax(dim=1).numpy()
-    return cluster_N
-
-
 def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
     """([H, R] the best clusters of each context, [H] its cosine to the first of them).
 
@@ -236,34 +219,3 @@ def farthest(cosines_N: Float32, cluster_N: np.ndarray, share: float) -> Float64
     _, first = np.unique(cluster_N[order_N], return_index=True)
     parts = np.split(cosines_N[order_N], first[1:])
     return np.array([max(LEAST_REACH, np.quantile(part, share)) for part in parts])
-
-
-def count_pairs(cluster_N: np.ndarray, labels_NK: np.ndarray, C: int, V: int) -> Pairs:
-    """Count the rows of each cluster that have each label, COUNTED_ROWS at a time."""
-    rows_C = np.zeros(C, np.int64)
-    key_P = hits_P = np.zeros(0, np.int64)  # the key of a pair is its cluster times V, plus label
-    for start in range(0, len(cluster_N), COUNTED_ROWS):
-        part = slice(start, start + COUNTED_ROWS)
-        rows_C += np.bincount(cluster_N[part], minlength=C)
-        key, hits = _count(cluster_N[part], labels_NK[part], V)
-        key_P, place = np.unique(np.concatenate([key_P, key]), return_inverse=True)
-        hits_P = np.bincount(place, np.concatenate([hits_P, hits])).astype(np.int64)
-    return Pairs(
-        cluster=(key_P // V).astype(np.int32),
-        label=(key_P % V).astype(np.int32),
-        hits=hits_P.astype(np.int32),
-        rows=rows_C,
-    )
-
-
-def _count(cluster_N: np.ndarray, labels_NK: np.ndarray, V: int) -> tuple[Int64, Int64]:
-    """Keys and hits of the pairs, one cluster's labels at a time."""
-    order = np.argsort(cluster_N, kind="stable")
-    used, first = np.unique(cluster_N[order], return_index=True)
-    keys, hits = [], []
-    for cluster, rows in zip(used, np.split(order, first[1:]), strict=True):
-        hits_V = np.bincount(labels_NK[rows].ravel(), minlength=V)
-        labels = np.flatnonzero(hits_V)
-        keys.append(int(cluster) * V + labels)
-        hits.append(hits_V[labels])
-    return np.concatenate(keys), np.concatenate(hits)

@@ -5,6 +5,7 @@ Shape letters: D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import faiss
 import torch
+from threadpoolctl import threadpool_limits
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.evaluation import us_per_row
 from logitsieve.evaluation.timing import TIMED_K
+from logitsieve.heads import Head
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
 from logitsieve.index_builder.fit_certified import fit_certified
@@ -34,6 +37,8 @@ from logitsieve.index_builder.fitting import (
     part_name,
     prepare,
 )
+from logitsieve.index_builder.shared_heads import each_by, shared_head
+from logitsieve.version import __version__
 
 FITS: dict[
     str, Callable[[FitInputs], FitResult]
@@ -66,15 +71,16 @@ def run(
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
         fitted, fallback = _fit(inputs, names, scratch)
-    heads = heads_of(softmax, fitted, fallback=fallback)
-    compared = {
-        other: heads_of(
-            softmax, {**fitted, name: replace(result, arrays=arrays)}, fallback=fallback
-        )[name]
-        for name, result in fitted.items()
-        for other, arrays in result.compared.items()
-    }
-    calibration = calibrate(heads, compared, inputs.heldout, softmax.vocab_size, progress)
+        heads = heads_of(softmax, fitted, fallback=fallback)
+        shared = [shared_head(name, heads[name], softmax, fitted, fallback) for name in heads]
+        compared: dict[str, Head] = {}
+        for name, result in fitted.items():
+            for other, arrays in result.compared.items():
+                changed = {**fitted, name: replace(result, arrays=arrays)}
+                compared[other] = heads_of(softmax, changed, fallback=fallback)[name]
+                shared.append(shared_head(name, compared[other], softmax, changed, fallback))
+        each = each_by(inputs.workers, shared)
+        calibration = calibrate(heads, compared, inputs.heldout, softmax.vocab_size, progress, each)
     calibration["fit"] = {name: {"rounds": list(fit.history)} for name, fit in fitted.items()}
     entries = {EXACT: HeadEntry()}
     for name, result in fitted.items():
@@ -112,7 +118,9 @@ def _fit(
         hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, inputs.vocab_size)
         for name in learned:
             fitted[name] = FITS[name](replace(basis, fitted=dict(fitted), fallback=fallback))
-            if name == "certified":
+            if name == "certified" and inputs.config.reproducible:
+                fallback = name
+            elif name == "certified":
                 heads = heads_of(inputs.softmax, fitted)
                 fallback = fastest_proving(heads, lambda head: us_per_row(head, hidden, k, 1))
     return fitted, fallback
@@ -120,15 +128,28 @@ def _fit(
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """torch and faiss on `count` threads, for equal sums on every machine; put back afterwards."""
+    """torch, faiss and BLAS on `count` threads, for equal sums everywhere; put back afterwards."""
     before = torch.get_num_threads(), faiss.omp_get_max_threads()
     torch.set_num_threads(count)
     faiss.omp_set_num_threads(count)
     try:
-        yield
+        with threadpool_limits(count, "blas"):
+            yield
     finally:
         torch.set_num_threads(before[0])
         faiss.omp_set_num_threads(before[1])
+
+
+def blocks_name(inputs: BuildInputs) -> str:
+    """A name (hex) for what the results of blocks depend on, which are kept by it."""
+    facts = (
+        __version__,
+        inputs.softmax.sha256,
+        inputs.train.sha256,
+        inputs.heldout.sha256,
+        str(label_depth(inputs)),
+    )
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def check_heads(heads: Sequence[str], targeted: bool) -> tuple[str, ...]:

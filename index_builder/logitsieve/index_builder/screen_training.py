@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from logitsieve.api.results import Float32
-from logitsieve.index_builder.centroids import spherical_kmeans, train_centroids, trainable_scale
+from logitsieve.index_builder.centroids import train_centroids, trainable_scale
 from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.index_builder.partition import Partition
+from logitsieve.index_builder.spherical_kmeans import spherical_kmeans
 from logitsieve.utils.options import Progress, no_progress
 
 
@@ -94,7 +95,8 @@ def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
 
     The scale is one for all centroids, so it does not change any argmax.
     """
-    unit_CD = spherical_kmeans(inputs.sample, clusters, inputs.config, inputs.config.seed)
+    config = inputs.config
+    unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed, inputs.workers)
     return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
 
 

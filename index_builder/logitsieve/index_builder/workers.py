@@ -1,0 +1,193 @@
+"""Calls spread over an executor: blocks of one size for any number of workers, merged in order.
+
+What a call needs beside its block is shared: the object itself where calls run in this process,
+else one that each worker makes once, from arrays that are sent once. Every call has one thread for
+matrix products. So the results are those of one thread, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from logitsieve.index_builder.arrays import save
+from logitsieve.index_builder.kept import KeptBlocks
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+HELD = 2  # shared objects that a worker process holds at once
+AHEAD = 2  # calls for each worker that may be begun before the first of all has ended
+
+
+class SharingExecutor(Executor):
+    """An executor that sends an array to its workers once, for all calls."""
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """Calls that run side by side."""
+
+    @abstractmethod
+    def share(self, array: np.ndarray) -> Any:
+        """What stands for `array` among the arguments of `submit`; the call gets the array."""
+
+
+@dataclass(frozen=True)
+class Shared(Generic[T]):
+    """An object for calls: `value` in this process, `make(*arrays, *options)` in another one.
+
+    `make`, and what is called, are functions of a module, which other processes import.
+    """
+
+    value: T = field(compare=False)
+    make: Callable[..., T] = field(compare=False)
+    arrays: Sequence[np.ndarray] = field(compare=False)
+    options: tuple[Any, ...] = field(default=(), compare=False)
+    key: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+class Workers:
+    """Makes calls by an executor; without one, in this thread.
+
+    For other processes, arrays are written to `scratch`, unless the executor shares them itself.
+    Results of calls that have a stage are kept in `kept`, and taken from there.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | None = None,
+        scratch: Path | None = None,
+        kept: KeptBlocks | None = None,
+    ) -> None:
+        self._executor = executor or _ThisThread()
+        self._scratch, self._kept = scratch, kept
+        self._here = isinstance(self._executor, (ThreadPoolExecutor, _ThisThread))
+        self._sent: dict[int, tuple[np.ndarray, Any]] = {}  # by the id of an array that it keeps
+
+    def map(
+        self, call: Callable[..., R], calls: Iterable[tuple[Any, ...]], stage: str = ""
+    ) -> Iterator[R]:
+        """Results of `call(value, *others)` for each (Shared, *others), in their order.
+
+        With a `stage`, a name for these calls among all of a build, results are tuples of arrays.
+        """
+        kept = self._kept if stage else None
+        waiting: deque[tuple[int, Future[R] | None, R | None]] = deque()
+
+        def first() -> R:
+            number, future, found = waiting.popleft()
+            if future is None:
+                return cast(R, found)
+            result = future.result()
+            if kept is not None:
+                kept.put(stage, number, cast(tuple[np.ndarray, ...], result))
+            return result
+
+        try:
+            with one_thread():
+                for number, (shared, *others) in enumerate(calls):
+                    found = None if kept is None else kept.get(stage, number)
+                    future = self._begin(call, shared, others) if found is None else None
+                    waiting.append((number, future, cast(R, found)))
+                    if len(waiting) > self._ahead:
+                        yield first()
+                while waiting:
+                    yield first()
+        finally:
+            for _, future, _ in waiting:
+                if future is not None:
+                    future.cancel()
+
+    @property
+    def _ahead(self) -> int:
+        if isinstance(self._executor, _ThisThread):
+            return 0
+        if isinstance(self._executor, SharingExecutor):
+            return AHEAD * self._executor.workers
+        return AHEAD * (os.cpu_count() or 1)
+
+    def _begin(self, call: Callable[..., R], shared: Shared[Any], others: list[Any]) -> Future[R]:
+        if self._here:
+            return self._executor.submit(call, shared.value, *others)
+        recipe = _Recipe(shared.key, shared.make, shared.options)
+        sent = [self._send(array) for array in shared.arrays]
+        return self._executor.submit(_call, call, recipe, others, *sent)
+
+    def _send(self, array: np.ndarray) -> Any:
+        if id(array) not in self._sent:
+            if isinstance(self._executor, SharingExecutor):
+                sent = self._executor.share(array)
+            else:
+                assert self._scratch is not None
+                sent = self._scratch / f"shared-{len(self._sent)}.npy"
+                save(sent, array)
+            self._sent[id(array)] = array, sent
+        return self._sent[id(array)][1]
+
+
+@contextmanager
+def in_threads(executor: Executor | None, threads: int) -> Iterator[Executor | None]:
+    """The executor, or, if there is none, so many threads of this process; None for one."""
+    if executor is not None or threads == 1:
+        yield executor
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield pool
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Products of matrices on one thread: on more, some are sums in another order."""
+    return cast(AbstractContextManager[Any], _libraries().limit(limits=1, user_api="blas"))
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+class _ThisThread(Executor):
+    def submit(self, call: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
+        future: Future[R] = Future()
+        future.set_result(call(*args, **options))
+        return future
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How another process makes a shared object, of which one key is one."""
+
+    key: str
+    make: Callable[..., Any] = field(compare=False)
+    options: tuple[Any, ...] = field(compare=False)
+    arrays: tuple[np.ndarray | Path, ...] = field(default=(), compare=False)
+
+
+@lru_cache(maxsize=HELD)
+def _made(recipe: _Recipe) -> Any:
+    opened = [
+        np.asarray(np.load(array, mmap_mode="r")) if isinstance(array, Path) else array
+        for array in recipe.arrays
+    ]
+    return recipe.make(*opened, *recipe.options)
+
+
+def _call(
+    call: Callable[..., R], recipe: _Recipe, others: Sequence[Any], *arrays: np.ndarray | Path
+) -> R:
+    """In a worker: the call, with the object that its recipe makes."""
+    made = _made(_Recipe(recipe.key, recipe.make, recipe.options, arrays))
+    with one_thread():
+        return call(made, *others)

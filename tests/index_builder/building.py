@@ -1,0 +1,65 @@
+"""Small builds whose bytes are compared, and a build that kills its own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from logitsieve.index import Index
+from logitsieve.index_builder import BuildConfig, build
+from tests.index_builder.clustered import make_contexts
+from tests.synthetic import make_softmax
+
+V, D, ROWS = 700, 16, 9000
+CONFIG = BuildConfig(
+    clusters=8, rounds=2, steps=10, batch_rows=64, kmeans_iterations=5, reproducible=True
+)
+
+
+def build_small(out: Path, executor: Executor | None = None, **options: Any) -> Index:
+    """Nine blocks of labels to fit, one held out, and four that judge."""
+    softmax = make_softmax(vocab_size=V, dim=D)
+    weight, contexts = softmax.weight.copy(), make_contexts(ROWS + 1000)
+    weight[300:340] = weight[:40]  # ties
+    return build(
+        weight,
+        softmax.bias,
+        contexts[:ROWS],
+        out,
+        **{"config": CONFIG, "heldout": contexts[ROWS:], "progress": None, **options},
+        executor=executor,
+    )
+
+
+def files(index: Index) -> dict[str, bytes]:
+    """The bytes of all files but measurements of time."""
+    return {
+        file.name: file.read_bytes()
+        for file in sorted(index.path.iterdir())
+        if file.name != "calibration.json"
+    }
+
+
+def judged(index: Index) -> list[Any]:
+    """What was measured of the heads, but for times."""
+    assert index.calibration is not None
+    entries = [*index.calibration["points"], *index.calibration["compared"]]
+    return [{key: value for key, value in e.items() if key != "us_per_row"} for e in entries]
+
+
+def kill_after(stage: str, done: int) -> Any:
+    """A progress that kills this process at that step."""
+
+    def progress(name: str, steps: int, total: int) -> None:
+        if name == stage and steps >= done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return progress
+
+
+if __name__ == "__main__":
+    build_small(Path(sys.argv[1]), progress=kill_after(sys.argv[2], int(sys.argv[3])))

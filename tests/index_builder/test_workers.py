@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.kept import KeptBlocks
+from logitsieve.index_builder.workers import Shared, SharingExecutor, Workers, in_threads
+
+ROWS = np.arange(40.0).reshape(10, 4)
+
+
+def scaled(rows: np.ndarray, factor: float) -> np.ndarray:
+    return rows * factor
+
+
+def row_sum(rows: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
+    return rows[row].sum(), np.array(os.getpid())
+
+
+def refuse(rows: np.ndarray, row: int) -> None:
+    raise InvalidRequest(f"hidden[{row}]", "NaN", "finite values")
+
+
+def twice_of_rows() -> Shared[np.ndarray]:
+    return Shared(2 * ROWS, scaled, (ROWS,), (2.0,))
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        yield pool
+
+
+def calls(rows: int = 10) -> list[tuple[Any, ...]]:
+    shared = twice_of_rows()
+    return [(shared, row) for row in range(rows)]
+
+
+def sums(workers: Workers, stage: str = "") -> list[float]:
+    return [float(result[0]) for result in workers.map(row_sum, calls(), stage)]
+
+
+EXPECTED = (2 * ROWS).sum(axis=1).tolist()
+
+
+def test_results_come_in_the_order_of_the_calls(processes: Executor, tmp_path: Path) -> None:
+    assert sums(Workers()) == EXPECTED
+    with ThreadPoolExecutor(3) as pool:
+        assert sums(Workers(pool)) == EXPECTED
+    assert sums(Workers(processes, tmp_path)) == EXPECTED
+
+
+def test_other_processes_make_the_calls_and_arrays_are_sent_once(
+    processes: Executor, tmp_path: Path
+) -> None:
+    workers = Workers(processes, tmp_path)
+    for _ in range(2):
+        pids = {int(pid) for _, pid in workers.map(row_sum, calls())}
+        assert os.getpid() not in pids
+    assert [file.name for file in tmp_path.iterdir()] == ["shared-0.npy"]
+
+
+class Counting(SharingExecutor):
+    """Shares arrays by itself; its calls are made at once."""
+
+    def __init__(self) -> None:
+        self.shared: list[np.ndarray] = []
+        self.begun = 0
+
+    @property
+    def workers(self) -> int:
+        return 2
+
+    def share(self, array: np.ndarray) -> Any:
+        self.shared.append(array)
+        return array
+
+    def submit(self, call: Any, /, *args: Any, **options: Any) -> Any:
+        self.begun += 1
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(call, *args)
+
+
+def test_an_executor_may_share_arrays_itself(tmp_path: Path) -> None:
+    executor = Counting()
+    assert sums(Workers(executor)) == EXPECTED
+    assert len(executor.shared) == 1
+    assert executor.shared[0] is ROWS
+
+
+def test_calls_are_not_begun_long_before_their_results_are_taken() -> None:
+    executor = Counting()
+    results = Workers(executor).map(row_sum, calls())
+    next(results)
+    assert executor.begun == 5
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_an_error_of_another_process_is_raised_as_it_is(
+    processes: Executor, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        list(Workers(processes, tmp_path).map(refuse, calls()))
+    assert caught.value.field == "hidden[0]"
+
+
+def test_kept_results_are_not_computed_again(tmp_path: Path) -> None:
+    kept, executor = KeptBlocks(tmp_path), Counting()
+    assert sums(Workers(kept=kept), "sum") == EXPECTED
+    assert sums(Workers(executor, kept=kept), "sum") == EXPECTED
+    assert executor.begun == 0
+    files = sorted(tmp_path.iterdir())
+    files[3].write_bytes(files[3].read_bytes()[:-1])
+    files[7].unlink()
+    assert sums(Workers(executor, kept=kept), "sum") == EXPECTED
+    assert executor.begun == 2
+    assert sums(Workers(executor, kept=kept), "other") == EXPECTED
+    assert executor.begun == 12
+
+
+def test_threads_are_begun_only_for_more_than_one() -> None:
+    with in_threads(None, 1) as executor:
+        assert executor is None
+    with in_threads(None, 3) as executor:
+        assert isinstance(executor, ThreadPoolExecutor)
+    given = Counting()
+    with in_threads(given, 3) as executor:
+        assert executor is given
