@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logitsieve.cli.executors import RAY, executor_at
 from logitsieve.cli.options import AsJson, flag, numbers, read_words
 from logitsieve.cli.output import bars, print_files, print_json
 from logitsieve.cli.points import print_points, without_contexts
@@ -39,6 +40,7 @@ class BuildOptions:
         "Search for the fastest screen whose P@1, P@5 (or p10) reach these.",
         metavar="p1=P,p5=P",
     )
+    ray: str | None = flag(None, RAY, metavar="ADDRESS")
     best_effort: bool = flag(
         False, "Write the nearest screen if none reaches the target.", "--best-effort"
     )
@@ -50,7 +52,7 @@ def command(options: BuildOptions, config: BuildConfig, as_json: AsJson = False)
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
     """
     target = numbers("target_precision", options.target_precision)
-    with bars("build") as progress:
+    with executor_at(options.ray) as executor, bars("build") as progress:
         index = build(
             options.weight,
             options.bias,
@@ -63,6 +65,7 @@ def command(options: BuildOptions, config: BuildConfig, as_json: AsJson = False)
             progress=progress,
             heldout=options.heldout,
             best_effort=options.best_effort,
+            executor=executor,
         )
     if as_json:
         facts = {"index": str(index.path), "digest": index.digest, "dtype": index.manifest.dtype}

@@ -1,0 +1,51 @@
+"""A connection to a cluster of Ray for the time of a build."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.ray.building.executor import RayExecutor
+
+ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node, or local (a new one)"
+REACHED_S = 5.0  # Ray itself waits for minutes, and then ends the process
+
+
+@contextmanager
+def connected(address: str) -> Iterator[RayExecutor]:
+    """An executor on the cluster at `address`, to which this process is connected meanwhile.
+
+    "local" starts a cluster here, which ends with the block. InvalidRequest names an address where
+    there is none.
+    """
+    if address not in ("auto", "local"):
+        _reach(address)
+    dashboard = False if address == "local" else None
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=dashboard,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest("ray", f"{address} ({reason})", ADDRESSES) from error
+    try:
+        yield RayExecutor()
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InvalidRequest("ray", repr(address), ADDRESSES)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED_S).close()
+    except OSError as error:
+        raise InvalidRequest("ray", f"{address} ({error})", ADDRESSES) from error

@@ -1,0 +1,82 @@
+"""An executor whose calls are tasks of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future
+from typing import Any, TypeVar
+
+import numpy as np
+
+import ray
+from logitsieve.api.errors import BuildFailed, InvalidRequest
+from logitsieve.index_builder.workers import SharingExecutor
+from logitsieve.version import __version__
+from ray.exceptions import RayError, RayTaskError
+
+R = TypeVar("R")
+
+RETRIES = 5  # times that a task is begun again whose worker was killed
+
+
+class RayFailed(BuildFailed, BrokenExecutor):
+    """Ray lost a task: its workers were killed again and again, or the cluster is gone."""
+
+
+class RayExecutor(SharingExecutor):
+    """Makes calls as tasks on the cluster that this process is connected to.
+
+    A task takes `cpus` of a node. One whose worker or node is lost is begun again elsewhere. Arrays
+    that are shared lie once in the memory of each node, where its workers map them.
+    """
+
+    def __init__(self, cpus: float = 1.0) -> None:
+        if not ray.is_initialized():
+            raise InvalidRequest("ray", "no connection", "ray.init() or `connected` before")
+        self._cpus = cpus
+        self._task = ray.remote(_run).options(num_cpus=cpus, max_retries=RETRIES)
+
+    @property
+    def workers(self) -> int:
+        """Calls that the cluster has room for at present."""
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        return max(1, int(resources.get("CPU", 0) // self._cpus))
+
+    def share(self, array: np.ndarray) -> Any:
+        """A reference to a copy in Ray's object store."""
+        return ray.put(array)
+
+    def submit(self, call: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
+        """The call's result, or what it raised; RayFailed where Ray could not make the call."""
+        reference = self._task.remote(__version__, call, *args, **options)
+        future: Future[R] = Future()
+
+        def end(done: Future[R]) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            match done.exception():
+                case None:
+                    future.set_result(done.result())
+                case RayTaskError(cause=BaseException() as cause):
+                    future.set_exception(cause)
+                case RayError() as error:
+                    reason = str(error).splitlines()[0]
+                    future.set_exception(RayFailed(f"ray: {type(error).__name__}: {reason}"))
+                case error:
+                    future.set_exception(error)
+
+        reference.future().add_done_callback(end)
+        future.add_done_callback(lambda ended: _cancel(reference) if ended.cancelled() else None)
+        return future
+
+
+def _cancel(reference: Any) -> None:
+    if ray.is_initialized():
+        ray.cancel(reference)
+
+
+def _run(version: str, call: Callable[..., R], /, *args: Any, **options: Any) -> R:
+    """In a worker: the call, if both sides are of one version."""
+    if version != __version__:
+        raise InvalidRequest("ray", f"a worker with logitsieve {__version__}", version)
+    return call(*args, **options)
