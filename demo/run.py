@@ -8,6 +8,7 @@ Shape letters: N contexts, D hidden size.
 
 import inspect
 import os
+import shutil
 import signal
 import sys
 from contextlib import ExitStack
@@ -44,6 +45,7 @@ from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.training.trainer import LanguageModel, Vocabulary
+from logitsieve.training.trainer.language_model import WEIGHTS_FILE
 
 HERE = Path(__file__).parent
 NAME = "demo"
@@ -143,7 +145,7 @@ class Demo:
         )
 
     def build(self, scratch: Path, out: Path) -> Index:
-        """The index `out`, and beside it files of contexts to try it with."""
+        """The index `out`, and beside it contexts and the model to try it with."""
         with self.stages.bars() as bars:
             index = build(
                 scratch / "fit" / "weight.npy",
@@ -162,6 +164,7 @@ class Demo:
         ]
         np.save(self.options.folder / PROMPTS, np.concatenate(prompts))
         np.save(self.options.folder / HELD_OUT, np.load(scratch / "judge" / "00000.npy"))
+        shutil.copyfile(self.options.model / WEIGHTS_FILE, self.options.folder / WEIGHTS_FILE)
         self.stages.done("build", index_line(index, TARGET))
         return index
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from logitsieve.decoding import LocalDecoder
+from logitsieve.heads._base.head import Softmax
 from logitsieve.index import HeadEntry, open_index, write_index
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.config import ServeConfig
@@ -17,10 +19,12 @@ from logitsieve.server.console.app import application, console
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.standalone import routes_of
 from logitsieve.server.models.routes import Routes
+from logitsieve.training.trainer import LanguageModel
 from tests.server.running import calibration, entries
 from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
 
 KEPT = 48  # contexts
+SPOKEN_WORDS = 40
 # In the places of the first words.
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -72,18 +76,38 @@ def write_bare(folder: Path) -> Path:
     )
 
 
+def write_spoken(folder: Path) -> Path:
+    """spoken@1 and the language model whose softmax it has, beside it."""
+    torch.manual_seed(1)
+    model = LanguageModel(SPOKEN_WORDS, 10, layers=2)
+    torch.nn.init.normal_(model.embedding.weight)
+    (folder / "spoken").mkdir()
+    model.save(folder / "spoken")
+    saved = LanguageModel.load(folder / "spoken").output
+    weight, bias = (each.detach().numpy() for each in (saved.weight, saved.bias))
+    return write_index(
+        folder / "spoken" / "1",
+        softmax=Softmax(weight, bias),
+        parts={},
+        heads={"exact": HeadEntry()},
+        default_head="exact",
+        vocabulary=["<unk>", "<eos>", *(f"say{number}" for number in range(2, SPOKEN_WORDS))],
+    )
+
+
 @pytest.fixture(scope="package")
 def shown_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shown")
     for version in (1, 2):
         write_shown(folder, version)
     write_bare(folder)
+    write_spoken(folder)
     return folder
 
 
 @pytest.fixture(scope="package")
 def routes(shown_models: Path, kernel_cache: Path) -> Routes:
-    paths = sorted(shown_models.glob("*/*"))
+    paths = sorted(shown_models.glob("*/[12]"))
     return routes_of([open_index(path, kernel_cache=kernel_cache) for path in paths])
 
 
@@ -97,10 +121,15 @@ def bare(routes: Routes) -> LocalDecoder:
     return routes.served("bare").decoder
 
 
+@pytest.fixture(scope="package")
+def spoken(routes: Routes) -> LocalDecoder:
+    return routes.served("spoken").decoder
+
+
 @pytest.fixture
 def port(routes: Routes) -> Iterator[TestClient]:
     """A console without a server; requests are made in this process."""
-    desk = Desk(lambda: routes)
+    desk = Desk(lambda: routes, answer_s=60)  # kernels may be compiled meanwhile
     api = Api(desk, ServeConfig(), registry=None, ready=lambda: True)
     app = application(
         lambda: b"series 1\n", lambda: False, console(api, ConsoleAccess(None, secure=False))

@@ -44,6 +44,17 @@ def test_what_is_read(port: TestClient, name: str) -> None:
     assert isinstance(reply.json(), dict)
 
 
+def test_words_are_read_by_the_model_beside_the_index(port: TestClient) -> None:
+    assert port.get("/api/model?model=spoken").json()["reads_words"]
+    question = {"model": "spoken", "text": "say4 say9", "k": 2}
+    best = port.post("/api/top", json=question).json()["words"]
+    decoded = port.post("/api/decode", json={**question, "steps": 3})
+    assert decoded.status_code == 200, decoded.text
+    assert decoded.json()["steps"][0]["candidates"] == best
+    refused = port.post("/api/decode", json={"model": "demo", "text": "word9"})
+    assert refused.json()["error"]["field"] == "text"
+
+
 @pytest.mark.parametrize("name", POSTS)
 def test_what_is_asked_with_a_context(port: TestClient, name: str) -> None:
     reply = port.post(f"/api/{name}", json=POSTS[name])
@@ -63,7 +74,7 @@ def test_every_endpoint_is_documented_and_tested() -> None:
     api = Api(Desk(lambda: pytest.fail("not called")), ServeConfig(), None, lambda: True)
     routes = {(route.path.removeprefix("/api/"), *(route.methods or ())) for route in api.routes()}
     names = {name for name, *_ in routes}
-    assert names == GETS.keys() | POSTS.keys() | {"row"}
+    assert names == GETS.keys() | POSTS.keys() | {"row", "decode"}
     documented = re.findall(r"^\| `(GET|POST) /api/([\w-]+)", DOCS.read_text("utf-8"), re.M)
     assert {name for _, name in documented} == names
     assert all(

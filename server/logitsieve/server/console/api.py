@@ -16,7 +16,7 @@ from starlette.routing import Route
 from logitsieve.api.errors import InvalidRequest, RequestTooLarge
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console import answers, compare, points, screen, why_not, words
+from logitsieve.server.console import answers, compare, decode, points, screen, why_not, words
 from logitsieve.server.console.contexts import MOST_BYTES, read_context, read_npy
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.overview import model_facts, overview_facts
@@ -51,6 +51,7 @@ class Api:
             "top": partial(self.answer, answers.top),
             "draws": partial(self.answer, answers.draws),
             "why-not": partial(self.answer, why_not.why_not),
+            "decode": self.decode,
             "row": self.row,
         }
         return [
@@ -97,15 +98,17 @@ class Api:
 
     async def answer(self, answering: Answering, request: Request) -> Any:
         question = await _read_question(request)
-        model = question.get("model", "")
-        if not isinstance(model, str):
-            raise InvalidRequest("model", f"{model!r:.80}", "the name of a model")
 
         def work(decoder: LocalDecoder) -> dict[str, Any]:
             hidden = read_context(decoder.index, question)
             return answering(decoder, hidden, question, self.config)
 
-        return await self.desk.run(work, model)
+        return await self.desk.run(work, question.get("model", ""))
+
+    async def decode(self, request: Request) -> Any:
+        question = await _read_question(request)
+        model = question.get("model", "")
+        return await self.desk.run(lambda one: decode.decode(one, question, self.config), model)
 
     async def row(self, request: Request) -> Any:
         number = _number(request, "number", int, 0)
@@ -134,6 +137,8 @@ async def _read_question(request: Request) -> Question:
         raise InvalidRequest("body", f"{error!s:.80}", "a JSON object") from error
     if not isinstance(question, dict):
         raise InvalidRequest("body", f"{type(question).__name__}", "a JSON object")
+    if not isinstance(question.get("model", ""), str):
+        raise InvalidRequest("model", f"{question['model']!r:.80}", "the name of a model")
     return question
 
 

@@ -1,4 +1,4 @@
-"""The context of a question: one that the index keeps, a pasted row, or a row of a .npy file.
+"""The context of a question: one that the index keeps, words, a pasted row, or one of a .npy file.
 
 Shape letters: N kept contexts, D hidden size.
 """
@@ -17,6 +17,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
+from logitsieve.server.console.language_model import Reader, model_of, read_text
 from logitsieve.utils.hidden import as_hidden
 
 MOST_BYTES = 8 << 20  # of a .npy file
@@ -43,7 +44,12 @@ def kept_count(index: Index) -> int:
 
 
 def read_context(index: Index, question: Mapping[str, Any]) -> Float32:
-    """[1, D] of `kept`, a number, or of `row`, D numbers; InvalidRequest names the field."""
+    """[1, D] of `kept`, a number, of `row`, D numbers, or of `text`, words that a model reads.
+
+    InvalidRequest names the field.
+    """
+    if question.get("text") is not None:
+        return Reader(model_of(index)).read(read_text(index, question["text"]))
     row = question.get("row")
     if row is not None:
         if not isinstance(row, list) or not all(type(x) in (int, float) for x in row):

@@ -200,7 +200,7 @@ export function headFields(box, model, preferred, name) {
 /** The fields of a context; returns a function that reads them. */
 export function contextFields(model) {
   const none = !model.contexts;
-  const [kept, row] = document.querySelectorAll("[name=source]");
+  const [kept, text, row] = document.querySelectorAll("[name=source]");
   const show = () => {
     for (const part of document.querySelectorAll("[data-source]")) {
       part.hidden = !document.querySelector(`[name=source][value=${part.dataset.source}]`).checked;
@@ -208,9 +208,10 @@ export function contextFields(model) {
     }
   };
   kept.disabled = none;
-  if (none) row.checked = true;
-  else if (!$("row").value) kept.checked = true;
-  for (const input of [kept, row]) input.onchange = show;
+  text.disabled = $("reads-words").hidden = !model.reads_words;
+  const usable = [$("row").value && row, $("text").value && text, kept, text, row];
+  usable.find((input) => input && !input.disabled).checked = true;
+  for (const input of [kept, text, row]) input.onchange = show;
   show();
   $("kept").max = Math.max(0, model.contexts - 1);
   $("kept").value = Math.min($("kept").value, $("kept").max);
@@ -219,7 +220,10 @@ export function contextFields(model) {
     : `, ${whole(model.contexts)} from number 0 on`;
   $("row").placeholder = `${model.dim} numbers`;
   $("file").onchange = $("file-row").onchange = () => readFile(model);
-  return () => (kept.checked ? { kept: $("kept").valueAsNumber } : { row: numbers($("row").value) });
+  return () => {
+    if (kept.checked) return { kept: $("kept").valueAsNumber };
+    return text.checked ? { text: $("text").value } : { row: numbers($("row").value) };
+  };
 }
 
 async function readFile(model) {
