@@ -75,7 +75,7 @@ class Reader:
 
 
 def _sigmoid(x: Float32) -> Float32:
-    return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
+    return np.asarray((np.tanh(x / 2) + 1) / 2, np.float32)
 
 
 def reads_words(index: Index) -> bool:
@@ -140,7 +140,7 @@ def _load(file: Path, changed_ns: int, size: int) -> LanguageModel:
         begin, spans, metadata = read_header(mapped, foreign=True)
         tensors = {span.name: span.array(mapped, begin) for span in spans}
         embedding = tensors["embedding.weight"]
-        layers = []
+        layers: list[Layer] = []
         while f"lstm.weight_ih_l{len(layers)}" in tensors:
             names = [f"lstm.{part}_l{len(layers)}" for part in PARTS]
             _require_shapes(tensors, names, embedding.shape[1])
