@@ -63,6 +63,7 @@ CONFINED: dict[str, set[str]] = {
     "grpc": {"client", "server", "v1"},
     "starlette": {"server"},
     "uvicorn": {"server"},
+    "ray": {"ray"},
     "jinja2": {"server"},
     "typer": {"cli"},
     "rich": {"cli"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,15 @@ from logitsieve.index.manifest import (
     SPLIT,
     FileEntry,
     Manifest,
+    ShardEntry,
     is_name,
     is_version,
 )
 from logitsieve.index.tensorfile import TensorFile, map_tensors
 from logitsieve.utils.stored import KINDS, StoredMatrix
+
+# The manifest and the methods of a shard that another process has: of the shard of this number.
+Connect = Callable[[int], tuple[Manifest, Shard]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class Contents:
     """`parts` holds the arrays of every part this version knows, by part and name.
 
     They are mapped, but for the small ones that kernels use as addresses: those are copies.
-    `mapped` holds the files that were mapped, by file name. Of an index in `shards`, these hold W.
+    `mapped` holds the files that were mapped, by file name. Of an index in `shards`, these hold W;
+    where other processes have the shards, there are none.
     """
 
     path: Path
@@ -57,10 +62,11 @@ class Contents:
         return Shard(self.manifest.shard.first, self.softmax, heads)
 
 
-def read_contents(path: Path | str) -> Contents:
+def read_contents(path: Path | str, connect: Connect | None = None) -> Contents:
     """Map `path`; check names, sizes, headers and addresses. IndexUnreadable names what is wrong.
 
-    Parts of heads that this version does not know are left to the digests.
+    Parts of heads that this version does not know are left to the digests. `connect` gives the
+    shards of an index in shards, whose folders are not read then.
     """
     folder = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a mounted link
     if not is_version(folder.name) or not is_name(folder.parent.name):
@@ -68,10 +74,10 @@ def read_contents(path: Path | str) -> Contents:
         versions = f"; versions in this folder: {', '.join(map(str, held))}" if held else ""
         reason = "an index lies in <name>/<version>/, version 1, 2, ..."
         raise IndexUnreadable(folder, reason + versions)
-    return read_folder(folder)
+    return read_folder(folder, connect)
 
 
-def read_folder(folder: Path) -> Contents:
+def read_folder(folder: Path, connect: Connect | None = None) -> Contents:
     """Map a folder that need not have the name of an index yet: `read_contents` otherwise."""
     if not folder.is_dir():
         raise IndexUnreadable(folder, "no such directory")
@@ -88,11 +94,13 @@ def read_folder(folder: Path) -> Contents:
         for name, file in known.items()
     }
     calibration = _read_calibration(folder / CALIBRATION_FILE)
-    shards = _read_shards(folder, manifest)
-    if shards:
-        softmax: Softmax = ShardedSoftmax(
-            [shard.shard({}) for shard in shards], parts.get("bounds")
-        )
+    shards: tuple[Contents, ...] = ()
+    if manifest.shards and connect is not None:
+        remote = _connect_shards(folder, manifest, connect)
+        softmax: Softmax = ShardedSoftmax(remote, parts.get("bounds"))
+    elif manifest.shards:
+        shards = _read_shards(folder, manifest)
+        softmax = ShardedSoftmax([shard.shard({}) for shard in shards], parts.get("bounds"))
     else:
         matrix, whole = StoredMatrix(manifest.dtype, parts["softmax"]["weight"]), manifest.shard
         norms = None if whole is None else (whole.norm, whole.bias)
@@ -105,25 +113,43 @@ def _read_shards(folder: Path, whole: Manifest) -> tuple[Contents, ...]:
     shards, first = [], 0
     for number, entry in enumerate(whole.shards, start=1):
         shard = read_folder(folder / SHARDS_FOLDER / str(number))
-        manifest, file = shard.manifest, shard.path / MANIFEST_FILE
-        own = manifest.shard
-        if own is None:
-            raise IndexUnreadable(file, "a whole index, not a shard")
-        if manifest.digest != entry.digest:
-            last = own.first + manifest.vocab_size - 1
-            held = f"rows {own.first} .. {last} of {own.digest[:12]}, digest {manifest.digest[:12]}"
-            needed = f"rows {first} .. {first + entry.rows - 1}, digest {entry.digest[:12]}"
-            raise IndexUnreadable(file, f"another shard: {held}; {folder} has {needed}")
-        fits = (own.first, manifest.vocab_size, own.softmax_sha256) == (
-            first, entry.rows, whole.softmax_sha256
-        )  # fmt: skip
-        if not fits or (manifest.dim, manifest.dtype) != (whole.dim, whole.dtype):
-            raise IndexUnreadable(file, f"not the rows from {first} on that {folder} lists")
-        if (SPLIT in manifest.parts) is not any(e.part == SPLIT for e in whole.heads.values()):
-            raise IndexUnreadable(file, f"has other heads than {folder}")
+        _check_shard(shard.path / MANIFEST_FILE, shard.manifest, entry, first, (folder, whole))
         shards.append(shard)
         first += entry.rows
     return tuple(shards)
+
+
+def _connect_shards(folder: Path, whole: Manifest, connect: Connect) -> list[Shard]:
+    """What `connect` gives for the shards that a manifest lists, checked as their folders are."""
+    shards, first = [], 0
+    for number, entry in enumerate(whole.shards, start=1):
+        manifest, shard = connect(number)
+        place = folder / SHARDS_FOLDER / str(number)
+        _check_shard(place, manifest, entry, first, (folder, whole))
+        shards.append(shard)
+        first += entry.rows
+    return shards
+
+
+def _check_shard(
+    file: Path, manifest: Manifest, entry: ShardEntry, first: int, whole: tuple[Path, Manifest]
+) -> None:
+    """IndexUnreadable unless a manifest is that of the shard whose rows begin at `first`."""
+    own, (folder, listing) = manifest.shard, whole
+    if own is None:
+        raise IndexUnreadable(file, "a whole index, not a shard")
+    if manifest.digest != entry.digest:
+        last = own.first + manifest.vocab_size - 1
+        held = f"rows {own.first} .. {last} of {own.digest[:12]}, digest {manifest.digest[:12]}"
+        needed = f"rows {first} .. {first + entry.rows - 1}, digest {entry.digest[:12]}"
+        raise IndexUnreadable(file, f"another shard: {held}; {folder} has {needed}")
+    fits = (own.first, manifest.vocab_size, own.softmax_sha256) == (
+        first, entry.rows, listing.softmax_sha256
+    )  # fmt: skip
+    if not fits or (manifest.dim, manifest.dtype) != (listing.dim, listing.dtype):
+        raise IndexUnreadable(file, f"not the rows from {first} on that {folder} lists")
+    if (SPLIT in manifest.parts) is not any(e.part == SPLIT for e in listing.heads.values()):
+        raise IndexUnreadable(file, f"has other heads than {folder}")
 
 
 def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -> Arrays:

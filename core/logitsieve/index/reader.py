@@ -12,13 +12,15 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS, make_heads
 from logitsieve.heads.sharded import SHARDED_HEADS, ShardedSoftmax
 from logitsieve.index.checks import Registry, check_heads
-from logitsieve.index.contents import Contents, read_contents
+from logitsieve.index.contents import Connect, Contents, read_contents
 from logitsieve.index.files import as_unreadable, unreadable
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
 from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents, verify_foreign
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.utils.options import Progress
+
+REMOTE = "remote"  # the device of an index whose shards other processes have
 
 
 def open_index(
@@ -29,6 +31,7 @@ def open_index(
     verify: Literal["full", "sizes"] = "full",
     kernel_cache: Path | None = None,
     progress: Progress | None = None,
+    connect: Connect | None = None,
 ) -> Index:
     """Map the index directory `path` (<name>/<version>) and build its heads.
 
@@ -36,7 +39,8 @@ def open_index(
     rows with the matrix, then remembers the result beside the compiled kernels in `kernel_cache` by
     inode, size and times; "sizes" trusts the numbers, and hashes only the parts that faiss reads.
     `device` "cuda" or "cuda:1": W and the arrays of the heads that run on a GPU are copied to that
-    one, where these heads answer.
+    one, where these heads answer. `connect`, a function of their numbers 1, 2, ..., gives manifest
+    and methods of the shards of an index in shards where other processes have them.
     IndexUnreadable names the file and the reason, InvalidRequest the argument; DeviceExhausted and
     DeviceLost are the GPU's.
     """
@@ -46,7 +50,7 @@ def open_index(
     if type(threads) is not int or threads < 1:
         raise InvalidRequest("threads", threads, "an integer >= 1")
     use_cache(kernel_cache)
-    contents = read_contents(path)
+    contents = read_contents(path, connect)
     if verify == "full":
         memory, mark = VerifiedMemory(kernel_cache or default_cache()), fingerprint(contents)
         if mark not in memory:  # made before reading, so that a later change is noticed
@@ -98,10 +102,14 @@ def assemble(
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
     make = make_heads if backend is None else backend.make_heads
-    if contents.shards:
+    if contents.manifest.shards:
         if backend is not None:
             raise InvalidRequest("device", repr(device), "cpu: the index is in shards")
-        contents, registry = _with_heads(contents, registry, threads), SHARDED_HEADS
+        if contents.shards:
+            contents = _with_heads(contents, registry, threads)
+        else:
+            device = REMOTE
+        registry = SHARDED_HEADS
     # Indexes of earlier builders do not name one: the last head that proves its answers.
     fallback = str(contents.manifest.config.get("fallback", ""))
     try:

@@ -132,7 +132,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         jobs.append((sum(each.matrix.nbytes + each.bias.nbytes for each in softmaxes), hash_shards))
         if bounds := contents.parts.get(BOUNDS.name):
             jobs.append((sum(array.nbytes for array in bounds.values()), check_bounds))
-    else:
+    elif not manifest.shards:
         jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))

@@ -142,7 +142,7 @@ class Server:
 
     def _ready_pool(self, decoder: LocalDecoder) -> None:
         """Warm the heads in each thread: on a GPU each has its own buffers and graphs."""
-        if decoder.index.device != "cpu":
+        if decoder.index.backend is not None:
             for head in answering(decoder):
                 self._work.on_each(head.warm)
 

@@ -10,8 +10,9 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, N draws, L 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.quick_log_z import STATE as QUICK_SUMS
 from logitsieve.kernels.sampling.shard_gumbel import CARRIED
 from logitsieve.kernels.topk.queries import CHUNK
+
+T = TypeVar("T")
 
 ALIGNED = CHUNK  # the first row of a shard is a multiple of it: sums and noise go by such chunks
 
@@ -72,6 +75,13 @@ class Shard:
     @property
     def norms(self) -> tuple[float, float]:
         return self._softmax.norms
+
+    def begin(self, question: Callable[[Shard], T]) -> Callable[[], T]:
+        """What gives the answer of a question, one call of a method of the shard.
+
+        A proxy sends the question at once, so that several are answered side by side.
+        """
+        return partial(question, self)
 
     def weight(self, ids: Int64) -> Float32:
         """float32 [R, D] of these rows of W."""

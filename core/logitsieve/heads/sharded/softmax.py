@@ -6,7 +6,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -59,7 +59,7 @@ class ShardedSoftmax(Softmax):
 
     def ask(self, rows: int, question: Callable[[Shard], T]) -> list[T]:
         """The shards' answers to a question about so many rows of hidden, in their order."""
-        return run_each([partial(question, shard) for shard in self.shards], rows, self._threads)
+        return run_each([shard.begin(question) for shard in self.shards], rows, self._threads)
 
     @property
     def vocab_size(self) -> int:
@@ -89,11 +89,13 @@ class ShardedSoftmax(Softmax):
 
         InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
         """
-        values = np.full(ids.size, -np.inf)
+        values, begun = np.full(ids.size, -np.inf), []
         for shard in self.shards:
             inside = (ids >= shard.first) & (ids < shard.first + shard.rows)
             if inside.any() or shard is self.shards[0]:  # which refuses what any would
-                values[inside] = shard.logits64(hidden, offsets, ids)
+                begun.append((inside, shard.begin(lambda one: one.logits64(hidden, offsets, ids))))
+        for inside, answer in begun:
+            values[inside] = answer()
         return values
 
     @cached_property

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)  # the folder's fault, not a defect
 
+Decide = Callable[[Index], LocalDecoder]
 Opener = Callable[[Path, ServeConfig, Progress], Index]
 WriteAlias = Callable[[Path, str, int | None], None]
 
@@ -61,9 +62,13 @@ class Repository:
     """Versions by name; any thread may read and change it."""
 
     def __init__(
-        self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
+        self,
+        config: ServeConfig,
+        opener: Opener = open_configured,
+        write: WriteAlias = write_alias,
+        decoder: Decide = decoder_of,
     ) -> None:
-        self._config = config
+        self._config, self._decoder = config, decoder
         self._open, self._write = opener, write
         self._changing = Lock()
         self.routes = Routes()
@@ -201,7 +206,7 @@ class Repository:
         index = self._open(folder / str(number), self._config, progress)
         about = {"digest": index.digest, "device": index.device}
         log_time("load", name, number, "opened and verified", began, **about)
-        began, decoder = monotonic(), decoder_of(index)
+        began, decoder = monotonic(), self._decoder(index)
         decoder.warm(progress)
         self.prepare(decoder)
         log_time("warm", name, number, "warmed", began)

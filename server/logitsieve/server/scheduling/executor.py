@@ -28,6 +28,7 @@ from logitsieve.server.scheduling.batcher import (
     Computed,
     Waiting,
 )
+from logitsieve.utils.deadline import ending_by
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.v1.rpcs import Reply
 
@@ -165,7 +166,11 @@ class Executor:
     def _finish(self, batch: Batch) -> Finished:
         finished: Finished = [(waiting, DeadlineExceeded(TOO_LATE)) for waiting in batch.late]
         before = self._device_ns() if self._device_ns else 0
-        outcomes = compute(batch.slices) if batch.slices else []
+        outcomes: list[Outcome] = []
+        if batch.slices:
+            deadlines = [part.waiting.deadline for part in batch.slices]
+            with ending_by(min((d for d in deadlines if d is not None), default=None)):
+                outcomes = compute(batch.slices)
         device_ns = self._device_ns() - before if self._device_ns else 0
         for part, outcome in zip(batch.slices, outcomes, strict=True):
             waiting = part.waiting

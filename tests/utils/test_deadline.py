@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from threading import Thread
+from time import monotonic
+
+from logitsieve.utils.deadline import ending_by, time_left
+
+
+def test_a_deadline_is_of_its_block_and_thread() -> None:
+    assert time_left() is None
+    with ending_by(monotonic() + 60):
+        left = time_left()
+        assert left is not None
+        assert 0 < left <= 60
+        with ending_by(None):
+            assert time_left() is None
+        assert time_left() is not None
+        seen = list[float | None]()
+        other = Thread(target=lambda: seen.append(time_left()))
+        other.start()
+        other.join()
+        assert seen == [None]
+    assert time_left() is None
+    with ending_by(monotonic() - 1):
+        left = time_left()
+        assert left is not None
+        assert left < 0
