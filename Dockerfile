@@ -18,6 +18,7 @@ COPY training training
 COPY index_builder index_builder
 COPY server server
 COPY client client
+COPY cluster cluster
 COPY cli cli
 RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
 # Compiled to bytecode here: where the root is read-only, no start could keep what it compiles.

@@ -67,7 +67,6 @@ CONFINED: dict[str, set[str]] = {
     "jinja2": {"server"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "ray": {"ray"},
     "threadpoolctl": {"index_builder"},
 }
 
