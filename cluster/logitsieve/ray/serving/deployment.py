@@ -149,7 +149,8 @@ def _nodes(resource: str) -> int:
     """How many nodes are to have an ingress; InvalidRequest if there is none."""
     if not resource:
         return 1
-    count: int = sum(node["Resources"].get(resource, 0) >= 1 for node in ray.nodes() if node["Alive"])
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    count = sum(resources.get(resource, 0) >= 1 for resources in alive)
     if not count:
         allowed = "a resource that a node has: ray start --resources '{\"NAME\": 1}'"
         raise InvalidRequest("serve_on", repr(resource), allowed)
