@@ -39,7 +39,7 @@ class RayExecutor(SharingExecutor):
     @property
     def workers(self) -> int:
         """Calls that the cluster has room for at present."""
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        resources: dict[str, float] = ray.cluster_resources()
         return max(1, int(resources.get("CPU", 0) // self._cpus))
 
     def share(self, array: np.ndarray) -> Any:

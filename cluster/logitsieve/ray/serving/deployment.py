@@ -150,7 +150,7 @@ def _nodes(resource: str) -> int:
     if not resource:
         return 1
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    count = sum(resources.get(resource, 0) >= 1 for resources in alive)
+    count = len([resources for resources in alive if resources.get(resource, 0) >= 1])
     if not count:
         allowed = "a resource that a node has: ray start --resources '{\"NAME\": 1}'"
         raise InvalidRequest("serve_on", repr(resource), allowed)
