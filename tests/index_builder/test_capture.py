@@ -3,7 +3,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +101,32 @@ def test_batches_may_be_an_iterator_of_tuples_or_mappings(tmp_path: Path) -> Non
     capture(model(), mixed(), tmp_path / "mixed")
     capture(model(), batches(), tmp_path / "plain")
     np.testing.assert_array_equal(shards(tmp_path / "mixed"), shards(tmp_path / "plain"))
+
+
+@pytest.mark.parametrize(
+    "make", [partial(ThreadPoolExecutor, 3), partial(ProcessPoolExecutor, 2, get_context("spawn"))]
+)
+def test_workers_give_the_contexts_of_one_thread(
+    tmp_path: Path, make: Callable[[], Executor]
+) -> None:
+    torch.set_num_threads(1)
+    config = CaptureConfig(dtype="float32", max_rows=65)
+    with make() as executor:
+        capture(model(), batches(), tmp_path / "many", config=config, executor=executor, load=model)
+    capture(model(), batches(), tmp_path / "one", config=config)
+    many, one = (
+        {f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("many", "one")
+    )
+    assert many == one
+
+
+def test_other_processes_need_to_be_told_what_makes_the_model(tmp_path: Path) -> None:
+    with (
+        ProcessPoolExecutor(1) as executor,
+        pytest.raises(InvalidRequest, match="executor: got Pr"),
+    ):
+        capture(model(), batches(), tmp_path / "out", executor=executor)
+    assert not list(tmp_path.iterdir())
 
 
 def test_shards_and_dtype(tmp_path: Path) -> None:

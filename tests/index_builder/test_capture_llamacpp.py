@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +58,23 @@ def test_contexts_are_those_of_windows_of_the_text(
     assert summary == json.loads((tmp_path / "out" / "capture.json").read_text())
     assert summary["rows"] == summary["rows_seen"] == len(expected) == seen[-1]
     assert summary["output_layer"] == "output.weight"
+
+
+@pytest.mark.parametrize(
+    "make", [partial(ThreadPoolExecutor, 2), partial(ProcessPoolExecutor, 2, get_context("spawn"))]
+)
+def test_workers_give_the_contexts_of_one_thread(
+    make: Callable[[], Executor], make_gguf: Make, text: Path, tmp_path: Path
+) -> None:
+    with make() as executor:
+        capture_gguf(
+            make_gguf(), text, tmp_path / "many", window=16, config=FLOATS, executor=executor
+        )
+    capture_gguf(make_gguf(), text, tmp_path / "one", window=16, config=FLOATS)
+    many, one = (
+        {f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("many", "one")
+    )
+    assert many == one
 
 
 def test_a_window_is_at_most_the_models_positions(

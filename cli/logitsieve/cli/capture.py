@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.cli.executors import RAY, executor_at
 from logitsieve.cli.options import AsJson, flag
 from logitsieve.cli.output import bars, print_json
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from logitsieve.utils.options import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,7 @@ class CaptureOptions:
         max=LONGEST_WINDOW,
     )
     threads: int = flag(1, "CPU threads of llama.cpp.", min=1, max=1024)
+    ray: str | None = flag(None, RAY, metavar="ADDRESS")
     output_layer: str | None = flag(
         None, "Name of the nn.Linear that makes the logits; found if absent."
     )
@@ -61,32 +62,34 @@ class CaptureOptions:
 
     def run(self, config: CaptureConfig) -> dict[str, Any]:
         """Capture from the source that is given; what `capture.json` holds."""
-        with bars("capture") as progress:
+        with executor_at(self.ray) as executor, bars("capture") as progress:
+            more: dict[str, Any] = {"config": config, "progress": progress, "executor": executor}
             if self.gguf is not None:
-                return self._run_gguf(self.gguf, config, progress)
+                return self._run_gguf(self.gguf, more)
             from logitsieve.index_builder.capture import capture
 
-            model, batches = self._source()
+            model, batches, load = self._source()
             layer = self.output_layer
-            return capture(
-                model, batches, self.out, output_layer=layer, config=config, progress=progress
-            )
+            return capture(model, batches, self.out, output_layer=layer, load=load, **more)
 
-    def _run_gguf(self, gguf: Path, config: CaptureConfig, progress: Progress) -> dict[str, Any]:
+    def _run_gguf(self, gguf: Path, more: Mapping[str, Any]) -> dict[str, Any]:
         from logitsieve.index_builder.capture_llamacpp import capture_gguf
 
         assert self.text is not None
-        options = {"window": self.window, "threads": self.threads}
-        return capture_gguf(gguf, self.text, self.out, config=config, progress=progress, **options)
+        return capture_gguf(
+            gguf, self.text, self.out, window=self.window, threads=self.threads, **more
+        )
 
-    def _source(self) -> tuple[nn.Module, Iterable[Any]]:
+    def _source(self) -> tuple[nn.Module, Iterable[Any], Callable[[], nn.Module]]:
+        """The model, its batches, and what loads the model in another process."""
         if self.module is not None:
-            return _call(self.module)
-        from logitsieve.index_builder.capture_huggingface import open_folder
+            return *_call(self.module), partial(_model_of, str(Path(self.module).absolute()))
+        from logitsieve.index_builder.capture_huggingface import load_model, open_folder
 
         assert self.huggingface is not None
         assert self.text is not None
-        return open_folder(self.huggingface, self.text, window=self.window)
+        model, batches = open_folder(self.huggingface, self.text, window=self.window)
+        return model, batches, partial(load_model, self.huggingface.absolute())
 
 
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
@@ -111,6 +114,10 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
     print(f"{out}: {summary['rows']:,} contexts of {summary['rows_seen']:,}, D = {summary['dim']}")
     weight = f"{out}/weight.npy --bias {out}/bias.npy" if options.gguf is None else options.gguf
     print(f"Next: logitsieve build --weight {weight} --contexts {out} --out models/NAME/1")
+
+
+def _model_of(module: str) -> nn.Module:
+    return _call(module)[0]
 
 
 def _call(module: str) -> tuple[nn.Module, Iterable[Any]]:

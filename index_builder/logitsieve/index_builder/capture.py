@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,13 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.index_builder.even_sample import SpreadSample
+from logitsieve.index_builder.layer_inputs import (
+    LayerInputs,
+    call_model,
+    make_layer_inputs,
+    rows_of_batch,
+)
+from logitsieve.index_builder.workers import Shared, Workers, is_here
 from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress, ProgressOption, to_progress
 
@@ -42,6 +50,8 @@ def capture(
     output_layer: str | nn.Linear | None = None,
     config: CaptureConfig | None = None,
     progress: ProgressOption = "auto",
+    executor: Executor | None = None,
+    load: Callable[[], nn.Module] | None = None,
 ) -> dict[str, Any]:
     """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
 
@@ -50,18 +60,23 @@ def capture(
     logits, or its name; by default the last one called whose outputs are as many as the logits.
     `progress` gets (stage, rows seen, 0), as in `build`. Returns the contents of `capture.json`,
     also the attribute `window` of `batches`, tokens that the model reads at a stretch, if it has
-    one. InvalidRequest if `out` exists, or if the model's output is not W h + b; then nothing is
-    written.
+    one. `executor` runs the batches side by side; in other processes runs, on one thread, the model
+    that `load` makes, a function of a module. InvalidRequest if `out` exists, or if the model's
+    output is not W h + b; then nothing is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out = Path(out)
+    if load is None and not is_here(executor):
+        allowed = "`load` beside it, which makes the model in other processes"
+        raise InvalidRequest("executor", type(executor).__name__, allowed)
     if out.exists():
         raise InvalidRequest("out", out, "a path that does not exist")
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=out.parent))
     try:
         with _evaluating(model):
-            summary = _capture(model, batches, folder, output_layer, config, progress)
+            run = _Run(model, batches, load, Workers(executor, folder), is_here(executor))
+            summary = _capture(run, folder, output_layer, config, progress)
         folder.chmod(0o755)
         folder.rename(out)
     except BaseException:
@@ -70,14 +85,22 @@ def capture(
     return summary
 
 
+class _Run(NamedTuple):
+    model: nn.Module
+    batches: Iterable[Any]
+    load: Callable[[], nn.Module] | None  # the same model in another process
+    workers: Workers
+    here: bool  # the workers are threads of this process
+
+
 def _capture(
-    model: nn.Module,
-    batches: Iterable[Any],
+    run: _Run,
     folder: Path,
     output_layer: str | nn.Linear | None,
     config: CaptureConfig,
     progress: Progress,
 ) -> dict[str, Any]:
+    model, batches = run.model, run.batches
     iterator = iter(batches)
     try:
         first = next(iterator)
@@ -85,23 +108,23 @@ def _capture(
         raise InvalidRequest("batches", "no batch", "one or more") from None
     name, layer = _output_layer(model, first, output_layer)
     weight, bias = _parameters(model, layer)
-    caught: list[Tensor] = []
     sample = SpreadSample(
         folder / "kept.tmp", layer.in_features, config.max_rows, config.dtype, config.seed
     )
-    with (
-        layer.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0])),
-        ExitStack() as skipping,
-    ):
-        for number, batch in enumerate(chain([first], iterator)):
-            output = _call(model, batch)
-            hidden_BD = torch.cat([tensor.reshape(-1, layer.in_features) for tensor in caught])
-            if number == 0:
-                _refuse_unless_linear(weight, bias, hidden_BD, output)
-                if len(caught) == 1:  # its logits decide no later context of the same call
-                    skipping.enter_context(_without_product(layer))
-            caught.clear()
+    with LayerInputs(model, layer) as inputs:
+        hidden_BD, output = inputs.read(first)
+        _refuse_unless_linear(weight, bias, hidden_BD, output)
+        if skip := inputs.once:
+            inputs.skip_product()
+        shared = Shared(inputs, make_layer_inputs, (), (run.load, name, skip))
+        rest: Iterable[Any] = iterator
+        if run.here:
             sample.add(hidden_BD.float().cpu().numpy())
+            progress("capture", sample.seen, 0)
+        else:  # what another process makes of it may differ in the last bits
+            rest = chain([first], iterator)
+        for rows_BD in run.workers.map(rows_of_batch, ((shared, batch) for batch in rest)):
+            sample.add(rows_BD)
             progress("capture", sample.seen, 0)
     rows = sample.write_shards(folder, config.shard_rows)
     save(folder / "weight.npy", weight.float().cpu().numpy())
@@ -123,23 +146,6 @@ def _capture(
 
 
 @contextmanager
-def _without_product(layer: nn.Linear) -> Iterator[None]:
-    """The layer returns zeros of the right shape: most of a small model's time is its product."""
-
-    def zeros(input: Tensor) -> Tensor:
-        return input.new_zeros(1).expand(*input.shape[:-1], layer.out_features)
-
-    replaced = vars(layer).get("forward")  # by an adapter, such as `attach`
-    layer.forward = zeros  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del layer.forward
-        if replaced is not None:
-            layer.forward = replaced  # type: ignore[method-assign]
-
-
-@contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -149,12 +155,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def _call(model: nn.Module, batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
 
 
 def _logits(output: Any) -> Tensor:
@@ -179,7 +179,7 @@ def _output_layer(
     called: list[nn.Linear] = []
     hooks = [m.register_forward_pre_hook(lambda m, _: called.append(m)) for m in names]
     try:
-        logits = _logits(_call(model, batch))
+        logits = _logits(call_model(model, batch))
     finally:
         for hook in hooks:
             hook.remove()

@@ -44,7 +44,7 @@ def open_folder(
     InvalidRequest names the argument at fault.
     """
     require("huggingface", "transformers")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     folder, text = Path(folder), Path(text)
     window = whole("window", window, 2, LONGEST_WINDOW)
@@ -53,20 +53,35 @@ def open_folder(
         raise InvalidRequest("huggingface", folder, NEEDED)
     if not text.is_file():
         raise InvalidRequest("text", text, TEXT)
-    try:
-        with _without_bars():
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
-            )
-    except (OSError, ValueError) as error:
-        raise InvalidRequest("huggingface", f"{folder} ({error})", NEEDED) from error
+    with _named(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = load_model(folder)
     positions = getattr(model.config, "max_position_embeddings", None) or LONGEST_WINDOW
     if window > positions:
         logger.warning(
             "window: got %d, but the model has %d positions: it reads so many", window, positions
         )
     return model, Windows(tokenizer, text, min(window, positions), windows_at_once)
+
+
+def load_model(folder: Path) -> nn.Module:
+    """The model of `open_folder` alone; InvalidRequest names the folder."""
+    from transformers import AutoModelForCausalLM
+
+    with _named(folder):
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        )
+    return model
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    try:
+        with _without_bars():
+            yield
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("huggingface", f"{folder} ({error})", NEEDED) from error
 
 
 @contextmanager

@@ -12,16 +12,20 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
+from logitsieve.api.results import Float32
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.even_sample import SpreadSample
 from logitsieve.index_builder.text_chunks import TEXT, text_chunks
+from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.llamacpp import LlamaContext
 from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress, ProgressOption, to_progress
@@ -39,14 +43,16 @@ def capture_gguf(
     threads: int = 1,
     config: CaptureConfig | None = None,
     progress: ProgressOption = "auto",
+    executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Write `out`: `00000.npy` ... (contexts) and `capture.json`, whose contents are returned.
 
     The model reads the text once through, `window` tokens at a stretch, each begun with the token
     that its tokenizer begins text with. Contexts are multiplied by the architecture's scale of
     logits, so that W h + b are the model's logits but for a softcap. `progress` gets (stage, rows
-    seen, 0). InvalidRequest names the argument at fault, also the `text` that makes no tokens; then
-    nothing is written.
+    seen, 0). `executor` reads the stretches side by side; other processes open `gguf` by its path,
+    each with `threads` threads. InvalidRequest names the argument at fault, also the `text` that
+    makes no tokens; then nothing is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), Path(text)
@@ -63,7 +69,13 @@ def capture_gguf(
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=out.parent))
         try:
-            summary = _capture(context, text, folder, window, config, progress)
+            shared = Shared(
+                OneReader(context, Lock()), _open, (), (str(Path(gguf).absolute()), window, threads)
+            )
+            workers = Workers(executor, folder)
+            stretches = ((shared, tokens) for tokens in windows(context, text, window))
+            hidden = workers.map(read_stretch, stretches)
+            summary = _capture(context, hidden, text, folder, window, config, progress)
             folder.chmod(0o755)
             folder.rename(out)
         except BaseException:
@@ -74,6 +86,7 @@ def capture_gguf(
 
 def _capture(
     context: LlamaContext,
+    hidden: Iterable[Float32],
     text: Path,
     folder: Path,
     window: int,
@@ -82,9 +95,8 @@ def _capture(
 ) -> dict[str, Any]:
     gguf = context.gguf
     sample = SpreadSample(folder / "kept.tmp", gguf.dim, config.max_rows, config.dtype, config.seed)
-    for tokens in windows(context, text, window):
-        context.forget()
-        sample.add(context.read(tokens, every=True))
+    for rows_TD in hidden:
+        sample.add(rows_TD)
         progress("capture", sample.seen, 0)
     if not sample.seen:
         raise InvalidRequest("text", f"{text}, of no tokens", "text of one token or more")
@@ -102,6 +114,26 @@ def _capture(
     with name_in_errors(written):
         written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
+
+
+class OneReader(NamedTuple):
+    """A context that threads read with one after the other."""
+
+    context: LlamaContext
+    lock: Lock
+
+
+def read_stretch(reader: OneReader, tokens: list[int]) -> Float32:
+    """float32 [T, D]: the inputs of the output layer for each token of a stretch."""
+    with reader.lock:
+        reader.context.forget()
+        return reader.context.read(tokens, every=True)
+
+
+def _open(gguf: str, window: int, threads: int) -> OneReader:
+    context = LlamaContext(gguf, positions=window, threads=threads)
+    context.headless = True
+    return OneReader(context, Lock())
 
 
 def windows(context: LlamaContext, text: Path, window: int) -> Iterator[list[int]]:

@@ -74,7 +74,7 @@ class Workers:
     ) -> None:
         self._executor = executor or _ThisThread()
         self._scratch, self._kept = scratch, kept
-        self._here = isinstance(self._executor, (ThreadPoolExecutor, _ThisThread))
+        self._here = is_here(executor)
         self._sent: dict[int, tuple[np.ndarray, Any]] = {}  # by the id of an array that it keeps
 
     def map(
@@ -136,6 +136,11 @@ class Workers:
                 save(sent, array)
             self._sent[id(array)] = array, sent
         return self._sent[id(array)][1]
+
+
+def is_here(executor: Executor | None) -> bool:
+    """Report if an executor's calls, or those of none, run in this process."""
+    return executor is None or isinstance(executor, ThreadPoolExecutor)
 
 
 @contextmanager
