@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from logitsieve.index import HeadEntry, split_index, write_index
+from tests.ray.serving.running import Deployed
 from tests.sharded import sketch_of, softmax_of
 from tests.synthetic import screen_arrays
 
@@ -49,6 +50,18 @@ def served(cluster: None) -> Iterator[None]:
     serve.start(proxy_location="Disabled")
     yield
     serve.shutdown()
+
+
+@pytest.fixture(scope="session")
+def deployed(
+    served: None, indexes: Indexes, kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployed]:
+    models = tmp_path_factory.mktemp("deployed") / "models"
+    shutil.copytree(indexes.models, models)
+    made = Deployed(models, kernel_cache)
+    yield made
+    made.client.close()
+    made.admin.close()
 
 
 def without_shards(version: Path, out: Path) -> Path:

@@ -2,85 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Iterator
+import signal
+import threading
+import urllib.request
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any
 
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import InvalidRequest
-from logitsieve.client import AdminClient, DecoderClient
+from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.decoding import LocalDecoder
-from logitsieve.index import open_index
-from logitsieve.server.config import ServeConfig
-from tests.ray.conftest import INGRESS
-from tests.ray.serving.conftest import Indexes
-from tests.server.running import lasting_port
+from logitsieve.index import open_index, split_index
+from tests.ray.serving.conftest import Indexes, write_lm
+from tests.ray.serving.running import REPLICA, WAIT_S, Deployed, Load, processes, until
 from tests.sharded import D
 from tests.synthetic import make_hidden
 
 pytestmark = pytest.mark.ray
 
-WAIT_S = 60.0
-
-
-class Deployed:
-    """A deployment with two replicas of each shard, and its clients."""
-
-    def __init__(self, models: Path, kernel_cache: Path) -> None:
-        first = lasting_port()
-        self.models = models
-        self.config = ServeConfig(
-            port=first,
-            metrics_port=first + 1,
-            admin_port=first + 2,
-            kernel_cache=kernel_cache,
-            shadow_share=0.0,
-            reflection=True,
-        )
-        self.up()
-        self.client = DecoderClient(f"127.0.0.1:{first}", timeout_s=10.0)
-        self.admin = AdminClient(f"127.0.0.1:{first + 2}", timeout_s=WAIT_S)
-
-    def up(self, **changes: Any) -> Any:
-        from logitsieve.ray.serving.deployment import deploy
-
-        options: dict[str, Any] = {"replicas": 2, "cpus": 0.1, "serve_on": INGRESS}
-        return deploy(self.models, server=self.config, missing="answer", **options | changes)
-
-    def processes(self, name: str) -> list[int]:
-        """Process ids of the actors whose class has this name, by Ray's own list."""
-        from ray.util.state import list_actors
-
-        actors = list_actors(filters=[("state", "=", "ALIVE")], limit=1000)
-        return [int(each.pid) for each in actors if name in (each.class_name, each.name)]
-
-
-@pytest.fixture(scope="module")
-def deployed(
-    served: None, indexes: Indexes, kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    models = tmp_path_factory.mktemp("deployed") / "models"
-    shutil.copytree(indexes.models, models)
-    made = Deployed(models, kernel_cache)
-    yield made
-    made.client.close()
-    made.admin.close()
-
 
 @pytest.fixture(scope="module")
 def whole(indexes: Indexes, kernel_cache: Path) -> LocalDecoder:
     return LocalDecoder(open_index(indexes.whole / "lm" / "1", kernel_cache=kernel_cache))
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = monotonic() + WAIT_S
-    while not true():
-        assert monotonic() < end
-        sleep(0.1)
 
 
 def test_clients_get_the_answers_of_one_process(deployed: Deployed, whole: LocalDecoder) -> None:
@@ -95,3 +40,129 @@ def test_clients_get_the_answers_of_one_process(deployed: Deployed, whole: Local
         deployed.client.topk(bad, 5)
     info = deployed.client.model("lm")
     assert (info.version, info.state) == ("1", "available")
+
+
+def test_the_metrics_name_shards_and_replicas(deployed: Deployed) -> None:
+    deployed.client.topk(make_hidden(1, D), 5)
+    url = f"http://127.0.0.1:{deployed.config.metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=WAIT_S) as page:
+        text = page.read().decode()
+    for shard in (1, 2):
+        labels = f'model="lm",shard="{shard}",version="1"'
+        assert f"logitsieve_shard_seconds_count{{{labels}}}" in text
+        assert 'logitsieve_shard_calls_total{model="lm",replica="' in text
+
+
+def test_other_options_are_refused_by_name(deployed: Deployed) -> None:
+    with pytest.raises(InvalidRequest, match="logitsieve ray down"):
+        deployed.up(patience_s=9.0)
+    with pytest.raises(InvalidRequest, match="serve_on: got 'nowhere'"):
+        deployed.up(serve_on="nowhere")
+
+
+def test_one_replica_killed_gives_no_wrong_answer(deployed: Deployed, whole: LocalDecoder) -> None:
+    load = Load(deployed, whole)
+    until(lambda: load.answered > 20)
+    killed = processes(REPLICA)[-1]
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: load.unproven > 0 or len(set(processes(REPLICA)) - {killed}) == 2)
+    done = load.answered
+    until(lambda: load.answered > done + 20)
+    load.stop()
+    assert load.wrong == 0
+    assert load.failed == []
+    until(lambda: bool(deployed.client.topk(make_hidden(1, D), 5).answer.exact[0]))
+
+
+def test_more_replicas_come_without_a_failed_call(deployed: Deployed, whole: LocalDecoder) -> None:
+    load = Load(deployed, whole)
+    deployed.up(replicas=2)
+    load.stop()
+    assert load.answered
+    assert (load.failed, load.wrong) == ([], 0)
+    assert len(processes(REPLICA)) == 4
+
+
+def test_a_killed_replica_fails_no_call_where_there_are_two(
+    deployed: Deployed, whole: LocalDecoder
+) -> None:
+    load = Load(deployed, whole)
+    until(lambda: load.answered > 20)
+    before = processes(REPLICA)
+    assert len(before) == 4
+    os.kill(before[0], signal.SIGKILL)
+    asked = load.answered
+    until(lambda: load.answered > asked + 100)
+    until(lambda: len(set(processes(REPLICA)) - {before[0]}) == 4)
+    load.stop()
+    assert load.failed == []
+    assert (load.wrong, load.unproven) == (0, 0)
+
+
+def test_a_killed_ingress_listens_on_its_port_again(
+    deployed: Deployed, whole: LocalDecoder
+) -> None:
+    [process] = processes("Ingress")
+    os.kill(process, signal.SIGKILL)
+    hidden = make_hidden(1, D)
+
+    def answers() -> bool:
+        try:
+            reply = deployed.client.topk(hidden, 5)
+        except Unavailable:
+            return False
+        np.testing.assert_array_equal(reply.ids, whole.topk(hidden, 5).ids)
+        return True
+
+    until(answers)
+    assert processes("Ingress") != [process]
+
+
+def test_a_new_version_answers_when_all_its_shards_do(
+    deployed: Deployed, indexes: Indexes, tmp_path: Path, kernel_cache: Path
+) -> None:
+    write_lm(tmp_path / "lm" / "2", tied=False)
+    split_index(tmp_path / "lm" / "2", deployed.models / "lm" / "2", 2, bounds=True)
+    second = LocalDecoder(open_index(tmp_path / "lm" / "2", kernel_cache=kernel_cache))
+    hidden = make_hidden(1, D)
+    seen = list[tuple[str, bool]]()
+    stopping = threading.Event()
+
+    def ask() -> None:
+        right = {"1": whole_ids(indexes, kernel_cache, hidden), "2": second.topk(hidden, 5).ids}
+        while not stopping.is_set():
+            reply = deployed.client.topk(hidden, 5, model="lm")
+            version = reply.answer.version
+            seen.append((version, np.array_equal(reply.ids, right[version])))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        until(lambda: len(seen) > 3)
+        deployed.admin.load("lm", 2, alias="stable")
+        until(lambda: seen[-1][0] == "2")
+    finally:
+        stopping.set()
+        thread.join(WAIT_S)
+    assert all(right for _, right in seen)
+    versions = [version for version, _ in seen]
+    assert versions == sorted(versions)
+    deployed.admin.set_alias("lm", "stable", 1)
+    assert deployed.client.topk(hidden, 5, model="lm").answer.version == "1"
+
+
+def whole_ids(indexes: Indexes, kernel_cache: Path, hidden: np.ndarray) -> np.ndarray:
+    path = indexes.whole / "lm" / "1"
+    return LocalDecoder(open_index(path, kernel_cache=kernel_cache)).topk(hidden, 5).ids
+
+
+def test_up_again_closes_versions_without_a_folder(deployed: Deployed) -> None:
+    status_of = pytest.importorskip("logitsieve.ray.serving.deployment").status_of
+    shutil.rmtree(deployed.models / "lm" / "2")
+    status = deployed.up(replicas=2)
+    assert [v.number for v in status.ingresses["ingress-1"].versions] == [1]
+    left = [shard for shard in status_of().shards if shard.status != "DELETING"]
+    assert {shard.app.split("-of-")[0] for shard in left} == {
+        "logitsieve-shard-lm-1-1",
+        "logitsieve-shard-lm-1-2",
+    }

@@ -16,6 +16,7 @@ from logitsieve.decoding import LocalDecoder, ShardedDecoder
 from logitsieve.index import open_index
 from logitsieve.utils.deadline import ending_by
 from tests.ray.serving.conftest import Indexes, without_shards
+from tests.ray.serving.running import Deployed
 from tests.sharded import D, V
 from tests.synthetic import make_hidden
 
@@ -25,15 +26,11 @@ ROWS = 6
 
 
 @pytest.fixture(scope="module")
-def remote(served: None, indexes: Indexes, kernel_cache: Path) -> Any:
+def remote(deployed: Deployed, indexes: Indexes) -> Any:
     """The handles of the two shards of lm@1."""
-    from logitsieve.ray.serving import shards
-
+    shards = pytest.importorskip("logitsieve.ray.serving.shards")
     path = indexes.models / "lm" / "1"
-    manifest = shards.read_manifest(path)
-    options = shards.ShardOptions(cpus=0, kernel_cache=kernel_cache)
-    shards.run_shards(path, manifest, options)
-    names = shards.app_names(path, manifest)
+    names = shards.app_names(path, shards.read_manifest(path))
     return [shards.handle_of(name) for name in names]
 
 

@@ -17,8 +17,10 @@ from logitsieve.ray.serving.shards import (
     ENVIRONMENT,
     PREFIX,
     ShardOptions,
+    app_names,
     read_manifest,
     run_shards,
+    running,
 )
 from logitsieve.ray.serving.splitting import split_models
 from logitsieve.server.config import ServeConfig
@@ -101,13 +103,18 @@ def deploy(
     options = IngressOptions(
         server=replace(config, models=folder), shards=run, patience_s=patience_s, missing=missing
     )
+    before = _options_before()
+    if before is not None and replace(before, shards=run) != options:
+        allowed = "those it was started with, but for the shards': `logitsieve ray down` ends it"
+        raise InvalidRequest("options", "others than those of the ingress that runs", allowed)
     serve.start(proxy_location="Disabled")
-    wanted = list(_run_versions(options.server, run))
+    same = before is not None and before.shards == run
+    wanted = list(_run_versions(options.server, run, same))
     ingresses = [_ingress(number, options, serve_on) for number in range(1, nodes + 1)]
     errors = list[str]()
     for ingress in ingresses:
         with _named("ingress"):
-            errors += ray.get(ingress.update.remote(wanted))
+            errors += ray.get(ingress.update.remote(wanted, run))
     status = status_of()
     _delete_unused(status)
     if errors:
@@ -157,13 +164,27 @@ def _nodes(resource: str) -> int:
     return count
 
 
-def _run_versions(config: ServeConfig, run: ShardOptions) -> Iterator[tuple[str, int, str]]:
-    """Run the shards of all versions; (name, version, digest) of those that can be read."""
+def _options_before() -> IngressOptions | None:
+    """Those of the ingresses that run already."""
+    for name in _names():
+        with _named(name):
+            before: IngressOptions = ray.get(ray.get_actor(name, NAMESPACE).options.remote())
+        return before
+    return None
+
+
+def _run_versions(
+    config: ServeConfig, run: ShardOptions, same: bool
+) -> Iterator[tuple[str, int, str]]:
+    """Run the shards of all versions; (name, version, digest) of those that can be read.
+
+    `same`: what runs has these options already.
+    """
     for name, number in Repository(config).find():
         path = config.models / name / str(number)
         try:
             manifest = read_manifest(path)
-            if manifest.shards:
+            if manifest.shards and not (same and running(app_names(path, manifest))):
                 run_shards(path, manifest, run)
         except LogitsieveError as error:  # an ingress says it of the version, and serves the others
             log.error("%s@%d: %s", name, number, error)
@@ -173,12 +194,12 @@ def _run_versions(config: ServeConfig, run: ShardOptions) -> Iterator[tuple[str,
 
 
 def _ingress(number: int, options: IngressOptions, serve_on: str) -> Any:
-    """The actor of this number, which may run already; InvalidRequest if it has other options."""
+    """The actor of this number, which may run already."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     place: dict[str, Any] = (
         {"resources": {serve_on: 1}} if serve_on else {"scheduling_strategy": here}
     )
-    actor = (
+    return (
         ray.remote(Ingress)
         .options(
             name=f"{INGRESS}-{number}",
@@ -193,12 +214,6 @@ def _ingress(number: int, options: IngressOptions, serve_on: str) -> Any:
         )
         .remote(options)
     )
-    with _named("ingress"):
-        has = ray.get(actor.options.remote())
-    if has != options:
-        allowed = "those it was started with: `logitsieve ray down` ends it"
-        raise InvalidRequest("options", "others than those of the ingress that runs", allowed)
-    return actor
 
 
 @contextmanager

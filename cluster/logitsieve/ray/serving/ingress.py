@@ -78,7 +78,7 @@ class Ingress:
     async def _start(self) -> Server:
         options, metrics = self._options, ShardMetrics()
         config = replace(options.server, threads=WAITING * options.server.threads)
-        opener = Opener(options.server, options.shards, options.patience, metrics)
+        self._opener = opener = Opener(options.server, options.shards, options.patience, metrics)
         decide = partial(_decoder_of, options.missing)
         repository = Repository(config, opener, decoder=decide)
         server = create_server(config, repository=repository)
@@ -98,12 +98,16 @@ class Ingress:
         node = ray.util.get_node_ip_address()
         return IngressState(node, server.port, server.metrics_port, server.admin_port, versions)
 
-    def update(self, wanted: Iterable[tuple[str, int, str]]) -> list[str]:
+    def update(self, wanted: Iterable[tuple[str, int, str]], shards: ShardOptions) -> list[str]:
         """Answer for these (name, version, digest) and no others; what could not be done.
+
+        From now on shards that are to be run get the options `shards`.
 
         Each version is put into service when all its shards answer, then aliases follow those of
         the folder, and what is not wanted any more is closed after its last request.
         """
+        self._options = replace(self._options, shards=shards)
+        self._opener.shards = shards
         repository, errors, left = self._server.repository, [], list[Served | None]()
         wanted = list(wanted)
         loaded = {(v.name, v.number): v for v in repository.versions()}

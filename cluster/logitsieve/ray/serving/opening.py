@@ -30,9 +30,9 @@ class Opener:
     """Opens versions for a Repository; shards that do not run yet are run."""
 
     def __init__(
-        self, local: ServeConfig, options: ShardOptions, patience: Patience, metrics: ShardMetrics
+        self, local: ServeConfig, shards: ShardOptions, patience: Patience, metrics: ShardMetrics
     ) -> None:
-        self._local, self._options = local, options  # `local` is for indexes in one piece
+        self._local, self.shards = local, shards  # `local` is for indexes in one piece
         self._patience, self._metrics = patience, metrics
 
     def __call__(self, path: Path, config: ServeConfig, progress: Progress) -> Index:
@@ -41,7 +41,7 @@ class Opener:
             return open_configured(path, self._local, progress)
         names = app_names(path, manifest)
         if not running(names):
-            run_shards(path, manifest, self._options)
+            run_shards(path, manifest, self.shards)
         return open_index(
             path,
             verify=config.verify,
