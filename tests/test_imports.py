@@ -59,7 +59,6 @@ CONFINED: dict[str, set[str]] = {
     "triton": {"gpu"},
     "transformers": {"index_builder", "client"},
     "faiss": {"index_builder", "heads", "training"},
-    "matplotlib": {"index_builder"},
     "grpc": {"client", "server", "v1"},
     "starlette": {"server"},
     "uvicorn": {"server"},

@@ -8,4 +8,4 @@ from tests.cli.conftest import Run
 def test_report(run: Run, index: Path, contexts: Path, tmp_path: Path) -> None:
     out = tmp_path / "pages" / "report.html"
     assert run("report", index, "--contexts", contexts, "--out", out).stdout.strip() == str(out)
-    assert "<title>demo 1</title>" in out.read_text()
+    assert "<title>demo 1 - logitsieve</title>" in out.read_text()

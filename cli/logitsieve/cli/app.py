@@ -28,7 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
     "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),
-    "builder": ("numba", "safetensors", "faiss", "torch", "matplotlib", "threadpoolctl"),
+    "builder": ("numba", "safetensors", "faiss", "torch", "threadpoolctl"),
 }
 
 
@@ -50,7 +50,7 @@ COMMANDS: dict[str, Entry] = {
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
     "inspect": Entry("Look", "Show what an index holds.", "server"),
     "console": Entry("Look", "Show indexes in a browser.", "server"),
-    "report": Entry("Look", "Write a page of plots about an index.", "builder"),
+    "report": Entry("Look", "Write a page of plots about an index.", "server"),
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),

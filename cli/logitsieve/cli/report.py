@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from logitsieve.cli.options import IndexFolder
 from logitsieve.cli.output import bars
+
+if TYPE_CHECKING:
+    from logitsieve.api.results import Float32
+
+SAMPLED = 4000  # contexts that are looked at, spread over all
 
 
 def command(
@@ -24,9 +30,18 @@ def command(
     Example: logitsieve report models/lm/1 --contexts heldout.npy --out report.html
     """
     from logitsieve.index import open_index
-    from logitsieve.index_builder.report import write_report
+    from logitsieve.server.console.report import write_report
 
     with bars("report") as progress:
         opened = open_index(index, progress=progress)
-    write_report(opened, out, contexts)
+    hidden = None if contexts is None else _sample(contexts, opened.dim)
+    write_report(opened, out, hidden)
     print(out)
+
+
+def _sample(contexts: str, dim: int) -> Float32:
+    """Contexts [B, `dim`], at most SAMPLED, spread over all."""
+    from logitsieve.index_builder.contexts import open_contexts
+
+    with TemporaryDirectory() as scratch:
+        return open_contexts(contexts, dim, Path(scratch)).sample(SAMPLED)

@@ -41,7 +41,7 @@ class ToServing:
 
     def __post_init__(self) -> None:
         if self.capture is not None:
-            require("builder", "torch", "faiss", "matplotlib")
+            require("builder", "torch", "faiss")
         if self.build is not None:
             from logitsieve.index import new_path
 

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from starlette.testclient import TestClient
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads._base.head import Softmax
-from logitsieve.index import HeadEntry, open_index, write_index
+from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.access import ConsoleAccess
@@ -137,3 +138,32 @@ def port(routes: Routes) -> Iterator[TestClient]:
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=True) as client:
         yield client
     desk.close()
+
+
+@pytest.fixture
+def circle(tmp_path: Path, kernel_cache: Path) -> Callable[..., Index]:
+    """An index whose rows lie on a circle; list 0 holds the right half, list 1 the left."""
+    angles = np.linspace(0, 2 * np.pi, 20, endpoint=False) + 0.05
+    weight = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    halves = [np.flatnonzero(weight[:, 0] >= -0.4), np.flatnonzero(weight[:, 0] <= 0.4)]
+
+    def write(*, screen: bool = True, escalate: float = -1.0, **options: Any) -> Index:
+        arrays = {
+            "centroids": np.array([[1, 0], [-1, 0]], np.float32),
+            "offsets": np.cumsum([0, *map(len, halves)]).astype(np.int32),
+            "ids": np.concatenate(halves).astype(np.int32),
+        }
+        heads = {"exact": HeadEntry()} | (
+            {"screen": HeadEntry("screen", {"escalate": escalate})} if screen else {}
+        )
+        path = write_index(
+            tmp_path / "models" / "circle" / "3",
+            softmax=Softmax(weight, np.zeros(len(angles), np.float32)),
+            parts={"screen": arrays} if screen else {},
+            heads=heads,
+            default_head="exact",
+            **options,
+        )
+        return open_index(path, verify="sizes", kernel_cache=kernel_cache)
+
+    return write

@@ -28,6 +28,7 @@ GETS = {
     "chosen": "?model=demo&min_precision=0.9&k=5",
     "screen": "?model=demo",
     "cluster": "?model=demo&number=1&start=0",
+    "cascade": "?model=demo@1",
     "compare": "?model=demo@1&other=demo@2&k=3&head=exact",
 }
 POSTS: dict[str, Any] = {

@@ -18,6 +18,7 @@ from logitsieve.server.console.api import Api
 from logitsieve.server.console.app import application, console
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.listener import Listener
+from logitsieve.server.console.report import write_report
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.security.secrets import Tokens
 from tests.server.console.conftest import HOSTILE
@@ -289,6 +290,30 @@ def test_signing_in_and_out(opened: Opened, loop: Loop, routes: Routes, tmp_path
         tab.require_quiet()
         tab.page.click("text=Sign out")
         tab.page.wait_for_selector("input[type=password]")
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.parametrize("label", ["demo@1", "bare@1"])
+def test_the_report_needs_no_server(
+    opened: Opened, routes: Routes, tmp_path: Path, label: str, width: int, scheme: str
+) -> None:
+    write_report(routes.served(label).decoder.index, tmp_path / "report.html")
+    tab = opened(width, scheme, at="file://")
+    tab.page.on("request", lambda request: _require_data(tab, request.url))
+    tab.open(str(tmp_path / "report.html"), "#models .card dl")
+    shown = "#cascade canvas" if label == "demo@1" else "text=has no screen"
+    tab.page.wait_for_selector(shown)
+    assert label in tab.page.inner_text("#models")
+    if label == "demo@1":
+        tab.page.select_option("#at", "5")
+        tab.page.wait_for_selector("#chosen:has-text('probes=3'):has-text('P@5')")
+    tab.errors = [error for error in tab.errors if not error.startswith("asked data:")]
+    tab.require_sound()
+
+
+def _require_data(tab: Tab, url: str) -> None:
+    if not url.startswith(("data:", "file:")):
+        tab.errors.append(f"asked {url}")
 
 
 def test_a_server_at_work(opened: Opened, measured: Running) -> None:

@@ -21,6 +21,8 @@ def test_lists_and_coverage(demo: LocalDecoder) -> None:
     assert contexts["rows"] == KEPT
     best = demo.topk(hidden, 1, head="exact").ids == demo.topk(hidden, 1, head="screen").ids
     assert contexts["best_listed"] == best.mean()  # one list is looked at: the stored probes
+    assert len(contexts["blocks"]) >= 1
+    assert contexts["worst"] == min(contexts["blocks"])
     scanned = demo.topk(hidden, 1, head="screen").answer.scanned
     assert contexts["candidates"] == scanned.mean()
 

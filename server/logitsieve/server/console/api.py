@@ -16,7 +16,16 @@ from starlette.routing import Route
 from logitsieve.api.errors import InvalidRequest, RequestTooLarge
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console import answers, compare, decode, points, screen, why_not, words
+from logitsieve.server.console import (
+    answers,
+    cascade,
+    compare,
+    decode,
+    points,
+    screen,
+    why_not,
+    words,
+)
 from logitsieve.server.console.contexts import MOST_BYTES, read_context, read_npy
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.overview import model_facts, overview_facts
@@ -45,6 +54,7 @@ class Api:
             "chosen": self.chosen,
             "screen": self.screen,
             "cluster": self.cluster,
+            "cascade": self.cascade,
             "compare": self.compare,
         }
         post: dict[str, Callable[[Request], Awaitable[Any]]] = {
@@ -89,6 +99,9 @@ class Api:
         if start < 0:
             raise InvalidRequest("start", start, "0 or more")
         return await self._on_model(request, lambda one: screen.cluster_facts(one, number, start))
+
+    async def cascade(self, request: Request) -> Any:
+        return await self._on_model(request, cascade.cascade_facts)
 
     async def compare(self, request: Request) -> Any:
         query, k = request.query_params, _number(request, "k", int, 5)

@@ -38,7 +38,7 @@ def model_facts(index: Index) -> Facts:
         "vocab_size": index.vocab_size,
         "dim": index.dim,
         "dtype": index.manifest.dtype,
-        "bytes": sum(entry.size for entry in index.manifest.files()),
+        "files": [{"file": each.file, "bytes": each.size} for each in index.manifest.files()],
         "default_head": index.default_head,
         "has_words": index.manifest.vocabulary is not None,
         "contexts": kept_count(index),

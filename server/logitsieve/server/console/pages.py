@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from logitsieve.version import __version__
-
 HERE = Path(__file__).parent
 TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -77,6 +75,5 @@ def _templates() -> Environment:
 def render(name: str, *, signs_in: bool, title: str, **values: object) -> str:
     """A page by its template, `name`.html."""
     template = _templates().get_template(f"{name}.html")
-    return template.render(
-        pages=PAGES, name=name, title=title, signs_in=signs_in, version=__version__, **values
-    )
+    told = {"pages": PAGES, "offline": False, "address": "/static/{}".format} | values
+    return template.render(name=name, title=title, signs_in=signs_in, **told)

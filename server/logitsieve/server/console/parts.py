@@ -17,3 +17,11 @@ def read_parts(index: Index) -> Mapping[str, Arrays]:
         got = f"{index.name}@{index.version}, whose files have been replaced since it was loaded"
         raise InvalidRequest("model", got, "a version whose files are those that were loaded")
     return contents.parts
+
+
+def read_screen(index: Index) -> Arrays:
+    """The arrays of the screen; InvalidRequest names `model` where there is none."""
+    parts = read_parts(index)
+    if "screen" not in parts or "screen" not in index.heads:
+        raise InvalidRequest("model", f"{index.name}@{index.version}, without one", "a screen")
+    return parts["screen"]

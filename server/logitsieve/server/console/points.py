@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from logitsieve.api.decoder import asked_precision
 from logitsieve.api.errors import InvalidRequest
@@ -23,6 +24,7 @@ def points_facts(decoder: LocalDecoder) -> Facts:
         "batches": list(auto.batches) if auto.points else [],
         "ks": list(KS),
         "heldout_rows": None if measured is None else measured["heldout_rows"],
+        "uneven": [] if measured is None else _uneven(measured["points"]),
         "machine": {} if measured is None else dict(measured["machine"]),
         "elsewhere": measured_elsewhere(index),
         "points": [_facts(point) for point in auto.points]
@@ -71,6 +73,11 @@ def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
         if not kept or _low(points[place], k) > _low(points[kept[-1]], k):
             kept.append(place)
     return kept
+
+
+def _uneven(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Heads whose precision varies between blocks of the held-out contexts."""
+    return list(dict.fromkeys(point["head"]["name"] for point in points if point["uneven"]))
 
 
 def _low(point: OperatingPoint, k: int) -> float:

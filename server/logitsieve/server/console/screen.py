@@ -1,4 +1,4 @@
-"""The screen of an index: its clusters and lists, and how it treats the contexts that are kept.
+"""The screen of an index: its clusters and lists, and how it treats contexts.
 
 Shape letters: B contexts, D hidden size, C clusters, V vocabulary, P probes, K labels.
 """
@@ -12,10 +12,11 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Bool, Float32, Float64, Int64
 from logitsieve.decoding import LocalDecoder
+from logitsieve.evaluation.precision import block_means, summarize
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index import Index
 from logitsieve.server.console.contexts import MOST_PRODUCTS, kept_contexts
-from logitsieve.server.console.parts import read_parts
+from logitsieve.server.console.parts import read_screen
 from logitsieve.server.console.words import Facts, word_facts
 
 LABELS = 5  # K: the best words that lists should hold
@@ -46,10 +47,13 @@ def route(screen: Arrays, hidden: Float32, probes: int, escalate: float) -> Rout
     return Route(order[:, :probes], margin, escalated)
 
 
-def screen_facts(decoder: LocalDecoder) -> Facts:
-    """Lengths of the lists, and what becomes of the kept contexts; InvalidRequest without one."""
+def screen_facts(decoder: LocalDecoder, hidden: Float32 | None = None) -> Facts:
+    """Lengths of the lists, and what becomes of `hidden` [B, D], or else of the kept contexts.
+
+    InvalidRequest without a screen.
+    """
     index = decoder.index
-    screen = _screen(index)
+    screen = read_screen(index)
     sizes = np.diff(screen["offsets"])
     knobs = dict(index.head("screen").knobs)
     listed = len(np.unique(screen["ids"]))
@@ -64,14 +68,16 @@ def screen_facts(decoder: LocalDecoder) -> Facts:
         "sizes": np.sort(sizes)[::-1][:MOST_SIZES].tolist(),
         "largest": _largest(sizes),
         "listed": listed,
-        "contexts": _coverage(index, screen, knobs),
+        "contexts": _coverage(
+            index, screen, knobs, kept_contexts(index, MOST_PRODUCTS) if hidden is None else hidden
+        ),
     }
 
 
 def cluster_facts(decoder: LocalDecoder, number: int, start: int) -> Facts:
     """Words of a list, those that few other lists hold first; InvalidRequest names `number`."""
     index = decoder.index
-    screen = _screen(index)
+    screen = read_screen(index)
     offsets, ids = screen["offsets"], screen["ids"]
     if not 0 <= number < len(offsets) - 1:
         raise InvalidRequest("number", number, f"a cluster, 0 to {len(offsets) - 2}")
@@ -84,21 +90,15 @@ def cluster_facts(decoder: LocalDecoder, number: int, start: int) -> Facts:
     return {"cluster": number, "size": len(listed), "start": start, "words": words}
 
 
-def _screen(index: Index) -> Arrays:
-    parts = read_parts(index)
-    if "screen" not in parts or "screen" not in index.heads:
-        raise InvalidRequest("model", f"{index.name}@{index.version}, without one", "a screen")
-    return parts["screen"]
-
-
 def _largest(sizes: Int64) -> list[Facts]:
     order = np.argsort(-sizes, kind="stable")[:50]
     return [{"cluster": int(number), "size": int(sizes[number])} for number in order]
 
 
-def _coverage(index: Index, screen: Arrays, knobs: dict[str, float]) -> Facts | None:
-    """Shares of the kept contexts, and of their best words, that the lists hold."""
-    hidden = kept_contexts(index, MOST_PRODUCTS)
+def _coverage(
+    index: Index, screen: Arrays, knobs: dict[str, float], hidden: Float32
+) -> Facts | None:
+    """Shares of contexts [B, D], and of their best words, that the lists hold; None if B is 0."""
     if not len(hidden):
         return None
     way = route(screen, hidden, int(knobs["probes"]), knobs["escalate"])
@@ -109,12 +109,17 @@ def _coverage(index: Index, screen: Arrays, knobs: dict[str, float]) -> Facts | 
     for row, clusters in enumerate(way.clusters):
         united = np.unique(np.concatenate([ids[offsets[c] : offsets[c + 1]] for c in clusters]))
         held[row], candidates[row] = np.isin(labels[row], united), len(united)
+    shares = held.mean(axis=1)
+    blocks = summarize(shares)
     met = np.bincount(way.clusters[:, 0], minlength=len(offsets) - 1)
     return {
         "rows": len(hidden),
         "labels": labels.shape[1],
         "best_listed": float(held[:, 0].mean()),
         "labels_listed": float(held.mean()),
+        "blocks": block_means(shares).tolist(),
+        "worst": blocks.worst,
+        "uneven": blocks.uneven,
         "candidates": float(candidates.mean()),
         "near": float((way.margin < NEAR).mean()),
         "near_margin": NEAR,

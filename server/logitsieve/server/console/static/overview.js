@@ -1,4 +1,4 @@
-import { $, api, bytes, figures, h, micros, number, percent, plot, point, problem, query, table, whole } from "./console.js";
+import { $, api, bytes, figures, h, kept, micros, number, percent, plot, point, problem, query, table, whole } from "./console.js";
 
 const EVERY_MS = 2000;
 const KEPT = 60;
@@ -99,7 +99,8 @@ function card(model) {
     rows.push(
       ["Words", `${whole(model.vocab_size)}${model.has_words ? "" : ", as ids: the index has no vocabulary"}`],
       ["Hidden size", whole(model.dim)],
-      ["Matrix", `${model.dtype}; all files ${bytes(model.bytes)}`],
+      ["Matrix", model.dtype],
+      ["Files", files(model)],
       ["Device", model.device],
       ["Heads", model.heads.map(({ name }) => name).join(", ")],
       ["Built for", target || "no target"],
@@ -109,13 +110,23 @@ function card(model) {
       ["Digest", h("code", {}, model.digest.slice(0, 16))],
     );
   }
-  const links = model.digest
+  const links = model.digest && !kept
     ? h("p", {}, h("a", { href: `/playground?${query({ model: model.model })}` }, "Playground"), " · ",
         h("a", { href: `/points?${query({ model: model.model })}` }, "Operating points"))
     : null;
   return h("article", { class: "card" },
     h("h3", {}, model.model, h("span", { class: `state ${state}` }, model.state)),
     h("dl", {}, rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), links);
+}
+
+/** Bytes of all files, and on demand of each, beside those of W in float32. */
+function files(model) {
+  const matrix = 4 * model.vocab_size * model.dim;
+  return h("details", { open: kept != null }, h("summary", {}, bytes(model.files.reduce((sum, file) => sum + file.bytes, 0))), table([
+    ["File", (row) => h("span", { class: "name" }, row.file)],
+    ["Size", (row) => bytes(row.bytes), true],
+    ["of W in float32", (row) => percent(row.bytes / matrix, 1), true],
+  ], model.files, { caption: "Files of the index" }));
 }
 
 /** The points that AUTO takes, each with the rows a call at which it does. */

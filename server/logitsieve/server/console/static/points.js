@@ -12,10 +12,11 @@ choosing(async (chosen) => {
   const target = Object.entries(facts.target).map(([k, p]) => `P@${k} ≥ ${percent(p)}`).join(", ");
   $("measured").textContent = measured
     ? `Measured on ${whole(facts.heldout_rows)} held-out contexts${machine ? `, ${machine}` : ""}. Built for ${target || "no target"}.` : "";
-  $("empty").replaceChildren(...(measured ? [] : [h("p", { class: "notice" },
+  $("points-empty").replaceChildren(...(measured ? [] : [h("p", { class: "notice" },
     "This index was not calibrated, so there is nothing to choose among: its default head answers. ",
     h("code", {}, "logitsieve tune"), " measures points on contexts of yours.")]),
-    ...(facts.elsewhere ? [h("p", { class: "notice" }, `Times are those of another machine: ${facts.elsewhere}. A server measures again in the background.`)] : []));
+    ...(facts.elsewhere ? [h("p", { class: "notice" }, `Times are those of another machine: ${facts.elsewhere}. A server measures again in the background.`)] : []),
+    ...(facts.uneven.length ? [h("p", { class: "notice problem" }, `Precision of ${facts.uneven.join(", ")} varies between blocks of the held-out contexts: were the contexts of the build spread over the whole text?`)] : []));
   if (!measured) return;
   fill($("batch"), facts.batches, (rows) => `${rows} ${rows === 1 ? "row" : "rows"}`);
   fill($("at"), facts.ks, (k) => `P@${k}`);
