@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -35,7 +36,7 @@ def write_report(index: Index, out: Path | str, hidden: Float32 | None = None) -
     IndexUnreadable where the calibration is not of its form. Equal indexes give equal pages.
     """
     pages = [page for page in PAGES if page.name in SHOWN]
-    common = {"signs_in": False, "offline": True, "address": _address}
+    common: dict[str, Any] = {"signs_in": False, "offline": True, "address": _address}
     page = render(
         "report",
         title=f"{index.name} {index.version}",
