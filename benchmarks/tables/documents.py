@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import draws, experiments, llamacpp, races, results, service
+from benchmarks.tables import building, draws, experiments, llamacpp, races, results, service
 from benchmarks.tables.figures import markdown
 from benchmarks.tables.ledger import unaccounted
 from benchmarks.tables.page import Rendered, render
@@ -24,6 +24,7 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "rpc": "`python -m benchmarks.rpc`",
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
+    "building": "`python -m benchmarks.building --contexts 20000 --workers 1 2`",
     "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
     "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
     "race/growth": "`python -m benchmarks.race.growth --again`",
@@ -85,6 +86,7 @@ def command(name: str) -> str:
 TABLES = (
     races.TABLES
     | service.TABLES
+    | building.TABLES
     | draws.TABLES
     | experiments.TABLES
     | llamacpp.TABLES

@@ -38,13 +38,12 @@ def test_labels_of_shards_are_those_of_one_matrix(tmp_path: Path, workers: int, 
     assert [shard.value.first for shard in shards] == [0, 256, 512, 768, 1024]
     with ThreadPoolExecutor(3) as pool:
         labels = exact_labels(
-            softmax,
+            shards,
             Contexts([hidden[:1030], hidden[1030:]]),
             20,
             tmp_path / "labels.npy",
             ignore,
             Workers(pool if workers else None),
-            256 * softmax.matrix.row_bytes,
         )
     np.testing.assert_array_equal(labels, make_exact(softmax).topk(hidden, 20).ids)
 
@@ -52,7 +51,7 @@ def test_labels_of_shards_are_those_of_one_matrix(tmp_path: Path, workers: int, 
 def test_a_shard_with_fewer_rows_than_labels(tmp_path: Path) -> None:
     softmax, hidden = make_softmax(vocab_size=260, dim=16), make_contexts(30)
     contexts, file = Contexts([hidden]), tmp_path / "labels.npy"
-    labels = exact_labels(softmax, contexts, 20, file, ignore, Workers(), 1)
+    labels = exact_labels(shards_of(softmax, 1), contexts, 20, file, ignore, Workers())
     np.testing.assert_array_equal(labels, make_exact(softmax).topk(hidden, 20).ids)
 
 
@@ -63,7 +62,7 @@ def test_all_shards_refuse_what_the_whole_would(tmp_path: Path) -> None:
     hidden[33] = 1e33
     contexts = Contexts([hidden], "heldout")
     with pytest.raises(InvalidRequest) as caught:
-        exact_labels(softmax, contexts, 5, tmp_path / "labels.npy", ignore, Workers(), 1)
+        exact_labels(shards_of(softmax, 1), contexts, 5, tmp_path / "labels.npy", ignore, Workers())
     assert caught.value.field == "heldout[33]"
 
 
@@ -79,5 +78,5 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
 
     contexts, workers = Contexts([make_contexts(5000)]), Workers(Watching(), tmp_path)
     with pytest.raises(InterruptedError):
-        exact_labels(softmax, contexts, 20, file, ignore, workers)
+        exact_labels(shards_of(softmax), contexts, 20, file, ignore, workers)
     assert held == [True]

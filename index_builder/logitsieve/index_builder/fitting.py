@@ -19,7 +19,7 @@ from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.labels import exact_labels
+from logitsieve.index_builder.labels import exact_labels, shards_of
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.options import Progress, no_progress
 
@@ -113,12 +113,12 @@ def fastest_proving(heads: Mapping[str, Head], us: Callable[[Head], float]) -> s
 def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
     """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
     vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
-    depth = min(depth, vocab_size)
+    shards, depth = shards_of(inputs.softmax), min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
 
     def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
         report = partial(inputs.progress, stage)
-        return exact_labels(inputs.softmax, contexts, depth, scratch / file, report, inputs.workers)
+        return exact_labels(shards, contexts, depth, scratch / file, report, inputs.workers)
 
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
     return FitInputs(

@@ -8,7 +8,7 @@ K labels a context.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,23 @@ SHARD_BYTES = 1 << 30  # of W, which a worker has to hold at once
 
 
 def exact_labels(
-    softmax: Softmax,
+    shards: Sequence[Shared[Shard]],
     contexts: Contexts,
     depth: int,
     file: Path,
     progress: Callable[[int, int], None],
     workers: Workers,
-    shard_bytes: int = SHARD_BYTES,
 ) -> np.ndarray:
-    """[N, K] ids of the exact top `depth`, best first, in a mapped file.
+    """[N, K] ids of the exact top `depth` over all shards of W, best first, in a mapped file.
 
     `workers` keep the blocks under the name of the file. InvalidRequest names a context that is
     too large.
     """
-    dtype = np.uint16 if softmax.vocab_size <= 1 << 16 else np.int32
+    vocab_size = sum(shard.value.rows for shard in shards)
+    dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
     with name_in_errors(file):
         labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))
     reserve(file, labels, 0, contexts.rows)
-    shards = shards_of(softmax, shard_bytes)
 
     def calls() -> Iterator[tuple[Any, ...]]:
         for block in contexts.blocks(LABEL_ROWS):
