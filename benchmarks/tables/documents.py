@@ -22,6 +22,7 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "screen": "`make bench`, then `python -m benchmarks.plots`",
     "kernels": "`python -m benchmarks.kernels`",
     "rpc": "`python -m benchmarks.rpc`",
+    "console": "`python -m benchmarks.console`",
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "building": "`python -m benchmarks.building --contexts 20000 --workers 1 2`",

@@ -107,6 +107,9 @@ LISTED = (
     Listed("docs/certified.md", "take 0.9999 of what", "`python -m tests.attacks --minutes 10`"),
     Listed("docs/certified.md", "| halved | found by", "`python -m tests.attacks.halved`"),
     Listed("docs/certified.md", "| halved | what errors took", "`python -m tests.attacks.halved`"),
+    Listed(
+        "docs/console.md", "| KB, installed |", "sizes of the installed packages, __pycache__ aside"
+    ),
     Listed("docs/decoding.md", "the paper's table has 5 to 20x", "Chen et al. 2019, Table 6"),
     Listed("docs/deployment.md", "A client queries the DNS again", SETTING),
     Listed("docs/deployment.md", "gets CANCELLED", SETTING),

@@ -117,6 +117,25 @@ def under_load() -> str:
     return markdown(["rows per call, clients", "", "answers/s", "p50", "p99", "p99.9 ms"], lines)
 
 
+def console_calls() -> str:
+    """Runs that alternate, while nobody looks at the console and while somebody does."""
+    found, ranks = load("console"), ("p50", "p99")
+    rows = []
+    for name, label in (("without", "closed"), ("with", "open and refreshing")):
+        for rank in ranks:
+            times = [f"{run[rank] / 1000:.2f}" for run in found["runs"][name]]
+            rows.append([label if rank == ranks[0] else "", rank, *times])
+    return markdown(["console", "ms", *map(str, range(1, len(found["ratios_p99"]) + 1))], rows)
+
+
+def console_size() -> str:
+    """Milliseconds to the first paint of each page, and the bytes of all pages and files."""
+    found = load("console")
+    paints = [f"{ms:.0f}" for ms in found["paint_ms"].values()]
+    size = f"{sum(found['bytes'].values()) / 1000:.0f}"
+    return markdown(["", *found["paint_ms"], "all, KB"], [["first paint, ms", *paints, size]])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "kernels": kernels,
     "beam groups": beam_groups,
@@ -124,4 +143,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "calls": calls,
     "steps": steps,
     "load": under_load,
+    "console calls": console_calls,
+    "console size": console_size,
 }
