@@ -28,6 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
     "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),
+    "ray": ("numba", "safetensors", "prometheus_client", "ray"),
     "builder": ("numba", "safetensors", "faiss", "torch", "threadpoolctl"),
 }
 
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Entry] = {
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
+    "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),
     "generate": Entry(
         "Look", "Continue a text by a GGUF model, with a head of an index.", "llamacpp"

@@ -53,6 +53,16 @@ class Status:
     shards: list[ShardState]
 
 
+def connect(address: str) -> None:
+    """Connect this process to a cluster, unless it is; Unavailable where there is none."""
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
+    except (ConnectionError, RuntimeError) as error:
+        raise Unavailable(f"address: no Ray at {address}: {error}", "address") from error
+
+
 def deploy(
     models: Path | str,
     *,

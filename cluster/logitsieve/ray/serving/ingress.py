@@ -77,10 +77,7 @@ class Ingress:
 
     async def _start(self) -> Server:
         options, metrics = self._options, ShardMetrics()
-        config = replace(options.server, threads=WAITING * options.server.threads)
-        self._opener = opener = Opener(options.server, options.shards, options.patience, metrics)
-        decide = partial(_decoder_of, options.missing)
-        repository = Repository(config, opener, decoder=decide)
+        self._opener, config, repository = repository_of(options, metrics)
         server = create_server(config, repository=repository)
         metrics.register(server.metrics.registry)
         await server.start()
@@ -147,6 +144,16 @@ class Ingress:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def repository_of(
+    options: IngressOptions, metrics: ShardMetrics
+) -> tuple[Opener, ServeConfig, Repository]:
+    """A repository whose shards are on Ray, what opens them, and the options of its server."""
+    config = replace(options.server, threads=WAITING * options.server.threads)
+    opener = Opener(options.server, options.shards, options.patience, metrics)
+    decide = partial(_decoder_of, options.missing)
+    return opener, config, Repository(config, opener, decoder=decide)
 
 
 def _decoder_of(missing: Missing, index: Index) -> LocalDecoder:
