@@ -96,8 +96,8 @@ def _print(status: Status) -> None:
         if state is None:
             ingresses.append((name, "does not answer", "", "", ""))
             continue
-        ports = state.port, state.metrics_port, state.admin_port or ""
-        ingresses.append((name, state.node, *map(str, ports)))
+        admin = str(state.admin_port or "")
+        ingresses.append((name, state.node, str(state.port), str(state.metrics_port), admin))
         versions += [
             (name, f"{each.name}@{each.number}", each.state, each.digest, each.error)
             for each in state.versions

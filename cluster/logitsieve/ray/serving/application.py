@@ -76,7 +76,8 @@ class Decoder:
                 context.set_details(status.error.message)
                 context.set_trailing_metadata(list(status.trailer))
             raise
-        return rpc.response.FromString(data)
+        response: Message = rpc.response.FromString(data)
+        return response
 
 
 def application(arguments: Mapping[str, str]) -> serve.Application:
