@@ -25,7 +25,7 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "console": "`python -m benchmarks.console`",
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
-    "building": "`python -m benchmarks.building --contexts 20000 --workers 1 2`",
+    "building": "`python -m benchmarks.building --contexts 40000 --workers 1 2`",
     "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
     "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
     "race/growth": "`python -m benchmarks.race.growth --again`",

@@ -22,10 +22,10 @@ def load():
 """
 
 
-def test_the_command_captures_on_a_cluster(cluster: str, tmp_path: Path) -> None:
+def test_the_command_captures_on_a_cluster(address: str, tmp_path: Path) -> None:
     (tmp_path / "source.py").write_text(SOURCE)
     written = []
-    for name, more in (("many", ["--ray", cluster]), ("one", [])):
+    for name, more in (("many", ["--ray", address]), ("one", [])):
         program = Path(sys.executable).with_name("logitsieve")
         options = ("--module", "source.py:load", "--out", name, "--dtype", "float32", *more)
         done = subprocess.run(

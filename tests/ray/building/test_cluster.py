@@ -52,13 +52,13 @@ def test_an_executor_without_a_connection_is_refused() -> None:
     assert "ray: got no connection" in done.stdout
 
 
-def test_a_killed_driver_goes_on_from_what_is_on_disk(cluster: str, tmp_path: Path) -> None:
+def test_a_killed_driver_goes_on_from_what_is_on_disk(address: str, tmp_path: Path) -> None:
     out = tmp_path / "lm" / "1"
     command = [
         sys.executable,
         "-m",
         "tests.ray.building.driver",
-        cluster,
+        address,
         str(out),
         "label",
         "4096",
@@ -81,12 +81,12 @@ def test_a_killed_driver_goes_on_from_what_is_on_disk(cluster: str, tmp_path: Pa
     assert not list(tmp_path.glob(blocks))
 
 
-def test_the_command_builds_on_a_cluster(cluster: str, tmp_path: Path) -> None:
+def test_the_command_builds_on_a_cluster(address: str, tmp_path: Path) -> None:
     softmax = make_softmax(vocab_size=300, dim=16)
     np.savez(tmp_path / "lm.npz", W=softmax.weight, b=softmax.bias)
     np.save(tmp_path / "H.npy", make_contexts(3000))
     built = []
-    for number, more in enumerate([["--ray", cluster], []], start=1):
+    for number, more in enumerate([["--ray", address], []], start=1):
         out = tmp_path / "models" / "lm" / str(number)
         options = (
             *("--weight", f"{tmp_path}/lm.npz:W", "--bias", f"{tmp_path}/lm.npz:b"),
