@@ -93,7 +93,7 @@ onSubmit($("decoding"), async () => {
     h("li", {}, h("button", { type: "button", class: one.id === step.word.id ? "choice taken" : "choice", click: () => goOn(place, one) },
       word(one), ` ${probability(one.probability)}`))));
   $("decoded").replaceChildren(h("div", { class: "panel" },
-    h("p", {}, `${text} `, h("b", {}, words.join(" "))),
+    h("p", {}, `${text} `, h("b", {}, decoded.steps.flatMap((step) => [word(step.word), " "]))),
     decoded.unknown.length ? h("p", { class: "hint" }, `Not among the words of the index, and read as <unk>: ${decoded.unknown.join(" ")}`) : null,
     table([
       ["", (_, place) => place + 1, true],
