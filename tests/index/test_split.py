@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import Softmax
-from logitsieve.heads.sharded import ALIGNED
+from logitsieve.heads.sharded import ALIGNED, Shard
 from logitsieve.index import (
     HeadEntry,
     link_index,
@@ -29,7 +30,7 @@ from logitsieve.index.split import shard_borders, sketch_of_rows
 from logitsieve.index.verify import verify_contents
 from logitsieve.utils.stored import StoredMatrix
 from tests.sharded import V, sketch_of, softmax_of
-from tests.synthetic import make_softmax
+from tests.synthetic import make_hidden, make_softmax
 
 
 def write(out: Path, softmax: Softmax, **options: object) -> Path:
@@ -242,3 +243,37 @@ def write_manifest(folder: Path, fields: dict[str, object]) -> None:
     digest = sha256(text.encode()).hexdigest()
     text = json.dumps({**fields, "digest": digest}, sort_keys=True, separators=(",", ":"))
     (folder / MANIFEST_FILE).write_bytes(text.encode() + b"\n")
+
+
+def remote_from(split: Path) -> Callable[[int], tuple[Manifest, Shard]]:
+    """The shards as other processes would have them: opened alone."""
+
+    def connect(number: int) -> tuple[Manifest, Shard]:
+        index = open_index(split / "shards" / str(number), verify="sizes")
+        assert index.manifest.shard is not None
+        heads = {name: index.head(name) for name in index.heads}
+        return index.manifest, Shard(index.manifest.shard.first, index.softmax, heads)
+
+    return connect
+
+
+def test_the_whole_opens_without_the_folders_of_its_shards(split: Path, copy: Path) -> None:
+    shutil.rmtree(copy / "shards")
+    with pytest.raises(IndexUnreadable, match="shards/1: no such directory"):
+        open_index(copy)
+    index, here = open_index(copy, connect=remote_from(split)), open_index(split)
+    assert (index.digest, index.device, here.device) == (here.digest, "remote", "cpu")
+    hidden = make_hidden(4, index.dim)
+    for head in ("exact", "certified"):
+        one, other = here.head(head).topk(hidden, 5), index.head(head).topk(hidden, 5)
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_array_equal(one.logits, other.logits)
+
+
+def test_a_shard_of_another_process_is_held_to_the_manifest(split: Path, copy: Path) -> None:
+    connect = remote_from(split)
+    with pytest.raises(IndexUnreadable, match=r"shards/1: another shard: rows 512 .. 1279 of"):
+        open_index(copy, connect=lambda number: connect(2 if number == 1 else number))
+    whole = read_contents(split.parents[1] / "lm" / "1").manifest
+    with pytest.raises(IndexUnreadable, match="shards/1: a whole index, not a shard"):
+        open_index(copy, connect=lambda number: (whole, connect(number)[1]))

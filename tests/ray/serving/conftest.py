@@ -3,7 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,7 +20,7 @@ class Indexes(NamedTuple):
     models: Path
 
 
-def write_lm(path: Path, tied: bool = True, **more: object) -> Path:
+def write_lm(path: Path, tied: bool = True, **more: Any) -> Path:
     """V = 1,948, D = 8, in one piece."""
     softmax = softmax_of(tied)
     heads = {
@@ -29,7 +29,8 @@ def write_lm(path: Path, tied: bool = True, **more: object) -> Path:
         "screen": HeadEntry("screen", {"probes": 2.0}),
     }
     parts = {"sketch": sketch_of(tied), "screen": screen_arrays(softmax)}
-    return write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="exact")
+    options = {"parts": parts, "heads": heads, "default_head": "exact", **more}
+    return write_index(path, softmax=softmax, **options)
 
 
 @pytest.fixture(scope="session")

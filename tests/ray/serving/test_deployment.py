@@ -8,16 +8,18 @@ import signal
 import threading
 import urllib.request
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index, split_index
 from tests.ray.serving.conftest import Indexes, write_lm
 from tests.ray.serving.running import REPLICA, WAIT_S, Deployed, Load, processes, until
-from tests.sharded import D
+from tests.sharded import D, V
 from tests.synthetic import make_hidden
 
 pytestmark = pytest.mark.ray
@@ -72,6 +74,28 @@ def test_one_replica_killed_gives_no_wrong_answer(deployed: Deployed, whole: Loc
     assert load.wrong == 0
     assert load.failed == []
     until(lambda: bool(deployed.client.topk(make_hidden(1, D), 5).answer.exact[0]))
+
+
+def test_a_slow_shard_is_left_out_within_the_deadline(
+    deployed: Deployed, whole: LocalDecoder
+) -> None:
+    hidden, stopped = make_hidden(1, D), processes(REPLICA)[0]
+    address = f"127.0.0.1:{deployed.config.port}"
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        with DecoderClient(address, timeout_s=3.0) as client:
+            began = monotonic()
+            reply = client.topk(hidden, 5, head="exact")
+            assert monotonic() - began < 3.0
+            [missing] = reply.answer.rows_missing
+            assert missing in ((0, 768), (768, V - 768), (0, 1024), (1024, V - 1024))
+            within = (reply.ids >= missing.first) & (reply.ids < missing.first + missing.rows)
+            assert not within.any()
+            right = whole.topk(hidden, 5, head="exact").ids
+            assert not reply.answer.exact[0] or np.array_equal(reply.ids, right)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    until(lambda: not deployed.client.topk(hidden, 5).answer.rows_missing)
 
 
 def test_more_replicas_come_without_a_failed_call(deployed: Deployed, whole: LocalDecoder) -> None:
@@ -154,6 +178,19 @@ def test_a_new_version_answers_when_all_its_shards_do(
 def whole_ids(indexes: Indexes, kernel_cache: Path, hidden: np.ndarray) -> np.ndarray:
     path = indexes.whole / "lm" / "1"
     return LocalDecoder(open_index(path, kernel_cache=kernel_cache)).topk(hidden, 5).ids
+
+
+def test_shards_of_another_version_are_refused_by_name(deployed: Deployed, tmp_path: Path) -> None:
+    third = deployed.models / "lm" / "3"
+    write_lm(tmp_path / "lm" / "3", tied=False, seeds={"of": 3})
+    split_index(tmp_path / "lm" / "3", third, 2)
+    shutil.rmtree(third / "shards" / "2")
+    shutil.copytree(deployed.models / "lm" / "2" / "shards" / "2", third / "shards" / "2")
+    with pytest.raises(InvalidRequest, match=r"shards/2: another shard: rows \d+ .. 1947 of"):
+        deployed.admin.load("lm", 3)
+    assert deployed.client.model("lm@3").state == "failed"
+    assert deployed.client.topk(make_hidden(1, D), 5, model="lm@2").answer.version == "2"
+    shutil.rmtree(third)
 
 
 def test_up_again_closes_versions_without_a_folder(deployed: Deployed) -> None:

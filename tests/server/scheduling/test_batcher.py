@@ -43,7 +43,7 @@ def waiting(
     independent: bool = True,
     deadline: float | None = None,
     us: float = US,
-    on_gpu: bool = False,
+    elsewhere: bool = False,
 ) -> Waiting:
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
@@ -51,7 +51,7 @@ def waiting(
         len(hidden), k, 0, 0, lambda point: point.topk(hidden, k), hidden if independent else None
     )
     future = asyncio.get_running_loop().create_future()
-    return Waiting(point, asked, us * len(hidden), 0, deadline, future, on_gpu)
+    return Waiting(point, asked, us * len(hidden), 0, deadline, future, elsewhere)
 
 
 def scene(work: Coroutine[Any, Any, None]) -> None:
@@ -313,7 +313,7 @@ def test_a_batch_for_a_gpu_is_its_largest_bucket_whatever_rows_cost(us: float) -
 
     async def play() -> None:
         queue = batcher()
-        long, short = waiting(300, us=us, on_gpu=True), waiting(3, us=us, on_gpu=True)
+        long, short = waiting(300, us=us, elsewhere=True), waiting(3, us=us, elsewhere=True)
         queue.put(long)
         queue.put(short)
         assert taken(queue) == [(long, 0, 256)]

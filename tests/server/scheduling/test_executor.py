@@ -13,6 +13,7 @@ from logitsieve.decoding.engine import Engine
 from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.methods import PreparedRequest
 from logitsieve.server.scheduling.executor import INLINE_US, Executor
+from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S
 
 NO_POINT = cast(Engine, None)
@@ -43,7 +44,7 @@ async def run(
     estimate_us: float,
     time_left_s: float | None = None,
     *,
-    on_gpu: bool = False,
+    elsewhere: bool = False,
 ) -> tuple[Any, int, int]:
     return await work.run(
         NO_POINT,
@@ -51,7 +52,7 @@ async def run(
         estimate_us=estimate_us,
         arrived_ns=perf_counter_ns(),
         time_left_s=time_left_s,
-        on_gpu=on_gpu,
+        elsewhere=elsewhere,
     )
 
 
@@ -63,13 +64,19 @@ def test_small_work_stays_on_the_loop_and_large_work_leaves_it(work: Executor) -
 
 def test_what_waits_for_a_gpu_never_stays_on_the_loop(work: Executor) -> None:
     here = threading.get_ident()
-    assert asyncio.run(run(work, threading.get_ident, SMALL, on_gpu=True))[0] != here
+    assert asyncio.run(run(work, threading.get_ident, SMALL, elsewhere=True))[0] != here
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
 def test_an_expired_deadline_is_seen_before_computing(work: Executor, estimate_us: float) -> None:
     with pytest.raises(DeadlineExceeded):
         asyncio.run(run(work, pytest.fail, estimate_us, time_left_s=0.0))
+
+
+def test_what_computes_knows_the_deadline_of_its_request(work: Executor) -> None:
+    left = asyncio.run(run(work, time_left, LARGE, 30.0))[0]
+    assert 0 < left <= 30.0
+    assert asyncio.run(run(work, time_left, LARGE))[0] is None
 
 
 @pytest.mark.parametrize("estimate_us", [SMALL, LARGE])
@@ -157,7 +164,7 @@ def test_a_request_is_told_how_long_a_gpu_worked_for_it() -> None:
         device_ns=lambda: getattr(worked, "ns", 0),
     )
     for _ in range(2):
-        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, on_gpu=True))
+        reply, _, device_ns = asyncio.run(run(work, compute, SMALL, elsewhere=True))
         assert (reply, device_ns) == ("found", 40)
     work.close()
 

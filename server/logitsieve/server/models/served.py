@@ -84,7 +84,7 @@ class Served:
 
     def __init__(self, decoder: LocalDecoder) -> None:
         self.decoder = decoder
-        self.on_gpu = decoder.index.device != "cpu"
+        self.elsewhere = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
         self.guard = DriftGuard()
         self._lock = Lock()  # points are measured in another thread than they are judged in

@@ -87,7 +87,7 @@ class DecoderService:
                 + costed.us_beside(prepared.logits, prepared.draws),
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,
-                on_gpu=served.on_gpu,
+                elsewhere=served.elsewhere,
             )
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):

@@ -27,8 +27,8 @@ from logitsieve.v1.rpcs import Reply
 BATCH_ROWS = 64
 BATCH_US = 2000.0
 
-# A batch costs a GPU little more than one row does: whatever is estimated, a batch for a GPU is as
-# large as its largest bucket.
+# A batch costs a GPU little more than one row does, and so does a call of other processes: whatever
+# is estimated, a batch for these is as large as a GPU's largest bucket.
 BUCKET_ROWS = 256
 
 # The least that a refused client is told to wait: long enough for a queue of ordinary batches to
@@ -64,7 +64,7 @@ class Waiting:
     arrived_ns: int
     deadline: float | None
     future: asyncio.Future[Computed]
-    on_gpu: bool = False
+    elsewhere: bool = False  # computed by a GPU or by other processes
     start: int = 0  # rows before it have been computed
     parts: list[TopKReply] = field(default_factory=list)  # of these rows
     queue_ns: int = 0
@@ -86,7 +86,7 @@ class Waiting:
     def batch_rows(self) -> int:
         if self.key is None:
             return self.request.rows
-        if self.on_gpu:
+        if self.elsewhere:
             return BUCKET_ROWS
         return max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3)))
 

@@ -97,15 +97,16 @@ class Executor:
         estimate_us: float,
         arrived_ns: int,
         time_left_s: float | None,
-        on_gpu: bool = False,
+        elsewhere: bool = False,
     ) -> Computed:
         """Return what `request.compute(point)` does, and how long it waited since `arrived_ns`.
 
-        Nothing `on_gpu` is computed on the event loop. DeadlineExceeded if no time is left at the
-        start, Overloaded if too much is in flight or the queue takes too much of the time that is
-        left. A request that is cancelled while it waits is never computed.
+        What a GPU or other processes compute, `elsewhere`, is never waited for on the event loop.
+        DeadlineExceeded if no time is left at the start, Overloaded if too much is in flight or the
+        queue takes too much of the time that is left. A request that is cancelled while it waits is
+        never computed.
         """
-        small = estimate_us < INLINE_US and not on_gpu
+        small = estimate_us < INLINE_US and not elsewhere
         if small and self.batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
@@ -113,7 +114,7 @@ class Executor:
             return Computed(request.compute(point), queue_ns, 0)
         deadline = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
-        waiting = Waiting(point, request, estimate_us, arrived_ns, deadline, future, on_gpu)
+        waiting = Waiting(point, request, estimate_us, arrived_ns, deadline, future, elsewhere)
         self.batcher.put(waiting)
         try:
             return cast("Computed", await future)
