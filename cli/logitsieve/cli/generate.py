@@ -31,7 +31,7 @@ class GenerateOptions:
         MISSING, "The text to continue; repeated, all are decoded together and shown at the end."
     )
     index: Path | None = flag(
-        None, "An index of the model's output matrix, <name>/<version>; none for --head dense."
+        None, "An index of the model's output matrix, <name>/<version>; --head dense needs none."
     )
     head: str = flag(
         "",
@@ -77,12 +77,11 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     from logitsieve.client.llamacpp import LlamaContext, attach, generate
 
     settings, prompts = options.settings(), options.prompt
-    if options.head == DENSE and options.index is not None:
-        raise InvalidRequest("index", options.index, "none beside --head dense")
-    if options.head != DENSE and options.index is None:
+    dense = options.head == DENSE
+    if options.index is None and not dense:
         raise InvalidRequest("index", "nothing", "an index, unless --head is dense")
     with LlamaContext(options.gguf, sequences=len(prompts), threads=options.threads) as context:
-        if options.index is None:
+        if options.index is None or dense:
             _show(generate(context, prompts, **settings), context, options, as_json)
             return
         with attach(context, _decoder(options.index, options.threads), head=options.head) as head:
@@ -117,12 +116,13 @@ def _show(
     else:
         for prompt, text in zip(options.prompt, generation.texts, strict=True):
             print(prompt + _printable(text))
-    print(_cost(generation.counts, context.gguf.vocab_size, options.index), file=sys.stderr)
+    dense = options.head == DENSE
+    print(_cost(generation.counts, context.gguf.vocab_size, dense=dense), file=sys.stderr)
 
 
-def _cost(counts: Counts, vocab_size: int, index: Path | None) -> str:
+def _cost(counts: Counts, vocab_size: int, *, dense: bool) -> str:
     speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
-    if index is None:  # llama.cpp's head is part of its graph: it has no time of its own
+    if dense:  # llama.cpp's head is part of its graph: it has no time of its own
         return f"{speed}, all {vocab_size:,} logits of each"
     return (
         f"{speed}, the head alone {counts.tokens / counts.head_s:,.0f}; "
