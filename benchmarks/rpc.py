@@ -14,8 +14,6 @@ import asyncio
 import base64
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ import grpc
 import numpy as np
 
 from benchmarks import raw
+from benchmarks.load.servers import echo_server, our_server
 from benchmarks.machine import describe
 from benchmarks.rpc_steps import percentiles, show_steps, steps
 from logitsieve.index import Index, open_index
@@ -104,7 +103,7 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
         start = perf_counter_ns()
         head.topk(row[None], K)
         local.append(perf_counter_ns() - start)
-    with our_server(index) as address:
+    with keeping_apart() as cpus, our_server(models_of(index), cpus) as address:
         by_step = steps(index, address, contexts)
     return {
         "vocab_size": index.vocab_size,
@@ -122,10 +121,11 @@ def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> di
     requests = [pb.TopKRequest(hidden=put(pb.Tensor(), row[None]), k=K) for row in contexts]
     for request in requests:
         request.target.normalizer = normalizer
-    with our_server(index) as address:
+    with keeping_apart() as cpus, our_server(models_of(index), cpus) as address:
         ours = stub_of(address)
         reply = ours.TopK(requests[0])
-        with echo_server(reply) as other:
+        with echo_server(reply, cpus) as at:
+            other = stub_of(at)
             runs: dict[str, list[np.ndarray]] = {"logitsieve": [], "echo": []}
             for _ in range(RUNS):
                 for name, stub in (("echo", other), ("logitsieve", ours)):
@@ -155,38 +155,19 @@ def latencies(stub: DecoderStub, requests: list[pb.TopKRequest]) -> np.ndarray:
 
 
 @contextmanager
-def our_server(index: Index) -> Iterator[str]:
-    """The address of a `logitsieve serve` over the folder that holds the index."""
-    models = index.path.parent.parent
-    command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(models)]
-    with running([*command, "--port", "0", "--metrics-port", "0", "--no-admin"], "stderr") as lines:
-        for line in lines:
-            if line.startswith("gRPC at "):
-                yield line.split()[2].rstrip(",")
-                return
-    raise RuntimeError("the server did not start")
-
-
-@contextmanager
-def echo_server(reply: pb.TopKResponse) -> Iterator[DecoderStub]:
-    """This module as an echo process."""
-    prepared = base64.b64encode(reply.SerializeToString()).decode()
-    with running([sys.executable, "-m", "benchmarks.rpc", "--echo", prepared], "stdout") as lines:
-        yield stub_of(f"127.0.0.1:{next(lines).strip()}")
-
-
-@contextmanager
-def running(command: list[str], stream: str) -> Iterator[Iterator[str]]:
-    """The lines of a process's stream; it is stopped at the end."""
-    pipes: dict[str, Any] = {stream: subprocess.PIPE}
-    process = subprocess.Popen(
-        command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes
-    )
+def keeping_apart() -> Iterator[list[int]]:
+    """The cores for servers; this process keeps to the first one meanwhile."""
+    every = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, every[:1])
     try:
-        yield iter(getattr(process, stream))
+        yield every[1:2] or every
     finally:
-        process.terminate()
-        process.wait()
+        os.sched_setaffinity(0, every)
+
+
+def models_of(index: Index) -> Path:
+    """The folder of models that the index lies in."""
+    return index.path.parent.parent
 
 
 def stub_of(address: str) -> DecoderStub:

@@ -151,7 +151,7 @@ PARTS: dict[str, Callable[[Index, Plan, list[int]], Any]] = {
 
 def server(index: Index, cpus: list[int], **options: Any) -> Any:
     """Over the folder that holds the index."""
-    return our_server(index.path.parent.parent, cpus, **options)
+    return our_server(index.path.parent.parent, cpus, shadow_share=0, **options)
 
 
 @contextmanager

@@ -28,8 +28,7 @@ def our_server(models: Path, cpus: list[int], **options: Any) -> Iterator[str]:
 def with_console(models: Path, cpus: list[int], **options: Any) -> Iterator[tuple[str, str]]:
     """The addresses of gRPC and of the console of a `logitsieve serve` kept to these cores."""
     command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(models)]
-    chosen = {"port": 0, "metrics_port": 0, "shadow_share": 0} | options
-    for name, value in chosen.items():
+    for name, value in ({"port": 0, "metrics_port": 0} | options).items():
         command += ["--" + name.replace("_", "-"), str(value)]
     with kept_to(cpus, [*command, "--no-admin"], "stderr") as lines:
         for line in lines:
