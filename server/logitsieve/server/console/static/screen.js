@@ -34,7 +34,7 @@ choosing(async (chosen) => {
   const held = (contexts?.by_cluster ?? facts.largest).filter((one) => kept?.[listPath(one.cluster, 0)]).map((one) => one.cluster);
   $("clusters-hint").textContent = kept ? `this file holds those of ${held.join(", ")}` : `0 to ${facts.clusters - 1}`;
   await show(0);
-  $("cascade-figure").hidden = !contexts;
+  $("cascade-figure").hidden = $("scanned-figure").hidden = !contexts;
   if (contexts) drawCascade(await api(`cascade?${query({ model: model.model })}`));
 });
 
@@ -54,14 +54,18 @@ function draw(contexts) {
 
 /** Precision, as more of the contexts are left to the screen. */
 function drawCascade(cascade) {
-  const ks = Object.keys(cascade.precision), k = ks.at(-1);
+  const k = Object.keys(cascade.precision).at(-1);
   const at = cascade.coverage.reduce((best, one, place) => (Math.abs(one - cascade.stored) < Math.abs(cascade.coverage[best] - cascade.stored) ? place : best), 0);
-  $("cascade-said").textContent = `Misses of 1,000 answers, by the share of contexts that the screen answers itself, the nearest to their centroids first. Stored: escalate = ${number(cascade.escalate)}, a share of ${percent(cascade.stored, 1)}, P@${k} ${cascade.precision[k][at].toFixed(4)} over all, ${whole(cascade.scanned[at])} rows of W a context`;
-  plot($("cascade"), {
-    scales: { x: { time: false } },
-    axes: [{ label: "% of contexts", labelSize: 20 }, { label: "misses of 1,000", labelSize: 20, size: 60 }],
-    series: [{ label: "%" }, { label: `P@${ks[0]}` }, { label: `P@${k}` }],
-  }, [cascade.coverage.map((share) => 100 * share), ...[ks[0], k].map((one) => cascade.precision[one].map((p) => 1000 * (1 - p)))]);
+  $("cascade-said").textContent = `Misses of 1,000 answers of P@${k}, by the share of contexts that the screen answers itself, the nearest to their centroids first; dashed: of those answers alone. Stored: escalate = ${number(cascade.escalate)}, a share of ${percent(cascade.stored, 1)}, P@${k} ${cascade.precision[k][at].toFixed(4)} over all, ${whole(cascade.scanned[at])} rows of W a context`;
+  const shares = cascade.coverage.map((share) => 100 * share);
+  const misses = (precision) => precision.map((p) => 1000 * (1 - p));
+  const options = (label, series, more) => ({
+    scales: { x: { time: false } }, axes: [{ label: "% of contexts", labelSize: 20 }, { label, labelSize: 20, size: 60 }],
+    series: [{ label: "%" }, ...series], ...more,
+  });
+  plot($("cascade"), options("misses of 1,000", [{ label: `P@${k}` }, { label: "of its own", dash: [6, 4] }]),
+    [shares, misses(cascade.precision[k]), misses(cascade.own[k])]);
+  plot($("scanned"), options("rows of W", [{ fill: "#5c6bc033" }], { legend: { show: false } }), [shares, cascade.scanned]);
 }
 
 const listPath = (number, start) => `cluster?${query({ model: model.model, number, start })}`;
