@@ -26,6 +26,7 @@ def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
+        address="local",
         num_cpus=4,
         resources={INGRESS: 1},
         include_dashboard=False,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +27,16 @@ def test_status_shows_ingresses_versions_and_shards(deployed: Deployed) -> None:
     text = CliRunner().invoke(app, ["ray", "status"]).stdout
     for word in ("ingress-1", "lm@1", "RUNNING"):
         assert word in text
+
+
+def test_an_address_where_nothing_listens_is_named() -> None:
+    """In a process of its own: this one is connected already."""
+    program = Path(sys.executable).with_name("logitsieve")
+    for address in ("127.0.0.1:1", "nowhere"):
+        command = [program, "ray", "status", "--address", address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert "address: got" in done.stderr
 
 
 def test_up_refuses_what_makes_no_sense(deployed: Deployed) -> None:

@@ -23,7 +23,7 @@ def connected(address: str) -> Iterator[RayExecutor]:
     there is none.
     """
     if address not in ("auto", "local"):
-        _reach(address)
+        require_reached("ray", address, ADDRESSES)
     dashboard = False if address == "local" else None
     try:
         ray.init(
@@ -41,11 +41,12 @@ def connected(address: str) -> Iterator[RayExecutor]:
         ray.shutdown()
 
 
-def _reach(address: str) -> None:
+def require_reached(field: str, address: str, allowed: str) -> None:
+    """InvalidRequest naming `field` unless something listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise InvalidRequest("ray", repr(address), ADDRESSES)
+        raise InvalidRequest(field, repr(address), allowed)
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACHED_S).close()
     except OSError as error:
-        raise InvalidRequest("ray", f"{address} ({error})", ADDRESSES) from error
+        raise InvalidRequest(field, f"{address} ({error})", allowed) from error

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import ray
 from logitsieve.api.errors import InvalidRequest, LogitsieveError, Unavailable
 from logitsieve.decoding.sharded import Missing
+from logitsieve.ray.building.cluster import require_reached
 from logitsieve.ray.serving.ingress import Ingress, IngressOptions, IngressState
 from logitsieve.ray.serving.shards import (
     ENVIRONMENT,
@@ -32,6 +33,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 log = logging.getLogger(__name__)
 
+ADDRESSES = "auto (the cluster of this machine), or HOST:PORT of a head node"
 NAMESPACE = "logitsieve"
 INGRESS = "ingress"  # and its number
 STATE_S = 10.0  # that an ingress may take to say what it answers for
@@ -55,13 +57,19 @@ class Status:
 
 
 def connect(address: str) -> None:
-    """Connect this process to a cluster, unless it is; Unavailable where there is none."""
+    """Connect this process to a cluster, unless it is: "auto", that of this machine, or HOST:PORT.
+
+    InvalidRequest where there is none.
+    """
     if ray.is_initialized():
         return
+    if address != "auto":
+        require_reached("address", address, ADDRESSES)
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
-    except (ConnectionError, RuntimeError) as error:
-        raise Unavailable(f"address: no Ray at {address}: {error}", "address") from error
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest("address", f"{address} ({reason})", ADDRESSES) from error
 
 
 def deploy(
