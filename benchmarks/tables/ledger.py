@@ -123,6 +123,7 @@ LISTED = (
     Listed("docs/race.md", "| DATA | V | D |", SETTING),
     Listed("docs/race.md", "| method | how it is built |", SETTING),
     Listed("docs/race.md", "The peers written here", "an empty call of `topk`, timed by hand"),
+    Listed("docs/ray.md", "| TopK of one row", "300 calls of each in turn, timed by hand"),
     Listed("docs/runbook/LogitsieveHighLatency.md", "One request of a hundred", SETTING),
     Listed("docs/security.md", "| a message |", SETTING),
     Listed("docs/security.md", "They found no defect", "`make fuzz`"),
