@@ -33,7 +33,7 @@ def test_an_address_where_nothing_listens_is_named() -> None:
     """In a process of its own: this one is connected already."""
     program = Path(sys.executable).with_name("logitsieve")
     for address in ("127.0.0.1:1", "nowhere"):
-        command = [program, "ray", "status", "--address", address]
+        command = [str(program), "ray", "status", "--address", address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2
         assert "address: got" in done.stderr
