@@ -28,7 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
     "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),
-    "ray": ("numba", "safetensors", "prometheus_client", "ray"),
+    "ray": ("numba", "safetensors", "prometheus_client", "ray", "fastapi"),
     "builder": ("numba", "safetensors", "faiss", "torch", "threadpoolctl"),
 }
 
