@@ -39,3 +39,7 @@ def test_its_arguments_are_checked() -> None:
         made.application({"model": "x"})
     with pytest.raises(InvalidRequest, match="models: got nothing"):
         made.application({})
+    with pytest.raises(InvalidRequest, match="missing: got 'guess'"):
+        made.application({"models": "m", "missing": "guess"})
+    with pytest.raises(InvalidRequest, match="replicas: got '-1'"):
+        made.application({"models": "m", "replicas": "-1"})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from google.protobuf.message import Message
 
@@ -86,12 +86,16 @@ def application(arguments: Mapping[str, str]) -> serve.Application:
         raise InvalidRequest(wrong[0], arguments[wrong[0]], ", ".join(ARGUMENTS))
     if "models" not in arguments:
         raise InvalidRequest("models", "nothing", "the folder of indexes: models=FOLDER")
-    missing: Missing = "answer" if arguments.get("missing") == "answer" else "refuse"
+    missing, replicas = arguments.get("missing", "refuse"), arguments.get("replicas", "1")
+    if missing not in get_args(Missing):
+        raise InvalidRequest("missing", repr(missing), "'refuse' or 'answer'")
+    if not replicas.isdecimal():
+        raise InvalidRequest("replicas", repr(replicas), "an integer >= 1")
     options = IngressOptions(
         server=replace(ServeConfig(), models=Path(arguments["models"]).resolve()),
-        shards=ShardOptions(replicas=int(arguments.get("replicas", 1)), cpus=0.1),
+        shards=ShardOptions(replicas=int(replicas)),
         patience_s=1.0,
-        missing=missing,
+        missing=cast("Missing", missing),
     )
     actor = {"num_cpus": 0, "runtime_env": {"env_vars": ENVIRONMENT}}
     deployment = serve.deployment(
