@@ -36,7 +36,7 @@ def sums_of(address, kind, stored, floats, h, h64, sums):
     for row in range(0, stored.shape[0], 4):
         places = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
         found = call_dots(functions[DOTS], kind, pointer(stored), *places, pointer(h), dim)
-        expected = dots_1x4(pointer(floats), *places, pointer(h), dim, False)
+        expected = dots_1x4(pointer(floats), *places, pointer(h), dim)
         for i in range(4):
             sums[row + i, 2], sums[row + i, 3] = found[i], expected[i]
 

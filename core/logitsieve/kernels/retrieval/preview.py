@@ -155,9 +155,10 @@ def _collect_groups(preview, best, q, scores, group, last):
 @inline
 def _turn(basis, hidden, width, dim, turned):
     """turned [W] = the first W rows of the basis [R, D] times one row of hidden."""
-    for r in range(0, width, 4):
-        a, b, c, e = four_from(r, width)
-        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, hidden, dim, True)
+    apart = (width + 3) // 4
+    for r in range(apart):
+        a, b, c, e = four_from(r, width, apart)
+        dots = dots_1x4(basis, a * dim, b * dim, c * dim, e * dim, hidden, dim)
         turned[a], turned[b], turned[c], turned[e] = dots[0], dots[1], dots[2], dots[3]
 
 

@@ -35,14 +35,14 @@ def sides_of(vectors, rows, planes, shifts, count, dim, sides):
             first = row * dim
             dots = dots_4x4(
                 planes, a, b, c, e,
-                vectors, first, first + dim, first + 2 * dim, first + 3 * dim, dim, False,
+                vectors, first, first + dim, first + 2 * dim, first + 3 * dim, dim,
             )  # fmt: skip
             for i in range(min(4, count - j)):
                 of_plane = (dots[0], dots[1], dots[2], dots[3])[i]
                 for r in range(4):
                     sides[(row + r) * count + j + i] = of_plane[r] + shifts[j + i]
         for row in range(fours, rows):
-            dots = dots_1x4(planes, a, b, c, e, row_of(vectors, row, dim), dim, False)
+            dots = dots_1x4(planes, a, b, c, e, row_of(vectors, row, dim), dim)
             for i in range(min(4, count - j)):
                 sides[row * count + j + i] = dots[i] + shifts[j + i]
 

@@ -94,7 +94,7 @@ def dots(kind, stored, i, j, k, m, h, dim, sums):
 
 @inline
 def _dots(stored, i, j, k, m, h, dim, sums):
-    sums[0], sums[1], sums[2], sums[3] = dots_1x4(stored, i, j, k, m, h, dim, False)
+    sums[0], sums[1], sums[2], sums[3] = dots_1x4(stored, i, j, k, m, h, dim)
     return dim
 
 

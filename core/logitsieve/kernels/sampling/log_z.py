@@ -109,25 +109,23 @@ def fill_logits64(matrix, room, wide, count, first, last, logits, apart):
     dim, tile = matrix.dim, tile_rows(matrix, count if matrix.kind == F32 else 2)
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)
-        floats = as_floats(matrix, start_row, end, room)
+        floats, half = as_floats(matrix, start_row, end, room), (end - start_row + 1) // 2
+        middle = start_row + half  # rows from there on are a stream of their own
         for q in range(0, count - 1, 2):
             one, other = row_of(wide, q, padded(dim)), row_of(wide, q + 1, padded(dim))
             own, next_ = row_of(logits, q, apart), row_of(logits, q + 1, apart)
-            for row in range(start_row, end, 2):
-                after = min(row + 1, end - 1)
+            for row in range(start_row, middle):
+                after = min(row + half, end - 1)
                 w, v = row_of(floats.weight, row, dim), row_of(floats.weight, after, dim)
-                if q == 0:
-                    here, there = dots64_2x2(w, v, one, other, dim, True)
-                else:  # the tile is in the cache
-                    here, there = dots64_2x2(w, v, one, other, dim, False)
+                here, there = dots64_2x2(w, v, one, other, dim)
                 bias, place = matrix.bias[row], row - first
                 own[place], next_[place] = here[0] + bias, here[1] + bias
                 bias, place = matrix.bias[after], after - first
                 own[place], next_[place] = there[0] + bias, there[1] + bias
         if count % 2:
             one, own = row_of(wide, count - 1, padded(dim)), row_of(logits, count - 1, apart)
-            for row in range(start_row, end, 2):
-                after = min(row + 1, end - 1)
+            for row in range(start_row, middle):
+                after = min(row + half, end - 1)
                 w, v = row_of(floats.weight, row, dim), row_of(floats.weight, after, dim)
                 dots = dots64_2x1(w, v, one, dim)
                 own[row - first] = dots[0] + matrix.bias[row]

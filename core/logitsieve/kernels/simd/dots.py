@@ -1,8 +1,7 @@
 """Dot products of rows: float32 ones to choose by, and `dot64`, which every answer is made of.
 
-Rows that are `streamed` lie one after another in memory, and those after them are prefetched in
-the order of their addresses. Loads from four rows in turn alone can leave a CPU with little more
-than half of its memory's bandwidth.
+Rows that are read from memory together are best far apart, each the next of a stream of its own:
+a CPU foresees four streams, but hardly what jumps between neighbouring rows.
 
 Shape letters: D hidden size. W is float32 rows of D, H float32 rows of D, H64 the same rows in
 float64, each padded with zeros to a multiple of 16.
@@ -19,7 +18,6 @@ from logitsieve.kernels.simd.lanes import (
     multiply_add,
     pair_sum,
     pair_sums_of_four,
-    prefetch,
     splat_like,
     store,
     sums_of_four,
@@ -29,19 +27,11 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.pointers import shift
 
-AHEAD = 1536  # floats of W, at least, between what is multiplied and what is prefetched
-
 
 @inline
 def padded(dim):
     """D rounded up to whole lanes."""
     return (dim + LANES - 1) // LANES * LANES
-
-
-@inline
-def _prefetch_lines(W, offset, lines):
-    for line in range(lines):
-        prefetch(W, offset + line * LANES)
 
 
 @inline
@@ -61,16 +51,14 @@ def dot64(W, H64, dim):
 
 
 @inline
-def dots64_2x2(W, other_W, h, other_h, dim, streamed):
+def dots64_2x2(W, other_W, h, other_h, dim):
     """`dot64` of two rows of W with two of H64, bit for bit: each value is used twice.
 
     Two tuples, one for each row of W.
     """
     a, b, c, e = zeros64(), zeros64(), zeros64(), zeros64()
-    whole, after = dim - dim % LANES, max(2 * dim, AHEAD)
+    whole = dim - dim % LANES
     for d in range(0, whole, LANES):
-        if streamed:
-            _prefetch_lines(W, after + 2 * d, 2)
         w, x, y = widen(load(W, d)), load(h, d), load(other_h, d)
         a, b = multiply_add(w, x, a), multiply_add(w, y, b)
         w = widen(load(other_W, d))
@@ -87,11 +75,10 @@ def dots64_2x2(W, other_W, h, other_h, dim, streamed):
 
 @inline
 def dots64_2x1(W, other_W, h, dim):
-    """`dot64` of two streamed rows of W with one of H64, bit for bit."""
+    """`dot64` of two rows of W with one of H64, bit for bit."""
     a, b = zeros64(), zeros64()
-    whole, after = dim - dim % LANES, max(2 * dim, AHEAD)
+    whole = dim - dim % LANES
     for d in range(0, whole, LANES):
-        _prefetch_lines(W, after + 2 * d, 2)
         x = load(h, d)
         a = multiply_add(widen(load(W, d)), x, a)
         b = multiply_add(widen(load(other_W, d)), x, b)
@@ -103,14 +90,12 @@ def dots64_2x1(W, other_W, h, dim):
 
 
 @inline
-def dots_1x4(W, i, j, k, m, h, dim, streamed):
+def dots_1x4(W, i, j, k, m, h, dim):
     """Dots of one row h with the four rows of W that start at offsets i, j, k, m, in their type."""
     zero = splat_like(h, 0.0)
     a, b, c, e = zero, zero, zero, zero
-    whole, after = dim - dim % LANES, i + max(4 * dim, AHEAD)
+    whole = dim - dim % LANES
     for d in range(0, whole, LANES):
-        if streamed:
-            _prefetch_lines(W, after + 4 * d, 4)
         x = load(h, d)
         a = multiply_add(load(W, i + d), x, a)
         b = multiply_add(load(W, j + d), x, b)
@@ -138,14 +123,12 @@ def outer(w, x0, x1, x2, x3, totals):
 
 
 @inline
-def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
+def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim):
     """Sixteen sums in registers, so that each value loaded is used four times."""
     a = (zeros32(), zeros32(), zeros32(), zeros32())
     b, c, e = a, a, a
-    whole, after = dim - dim % LANES, i + max(4 * dim, AHEAD)
+    whole = dim - dim % LANES
     for d in range(0, whole, LANES):
-        if streamed:
-            _prefetch_lines(W, after + 4 * d, 4)
         x0, x1, x2, x3 = load(H, r0 + d), load(H, r1 + d), load(H, r2 + d), load(H, r3 + d)
         a = outer(load(W, i + d), x0, x1, x2, x3, a)
         b = outer(load(W, j + d), x0, x1, x2, x3, b)
@@ -168,12 +151,12 @@ def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
 
 
 @inline
-def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
+def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim):
     """Four sums at a time: where registers are narrow, sixteen would not stay in them."""
-    upper = _dots_2x2(W, i, j, H, r0, r1, dim, streamed, i + max(4 * dim, AHEAD))
-    upper_right = _dots_2x2(W, i, j, H, r2, r3, dim, False, i)
-    lower = _dots_2x2(W, k, m, H, r0, r1, dim, streamed, i + max(4 * dim, AHEAD) + 2 * dim)
-    lower_right = _dots_2x2(W, k, m, H, r2, r3, dim, False, i)
+    upper = _dots_2x2(W, i, j, H, r0, r1, dim)
+    upper_right = _dots_2x2(W, i, j, H, r2, r3, dim)
+    lower = _dots_2x2(W, k, m, H, r0, r1, dim)
+    lower_right = _dots_2x2(W, k, m, H, r2, r3, dim)
     return (
         (upper[0], upper[1], upper_right[0], upper_right[1]),
         (upper[2], upper[3], upper_right[2], upper_right[3]),
@@ -183,13 +166,11 @@ def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim, streamed):
 
 
 @inline
-def _dots_2x2(W, i, j, H, r0, r1, dim, streamed, after):
-    """Dots of two rows of W, each with two of H; lines from `after` on are prefetched."""
+def _dots_2x2(W, i, j, H, r0, r1, dim):
+    """Dots of two rows of W, each with two of H."""
     a, b, c, e = zeros32(), zeros32(), zeros32(), zeros32()
     whole = dim - dim % LANES
     for d in range(0, whole, LANES):
-        if streamed:
-            _prefetch_lines(W, after + 2 * d, 2)
         x0, x1, w0, w1 = load(H, r0 + d), load(H, r1 + d), load(W, i + d), load(W, j + d)
         a, b = multiply_add(w0, x0, a), multiply_add(w0, x1, b)
         c, e = multiply_add(w1, x0, c), multiply_add(w1, x1, e)
@@ -232,6 +213,6 @@ def row_of(start, row, dim):
 
 
 @inline
-def four_from(i, last):
-    """Places i .. i + 3; from `last` on the one before it again."""
-    return i, min(i + 1, last - 1), min(i + 2, last - 1), min(i + 3, last - 1)
+def four_from(i, last, apart=1):
+    """Four places from i on, so far apart; from `last` on the one before it instead."""
+    return i, min(i + apart, last - 1), min(i + 2 * apart, last - 1), min(i + 3 * apart, last - 1)

@@ -228,10 +228,11 @@ def _turn(descriptor, h, products, turned):
         float32_pointer(descriptor[DIRECTIONS]),
         float32_pointer(descriptor[TRIANGLE]),
     )
+    apart = (span + 3) // 4
+    for row in range(apart):
+        _multiply_four(directions, row, span, apart, dim, dim, h, products)
     for row in range(0, span, 4):
-        _multiply_four(directions, row, span, dim, dim, h, products, True)
-    for row in range(0, span, 4):
-        _multiply_four(triangle, row, span, span, min(row + 4, span), products, turned, False)
+        _multiply_four(triangle, row, span, 1, span, min(row + 4, span), products, turned)
     whole = _stretched_squares(h, float32_pointer(descriptor[STRETCH]), dim)
     inside = _squares(products, 0, span)
     length, within = np.sqrt(whole) * NORM_SPARE, np.sqrt(inside) * NORM_SPARE
@@ -253,12 +254,12 @@ def _rounding(dim):
 
 
 @inline
-def _multiply_four(matrix, row, rows, stride, dim, vector, products, streamed):
-    """Four rows of a matrix, so far apart, times a vector; from `rows` on the last one again."""
-    a, b, c, e = four_from(row, rows)
-    dots = dots_1x4(matrix, a * stride, b * stride, c * stride, e * stride, vector, dim, streamed)
-    products[row], products[row + 1] = dots[0], dots[1]
-    products[row + 2], products[row + 3] = dots[2], dots[3]
+def _multiply_four(matrix, row, rows, apart, stride, dim, vector, products):
+    """Four rows of a matrix times a vector, so far apart; from `rows` on the last one instead."""
+    a, b, c, e = four_from(row, rows, apart)
+    dots = dots_1x4(matrix, a * stride, b * stride, c * stride, e * stride, vector, dim)
+    products[row], products[row + apart] = dots[0], dots[1]
+    products[row + 2 * apart], products[row + 3 * apart] = dots[2], dots[3]
 
 
 @inline

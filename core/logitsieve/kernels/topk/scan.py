@@ -92,9 +92,9 @@ def _ranked(logits, count, rank):
 
 
 @inline
-def _four_rows(listed, ids, i, last):
-    """Places i .. i + 3, or the ids at them if `listed`."""
-    i, j, k, m = four_from(i, last)
+def _four_rows(listed, ids, i, last, apart):
+    """Four places from i on, so far apart, or the ids at them if `listed`."""
+    i, j, k, m = four_from(i, last, apart)
     if listed:
         return np.int64(ids[i]), np.int64(ids[j]), np.int64(ids[k]), np.int64(ids[m])
     return i, j, k, m
@@ -127,11 +127,21 @@ def _stored_dots(matrix, a, b, c, e, hidden):
 
 
 @inline
-def _store_biased(matrix, a, b, c, e, dots, logits):
+def _steps(listed, first, last):
+    """(steps, from one to the next, apart): how rows first .. last-1 are taken, four in a step.
+
+    Those of a list as they come; others as four streams, a quarter of the rows in each.
+    """
+    fours = (last - first + 3) // 4
+    return (fours, 4, 1) if listed else (fours, 1, fours)
+
+
+@inline
+def _store_biased(matrix, a, b, c, e, dots, logits, apart):
     logits[0] = dots[0] + matrix.bias[a]
-    logits[1] = dots[1] + matrix.bias[b]
-    logits[2] = dots[2] + matrix.bias[c]
-    logits[3] = dots[3] + matrix.bias[e]
+    logits[apart] = dots[1] + matrix.bias[b]
+    logits[2 * apart] = dots[2] + matrix.bias[c]
+    logits[3 * apart] = dots[3] + matrix.bias[e]
 
 
 @splice
@@ -143,16 +153,18 @@ def fill_one(matrix, listed, ids, first, last, hidden, logits):
     dim = matrix.dim
     if listed:
         _prefetch_beginnings(matrix, ids, first, min(first + AHEAD, last))
-    for i in range(first, last, 4):
+    steps, stride, apart = _steps(listed, first, last)
+    for step in range(steps):
+        place = step * stride
+        i = first + place
         if listed:
             _prefetch_beginnings(matrix, ids, i + AHEAD, min(i + AHEAD + 4, last))
-        a, b, c, e = _four_rows(listed, ids, i, last)
+        a, b, c, e = _four_rows(listed, ids, i, last, apart)
         if matrix.kind == F32:
-            offsets = a * dim, b * dim, c * dim, e * dim
-            dots = dots_1x4(matrix.weight, *offsets, hidden, dim, not listed)
+            dots = dots_1x4(matrix.weight, a * dim, b * dim, c * dim, e * dim, hidden, dim)
         else:
             dots = _stored_dots(matrix, a, b, c, e, hidden)
-        _store_biased(matrix, a, b, c, e, dots, shift(logits, i - first))
+        _store_biased(matrix, a, b, c, e, dots, shift(logits, place), apart)
 
 
 @inline
@@ -182,25 +194,26 @@ def fill_four(matrix, listed, ids, first, last, hidden, q0, q1, q2, q3, fours, l
     wait for memory, which all others would leave idle.
     """
     dim, many = matrix.dim, fours >= SHARING
-    for i in range(first, last, 4):
-        a, b, c, e = _four_rows(listed, ids, i, last)
+    steps, stride, apart = _steps(listed, first, last)
+    for step in range(steps):
+        place = step * stride
+        a, b, c, e = _four_rows(listed, ids, first + place, last, apart)
         if many:
-            _prefetch_share(matrix, i + last - first, q0 // 4, fours)
+            _prefetch_share(matrix, last + 4 * step, q0 // 4, fours)
         if matrix.kind != F32:
             for j in range(4):
                 h = row_of(hidden, (q0, q1, q2, q3)[j], dim)
                 dots = _stored_dots(matrix, a, b, c, e, h)
-                _store_biased(matrix, a, b, c, e, dots, shift(logits, i - first + j * CHUNK))
+                _store_biased(matrix, a, b, c, e, dots, shift(logits, place + j * CHUNK), apart)
             continue
         tile = dots_4x4(
             matrix.weight, a * dim, b * dim, c * dim, e * dim,
             hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
-            not listed and q0 == 0 and not many,
         )  # fmt: skip
-        _store_four(logits, i - first, tile[0], matrix.bias[a])
-        _store_four(logits, i - first + 1, tile[1], matrix.bias[b])
-        _store_four(logits, i - first + 2, tile[2], matrix.bias[c])
-        _store_four(logits, i - first + 3, tile[3], matrix.bias[e])
+        _store_four(logits, place, tile[0], matrix.bias[a])
+        _store_four(logits, place + apart, tile[1], matrix.bias[b])
+        _store_four(logits, place + 2 * apart, tile[2], matrix.bias[c])
+        _store_four(logits, place + 3 * apart, tile[3], matrix.bias[e])
 
 
 @inline

@@ -159,7 +159,7 @@ def simhash_agreements(
         for e in range(offsets[query], end, 4):
             i, j, k, m = four_from(e, end)
             i, j, k, m = ids[i] * dim, ids[j] * dim, ids[k] * dim, ids[m] * dim
-            cosines = dots_1x4(start, i, j, k, m, vector, dim, False)
+            cosines = dots_1x4(start, i, j, k, m, vector, dim)
             for n in range(min(4, end - e)):
                 cosine = min(max(np.float64(cosines[n]), -1.0), 1.0)
                 out[e + n] = 1.0 - acos(cosine) / pi

@@ -55,7 +55,7 @@ def clear(out, dim):
 
 @inline
 def squared_norm(w, dim):
-    return float(dots_1x4(w, 0, 0, 0, 0, w, dim, False)[0])
+    return float(dots_1x4(w, 0, 0, 0, 0, w, dim)[0])
 
 
 @inline
@@ -89,7 +89,7 @@ def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, o
             factors[i] = 0.0
         p0, p1, p2, p3 = four_from(first, count)
         i, j, k, m = ids[p0] * dim, ids[p1] * dim, ids[p2] * dim, ids[p3] * dim
-        dots = dots_1x4(W, i, j, k, m, h, dim, False)
+        dots = dots_1x4(W, i, j, k, m, h, dim)
         for n in range(min(4, count - first)):
             place = first + n
             class_id = ids[place]
@@ -203,7 +203,7 @@ def ragged_rows(
         if normalised:
             w = shift(W, (all_keys[starts[u]] >> 32) * dim)
             square = max(squared_norm(w, dim), LEAST_NORM * LEAST_NORM)
-            along = float(dots_1x4(w, 0, 0, 0, 0, out, dim, False)[0]) / square
+            along = float(dots_1x4(w, 0, 0, 0, 0, out, dim)[0]) / square
             add_four(out, w, 0, 0, 0, 0, -along, 0.0, 0.0, 0.0, dim)
 
 
