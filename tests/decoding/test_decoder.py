@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from logitsieve.api.errors import InvalidKnob, InvalidRequest, ModelNotFound
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.heads import HEADS
 from logitsieve.index import HeadEntry, open_index, write_index
-from logitsieve.kernels.compile import Kernel
+from tests.kernels.ready import ready
 from tests.server.running import write_model
 from tests.synthetic import ARRAYS, make_hidden, make_softmax
 
@@ -127,7 +126,7 @@ def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path) -> None:
     write_index(path, softmax=softmax, parts=parts, heads=heads, default_head="screen")
     decoder = LocalDecoder(open_index(path, kernel_cache=tmp_path / "kernels"))
     decoder.warm()
-    warm = compiled()
+    warm = ready()
     constraints = [None, Constraints(banned=[1]), Constraints(allowed=[1, 2, 3])]
     for head, normalizer, limits in product(HEADS, NORMALIZERS, constraints):
         options: Any = {"head": head, "normalizer": normalizer, "constraints": limits}
@@ -139,15 +138,7 @@ def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path) -> None:
     for head in HEADS:
         decoder.score(hidden, [[1, 2]] * 2, head=head, width=1e-9)
         decoder.sample(hidden, 3, head=head, width=1e-9)
-    assert compiled() == warm
-
-
-def compiled() -> set[str]:
-    """Entry kernels that are ready to be called."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("logitsieve.")]
-    found = [one for module in modules for one in vars(module).items()]
-    kernels = {name: one for name, one in found if isinstance(one, Kernel)}
-    return {name for name, one in kernels.items() if one.entry.cache_info().currsize}
+    assert ready() == warm
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.heads.sharded.shard import Leading, Noise, nothing_carried
+from logitsieve.heads.sharded.shard import Leading, Noise, Shard, nothing_carried
 from logitsieve.kernels.sampling.quick_log_z import STATE
+from tests.kernels.ready import forget, ready
 from tests.sharded import D, V, edits_of, shards_of, softmax_of
 from tests.synthetic import make_hidden
 
@@ -24,12 +25,12 @@ def arrays(answer: Any) -> Iterator[np.ndarray]:
             yield from arrays(each)
 
 
-def test_methods_change_no_argument_and_answer_in_arrays() -> None:
-    shard = shards_of(3, False).shards[1]
+def calls_of(shard: Shard) -> list[tuple[Any, ...]]:
+    """Every method that gives arrays for arrays, and arguments."""
     tops, best = np.full(ROWS, 9.0), np.full(ROWS, 300, np.int32)
     noise = Noise(np.arange(ROWS, dtype=np.uint64), 1, 1.0, tops, np.zeros(ROWS))
     leading, sums = Leading.nobody(ROWS, 3), np.zeros((ROWS, 2))
-    calls: list[tuple[Any, ...]] = [
+    return [
         (shard.log_z, HIDDEN, 1.0, EDITS, sums),
         (shard.quick_log_z, HIDDEN, np.zeros((ROWS, STATE))),
         (shard.close_log_z, HIDDEN, best, tops, sums),
@@ -42,13 +43,26 @@ def test_methods_change_no_argument_and_answer_in_arrays() -> None:
         (shard.candidates, "certified", HIDDEN, 3),
         (shard.logits64, HIDDEN, np.arange(ROWS + 1), best),
     ]
-    for method, *given in calls:
+
+
+def test_methods_change_no_argument_and_answer_in_arrays() -> None:
+    for method, *given in calls_of(shards_of(3, False).shards[1]):
         before = [array.copy() for array in arrays(tuple(given))]
         first = method(*given)
         for array, same in zip(before, arrays(tuple(given)), strict=True):
             np.testing.assert_array_equal(array, same)
         for array, same in zip(arrays(first), arrays(method(*given)), strict=True):
             np.testing.assert_array_equal(array, same)
+
+
+def test_a_warm_shard_compiles_nothing_more() -> None:
+    shard = shards_of(3, False).shards[1]
+    forget()
+    shard.warm()
+    warm = ready()
+    for method, *given in calls_of(shard):
+        method(*given)
+    assert ready() == warm
 
 
 def test_ids_are_those_of_the_whole_vocabulary() -> None:

@@ -193,9 +193,17 @@ def test_shards_of_another_version_are_refused_by_name(deployed: Deployed, tmp_p
     shutil.rmtree(third)
 
 
-def test_up_again_closes_versions_without_a_folder(deployed: Deployed) -> None:
+def test_up_again_serves_new_folders_and_closes_versions_without_one(
+    deployed: Deployed, tmp_path: Path
+) -> None:
     status_of = pytest.importorskip("logitsieve.ray.serving.deployment").status_of
     shutil.rmtree(deployed.models / "lm" / "2")
+    write_lm(tmp_path / "lm" / "4", tied=False, seeds={"of": 4})
+    split_index(tmp_path / "lm" / "4", deployed.models / "lm" / "4", 2)
+    status = deployed.up(replicas=2)
+    assert [v.number for v in status.ingresses["ingress-1"].versions] == [1, 4]
+    assert deployed.client.topk(make_hidden(1, D), 5, model="lm@4").answer.version == "4"
+    shutil.rmtree(deployed.models / "lm" / "4")
     status = deployed.up(replicas=2)
     assert [v.number for v in status.ingresses["ingress-1"].versions] == [1]
     left = [shard for shard in status_of().shards if shard.status != "DELETING"]

@@ -66,22 +66,20 @@ class IngressState(NamedTuple):
 
 
 class Ingress:
-    """The actor. Ray restarts it where it dies: it then listens on the same ports again."""
+    """The actor. Ray restarts it where it dies: it then listens on the same ports again.
+
+    It has no coroutines: with any, Ray would run every method in an event loop, which `update` and
+    `stop` block.
+    """
 
     def __init__(self, options: IngressOptions) -> None:
         self._options = options
         configure(options.server.log_format, options.server.log_level)
         self._loop = asyncio.new_event_loop()
         Thread(target=self._loop.run_forever, daemon=True).start()
-        self._server = self._run(self._start())
-
-    async def _start(self) -> Server:
-        options, metrics = self._options, ShardMetrics()
+        metrics = ShardMetrics()
         self._opener, config, repository = repository_of(options, metrics)
-        server = create_server(config, repository=repository)
-        metrics.register(server.metrics.registry)
-        await server.start()
-        return server
+        self._server = self._run(_started(config, repository, metrics))
 
     def options(self) -> IngressOptions:
         return self._options
@@ -154,6 +152,13 @@ def repository_of(
     opener = Opener(options.server, options.shards, options.patience, metrics)
     decide = partial(_decoder_of, options.missing)
     return opener, config, Repository(config, opener, decoder=decide)
+
+
+async def _started(config: ServeConfig, repository: Repository, metrics: ShardMetrics) -> Server:
+    server = create_server(config, repository=repository)
+    metrics.register(server.metrics.registry)
+    await server.start()
+    return server
 
 
 def _decoder_of(missing: Missing, index: Index) -> LocalDecoder:

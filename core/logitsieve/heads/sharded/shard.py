@@ -206,9 +206,17 @@ class Shard:
         return np.asarray(np.diff(shut[offsets]) < self.rows)
 
     def warm(self) -> None:
-        """Compile every kernel of its heads."""
+        """Compile every kernel that its methods need."""
         for head in self._heads.values():
             head.warm()
+        zeros, none, edits = np.zeros((1, self.dim), np.float32), np.zeros(1), no_edits(1)
+        noise = Noise(np.zeros(1, np.uint64), 0, 1.0, none, none)
+        leading = Leading.nobody(1, 1)
+        self.best("exact", zeros, 1)
+        self.race(zeros, edits, noise, leading, nothing_carried(1))
+        self.close_log_z(zeros, np.zeros(1, np.int32), none, np.zeros((1, 2)))
+        if "certified" in self._heads:
+            self.bounded_race(zeros, edits, noise, leading)
 
     @property
     def _exact(self) -> ExactHead:
