@@ -46,8 +46,8 @@ def test_blocks_stay_where_another_try_may_end_otherwise(
 ) -> None:
     folder, raised = tmp_path / "blocks", None
     try:
-        with until_done(folder) as kept:
-            kept.put("label", 0, ARRAYS)
+        with until_done(folder):
+            KeptBlocks(folder).put("label", 0, ARRAYS)
             if error:
                 raise error
     except BaseException as caught:

@@ -17,7 +17,7 @@ from logitsieve.index_builder.arrays import stored_matrix, vector
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Source, open_contexts
 from logitsieve.index_builder.gguf_source import gguf_output_layer, is_gguf
-from logitsieve.index_builder.kept import until_done
+from logitsieve.index_builder.kept import KeptBlocks, until_done
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.stored import StoredMatrix
@@ -118,8 +118,9 @@ def build(
             best_effort=best_effort,
             progress=progress,
         )
-        with until_done(beside / f"{SCRATCH}{pipeline.blocks_name(inputs)}") as kept:
-            inputs = replace(inputs, workers=Workers(pool, scratch, kept))
+        blocks = beside / f"{SCRATCH}{pipeline.blocks_name(inputs)}"
+        with until_done(blocks):
+            inputs = replace(inputs, workers=Workers(pool, scratch, KeptBlocks(blocks)))
             index = pipeline.run(inputs, names, vocabulary, out, scratch)
     if target_precision is None:
         _warn_of_misses(index)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index_builder.arrays import save
 from logitsieve.index_builder.config import CaptureConfig
-from logitsieve.index_builder.even_sample import SpreadSample
+from logitsieve.index_builder.kept_sample import SCRATCH, kept_sample
 from logitsieve.index_builder.layer_inputs import (
     LayerInputs,
     call_model,
@@ -61,8 +61,9 @@ def capture(
     `progress` gets (stage, rows seen, 0), as in `build`. Returns the contents of `capture.json`,
     also the attribute `window` of `batches`, tokens that the model reads at a stretch, if it has
     one. `executor` runs the batches side by side; in other processes runs, on one thread, the model
-    that `load` makes, a function of a module. InvalidRequest if `out` exists, or if the model's
-    output is not W h + b; then nothing is written.
+    that `load` makes, a function of a module. A capture that is killed or interrupted goes on, if
+    called again within a day with the same batches, from what lies beside `out`. InvalidRequest if
+    `out` exists, or if the model's output is not W h + b; then nothing is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out = Path(out)
@@ -72,10 +73,10 @@ def capture(
     if out.exists():
         raise InvalidRequest("out", out, "a path that does not exist")
     out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=out.parent))
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=out.parent))
     try:
         with _evaluating(model):
-            run = _Run(model, batches, load, Workers(executor, folder), is_here(executor))
+            run = _Run(model, batches, load, Workers(executor, folder))
             summary = _capture(run, folder, output_layer, config, progress)
         folder.chmod(0o755)
         folder.rename(out)
@@ -90,7 +91,6 @@ class _Run(NamedTuple):
     batches: Iterable[Any]
     load: Callable[[], nn.Module] | None  # the same model in another process
     workers: Workers
-    here: bool  # the workers are threads of this process
 
 
 def _capture(
@@ -108,30 +108,25 @@ def _capture(
         raise InvalidRequest("batches", "no batch", "one or more") from None
     name, layer = _output_layer(model, first, output_layer)
     weight, bias = _parameters(model, layer)
-    sample = SpreadSample(
-        folder / "kept.tmp", layer.in_features, config.max_rows, config.dtype, config.seed
-    )
     with LayerInputs(model, layer) as inputs:
         hidden_BD, output = inputs.read(first)
         _refuse_unless_linear(weight, bias, hidden_BD, output)
         if skip := inputs.once:
             inputs.skip_product()
         shared = Shared(inputs, make_layer_inputs, (), (run.load, name, skip))
-        rest: Iterable[Any] = iterator
-        if run.here:
-            sample.add(hidden_BD.float().cpu().numpy())
-            progress("capture", sample.seen, 0)
-        else:  # what another process makes of it may differ in the last bits
-            rest = chain([first], iterator)
-        for rows_BD in run.workers.map(rows_of_batch, ((shared, batch) for batch in rest)):
-            sample.add(rows_BD)
-            progress("capture", sample.seen, 0)
-    rows = sample.write_shards(folder, config.shard_rows)
+        with kept_sample(
+            folder.parent, layer.in_features, config, weight, bias, name, hidden_BD
+        ) as sample:
+            missing = sample.missing(chain([first], iterator))
+            for rows_BD in run.workers.map(rows_of_batch, ((shared, batch) for batch in missing)):
+                sample.add(rows_BD)
+                progress("capture", sample.rows.seen, 0)
+            rows, seen = sample.write_shards(folder, config.shard_rows)
     save(folder / "weight.npy", weight.float().cpu().numpy())
     save(folder / "bias.npy", bias.float().cpu().numpy())
     summary = {
         "rows": rows,
-        "rows_seen": sample.seen,
+        "rows_seen": seen,
         "vocabulary_size": layer.out_features,
         "dim": layer.in_features,
         "model": type(model).__qualname__,

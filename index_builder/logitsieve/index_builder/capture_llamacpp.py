@@ -12,9 +12,10 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
-from logitsieve.index_builder.even_sample import SpreadSample
+from logitsieve.index_builder.kept_sample import SCRATCH, kept_sample
 from logitsieve.index_builder.text_chunks import TEXT, text_chunks
 from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.llamacpp import LlamaContext
@@ -52,7 +53,8 @@ def capture_gguf(
     logits, so that W h + b are the model's logits but for a softcap. `progress` gets (stage, rows
     seen, 0). `executor` reads the stretches side by side; other processes open `gguf` by its path,
     each with `threads` threads. InvalidRequest names the argument at fault, also the `text` that
-    makes no tokens; then nothing is written.
+    makes no tokens; then nothing is written. A capture that is killed or interrupted goes on, if
+    called again within a day with the same text, from what lies beside `out`.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), Path(text)
@@ -67,15 +69,13 @@ def capture_gguf(
             logger.warning(SHORTER, window, context.trained_positions)
             window = context.trained_positions
         out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".tmp-", dir=out.parent))
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=out.parent))
         try:
             shared = Shared(
                 OneReader(context, Lock()), _open, (), (str(Path(gguf).absolute()), window, threads)
             )
-            workers = Workers(executor, folder)
-            stretches = ((shared, tokens) for tokens in windows(context, text, window))
-            hidden = workers.map(read_stretch, stretches)
-            summary = _capture(context, hidden, text, folder, window, config, progress)
+            read = partial(_read, Workers(executor, folder), shared)
+            summary = _capture(context, read, text, folder, window, config, progress)
             folder.chmod(0o755)
             folder.rename(out)
         except BaseException:
@@ -86,7 +86,7 @@ def capture_gguf(
 
 def _capture(
     context: LlamaContext,
-    hidden: Iterable[Float32],
+    read: Callable[[Iterable[list[int]]], Iterable[Float32]],
     text: Path,
     folder: Path,
     window: int,
@@ -94,15 +94,18 @@ def _capture(
     progress: Progress,
 ) -> dict[str, Any]:
     gguf = context.gguf
-    sample = SpreadSample(folder / "kept.tmp", gguf.dim, config.max_rows, config.dtype, config.seed)
-    for rows_TD in hidden:
-        sample.add(rows_TD)
-        progress("capture", sample.seen, 0)
-    if not sample.seen:
-        raise InvalidRequest("text", f"{text}, of no tokens", "text of one token or more")
+    file = gguf.path.stat()
+    model = f"{gguf.path.absolute()}", file.st_size, file.st_mtime_ns
+    with kept_sample(folder.parent, gguf.dim, config, *model, window) as sample:
+        for rows_TD in read(sample.missing(windows(context, text, window))):
+            sample.add(rows_TD)
+            progress("capture", sample.rows.seen, 0)
+        if not sample.rows.seen:
+            raise InvalidRequest("text", f"{text}, of no tokens", "text of one token or more")
+        rows, seen = sample.write_shards(folder, config.shard_rows)
     summary = {
-        "rows": sample.write_shards(folder, config.shard_rows),
-        "rows_seen": sample.seen,
+        "rows": rows,
+        "rows_seen": seen,
         "vocabulary_size": gguf.vocab_size,
         "dim": gguf.dim,
         "model": str(gguf.path),
@@ -114,6 +117,12 @@ def _capture(
     with name_in_errors(written):
         written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
+
+
+def _read(
+    workers: Workers, shared: Shared[OneReader], stretches: Iterable[list[int]]
+) -> Iterator[Float32]:
+    return workers.map(read_stretch, ((shared, tokens) for tokens in stretches))
 
 
 class OneReader(NamedTuple):

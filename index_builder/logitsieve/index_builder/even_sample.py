@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,21 +23,52 @@ CHUNK = 8192  # rows moved at once
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
+class Counts(NamedTuple):
+    """How far a sample is, of which the file has the rows."""
+
+    seen: int = 0  # rows of the stream
+    cell: int = 1  # of these for each row kept
+    kept: int = 0
+
+
+NOTHING = Counts()
+
+
 class SpreadSample:
     """At most `max_rows` rows, in the stream's order; `seen` is the stream's length so far.
 
-    Up to twice as many are held in the file `path`; memory is one batch and one chunk.
+    Up to twice as many are held in the file `path`; memory is one batch and one chunk. With
+    `counts` it goes on from a file that another sample of these options has left.
     """
 
-    def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
-        self.seen = 0
+    def __init__(
+        self,
+        path: Path,
+        dim: int,
+        max_rows: int,
+        dtype: str,
+        seed: int,
+        counts: Counts = NOTHING,
+    ) -> None:
         self._path, self._max_rows, self._seed = path, max_rows, seed
-        self._cell = 1  # rows of the stream for each row kept
-        self._kept = 0
-        self._reserved = 0  # rows that the disk surely holds
-        shape = (2 * max_rows, dim)
+        self.seen, self._cell, self._kept = counts
+        self._reserved = counts.kept  # rows that the disk surely holds
+        shape, mode = (2 * max_rows, dim), "r+" if counts.seen else "w+"
         with name_in_errors(path):
-            self._file = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+            self._file = np.lib.format.open_memmap(path, mode=mode, dtype=dtype, shape=shape)
+
+    @property
+    def counts(self) -> Counts:
+        """How far the sample is, by which another one goes on from its file."""
+        return Counts(self.seen, self._cell, self._kept)
+
+    def flush(self) -> None:
+        """Write the rows to the disk."""
+        self._file.flush()
+
+    def thins_with(self, rows: int) -> bool:
+        """Whether so many more rows make the file too small: kept rows then move in it."""
+        return self.seen + rows > len(self._file) * self._cell
 
     def add(self, rows_BD: np.ndarray) -> None:
         """The next rows of the stream; InvalidRequest if one is not finite in the file's dtype."""

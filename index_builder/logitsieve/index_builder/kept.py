@@ -19,14 +19,14 @@ DIGEST = hashlib.sha256().digest_size
 
 
 @contextmanager
-def until_done(folder: Path) -> Iterator[KeptBlocks]:
-    """Blocks in `folder`, which goes when they are no longer needed.
+def until_done(folder: Path) -> Iterator[None]:
+    """Remove `folder` at the end, when what is kept in it is no longer needed.
 
     It stays where the process was killed or interrupted, or an executor lost its workers; not
     where an error would only be met again.
     """
     try:
-        yield KeptBlocks(folder)
+        yield
     except BrokenExecutor:
         raise
     except Exception:
