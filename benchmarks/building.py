@@ -21,8 +21,7 @@ from typing import Any
 import ray
 
 from benchmarks import raw
-from benchmarks.race.lm_statistics import Statistics
-from benchmarks.race.synthetic import STATISTICS, add_popularity, make_source, make_words
+from benchmarks.race.synthetic import add_popularity, make_source, make_words, real_statistics
 from logitsieve.api.results import Float32
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.calibrate import machine
@@ -54,7 +53,7 @@ def main() -> None:
 
 def make_softmax(words: int, dim: int, contexts: int) -> tuple[Float32, Float32, Float32]:
     """W, b and contexts of the race's synthetic model, with a fixed spread."""
-    real = Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
+    real = real_statistics()
     source = make_source(real, dim)
     weight, bias, popularity = make_words(real, source, words)
     add_popularity(weight, source, popularity)

@@ -31,7 +31,7 @@ TARGET = {"p1": 0.998, "p5": 0.99}
 WINDOW = 256  # tokens that are read from an empty cache
 UNSEEN = 0.05  # of the text, at its end
 CONTEXTS = 200_000  # that the layer is trained on
-FIT, JUDGED = 40_000, 20_000  # contexts of an index
+FIT, JUDGED = 20_000, 10_000  # contexts of an index
 NEGATIVES, BATCH, PASSES = 4096, 1024, 2
 LEARNING_RATE = 1e-3
 

@@ -72,23 +72,33 @@ class Source:
 
 def generate(words: int, dim: int) -> FitResult:
     """W, b and contexts, and their statistics beside the real ones."""
-    real = Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
-    source = make_source(real, dim)
-    weight, bias, popularity = make_words(real, source, words)
-    spread, slope = calibrate(real, source, weight, bias, popularity)
-    source = Source(**{**vars(source), "spread": spread})
-    add_popularity(weight, source, slope * popularity)
+    source, weight, bias = calibrated(words, dim)
     most = min(1.0, LABEL_FLOPS / (2.0 * words * dim * FIT))  # share of the contexts made
     fit, heldout, test = (
         source.draw(rows, seed)
         for seed, rows in enumerate((int(FIT * most), int(HELDOUT * most), TEST), start=1)
     )
-    got = measure(weight, bias, fit[:20_000], test[:1000])
+    real, got = real_statistics(), measure(weight, bias, fit[:20_000], test[:1000])
     summary = (
         f"top-1 probability {got.top1:.3f} (real {real.top1:.3f}), "
         f"entropy {got.entropy:.2f} (real {real.entropy:.2f})"
     )
     return FitResult(weight, bias, fit, heldout, test, summary, side_by_side(real, got))
+
+
+def real_statistics() -> Statistics:
+    return Statistics(**json.loads(STATISTICS.read_text(encoding="utf-8")))
+
+
+def calibrated(words: int, dim: int) -> tuple[Source, Float32, Float32]:
+    """A source of contexts, and W and b, of which the numbers searched for were found."""
+    real = real_statistics()
+    source = make_source(real, dim)
+    weight, bias, popularity = make_words(real, source, words)
+    spread, slope = calibrate(real, source, weight, bias, popularity)
+    source = Source(**{**vars(source), "spread": spread})
+    add_popularity(weight, source, slope * popularity)
+    return source, weight, bias
 
 
 def stretched(shares: list[float], dim: int) -> np.ndarray:

@@ -1,13 +1,13 @@
 """Attacks on answers over shards: not one bit may differ from those over one W.
 
-How tight: nothing is, as nothing is allowed for; but for the bound of a lost shard, which is judged
-by what it leaves.
+How tight: nothing is, as nothing is allowed for.
 
 Shape letters: B batch rows, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -18,8 +18,9 @@ from logitsieve.heads.exact import ExactHead, interval_of
 from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, ShardedSoftmax
 from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact
-from logitsieve.heads.sharded.lost import LostShard
-from logitsieve.index.split import bounds_of
+from logitsieve.heads.sharded.lost import Bounds
+from logitsieve.index.shard_bounds import ShardRows, bounds_of
+from logitsieve.index.split import sketch_of_rows
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
 from tests.sharded import cut, edits_of
@@ -79,15 +80,24 @@ def draws(random: Generator) -> Tally:
 
 
 def lost_bounds(random: Generator) -> Tally:
-    """The bound of each shard, were it lost, against its largest logit."""
+    """Answers that are called proven without some shards, with any rows of them replicated."""
     victim, parts, borders = one_and_many(random)
     softmax, tally = victim.softmax, Tally()
     hidden = contexts_of(random, softmax, ROWS)
-    bounds = bounds_of(victim.arrays, borders)
-    for shard in parts.shards:
-        lost = LostShard(shard.first, shard.rows, softmax.dim, softmax.norms, bounds)
-        most, bound = shard.best("exact", hidden, 1).logits[:, 0], lost.most(hidden)
-        tally.add(most > bound, lambda row: f"{most[row]!r} above {bound[row]!r}")  # noqa: B023
+    share = random.choice([0.0, 0.01, 0.3])
+    ids = np.flatnonzero(random.random(softmax.vocab_size) < share).astype(np.int32)
+    rows = [
+        ShardRows(shard.first, shard._softmax, sketch_of_rows(victim.arrays, first, last))
+        for shard, (first, last) in zip(parts.shards, pairwise(borders), strict=True)
+    ]
+    bounds = Bounds(bounds_of(rows, ids), borders, softmax.norms)
+    whole = ShardedSoftmax(parts.shards, bounds)
+    for shard in parts.shards if len(parts.shards) > 1 else ():
+        rest = exact_of(whole.without([shard.first]))
+        k = int(min(3, softmax.vocab_size - shard.rows))
+        top, wanted = rest.topk(hidden, k), ExactHead(softmax).topk(hidden, k)
+        wrong = top.exact & ((top.ids != wanted.ids) | (top.logits != wanted.logits)).any(axis=1)
+        tally.add(wrong, lambda row: f"{top.ids[row]} instead of {wanted.ids[row]}")  # noqa: B023
     return tally
 
 

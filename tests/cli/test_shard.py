@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from logitsieve.index import HeadEntry, write_index
+from logitsieve.index.contents import read_contents
 from tests.cli.conftest import Run
 from tests.synthetic import (
     certified_arrays,
@@ -66,6 +67,18 @@ def test_shard_with_bounds(run: Run, whole: Path) -> None:
     assert run("shard", whole, "--shards", 2, "--out", out, "--bounds").exit_code == 0
     assert "bounds.safetensors" in json.loads(run("verify", out, "--json").stdout)["checked"]
     assert "coarse" in run("inspect", out).stdout
+
+
+def test_shard_with_replicated_rows(run: Run, whole: Path, tmp_path: Path) -> None:
+    contexts, models = tmp_path / "contexts.npy", whole.parents[1]
+    np.save(contexts, make_hidden(50))
+    options = "shard", whole, "--shards", 2, "--contexts", contexts
+    refused = run(*options, "--out", models / "unbounded" / "1")
+    assert refused.exit_code == 2
+    assert "contexts: got given, allowed: none without `bounds`" in refused.stderr
+    out = models / "replicated" / "1"
+    assert run(*options, "--bounds", "--replicated", 7, "--out", out).exit_code == 0
+    assert len(read_contents(out).parts["bounds"]["replicated"]) == 7
 
 
 def test_verify_reads_every_shard(run: Run, split: Path) -> None:

@@ -42,7 +42,7 @@ def with_dead(index: Index, numbers: tuple[int, ...]) -> Index:
         DeadShard(each) if number in numbers else each
         for number, each in enumerate(index.softmax.shards)
     ]
-    softmax = ShardedSoftmax(shards, index.softmax._bounds)
+    softmax = ShardedSoftmax(shards, index.softmax.bounds)
     heads: dict[str, Any] = {}
     for name in index.heads:
         head: Any = index.head(name)
@@ -117,6 +117,26 @@ def test_what_is_called_proven_is_the_answer_of_all_rows(
         assert exact.all() == (dead == (2,))  # the shortest
     for first, rows in reply.answer.rows_missing:
         assert not ((reply.ids >= first) & (reply.ids < first + rows)).any()
+
+
+def test_replicated_rows_of_missing_shards_are_answered(
+    paths: tuple[Path, ...], whole: LocalDecoder, tmp_path: Path, kernel_cache: Path
+) -> None:
+    """Of these contexts themselves: then no other row is among the best of any."""
+    path = split_index(paths[0], tmp_path / "r" / "1", 3, bounds=True, contexts=HIDDEN)
+    index = open_index(path, kernel_cache=kernel_cache)
+    wanted, inside = whole.topk(HIDDEN, K), 0
+    for dead in range(3):
+        decoder = ShardedDecoder(with_dead(index, (dead,)), missing="answer")
+        reply = decoder.topk(HIDDEN, K)
+        exact = reply.answer.exact
+        np.testing.assert_array_equal(reply.ids[exact], wanted.ids[exact])
+        np.testing.assert_array_equal(reply.logits[exact], wanted.logits[exact])
+        assert exact.mean() > 0.5
+        assert reply.answer.rows_missing == spans((dead,))
+        first, rows = SPANS[dead]
+        inside += int(((reply.ids >= first) & (reply.ids < first + rows))[exact].sum())
+    assert inside > ROWS
 
 
 def test_without_bounds_nothing_is_proven(whole: LocalDecoder, plain: Index) -> None:

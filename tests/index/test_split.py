@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +26,12 @@ from logitsieve.index import (
 )
 from logitsieve.index.contents import read_contents
 from logitsieve.index.manifest import MANIFEST_FILE, SHARD_ALIGNED, Manifest
+from logitsieve.index.shard_bounds import COUNTED_K
 from logitsieve.index.sketch_rows import check_rows
 from logitsieve.index.split import shard_borders, sketch_of_rows
 from logitsieve.index.verify import verify_contents
 from logitsieve.utils.stored import StoredMatrix
-from tests.sharded import V, sketch_of, softmax_of
+from tests.sharded import D, V, sketch_of, softmax_of
 from tests.synthetic import make_hidden, make_softmax
 
 
@@ -177,18 +179,67 @@ def test_a_shard_that_is_missing_is_refused(copy: Path) -> None:
         read_contents(copy)
 
 
-def test_bounds_are_what_the_sketches_have_in_common(tmp_path: Path) -> None:
+def test_bounds_are_the_sketches_of_the_shards(tmp_path: Path) -> None:
     whole = write_certified(tmp_path / "lm" / "1", False)
     split = split_index(whole, tmp_path / "lm-3" / "1", 3, bounds=True)
     verify_index(split)
     contents = read_contents(split)
-    coarse = [shard.parts["sketch"]["coarse"] for shard in contents.shards]
-    np.testing.assert_array_equal(contents.parts["bounds"]["coarse"], np.concatenate(coarse))
-    bounds = {name: array.copy() for name, array in contents.parts["bounds"].items()}
-    bounds["coarse"][3, 5] += 1
+    bounds = contents.parts["bounds"]
+    sketches = [shard.parts["sketch"] for shard in contents.shards]
+    np.testing.assert_array_equal(
+        bounds["coarse"], np.concatenate([each["coarse"] for each in sketches])
+    )
+    fine = [each["fine"][each["order"]] for each in sketches]
+    np.testing.assert_array_equal(bounds["fine"], np.concatenate(fine))
+
+
+def test_replicated_rows_are_those_that_contexts_need_most_often(tmp_path: Path) -> None:
+    whole = write_certified(tmp_path / "lm" / "1", False)
+    contexts = make_hidden(600, D)
+    options: Any = {"bounds": True, "contexts": contexts}
+    split = split_index(whole, tmp_path / "lm-3" / "1", 3, **options, replicated=50)
+    verify_index(split)
+    ids = read_contents(split).parts["bounds"]["replicated"]
+    needed = open_index(whole).head("certified").candidates(contexts, COUNTED_K).ids
+    counts = np.bincount(needed, minlength=V)
+    assert len(ids) == 50
+    assert counts[ids].min() >= np.delete(counts, ids).max()
+    largest = split_index(whole, tmp_path / "lm-4" / "1", 3, **options)
+    assert len(read_contents(largest).parts["bounds"]["replicated"]) == V // 20
+
+
+@pytest.mark.parametrize(
+    "name", ["coarse", "fine", "bias", "replicated_weight", "replicated_bias", "stretch"]
+)
+def test_bounds_that_do_not_follow_from_the_shards_are_refused(tmp_path: Path, name: str) -> None:
+    whole = write_certified(tmp_path / "lm" / "1", False)
+    options: Any = {"bounds": True, "contexts": make_hidden(40, D)}
+    contents = read_contents(split_index(whole, tmp_path / "lm-3" / "1", 3, **options))
+    bounds = {part: array.copy() for part, array in contents.parts["bounds"].items()}
+    bounds[name].flat[5] += 1
     forged = replace(contents, parts={**contents.parts, "bounds": bounds})
-    with pytest.raises(IndexUnreadable, match="coarse is not that of the shards'"):
+    with pytest.raises(IndexUnreadable, match=f"{name} is not that of the shards"):
         verify_contents(forged)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"contexts": np.zeros((1, D))}, "contexts: got given, allowed: none without `bounds`"),
+        ({"bounds": True, "replicated": 5}, "replicated: got given, allowed: none without `cont"),
+        (
+            {"bounds": True, "contexts": np.zeros((1, D)), "replicated": V},
+            f"replicated: got {V}, allowed: 0 .. {V // 2}",
+        ),
+        ({"bounds": True, "contexts": np.zeros((1, D + 1))}, "contexts: got D = 9"),
+        ({"bounds": True, "contexts": np.full((1, D), np.nan)}, r"contexts\[0\]"),
+    ],
+)
+def test_options_of_bounds_are_checked(tmp_path: Path, options: Any, reason: str) -> None:
+    whole = write_certified(tmp_path / "lm" / "1", False)
+    with pytest.raises(InvalidRequest, match=reason):
+        split_index(whole, tmp_path / "lm-3" / "1", 3, **options)
+    assert not (tmp_path / "lm-3" / "1").exists()
 
 
 def test_bounds_need_a_sketch(tmp_path: Path) -> None:

@@ -8,7 +8,11 @@ import pytest
 
 from logitsieve.index_builder.kept import KeptBlocks, until_done
 
-ARRAYS = np.arange(12, dtype=np.int32).reshape(3, 4), np.array([0.5, -np.inf]), np.empty((0, 2))
+ARRAYS: tuple[np.ndarray, ...] = (
+    np.arange(12, dtype=np.int32).reshape(3, 4),
+    np.array([0.5, -np.inf]),
+    np.empty((0, 2)),
+)
 
 
 def test_a_block_comes_back_as_it_was_kept(tmp_path: Path) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import bars, print_json, print_table, size
+from logitsieve.index_builder.contexts import open_contexts
 
 if TYPE_CHECKING:
+    from logitsieve.api.results import Float32
     from logitsieve.index.contents import Contents
+
+SAMPLED = 20_000  # contexts that choose replicated rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +26,16 @@ class ShardOptions:
     out: Path = flag(MISSING, "The new index: a folder <name>/<version> that does not exist.")
     bounds: bool = flag(
         False,
-        "Keep the coarse codes of all rows beside the shards too: they prove answers without one.",
+        "Keep the sketches of all rows beside the shards too: they prove answers without one.",
         "--bounds",
+    )
+    contexts: str | None = flag(
+        None,
+        "With --bounds: contexts, as `build` takes them, of which 20,000 choose the rows of W that"
+        " are kept beside the shards too, those that answers most often need.",
+    )
+    replicated: int | None = flag(
+        None, "With --contexts: so many of these rows at most.", show_default="V / 20", min=0
     )
 
 
@@ -30,16 +45,23 @@ def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) 
     Every byte of the index is checked first, and every byte that was written in the end. The heads
     `exact`, `certified` and `screen` are kept, others are left out.
 
-    Example: logitsieve shard models/lm/1 --shards 4 --out models/lm-4/1
+    Example: logitsieve shard models/lm/1 --shards 4 --out models/lm-4/1 --bounds
     """
     from logitsieve.index import split_index
     from logitsieve.index.contents import read_contents
 
+    whole = read_contents(index).manifest
     with bars("shard") as progress:
         out = split_index(
-            index, options.out, options.shards, bounds=options.bounds, progress=progress
+            index,
+            options.out,
+            options.shards,
+            bounds=options.bounds,
+            contexts=None if options.contexts is None else _sample(options.contexts, whole.dim),
+            replicated=options.replicated,
+            progress=progress,
         )
-    whole, split = read_contents(index).manifest, read_contents(out)
+    split = read_contents(out)
     left_out = sorted(whole.heads.keys() - split.manifest.heads.keys())
     shards = shard_facts(split)
     if as_json:
@@ -49,6 +71,14 @@ def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) 
     print_shards(f"{out}: {whole.vocab_size:,} rows in {len(shards)} shards", shards)
     if left_out:
         print(f"Heads left out, as they need all of W: {', '.join(left_out)}")
+
+
+def _sample(contexts: str, dim: int) -> Float32:
+    """Contexts that lie evenly over all."""
+    with TemporaryDirectory() as scratch:
+        opened = open_contexts(contexts, dim, Path(scratch))
+        rows = min(opened.rows, SAMPLED)
+        return opened.take(np.arange(rows) * opened.rows // rows)
 
 
 def shard_facts(contents: Contents) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.sharded import Shard, ShardedSoftmax
+from logitsieve.heads.sharded import BOUNDS, Bounds, Shard, ShardedSoftmax
 from logitsieve.index.checks import PARTS, private, require_structure
 from logitsieve.index.files import read_small, regular, unreadable
 from logitsieve.index.manifest import (
@@ -97,10 +97,11 @@ def read_folder(folder: Path, connect: Connect | None = None) -> Contents:
     shards: tuple[Contents, ...] = ()
     if manifest.shards and connect is not None:
         remote = _connect_shards(folder, manifest, connect)
-        softmax: Softmax = ShardedSoftmax(remote, parts.get("bounds"))
+        softmax: Softmax = ShardedSoftmax(remote, _bounds(folder, manifest, parts, remote))
     elif manifest.shards:
         shards = _read_shards(folder, manifest)
-        softmax = ShardedSoftmax([shard.shard({}) for shard in shards], parts.get("bounds"))
+        own = [shard.shard({}) for shard in shards]
+        softmax = ShardedSoftmax(own, _bounds(folder, manifest, parts, own))
     else:
         matrix, whole = StoredMatrix(manifest.dtype, parts["softmax"]["weight"]), manifest.shard
         norms = None if whole is None else (whole.norm, whole.bias)
@@ -150,6 +151,19 @@ def _check_shard(
         raise IndexUnreadable(file, f"not the rows from {first} on that {folder} lists")
     if (SPLIT in manifest.parts) is not any(e.part == SPLIT for e in listing.heads.values()):
         raise IndexUnreadable(file, f"has other heads than {folder}")
+
+
+def _bounds(
+    folder: Path, whole: Manifest, parts: Mapping[str, Arrays], shards: Sequence[Shard]
+) -> Bounds | None:
+    """What the part `bounds`, if there is one, knows of the rows of each shard."""
+    if (arrays := parts.get(BOUNDS.name)) is None:
+        return None
+    borders = [*(shard.first for shard in shards), whole.vocab_size]
+    try:
+        return Bounds(arrays, borders, shards[0].norms)
+    except ValueError as error:
+        raise IndexUnreadable(folder / whole.parts[BOUNDS.name].file, str(error)) from error
 
 
 def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -> Arrays:

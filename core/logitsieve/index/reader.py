@@ -126,7 +126,8 @@ def _with_heads(contents: Contents, registry: Registry, threads: int) -> Content
         shard.shard({name: index.head(name) for name in index.heads})
         for shard, index in zip(contents.shards, opened, strict=True)
     ]
-    bounds = contents.parts.get("bounds")
+    assert isinstance(contents.softmax, ShardedSoftmax)
+    bounds = contents.softmax.bounds
     return replace(contents, softmax=ShardedSoftmax(shards, bounds, threads=threads))
 
 

@@ -1,11 +1,11 @@
 """An index split by the rows of W into shards, each an index of its own.
 
-Shape letters: V vocabulary, D hidden size, G groups of 16 rows, F coordinates coded.
+Shape letters: V vocabulary, D hidden size, N contexts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Int32
+from logitsieve.api.results import ArrayLike, Int32
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.sharded import BOUNDS, SHARDED_HEADS
@@ -28,13 +28,13 @@ from logitsieve.index.manifest import (
     ShardEntry,
     ShardOf,
 )
-from logitsieve.index.reader import verify_index
+from logitsieve.index.reader import open_index, verify_index
+from logitsieve.index.shard_bounds import ShardRows, bounds_of, often_computed, regrouped
 from logitsieve.index.writer import check_written, fill_folder, new_path, write_index
-from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA
+from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.options import Progress, no_progress
 
-NO_CODE = 128  # of a coordinate that is not there
+REPLICATED_SHARE = 20  # of so many rows one is replicated
 
 
 def split_index(
@@ -43,14 +43,17 @@ def split_index(
     shards: int,
     *,
     bounds: bool = False,
+    contexts: ArrayLike | None = None,
+    replicated: int | None = None,
     progress: Progress = no_progress,
 ) -> Path:
     """Write the index `source` in so many shards as `out` (<name>/<version>), and return it.
 
     Rows lie in their order, in shards of equal size but for multiples of 256. `exact`, `certified`
-    and `screen` are kept, other heads are not. `bounds` keeps the coarse codes of all rows beside
-    the shards, by which answers may be proven without one. The source is verified first.
-    InvalidRequest names the argument, IndexUnreadable a file of the source.
+    and `screen` are kept, other heads are not. `bounds` keeps the sketches of all rows beside the
+    shards, by which answers may be proven without one, and with `contexts` [N, D] the rows of W
+    too that these need most often: `replicated` at most, V / 20 unless it is given. The source is
+    verified first. InvalidRequest names the argument, IndexUnreadable a file of the source.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -64,13 +67,14 @@ def split_index(
     if bounds and SPLIT not in contents.parts:
         raise InvalidRequest("bounds", bounds, "False for an index without the head 'certified'")
     borders = shard_borders(manifest.vocab_size, shards)
+    ids = _replicated(source, manifest, bounds, contexts, replicated, progress)
     with new_folder(out) as folder:
         entries = []
         for number, (first, last) in enumerate(pairwise(borders), start=1):
             digest = _write_shard(contents, folder / SHARDS_FOLDER / str(number), first, last)
             entries.append(ShardEntry(last - first, digest))
             progress("shards", number, shards)
-        kept = {BOUNDS.name: bounds_of(contents.parts[SPLIT], borders)} if bounds else {}
+        kept = {BOUNDS.name: bounds_of(_shards(contents, borders), ids)} if bounds else {}
         _write_whole(contents, folder, tuple(entries), kept)
         check_written(folder)
     return out
@@ -85,11 +89,51 @@ def shard_borders(vocab_size: int, shards: int) -> list[int]:
     return [*firsts, vocab_size]
 
 
+def _replicated(
+    source: Path | str,
+    manifest: Manifest,
+    bounds: bool,
+    contexts: ArrayLike | None,
+    most: int | None,
+    progress: Progress,
+) -> Int32:
+    """The ids of the rows that are kept beside the shards too."""
+    if contexts is None or not bounds:
+        for name, given in (("contexts", contexts), ("replicated", most)):
+            if given is not None:
+                allowed = "none without `bounds`" if not bounds else "none without `contexts`"
+                raise InvalidRequest(name, "given", allowed)
+        return np.empty(0, np.int32)
+    largest = manifest.vocab_size // 2
+    most = manifest.vocab_size // REPLICATED_SHARE if most is None else most
+    if type(most) is not int or not 0 <= most <= largest:
+        raise InvalidRequest("replicated", most, f"0 .. {largest}, half of the rows")
+    index = open_index(source)
+    try:
+        hidden = as_hidden(contexts, manifest.dim)
+        nothing = np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32)
+        index.softmax.logits64(hidden, *nothing)  # which refuses what is not finite, by its row
+    except InvalidRequest as error:
+        field = error.field.replace("hidden", "contexts")
+        raise InvalidRequest(field, error.got, error.allowed) from error
+    return often_computed(index.head("certified"), hidden, most, progress)
+
+
+def _shards(contents: Contents, borders: Sequence[int]) -> Iterator[ShardRows]:
+    for first, last in pairwise(borders):
+        sketch = sketch_of_rows(contents.parts[SPLIT], first, last)
+        yield ShardRows(first, _softmax_of(contents.softmax, first, last), sketch)
+
+
+def _softmax_of(whole: Softmax, first: int, last: int) -> Softmax:
+    return Softmax(whole.matrix[first:last], whole.bias[first:last].copy(), whole.norms)
+
+
 def _write_shard(contents: Contents, out: Path, first: int, last: int) -> str:
     """Write rows first .. last-1 as an index; its digest."""
     whole, manifest = contents.softmax, contents.manifest
     norm, bias = whole.norms
-    softmax = Softmax(whole.matrix[first:last], whole.bias[first:last].copy(), whole.norms)
+    softmax = _softmax_of(whole, first, last)
     heads = _heads(manifest, ("exact", "certified"))
     parts = {}
     if "certified" in heads:
@@ -154,30 +198,5 @@ def sketch_of_rows(sketch: Arrays, first: int, last: int) -> dict[str, np.ndarra
         **sketch,
         "order": rows,
         "fine": np.ascontiguousarray(sketch["fine"][first:last]),
-        "coarse": _regrouped(sketch["coarse"], places),
+        "coarse": regrouped(sketch["coarse"], places),
     }
-
-
-def bounds_of(sketch: Arrays, borders: Sequence[int]) -> dict[str, np.ndarray]:
-    """The part `bounds` of shards that begin at these borders."""
-    pieces = [sketch_of_rows(sketch, first, last)["coarse"] for first, last in pairwise(borders)]
-    common = {name: sketch[name] for name in BOUNDS.tensors if name != "coarse"}
-    return {**common, "coarse": np.concatenate(pieces)}
-
-
-def _regrouped(coarse: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Groups of 16 of the rows at these places, filled up as docs/index-format.md says."""
-    groups, width = len(coarse), coarse.shape[1] // LANES - COARSE_EXTRA
-    codes = coarse[:, : LANES * width].reshape(groups, width // 4, LANES, 4)
-    codes = codes.transpose(0, 2, 1, 3).reshape(groups * LANES, width)[places]
-    extras = coarse[:, LANES * width :].copy().view(np.float32).reshape(groups, 3, LANES)
-    extras = extras.transpose(0, 2, 1).reshape(groups * LANES, 3)[places]
-    count = -(-len(places) // LANES)
-    missing = count * LANES - len(places)
-    codes = np.concatenate([codes, np.full((missing, width), NO_CODE, np.uint8)])
-    filler = np.array([0.0, 0.0, -np.inf], np.float32)  # scale, rest and bias
-    extras = np.concatenate([extras, np.tile(filler, (missing, 1))])
-    quads = codes.reshape(count, LANES, width // 4, 4).transpose(0, 2, 1, 3)
-    floats = np.ascontiguousarray(extras.reshape(count, LANES, 3).transpose(0, 2, 1))
-    parts = quads.reshape(count, -1), floats.reshape(count, -1).view(np.uint8)
-    return np.concatenate(parts, axis=1)

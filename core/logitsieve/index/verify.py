@@ -23,10 +23,12 @@ from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import begin_sha256, hash_pieces, softmax_sha256
 from logitsieve.heads.certified import SKETCH
 from logitsieve.heads.sharded import BOUNDS
+from logitsieve.heads.sharded.lost import COMMON, REPLICATED
 from logitsieve.index.checks import PARTS, Report, require_scales, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import SHARDS_FOLDER, SPLIT, FileEntry, canonical
+from logitsieve.index.shard_bounds import ShardRows, bounds_of_shard
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
@@ -108,14 +110,20 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
             raise IndexUnreadable(contents.path / SHARDS_FOLDER, reason)
 
     def check_bounds(report: Report) -> None:
-        bounds, sketches = contents.parts[BOUNDS.name], [s.parts[SPLIT] for s in contents.shards]
-        for name, array in bounds.items():
-            own = [sketch[name] for sketch in sketches]
-            same = [np.concatenate(own)] if name == "coarse" else own
-            if not all(np.array_equal(array, each) for each in same):
-                file = contents.file(manifest.parts[BOUNDS.name])
-                raise IndexUnreadable(file, f"{name} is not that of the shards' sketches")
-            report(array.nbytes)
+        bounds, file = contents.parts[BOUNDS.name], contents.file(manifest.parts[BOUNDS.name])
+        ids = bounds.get(REPLICATED[0], np.empty(0, np.int32))
+        done, first = dict.fromkeys(bounds, 0), 0
+        for shard in contents.shards:
+            sketch = shard.parts[SPLIT]
+            own = bounds_of_shard(ShardRows(first, shard.softmax, sketch), ids)
+            for name, array in own.items():
+                begin, done[name] = done[name], done[name] + len(array)
+                _require_same(file, name, array, bounds[name][begin : done[name]])
+                report(array.nbytes)
+            for name in COMMON:
+                _require_same(file, name, sketch[name], bounds[name])
+            first += shard.softmax.vocab_size
+        report(sum(array.nbytes for name, array in bounds.items() if not done[name]))
 
     def check_vocabulary(report: Report) -> None:
         words = read_vocabulary(contents.path, manifest)
@@ -137,6 +145,12 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))
     return sorted(jobs, key=lambda job: -job[0])
+
+
+def _require_same(file: Path, name: str, own: np.ndarray, held: np.ndarray) -> None:
+    """IndexUnreadable unless `bounds` holds what follows from the shards."""
+    if not np.array_equal(own, held):
+        raise IndexUnreadable(file, f"{name} is not that of the shards")
 
 
 def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:

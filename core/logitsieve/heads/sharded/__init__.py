@@ -5,7 +5,7 @@ from __future__ import annotations
 from logitsieve.heads._base.head import Head
 from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
-from logitsieve.heads.sharded.lost import BOUNDS
+from logitsieve.heads.sharded.lost import BOUNDS, Bounds
 from logitsieve.heads.sharded.routed import ShardedScreen
 from logitsieve.heads.sharded.shard import ALIGNED, Shard
 from logitsieve.heads.sharded.softmax import ShardedSoftmax
@@ -21,6 +21,7 @@ __all__ = [
     "ALIGNED",
     "BOUNDS",
     "SHARDED_HEADS",
+    "Bounds",
     "Shard",
     "ShardedHead",
     "ShardedScreen",

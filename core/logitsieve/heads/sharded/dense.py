@@ -64,19 +64,21 @@ class ShardedHead:
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """The k best ids of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid.
 
-        Rows are proven whose k-th logit is above the bounds of all lost shards. ShardUnavailable
-        where other shards have fewer than k rows.
+        Replicated rows of lost shards are among them; rows of hidden are proven whose k-th logit
+        is above the bounds of all others. ShardUnavailable where there are fewer than k rows.
         """
         hidden, rows, k = self._ready(hidden, k)
-        if k > sum(shard.rows for shard in self._shards):
-            raise self._softmax.lost[0].error()
+        lost = self._softmax.lost
         parts = self._softmax.ask(rows, lambda shard: shard.best(self.name, hidden, k))
+        parts += [best for shard in lost if (best := shard.best(hidden, k)) is not None]
         ids = np.concatenate([part.ids for part in parts], axis=1)
+        if ids.shape[1] < k:
+            raise lost[0].error()
         ids, logits = best_of(ids, np.concatenate([part.logits for part in parts], axis=1), k)
         scanned: Int32 = np.array([part.scanned for part in parts]).sum(axis=0, dtype=np.int32)
         exact = np.ones(rows, np.bool_)
-        for lost in self._softmax.lost:
-            exact &= lost.most(hidden) < logits[:, -1]
+        for shard in lost:
+            exact &= ~shard.reach(hidden, logits[:, -1])
         return TopK(ids, logits.astype(np.float32), exact, scanned)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:

@@ -14,8 +14,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Candidates, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax
-from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.sharded.lost import LostShard
+from logitsieve.heads.sharded.lost import Bounds, LostShard
 from logitsieve.heads.sharded.shard import Shard
 from logitsieve.kernels.pool import run_each
 from logitsieve.kernels.topk.descriptor import norms_descriptor
@@ -27,35 +26,34 @@ class ShardedSoftmax(Softmax):
     """The softmax of shards that follow each other, the first from id 0.
 
     No address has all of W: what reads that (`descriptor`, `stored`, `weight`) is refused. Logits
-    of rows in `lost` shards are -inf; `bounds` is the part of that name, which bounds these. Up to
-    `threads` shards are asked side by side for few rows of hidden; for many, each uses them.
+    of rows in `lost` shards are -inf; `bounds` tell what is known of these. Up to `threads` shards
+    are asked side by side for few rows of hidden; for many, each uses them.
     """
 
     def __init__(
         self,
         shards: Sequence[Shard],
-        bounds: Arrays | None = None,
+        bounds: Bounds | None = None,
         lost: Sequence[LostShard] = (),
         threads: int = 1,
     ) -> None:
         parts: list[Shard | LostShard] = [*shards, *lost]
         spans = sorted((each.first, each.first + each.rows) for each in parts)
         assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
-        self.shards, self.lost, self._bounds = tuple(shards), tuple(lost), bounds
+        self.shards, self.lost, self.bounds = tuple(shards), tuple(lost), bounds
         self._vocab_size, self._dim, self._threads = spans[-1][1], shards[0].dim, threads
 
     def without(self, firsts: Collection[int]) -> ShardedSoftmax:
         """The same without the shards that begin there; ShardUnavailable for all of them."""
-        norms = self.shards[0].norms
         lost = [
-            LostShard(shard.first, shard.rows, self.dim, norms, self._bounds)
+            LostShard(shard.first, shard.rows, self.bounds)
             for shard in self.shards
             if shard.first in firsts
         ]
         if len(lost) == len(self.shards):
             raise lost[0].error()
         kept = [shard for shard in self.shards if shard.first not in firsts]
-        return ShardedSoftmax(kept, self._bounds, [*self.lost, *lost], self._threads)
+        return ShardedSoftmax(kept, self.bounds, [*self.lost, *lost], self._threads)
 
     def ask(self, rows: int, question: Callable[[Shard], T]) -> list[T]:
         """The shards' answers to a question about so many rows of hidden, in their order."""

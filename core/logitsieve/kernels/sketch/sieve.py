@@ -140,10 +140,10 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, keep):
         else:
             bounds = bound_four(sketch, sieved.planes, query, group, last)
             a, b, c, e = bounds[0][1], bounds[1][1], bounds[2][1], bounds[3][1]
-        passed = _append_passed(sketch, sieved, passed, a, threshold, group, last)
-        passed = _append_passed(sketch, sieved, passed, b, threshold, group + 1, last)
-        passed = _append_passed(sketch, sieved, passed, c, threshold, group + 2, last)
-        passed = _append_passed(sketch, sieved, passed, e, threshold, group + 3, last)
+        passed = append_passed(sketch, sieved.passed, passed, a, threshold, group, last)
+        passed = append_passed(sketch, sieved.passed, passed, b, threshold, group + 1, last)
+        passed = append_passed(sketch, sieved.passed, passed, c, threshold, group + 2, last)
+        passed = append_passed(sketch, sieved.passed, passed, e, threshold, group + 3, last)
         if passed >= CHUNK or (whole and group + FOUR >= last):
             sieved.counts[PASSED] = passed
             threshold, passed = _refine_passed(descriptor, sieved, queries, q, keep), 0
@@ -163,15 +163,15 @@ def _stored_four(sieved, group, end):
 
 
 @inline
-def _append_passed(sketch, sieved, passed, uppers, threshold, group, last):
-    """Append the rows of a group whose bounds reach `threshold`; the number that passed by then.
+def append_passed(sketch, listed, passed, uppers, threshold, group, last):
+    """List the places of a group whose bounds reach `threshold`; the number that passed by then.
 
     Groups from `last` on are copies of another, and have none.
     """
     mask = lanes_not_below(uppers, threshold)
     if mask != 0 and group < last:
         mask = first_lanes(mask, sketch.rows - group * LANES)
-        passed = append_lanes(sieved.passed, passed, mask, group * LANES)
+        passed = append_lanes(listed, passed, mask, group * LANES)
     return passed
 
 

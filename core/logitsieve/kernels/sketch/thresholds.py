@@ -23,8 +23,13 @@ def threshold_of(queries, q, state, margin):
     """
     if int(state[SIZE]) < queries.limit:
         return LOWEST
-    worst = queries.values[q * queries.limit]
-    threshold = np.float32(worst - margin - SPARE * abs(worst))
+    return reached_by(queries.values[q * queries.limit], margin)
+
+
+@inline
+def reached_by(logit, margin):
+    """The value that is reached by the bound of every row whose logit is so large, or larger."""
+    threshold = np.float32(logit - margin - SPARE * abs(logit))
     return threshold if threshold > LOWEST else LOWEST  # also where the margin is not a number
 
 

@@ -1,0 +1,1 @@
+"""What a call costs by the size of the vocabulary and the number of shards."""
