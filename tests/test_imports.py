@@ -62,6 +62,7 @@ CONFINED: dict[str, set[str]] = {
     "grpc": {"client", "server", "v1"},
     "starlette": {"server"},
     "uvicorn": {"server"},
+    "uvloop": {"server", "ray"},
     "ray": {"ray"},
     "jinja2": {"server"},
     "typer": {"cli"},

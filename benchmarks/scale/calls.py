@@ -30,7 +30,7 @@ from logitsieve.ray.serving.deployment import deploy, remove
 from logitsieve.ray.serving.replica import METHODS, Reply
 from logitsieve.server.config import ServeConfig
 
-CALLS, WARM_CALLS, RUNS = 600, 100, 5
+CALLS, WARM_CALLS, RUNS = 300, 50, 5
 K = 5
 PORT = 50051
 INGRESS, REPLICA = "ray::Ingress", "ray::ServeReplica:logitsieve-shard"

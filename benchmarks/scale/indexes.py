@@ -18,13 +18,14 @@ from logitsieve.index_builder import BuildConfig, build
 
 WORDS = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 SHARDS = (1, 2, 4, 8)
+LOST = 4  # shards, of which each is lost in turn
 DIM = 200
 FIT, ASKED = 20_000, 100_000  # contexts that an index is built from, and that it is asked about
 SCREEN = BuildConfig(clusters=100, budget=128, rounds=0)
 
 
 def folder_of(words: int, cache: Path) -> Path:
-    """`whole/1`, `shards-S/1`, and `contexts.npy`."""
+    """`whole/1`, `shards-S/1`, `replicated-S/1`, `fit.npy` and `contexts.npy`."""
     return cache / "scale" / f"v{words}"
 
 
@@ -34,24 +35,29 @@ def contexts_of(words: int, cache: Path) -> np.ndarray:
     return contexts
 
 
-def prepared(words: int, shards: int, cache: Path) -> Path:
-    """The index of a size in so many shards, 0 of one in one piece, which is made if need be."""
+def prepared(words: int, shards: int, cache: Path, replicated: bool = False) -> Path:
+    """The index of a size in so many shards, 0 of one in one piece, which is made if need be.
+
+    `replicated`: with the rows beside the shards that the contexts of the fit need most often.
+    """
     folder = folder_of(words, cache)
-    whole, split = folder / "whole" / "1", folder / f"shards-{shards}" / "1"
+    kind = "replicated" if replicated else "shards"
+    whole, split = folder / "whole" / "1", folder / f"{kind}-{shards}" / "1"
     with bars() as progress:
         if not whole.exists():
             folder.mkdir(parents=True, exist_ok=True)
             source, weight, bias = calibrated(words, DIM)
             np.save(folder / "contexts.npy", source.draw(ASKED, 3))
-            heldout = source.draw(FIT // 10, 2)
+            np.save(folder / "fit.npy", source.draw(FIT, 1))
             build(
-                weight, bias, source.draw(FIT, 1), whole, config=SCREEN, heldout=heldout,
-                progress=progress,
+                weight, bias, folder / "fit.npy", whole, config=SCREEN,
+                heldout=source.draw(FIT // 10, 2), progress=progress,
             )  # fmt: skip
         if not shards:
             return whole
         if not split.exists():
-            split_index(whole, split, shards, bounds=True, progress=progress)
+            contexts = np.load(folder / "fit.npy") if replicated else None
+            split_index(whole, split, shards, bounds=True, contexts=contexts, progress=progress)
     return split
 
 
@@ -63,6 +69,7 @@ def main() -> None:
     for words in options.words:
         for shards in (0, *SHARDS):
             print(prepared(words, shards, options.cache))
+        print(prepared(words, LOST, options.cache, replicated=True))
 
 
 if __name__ == "__main__":

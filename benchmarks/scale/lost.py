@@ -37,12 +37,14 @@ class DeadShard:
         raise ShardUnavailable(self.first, self.rows)
 
 
-def lost(words: int, shards: int, contexts: int, cache: Path) -> list[dict[str, int]]:
-    """With each shard lost in turn: wrong among the answers said to be exact, and their share."""
+def lost(
+    words: int, shards: int, contexts: int, cache: Path, replicated: bool
+) -> list[dict[str, int]]:
+    """With each shard lost in turn: answers, proven ones, and wrong ones of these."""
     hidden, right = contexts_of(words, cache)[:contexts], truth(words, contexts, cache)
     found = []
     for number, part in enumerate(np.array_split(np.arange(contexts), shards)):
-        decoder = without(prepared(words, shards, cache), number)
+        decoder = without(prepared(words, shards, cache, replicated), number)
         totals = {"answers": len(part), "proven": 0, "wrong": 0, "no_row_lost": 0}
         for start in range(0, len(part), AT_ONCE):
             chosen = part[start : start + AT_ONCE]

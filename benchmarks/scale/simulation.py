@@ -5,21 +5,31 @@ them has answered. A replica computes one call at a time; a call goes to the sho
 replicas drawn at random, as Ray Serve chooses. Now and then a pause (of a garbage collector, a
 neighbour, the kernel) takes a replica's time as a call does, but longer.
 
-A lost node has one replica, whose calls fail. They are made again after `AGAIN_S`, by another
+A lost node has one replica, whose calls fail. They are made again after `again_s`, by another
 replica where the shard has one. Where it has none the first call waits for `patience_s`, and until
 the node is back the others are answered without the shard at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import simpy
 
-from logitsieve.ray.serving.remote import AGAIN_S
+from benchmarks.scale.model import Costs
+
+WORDS = 10**9
+SHARDS = (1, 4, 10, 20, 50, 100)
+REPLICAS = (1, 2)
+LOAD = 0.5  # of what one replica of each shard can answer
+CALLS = 20_000  # fewer over many shards
+LOST_S = (20.0, 50.0)  # a node is lost, and its replica answers again
+WINDOW_S = 1.0
+PERCENTILES = (50, 99, 99.9)
 
 Steps = Generator[Any, Any, Any]
 
@@ -38,6 +48,7 @@ class Cluster:
     pauses_per_s: float = 0.1  # of a replica
     pause_s: float = 0.05  # the mean
     patience_s: float = 1.0
+    again_s: float = 0.02  # before a failed call is made again, as logitsieve.ray does
 
 
 class Replica:
@@ -115,7 +126,7 @@ class Simulation:
                     yield env.timeout(cluster.patience_s)
                     self._silent = True
                 return False
-            yield env.timeout(AGAIN_S)
+            yield env.timeout(cluster.again_s)
 
     def _service(self) -> float:
         spread = self._cluster.spread
@@ -137,3 +148,55 @@ class Simulation:
         replica.lost = True
         yield self._env.timeout(end_s - start_s)
         replica.lost = self._silent = False
+
+
+def simulated(
+    costs: Costs,
+    shards: Sequence[int] = SHARDS,
+    calls: int = CALLS,
+    lost_s: tuple[float, float] = LOST_S,
+) -> dict[str, Any]:
+    """Latencies by the number of shards of 10^9 rows, and around the loss of one of the nodes."""
+    tail = []
+    for number in shards:
+        for replicas in REPLICAS:
+            cluster, rate = cluster_of(costs, WORDS, number, replicas)
+            seconds = Simulation(cluster, calls // max(1, number // 10), rate).seconds
+            percentiles = {f"p{p:g}": float(np.percentile(seconds, p)) for p in PERCENTILES}
+            numbers = {"shards": number, "replicas": replicas, "calls_per_s": rate}
+            tail.append(numbers | percentiles)
+    lost = {}
+    for replicas in REPLICAS:
+        cluster, rate = cluster_of(costs, WORDS, shards[-1], replicas)
+        lost[str(replicas)] = windows(Simulation(cluster, int(rate * sum(lost_s)), rate, lost_s))
+    return {"words": WORDS, "tail": tail, "lost_s": lost_s, "lost": lost}
+
+
+def cluster_of(costs: Costs, words: int, shards: int, replicas: int) -> tuple[Cluster, float]:
+    """Nodes for so many rows, with ingresses for twice the calls a second that come in."""
+    rate = LOAD * costs.replica_per_s(words, shards)
+    cluster = Cluster(
+        shards=shards,
+        replicas=replicas,
+        ingress_cores=max(1, math.ceil(2 * rate / costs.ingress_per_s(shards))),
+        send_s=1 / costs.ingress_per_s(shards),
+        service_s=1 / costs.replica_per_s(words, shards),
+        network_s=costs.network / 1e6,
+    )
+    return cluster, rate
+
+
+def windows(simulation: Simulation) -> list[dict[str, float]]:
+    """Of the calls that came within each second: latencies, and the share of whole answers."""
+    found, place = [], (simulation.began // WINDOW_S).astype(int)
+    for number in range(place.max()):
+        inside = place == number
+        if inside.any():
+            seconds = simulation.seconds[inside]
+            found.append({
+                "second": number * WINDOW_S,
+                "p50": float(np.percentile(seconds, 50)),
+                "p99": float(np.percentile(seconds, 99)),
+                "whole": float(simulation.whole[inside].mean()),
+            })  # fmt: skip
+    return found

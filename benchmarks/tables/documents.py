@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import building, draws, experiments, llamacpp, races, results, service
+from benchmarks.tables import (
+    building,
+    draws,
+    experiments,
+    llamacpp,
+    races,
+    results,
+    scale,
+    service,
+)
 from benchmarks.tables.figures import markdown
 from benchmarks.tables.ledger import unaccounted
 from benchmarks.tables.page import Rendered, render
@@ -25,8 +34,9 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "console": "`python -m benchmarks.console`",
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
-    "building": "`python -m benchmarks.building --contexts 40000 --workers 1 2`",
+    "building": "`python -m benchmarks.building --workers 1 2`",
     "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
+    "scale": "`python -m benchmarks.scale`",
     "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
     "race/growth": "`python -m benchmarks.race.growth --again`",
     "race/proof": "`python -m benchmarks.race.proof`",
@@ -91,5 +101,6 @@ TABLES = (
     | draws.TABLES
     | experiments.TABLES
     | llamacpp.TABLES
+    | scale.TABLES
     | {"index": index}
 )

@@ -24,7 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "": (),
     "server": (
         *("numba", "safetensors", "prometheus_client", "grpc_health", "grpc_reflection"),
-        *("starlette", "uvicorn", "jinja2"),
+        *("starlette", "uvicorn", "uvloop", "jinja2"),
     ),
     "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
     "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+import uvloop
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from logitsieve.api.errors import DeviceLost
@@ -201,7 +202,7 @@ def serve(
     `progress()` is entered while versions load; it yields a callback of (stage, done, total).
     """
     configure(config.log_format, config.log_level)
-    asyncio.run(_serve(config, progress, repository))
+    uvloop.run(_serve(config, progress, repository))
 
 
 async def _serve(

@@ -9,6 +9,8 @@ from functools import partial
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
+import uvloop
+
 from logitsieve.api.errors import LogitsieveError
 from logitsieve.decoding import LocalDecoder, ShardedDecoder, decoder_of
 from logitsieve.decoding.sharded import Missing
@@ -75,7 +77,7 @@ class Ingress:
     def __init__(self, options: IngressOptions) -> None:
         self._options = options
         configure(options.server.log_format, options.server.log_level)
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         Thread(target=self._loop.run_forever, daemon=True).start()
         metrics = ShardMetrics()
         self._opener, config, repository = repository_of(options, metrics)
