@@ -1,8 +1,9 @@
-"""TopK over gRPC, one row a call, beside an echo on the same stack. `python -m benchmarks.rpc`.
+"""TopK over gRPC, one row a call, beside echoes. `python -m benchmarks.rpc`.
 
-Both are grpc.aio servers in a process of their own, asked by one blocking client on loopback. The
+All are grpc.aio servers in a process of their own, asked by one blocking client on loopback. An
 echo parses the same request and returns a reply of the same message and size, prepared beforehand:
-what is left is the price of the transport. Runs alternate; p50 and p99 are medians over the runs.
+what is left is the price of the transport. One echo runs on asyncio's event loop, which a plain
+server has, and one on uvloop, as ours. Runs alternate; p50 and p99 are medians over the runs.
 The client keeps to one core and each server to the other, or the scheduler decides the numbers.
 Then whole steps of a decoder, by calls of their own and on a stream (rpc_steps.py).
 """
@@ -15,7 +16,7 @@ import base64
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
@@ -23,6 +24,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import uvloop
 
 from benchmarks import raw
 from benchmarks.load.servers import echo_server, our_server
@@ -39,6 +41,10 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
 OUT = raw.RESULTS / "rpc.json.gz"
 CALLS, WARM_CALLS, RUNS = 3000, 500, 5
 K = 5
+LOOPS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {
+    "asyncio": asyncio.run,
+    "uvloop": uvloop.run,
+}
 ASKED = {
     "alone": pb.NORMALIZER_UNSPECIFIED,
     "with log Z over candidates": pb.NORMALIZER_CANDIDATES,
@@ -53,9 +59,10 @@ def main() -> None:
     parser.add_argument("--contexts", type=Path, help="contexts for --index, .npy [N, D]")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
     parser.add_argument("--echo", help=argparse.SUPPRESS)  # what the echo process replies
+    parser.add_argument("--loop", choices=LOOPS, help=argparse.SUPPRESS)  # that it runs on
     options = parser.parse_args()
     if options.echo:
-        asyncio.run(echo(base64.b64decode(options.echo)))
+        LOOPS[options.loop](echo(base64.b64decode(options.echo)))
         return
     with tempfile.TemporaryDirectory() as scratch:
         if options.index:
@@ -117,30 +124,33 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
 
 
 def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> dict[str, Any]:
-    """p50 and p99 of both servers in microseconds, and the ratios of alternating runs."""
+    """p50 and p99 of the servers in microseconds, and the ratios of alternating runs."""
     requests = [pb.TopKRequest(hidden=put(pb.Tensor(), row[None]), k=K) for row in contexts]
     for request in requests:
         request.target.normalizer = normalizer
     with keeping_apart() as cpus, our_server(models_of(index), cpus) as address:
         ours = stub_of(address)
         reply = ours.TopK(requests[0])
-        with echo_server(reply, cpus) as at:
-            other = stub_of(at)
-            runs: dict[str, list[np.ndarray]] = {"logitsieve": [], "echo": []}
+        with echo_server(reply, cpus) as plain, echo_server(reply, cpus, "uvloop") as fast:
+            stubs = {"echo": stub_of(plain), "logitsieve": ours, "echo on uvloop": stub_of(fast)}
+            runs: dict[str, list[np.ndarray]] = {name: [] for name in stubs}
             for _ in range(RUNS):
-                for name, stub in (("echo", other), ("logitsieve", ours)):
+                for name, stub in stubs.items():
                     runs[name].append(latencies(stub, requests))
         compute = [ours.TopK(request).answer.compute_ns for request in requests]
     return {
         "request_bytes": requests[0].ByteSize(),
         "reply_bytes": reply.ByteSize(),
         "us": {name: percentiles(found) for name, found in runs.items()},
-        "ratios_p50": [
-            float(np.median(ours_run) / np.median(echo_run))
-            for ours_run, echo_run in zip(runs["logitsieve"], runs["echo"], strict=True)
-        ],
+        "ratios_p50": ratios(runs["logitsieve"], runs["echo"]),
+        "ratios_on_uvloop_p50": ratios(runs["logitsieve"], runs["echo on uvloop"]),
         "server_compute_us_p50": statistics.median(compute) / 1000,
     }
+
+
+def ratios(ours: list[np.ndarray], echo: list[np.ndarray]) -> list[float]:
+    """Of the medians of each pair of runs."""
+    return [float(np.median(a) / np.median(b)) for a, b in zip(ours, echo, strict=True)]
 
 
 def latencies(stub: DecoderStub, requests: list[pb.TopKRequest]) -> np.ndarray:

@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("name", choices=SHAPES)
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
     parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many tokens")
+    parser.add_argument("--threads", type=int, default=2, help="of --judge")
     parser.add_argument("--shared", type=Path, default=SHARED, help="the folder with data/")
     parser.add_argument("--cache", type=Path, default=CACHE, help="models and indexes")
     parser.add_argument("--out", type=Path, default=OUT, help="raw results, JSON")
@@ -50,7 +51,7 @@ def main() -> None:
     for kind in options.kinds:
         folder = prepared(options.name, kind, options.shared, options.cache)
         if options.judge:
-            part = {"judged": judge(folder, kind, options.judge)}
+            part = {"judged": judge(folder, kind, options.judge, options.threads)}
         else:
             part = {f"{count}": speeds(folder, kind, count) for count in THREADS}
         ours[kind] = ours.get(kind, {}) | part

@@ -27,13 +27,14 @@ ROWS = 8192  # of W, in a part
 PEERED = 10_000  # contexts that llama.cpp chooses for as well
 
 
-def judge(folder: Path, kind: str, tokens: int) -> dict[str, int]:
+def judge(folder: Path, kind: str, tokens: int, threads: int) -> dict[str, int]:
     """How many best tokens differ from the float64 argmax, of `certified` and of llama.cpp."""
-    decoder = LocalDecoder(open_index(index_path(folder, kind), threads=2))
+    decoder = LocalDecoder(open_index(index_path(folder, kind), threads=threads))
     found = dict.fromkeys(("tokens", "wrong", "proven", "llamacpp_tokens", "llamacpp_wrong"), 0)
     unseen = np.load(folder / "unseen.npy", mmap_mode="r")
     chosen = np.linspace(0, len(unseen) - 1, -(-tokens // unseen.shape[1])).astype(int)
-    with LlamaContext(folder / f"{kind}.gguf", positions=unseen.shape[1], threads=2) as context:
+    path, positions = folder / f"{kind}.gguf", unseen.shape[1]
+    with LlamaContext(path, positions=positions, threads=threads) as context:
         for start in range(0, len(chosen), AT_ONCE):
             texts = unseen[chosen[start : start + AT_ONCE]].tolist()
             hidden = read(context, texts, headless=True)

@@ -40,10 +40,10 @@ def with_console(models: Path, cpus: list[int], **options: Any) -> Iterator[tupl
 
 
 @contextmanager
-def echo_server(reply: pb.TopKResponse, cpus: list[int]) -> Iterator[str]:
+def echo_server(reply: pb.TopKResponse, cpus: list[int], loop: str = "asyncio") -> Iterator[str]:
     """The address of a server that parses requests and answers all by this reply."""
     prepared = base64.b64encode(reply.SerializeToString()).decode()
-    command = [sys.executable, "-m", "benchmarks.rpc", "--echo", prepared]
+    command = [sys.executable, "-m", "benchmarks.rpc", "--echo", prepared, "--loop", loop]
     with kept_to(cpus, command, "stdout") as lines:
         yield f"127.0.0.1:{next(lines).strip()}"
 

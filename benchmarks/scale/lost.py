@@ -90,7 +90,7 @@ def truth(words: int, contexts: int, cache: Path) -> Int32:
 
 def best_ids(softmax: Softmax, hidden: Float32) -> Int32:
     """The K best ids of each context: float32 products leave the few that float64 decides."""
-    torch_hidden = torch.from_numpy(hidden)
+    torch_hidden = torch.from_numpy(hidden.copy())
     norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
     # Higham 2002, (3.5): |fl(x . y + b) - (x . y + b)| <= gamma_{D+1} (|x| |y| + |b|)
     longest, largest = softmax.norms
@@ -100,8 +100,8 @@ def best_ids(softmax: Softmax, hidden: Float32) -> Int32:
     floors = np.full(len(hidden), -np.inf)
     for first in range(0, softmax.vocab_size, ROWS):
         rows = slice(first, min(first + ROWS, softmax.vocab_size))
-        weight = torch.from_numpy(softmax.rows(rows))
-        logits = torch.addmm(torch.from_numpy(softmax.bias[rows]), torch_hidden, weight.T)
+        weight = torch.from_numpy(softmax.rows(rows).copy())
+        logits = torch.addmm(torch.from_numpy(softmax.bias[rows].copy()), torch_hidden, weight.T)
         for row in np.flatnonzero(logits.amax(1).numpy() >= floors):
             own = logits[row].numpy()
             ids = np.flatnonzero(own >= floors[row])

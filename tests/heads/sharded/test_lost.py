@@ -10,6 +10,7 @@ from logitsieve.heads._base.spec import check_structure
 from logitsieve.heads.sharded.lost import BOUNDS, Bounds, LostShard
 from logitsieve.index.shard_bounds import ShardRows, bounds_of
 from logitsieve.index.split import shard_borders, sketch_of_rows
+from tests.kernels.ready import forget, ready
 from tests.sharded import SHARDS, D, V, shards_of, sketch_of, softmax_of
 from tests.synthetic import make_hidden
 
@@ -73,6 +74,17 @@ def test_without_bounds_nothing_is_known_and_the_error_names_the_rows() -> None:
     error = lost.error()
     assert isinstance(error, ShardUnavailable)
     assert str(error) == "model: rows 256 .. 767 of the vocabulary cannot be asked"
+
+
+def test_warm_bounds_compile_nothing_more() -> None:
+    bounds = Bounds(arrays_of(3, ids=REPLICATED), shard_borders(V, 3), softmax_of(False).norms)
+    forget()
+    bounds.warm()
+    warm = ready()
+    for first in shard_borders(V, 3)[:-1]:
+        bounds.of(first).best(make_hidden(3, D), K)
+        bounds.of(first).reach(make_hidden(3, D), np.zeros(3))
+    assert ready() == warm
 
 
 def test_a_row_that_any_shard_refuses_is_refused() -> None:

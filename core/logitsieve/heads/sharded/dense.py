@@ -91,9 +91,11 @@ class ShardedHead:
         return ready_request(hidden, k, self._softmax.dim, self._softmax.vocab_size)
 
     def warm(self) -> None:
-        """Compile every kernel of every shard."""
+        """Compile every kernel of every shard, and of what stands in for one."""
         for shard in self._shards:
             shard.warm()
+        if self._softmax.bounds is not None:
+            self._softmax.bounds.warm()
 
 
 class ShardedExact(ShardedHead):

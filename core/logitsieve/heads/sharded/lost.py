@@ -95,6 +95,13 @@ class Bounds:
             self._known[first] = KnownRows(self._arrays, replicated, others, groups, self._norms)
         return self._known[first]
 
+    def warm(self) -> None:
+        """Compile the kernels that a lost shard needs."""
+        zeros = np.zeros((1, self._arrays["directions"].shape[1]), np.float32)
+        for first in self._borders[:-1]:
+            self.of(first).best(zeros, 1)
+            self.of(first).reach(zeros, np.zeros(1))
+
 
 class KnownRows:
     """The rows of one shard as `bounds` has them: some are replicated, the others are bounded."""
