@@ -15,8 +15,9 @@ HEADS = ("certified", "screen")
 
 def speeds() -> str:
     """A row for each shape, type and number of threads."""
-    rows = []
+    rows, before = [], ""
     for shape, kind, one in kinds():
+        shape, before = ABSENT if shape == before else shape, shape
         for threads in ("1", "2"):
             if threads not in one:
                 continue
@@ -64,11 +65,11 @@ def kinds() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Each shape's sizes, and each type with its results."""
     for name, found in load("llamacpp").items():
         sizes = found["shape"]
-        label = f"{name}: V = {sizes['rows']:,}, D = {sizes['dim']:,}, {sizes['layers']} layers"
+        layers = f"{sizes['layers']} layer{'s' * (sizes['layers'] > 1)}"
+        label = f"{name}: V = {sizes['rows']:,}, D = {sizes['dim']:,}, {layers}"
         for kind, one in found.items():
             if kind in KINDS:
                 yield label, kind, one
-                label = ABSENT
 
 
 TABLES: dict[str, Callable[[], str]] = {"llamacpp": speeds, "llamacpp-judged": judged}

@@ -191,3 +191,14 @@ def test_over_a_channel(context: LlamaContext, folder: Path, local: LocalDecoder
     ):
         assert (run(attached), run(attached, temperature=1.0, seeds=3)) == expected
     loop.close()
+
+
+def test_a_context_that_was_made_elsewhere_is_refused(local: LocalDecoder) -> None:
+    """As that of llama-cpp-python: no callback can be given to it any more."""
+
+    class Llama:
+        pass
+
+    made: Any = Llama()
+    with pytest.raises(InvalidRequest, match=r"context: got .*\.Llama, allowed: a LlamaContext"):
+        attach(made, local)

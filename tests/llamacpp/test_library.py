@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import ctypes.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.llamacpp.library import library, load, messages
+from logitsieve.llamacpp.library import _tensor_layout, library, load, messages
 
 
 @pytest.mark.usefixtures("llama_wheel")
@@ -15,6 +16,25 @@ def test_the_wheel_fits_and_is_named() -> None:
     assert loaded.name.startswith("xllamacpp 20")
     assert loaded is library()
     assert loaded.context.hook % 8 == 0
+
+
+@pytest.mark.usefixtures("llama_wheel")
+def test_a_layout_is_found_in_clean_memory() -> None:
+    """What a heap was used for before may look like a field."""
+
+    class Recording:
+        clean = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(library().functions, name)
+
+        def ggml_init(self, arena: Any) -> Any:
+            self.clean = not any(ctypes.string_at(arena.room, arena.bytes))
+            return library().functions.ggml_init(arena)
+
+    functions = Recording()
+    assert _tensor_layout(functions) == library().tensor
+    assert functions.clean
 
 
 def test_a_library_without_the_functions_is_refused_by_name() -> None:

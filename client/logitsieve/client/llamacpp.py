@@ -38,8 +38,12 @@ def attach(context: LlamaContext, decoder: Decoder, /, **target: Unpack[Target])
 
     InvalidRequest names `decoder` if its index is not of the model's output matrix and bias: by
     their hash where the decoder is in process, and by the logits of random contexts. It names
-    `context` if a decoder is attached to it already.
+    `context` if a decoder is attached to it already, or if it was made elsewhere: llama.cpp takes a
+    callback only when a context is made.
     """
+    if not isinstance(context, LlamaContext):
+        kind = f"{type(context).__module__}.{type(context).__name__}"
+        raise InvalidRequest("context", kind, "a LlamaContext of the same file")
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "one that was detached")
     _refuse_another_matrix(context.gguf, decoder, target)

@@ -28,6 +28,7 @@ from logitsieve.utils.environment import require
 
 WHEEL = "xllamacpp"
 FLOAT32 = 0  # ggml's number
+ARENA_BYTES, ARENA_ALIGNED = 1 << 16, 64
 
 
 class LlamaBatch(ctypes.Structure):
@@ -141,8 +142,13 @@ def _unfit(name: str, reason: str) -> InvalidRequest:
 
 
 def _tensor_layout(functions: Any) -> TensorLayout:
-    """The places of a ggml_tensor's fields, found in one of 3 columns and 5 rows."""
-    arena = functions.ggml_init(_Arena(1 << 16, None, False))
+    """The places of a ggml_tensor's fields, found in one of 3 columns and 5 rows.
+
+    It lies in zeros: what a heap was used for before may look like a field.
+    """
+    room = np.zeros(ARENA_BYTES + ARENA_ALIGNED, np.uint8)
+    start = room.ctypes.data + -room.ctypes.data % ARENA_ALIGNED
+    arena = functions.ggml_init(_Arena(ARENA_BYTES, start, False))
     try:
         tensor = functions.ggml_new_tensor_2d(arena, FLOAT32, 3, 5)
         words = np.ctypeslib.as_array((ctypes.c_int64 * 48).from_address(tensor)).copy()
