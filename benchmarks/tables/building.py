@@ -22,7 +22,7 @@ def building() -> str:
             " to ".join(digits(load, 2) for load in run["load"]),
             "yes" if run["files"] == first["files"] else "no",
         ]
-        for run in found["runs"]
+        for run in sorted(found["runs"], key=lambda run: run["workers"])
     ]
     head = ["by", "seconds", "of these, labels", "judging", "load meanwhile", "the same bytes"]
     return markdown(head, rows)
