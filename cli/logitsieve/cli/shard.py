@@ -7,8 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import bars, print_json, print_table, size
 from logitsieve.index_builder.contexts import open_contexts
@@ -76,9 +74,7 @@ def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) 
 def _sample(contexts: str, dim: int) -> Float32:
     """Contexts that lie evenly over all."""
     with TemporaryDirectory() as scratch:
-        opened = open_contexts(contexts, dim, Path(scratch))
-        rows = min(opened.rows, SAMPLED)
-        return opened.take(np.arange(rows) * opened.rows // rows)
+        return open_contexts(contexts, dim, Path(scratch)).sample(SAMPLED)
 
 
 def shard_facts(contents: Contents) -> list[dict[str, Any]]:
