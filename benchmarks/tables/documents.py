@@ -34,7 +34,7 @@ COMMANDS = {  # what measures each raw file anew, by the beginning of its name
     "console": "`python -m benchmarks.console`",
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
-    "building": "`python -m benchmarks.building --contexts 100000 --workers 2 1`",
+    "building": "`python -m benchmarks.building --workers 2 1`",
     "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
     "scale": "`python -m benchmarks.scale`",
     "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
