@@ -11,6 +11,7 @@ import numpy as np
 from logitsieve.heads import CertifiedHead, Head, Softmax
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, Shard, ShardedSoftmax
+from logitsieve.index.shard_parts import ShardRows
 from logitsieve.index.split import shard_borders, sketch_of_rows
 from tests.synthetic import certified_arrays, make_head, make_softmax, screen_arrays
 
@@ -58,6 +59,17 @@ def cut(softmax: Softmax, sketch: dict[str, np.ndarray], borders: Sequence[int])
 def shards_of(shards: int, tied: bool, size: int = V) -> ShardedSoftmax:
     borders = shard_borders(size, shards)
     return cut(softmax_of(tied, size), sketch_of(tied, size), borders)
+
+
+def rows_of_shards(shards: int, tied: bool) -> list[ShardRows]:
+    """The rows and sketches that an index in so many shards is written from."""
+    sketch = sketch_of(tied)
+    return [
+        ShardRows(each.first, each._softmax, sketch_of_rows(sketch, first, last))
+        for each, (first, last) in zip(
+            shards_of(shards, tied).shards, pairwise(shard_borders(V, shards)), strict=True
+        )
+    ]
 
 
 @cache

@@ -13,13 +13,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.random import Generator
 
-from logitsieve.api.results import Bool
+from logitsieve.api.results import Bool, Int32
 from logitsieve.heads.exact import ExactHead, interval_of
-from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, ShardedSoftmax
+from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, ReplicatedRows, ShardedSoftmax
 from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact
 from logitsieve.heads.sharded.lost import Bounds
-from logitsieve.index.shard_bounds import ShardRows, bounds_of
+from logitsieve.index.shard_parts import ShardRows, bounds_of, replicated_of
 from logitsieve.index.split import sketch_of_rows
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
@@ -38,13 +38,15 @@ def one_and_many(random: Generator) -> tuple[Sketched, ShardedSoftmax, list[int]
 
 
 def best_ids(random: Generator) -> Tally:
-    """The best of both heads, and the passes for log Z."""
-    victim, parts, _ = one_and_many(random)
+    """The best of both heads, with any rows replicated, and the passes for log Z."""
+    victim, parts, borders = one_and_many(random)
     hidden, tally = contexts_of(random, victim.softmax, ROWS), Tally()
     k = int(min(victim.softmax.vocab_size, random.choice([1, 3, 40, 2000])))
     whole, dense = ExactHead(victim.softmax), exact_of(parts)
+    replicated = replicated_of(rows_of(victim, parts, borders), some_ids(random, victim))
+    floored = ShardedSoftmax(parts.shards, None, ReplicatedRows(replicated, victim.softmax.norms))
     wanted = whole.topk(hidden, k)
-    for head in (dense, ShardedCertified(parts)):
+    for head in (dense, ShardedCertified(parts), ShardedCertified(floored)):
         top = head.topk(hidden, k)
         tally.join(same(f"{head.name} ids", top.ids, wanted.ids))
         tally.join(same(f"{head.name} logits", top.logits, wanted.logits))
@@ -83,22 +85,34 @@ def lost_bounds(random: Generator) -> Tally:
     """Answers that are called proven without some shards, with any rows of them replicated."""
     victim, parts, borders = one_and_many(random)
     softmax, tally = victim.softmax, Tally()
-    hidden = contexts_of(random, softmax, ROWS)
-    share = random.choice([0.0, 0.01, 0.3])
-    ids = np.flatnonzero(random.random(softmax.vocab_size) < share).astype(np.int32)
-    rows = [
+    hidden, ids = contexts_of(random, softmax, ROWS), some_ids(random, victim)
+    rows = rows_of(victim, parts, borders)
+    bounds = Bounds(bounds_of(rows, ids), borders, softmax.norms, np.sort(ids))
+    replicated = ReplicatedRows(replicated_of(rows, ids), softmax.norms)
+    whole = ShardedSoftmax(parts.shards, bounds, replicated)
+    for shard in parts.shards if len(parts.shards) > 1 else ():
+        rest = whole.without([shard.first])
+        k = int(min(3, softmax.vocab_size - shard.rows))
+        wanted = ExactHead(softmax).topk(hidden, k)
+        for top in (head.topk(hidden, k) for head in (exact_of(rest), ShardedCertified(rest))):
+            different = (top.ids != wanted.ids) | (top.logits != wanted.logits)
+            wrong = top.exact & different.any(axis=1)
+            tally.add(wrong, lambda row: f"{top.ids[row]} instead of {wanted.ids[row]}")  # noqa: B023
+    return tally
+
+
+def some_ids(random: Generator, victim: Sketched) -> Int32:
+    """Ids of rows that are replicated, in any order: one at least, in any shards."""
+    size = victim.softmax.vocab_size
+    count = max(1, int(size * random.choice([0.0, 0.01, 0.3])))
+    return random.permutation(size)[:count].astype(np.int32)
+
+
+def rows_of(victim: Sketched, parts: ShardedSoftmax, borders: list[int]) -> list[ShardRows]:
+    return [
         ShardRows(shard.first, shard._softmax, sketch_of_rows(victim.arrays, first, last))
         for shard, (first, last) in zip(parts.shards, pairwise(borders), strict=True)
     ]
-    bounds = Bounds(bounds_of(rows, ids), borders, softmax.norms)
-    whole = ShardedSoftmax(parts.shards, bounds)
-    for shard in parts.shards if len(parts.shards) > 1 else ():
-        rest = exact_of(whole.without([shard.first]))
-        k = int(min(3, softmax.vocab_size - shard.rows))
-        top, wanted = rest.topk(hidden, k), ExactHead(softmax).topk(hidden, k)
-        wrong = top.exact & ((top.ids != wanted.ids) | (top.logits != wanted.logits)).any(axis=1)
-        tally.add(wrong, lambda row: f"{top.ids[row]} instead of {wanted.ids[row]}")  # noqa: B023
-    return tally
 
 
 def exact_of(parts: ShardedSoftmax) -> ShardedExact:

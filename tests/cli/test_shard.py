@@ -72,13 +72,13 @@ def test_shard_with_bounds(run: Run, whole: Path) -> None:
 def test_shard_with_replicated_rows(run: Run, whole: Path, tmp_path: Path) -> None:
     contexts, models = tmp_path / "contexts.npy", whole.parents[1]
     np.save(contexts, make_hidden(50))
-    options = "shard", whole, "--shards", 2, "--contexts", contexts
-    refused = run(*options, "--out", models / "unbounded" / "1")
+    options = "shard", whole, "--shards", 2, "--replicated", 7
+    refused = run(*options, "--out", models / "no" / "1")
     assert refused.exit_code == 2
-    assert "contexts: got given, allowed: none without `bounds`" in refused.stderr
+    assert "replicated: got 7, allowed: none without `contexts`" in refused.stderr
     out = models / "replicated" / "1"
-    assert run(*options, "--bounds", "--replicated", 7, "--out", out).exit_code == 0
-    assert len(read_contents(out).parts["bounds"]["replicated"]) == 7
+    assert run(*options, "--contexts", contexts, "--out", out).exit_code == 0
+    assert len(read_contents(out).parts["replicated"]["ids"]) == 7
 
 
 def test_verify_reads_every_shard(run: Run, split: Path) -> None:

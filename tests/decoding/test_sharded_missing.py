@@ -42,7 +42,7 @@ def with_dead(index: Index, numbers: tuple[int, ...]) -> Index:
         DeadShard(each) if number in numbers else each
         for number, each in enumerate(index.softmax.shards)
     ]
-    softmax = ShardedSoftmax(shards, index.softmax.bounds)
+    softmax = ShardedSoftmax(shards, index.softmax.bounds, index.softmax.replicated)
     heads: dict[str, Any] = {}
     for name in index.heads:
         head: Any = index.head(name)

@@ -26,7 +26,7 @@ from logitsieve.index import (
 )
 from logitsieve.index.contents import read_contents
 from logitsieve.index.manifest import MANIFEST_FILE, SHARD_ALIGNED, Manifest
-from logitsieve.index.shard_bounds import COUNTED_K
+from logitsieve.index.shard_parts import COUNTED_K
 from logitsieve.index.sketch_rows import check_rows
 from logitsieve.index.split import shard_borders, sketch_of_rows
 from logitsieve.index.verify import verify_contents
@@ -196,28 +196,33 @@ def test_bounds_are_the_sketches_of_the_shards(tmp_path: Path) -> None:
 def test_replicated_rows_are_those_that_contexts_need_most_often(tmp_path: Path) -> None:
     whole = write_certified(tmp_path / "lm" / "1", False)
     contexts = make_hidden(600, D)
-    options: Any = {"bounds": True, "contexts": contexts}
-    split = split_index(whole, tmp_path / "lm-3" / "1", 3, **options, replicated=50)
+    split = split_index(whole, tmp_path / "lm-3" / "1", 3, contexts=contexts, replicated=50)
     verify_index(split)
-    ids = read_contents(split).parts["bounds"]["replicated"]
+    ids = read_contents(split).parts["replicated"]["ids"]
     needed = open_index(whole).head("certified").candidates(contexts, COUNTED_K).ids
     counts = np.bincount(needed, minlength=V)
     assert len(ids) == 50
     assert counts[ids].min() >= np.delete(counts, ids).max()
-    largest = split_index(whole, tmp_path / "lm-4" / "1", 3, **options)
-    assert len(read_contents(largest).parts["bounds"]["replicated"]) == V // 20
+    largest = split_index(whole, tmp_path / "lm-4" / "1", 3, contexts=contexts)
+    assert len(read_contents(largest).parts["replicated"]["ids"]) == V // 20
 
 
 @pytest.mark.parametrize(
-    "name", ["coarse", "fine", "bias", "replicated_weight", "replicated_bias", "stretch"]
+    ("part", "name"),
+    [
+        *(("bounds", name) for name in ("coarse", "fine", "bias", "stretch")),
+        *(("replicated", name) for name in ("coarse", "fine", "bias", "weight", "triangle")),
+    ],
 )
-def test_bounds_that_do_not_follow_from_the_shards_are_refused(tmp_path: Path, name: str) -> None:
+def test_parts_that_do_not_follow_from_the_shards_are_refused(
+    tmp_path: Path, part: str, name: str
+) -> None:
     whole = write_certified(tmp_path / "lm" / "1", False)
     options: Any = {"bounds": True, "contexts": make_hidden(40, D)}
     contents = read_contents(split_index(whole, tmp_path / "lm-3" / "1", 3, **options))
-    bounds = {part: array.copy() for part, array in contents.parts["bounds"].items()}
-    bounds[name].flat[5] += 1
-    forged = replace(contents, parts={**contents.parts, "bounds": bounds})
+    arrays = {name: array.copy() for name, array in contents.parts[part].items()}
+    arrays[name].flat[5] += 1
+    forged = replace(contents, parts={**contents.parts, part: arrays})
     with pytest.raises(IndexUnreadable, match=f"{name} is not that of the shards"):
         verify_contents(forged)
 
@@ -225,27 +230,27 @@ def test_bounds_that_do_not_follow_from_the_shards_are_refused(tmp_path: Path, n
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"contexts": np.zeros((1, D))}, "contexts: got given, allowed: none without `bounds`"),
-        ({"bounds": True, "replicated": 5}, "replicated: got given, allowed: none without `cont"),
+        ({"bounds": True, "replicated": 5}, "replicated: got 5, allowed: none without `contexts`"),
         (
-            {"bounds": True, "contexts": np.zeros((1, D)), "replicated": V},
+            {"contexts": np.zeros((1, D)), "replicated": V},
             f"replicated: got {V}, allowed: 0 .. {V // 2}",
         ),
-        ({"bounds": True, "contexts": np.zeros((1, D + 1))}, "contexts: got D = 9"),
-        ({"bounds": True, "contexts": np.full((1, D), np.nan)}, r"contexts\[0\]"),
+        ({"contexts": np.zeros((1, D + 1))}, "contexts: got D = 9"),
+        ({"contexts": np.full((1, D), np.nan)}, r"contexts\[0\]"),
     ],
 )
-def test_options_of_bounds_are_checked(tmp_path: Path, options: Any, reason: str) -> None:
+def test_options_of_replicated_rows_are_checked(tmp_path: Path, options: Any, reason: str) -> None:
     whole = write_certified(tmp_path / "lm" / "1", False)
     with pytest.raises(InvalidRequest, match=reason):
         split_index(whole, tmp_path / "lm-3" / "1", 3, **options)
     assert not (tmp_path / "lm-3" / "1").exists()
 
 
-def test_bounds_need_a_sketch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"bounds": True}, {"contexts": np.zeros((1, D))}])
+def test_parts_beside_the_shards_need_a_sketch(tmp_path: Path, options: Any) -> None:
     whole = write(tmp_path / "lm" / "1", softmax_of(False))
-    with pytest.raises(InvalidRequest, match="bounds: got True"):
-        split_index(whole, tmp_path / "lm-3" / "1", 3, bounds=True)
+    with pytest.raises(InvalidRequest, match="got given, allowed: none for an index without"):
+        split_index(whole, tmp_path / "lm-3" / "1", 3, **options)
 
 
 def test_shards_that_do_not_make_the_matrix_are_refused(copy: Path) -> None:

@@ -22,18 +22,18 @@ SAMPLED = 20_000  # contexts that choose replicated rows
 class ShardOptions:
     shards: int = flag(MISSING, "Number of shards.", min=1)
     out: Path = flag(MISSING, "The new index: a folder <name>/<version> that does not exist.")
-    bounds: bool = flag(
-        False,
-        "Keep the sketches of all rows beside the shards too: they prove answers without one.",
-        "--bounds",
-    )
     contexts: str | None = flag(
         None,
-        "With --bounds: contexts, as `build` takes them, of which 20,000 choose the rows of W that"
-        " are kept beside the shards too, those that answers most often need.",
+        "Contexts, as `build` takes them, of which 20,000 choose the rows of W that are kept beside"
+        " the shards too, those that answers most often need: no shard looks for worse ones.",
     )
     replicated: int | None = flag(
         None, "With --contexts: so many of these rows at most.", show_default="V / 20", min=0
+    )
+    bounds: bool = flag(
+        False,
+        "Keep the sketches of all other rows beside the shards: they prove answers without one.",
+        "--bounds",
     )
 
 
@@ -43,7 +43,7 @@ def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) 
     Every byte of the index is checked first, and every byte that was written in the end. The heads
     `exact`, `certified` and `screen` are kept, others are left out.
 
-    Example: logitsieve shard models/lm/1 --shards 4 --out models/lm-4/1 --bounds
+    Example: logitsieve shard models/lm/1 --shards 4 --out models/lm-4/1 --contexts captured
     """
     from logitsieve.index import split_index
     from logitsieve.index.contents import read_contents

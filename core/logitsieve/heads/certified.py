@@ -10,9 +10,10 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, P coordinat
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property, partial
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -56,6 +57,7 @@ WIDEST = 1024  # bytes of codes of a row, so that their products with a query fi
 # from DRAM half as many do.
 PRODUCTS_A_DRAW = 1 << 16
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
+NO_FLOORS = np.empty(0)
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -106,7 +108,16 @@ class CertifiedHead(KernelHead):
 
     def _prepare(self) -> None:
         self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays))
-        self._kernel = certified_topk.entry()
+        self._kernel = partial(certified_topk.entry(), NO_FLOORS)
+
+    def above(self, floors: Float64) -> Self:
+        """A head whose `topk` of as many rows of hidden looks for logits of at least floors [B].
+
+        Rows of its answers that are below may not be the best.
+        """
+        other = copy(self)
+        other._kernel = partial(certified_topk.entry(), np.ascontiguousarray(floors))
+        return other
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """The rows that `topk` computes; `upper` is a proven bound of all other logits."""

@@ -22,7 +22,7 @@ from logitsieve.heads._base.spec import (
     check_structure,
     check_values,
 )
-from logitsieve.heads.sharded import BOUNDS
+from logitsieve.heads.sharded import BOUNDS, REPLICATED
 from logitsieve.index.manifest import HeadEntry
 from logitsieve.utils.stored import StoredMatrix
 
@@ -31,7 +31,9 @@ Report = Callable[[int], None]  # called with the bytes done since the last call
 ADDRESSES = ("ids", "offsets")  # what kernels use as addresses
 
 PARTS: dict[str, PartSpec] = {
-    part.name: part for part in (SOFTMAX, BOUNDS, *(head.part for head in HEADS.values())) if part
+    part.name: part
+    for part in (SOFTMAX, BOUNDS, REPLICATED, *(head.part for head in HEADS.values()))
+    if part
 }
 
 

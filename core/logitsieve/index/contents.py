@@ -13,7 +13,14 @@ from typing import Any
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.sharded import BOUNDS, Bounds, Shard, ShardedSoftmax
+from logitsieve.heads.sharded import (
+    BOUNDS,
+    REPLICATED,
+    Bounds,
+    ReplicatedRows,
+    Shard,
+    ShardedSoftmax,
+)
 from logitsieve.index.checks import PARTS, private, require_structure
 from logitsieve.index.files import read_small, regular, unreadable
 from logitsieve.index.manifest import (
@@ -97,11 +104,10 @@ def read_folder(folder: Path, connect: Connect | None = None) -> Contents:
     shards: tuple[Contents, ...] = ()
     if manifest.shards and connect is not None:
         remote = _connect_shards(folder, manifest, connect)
-        softmax: Softmax = ShardedSoftmax(remote, _bounds(folder, manifest, parts, remote))
+        softmax: Softmax = _joined(folder, manifest, parts, remote)
     elif manifest.shards:
         shards = _read_shards(folder, manifest)
-        own = [shard.shard({}) for shard in shards]
-        softmax = ShardedSoftmax(own, _bounds(folder, manifest, parts, own))
+        softmax = _joined(folder, manifest, parts, [shard.shard({}) for shard in shards])
     else:
         matrix, whole = StoredMatrix(manifest.dtype, parts["softmax"]["weight"]), manifest.shard
         norms = None if whole is None else (whole.norm, whole.bias)
@@ -153,17 +159,21 @@ def _check_shard(
         raise IndexUnreadable(file, f"has other heads than {folder}")
 
 
-def _bounds(
+def _joined(
     folder: Path, whole: Manifest, parts: Mapping[str, Arrays], shards: Sequence[Shard]
-) -> Bounds | None:
-    """What the part `bounds`, if there is one, knows of the rows of each shard."""
-    if (arrays := parts.get(BOUNDS.name)) is None:
-        return None
-    borders = [*(shard.first for shard in shards), whole.vocab_size]
-    try:
-        return Bounds(arrays, borders, shards[0].norms)
-    except ValueError as error:
-        raise IndexUnreadable(folder / whole.parts[BOUNDS.name].file, str(error)) from error
+) -> ShardedSoftmax:
+    """The softmax of shards, with what the folder has beside them."""
+    norms, borders = shards[0].norms, [*(shard.first for shard in shards), whole.vocab_size]
+    bounds, replicated = None, None
+    if (arrays := parts.get(REPLICATED.name)) is not None:
+        replicated = ReplicatedRows(arrays, norms)
+    if (arrays := parts.get(BOUNDS.name)) is not None:
+        ids = () if replicated is None else (replicated.ids,)
+        try:
+            bounds = Bounds(arrays, borders, norms, *ids)
+        except ValueError as error:
+            raise IndexUnreadable(folder / whole.parts[BOUNDS.name].file, str(error)) from error
+    return ShardedSoftmax(shards, bounds, replicated)
 
 
 def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -> Arrays:

@@ -126,9 +126,10 @@ def _with_heads(contents: Contents, registry: Registry, threads: int) -> Content
         shard.shard({name: index.head(name) for name in index.heads})
         for shard, index in zip(contents.shards, opened, strict=True)
     ]
-    assert isinstance(contents.softmax, ShardedSoftmax)
-    bounds = contents.softmax.bounds
-    return replace(contents, softmax=ShardedSoftmax(shards, bounds, threads=threads))
+    whole = contents.softmax
+    assert isinstance(whole, ShardedSoftmax)
+    softmax = ShardedSoftmax(shards, whole.bounds, whole.replicated, threads=threads)
+    return replace(contents, softmax=softmax)
 
 
 def backend_of(device: str) -> Backend | None:

@@ -5,7 +5,7 @@ Shape letters: V vocabulary, D hidden size, N contexts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Int32
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.sharded import BOUNDS, SHARDED_HEADS
+from logitsieve.heads.sharded import BOUNDS, REPLICATED, SHARDED_HEADS
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import new_folder, read_small
 from logitsieve.index.manifest import (
@@ -29,7 +29,13 @@ from logitsieve.index.manifest import (
     ShardOf,
 )
 from logitsieve.index.reader import open_index, verify_index
-from logitsieve.index.shard_bounds import ShardRows, bounds_of, often_computed, regrouped
+from logitsieve.index.shard_parts import (
+    ShardRows,
+    bounds_of,
+    often_computed,
+    regrouped,
+    replicated_of,
+)
 from logitsieve.index.writer import check_written, fill_folder, new_path, write_index
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.options import Progress, no_progress
@@ -50,10 +56,10 @@ def split_index(
     """Write the index `source` in so many shards as `out` (<name>/<version>), and return it.
 
     Rows lie in their order, in shards of equal size but for multiples of 256. `exact`, `certified`
-    and `screen` are kept, other heads are not. `bounds` keeps the sketches of all rows beside the
-    shards, by which answers may be proven without one, and with `contexts` [N, D] the rows of W
-    too that these need most often: `replicated` at most, V / 20 unless it is given. The source is
-    verified first. InvalidRequest names the argument, IndexUnreadable a file of the source.
+    and `screen` are kept, other heads are not. `contexts` [N, D] keep the rows of W that these need
+    most often beside the shards too: `replicated` at most, V / 20 unless it is given. `bounds`
+    keeps the sketches of all others there, by which answers may be proven without a shard. The
+    source is verified first. InvalidRequest names the argument, IndexUnreadable a file of it.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -64,17 +70,20 @@ def split_index(
     if manifest.default_head not in SHARDED_HEADS:
         allowed = f"one of {', '.join(SHARDED_HEADS)}, which work over shards"
         raise InvalidRequest("default_head", repr(manifest.default_head), allowed)
-    if bounds and SPLIT not in contents.parts:
-        raise InvalidRequest("bounds", bounds, "False for an index without the head 'certified'")
+    if SPLIT not in contents.parts and (bounds or contexts is not None):
+        name = "bounds" if bounds else "contexts"
+        raise InvalidRequest(name, "given", "none for an index without the head 'certified'")
     borders = shard_borders(manifest.vocab_size, shards)
-    ids = _replicated(source, manifest, bounds, contexts, replicated, progress)
+    ids = _often_needed(source, manifest, contexts, replicated, progress)
     with new_folder(out) as folder:
-        entries = []
+        entries, rows = [], []
         for number, (first, last) in enumerate(pairwise(borders), start=1):
-            digest = _write_shard(contents, folder / SHARDS_FOLDER / str(number), first, last)
+            rows.append(_rows_of(contents, first, last))
+            digest = _write_shard(contents, folder / SHARDS_FOLDER / str(number), rows[-1])
             entries.append(ShardEntry(last - first, digest))
             progress("shards", number, shards)
-        kept = {BOUNDS.name: bounds_of(_shards(contents, borders), ids)} if bounds else {}
+        kept = {REPLICATED.name: replicated_of(rows, ids)} if len(ids) else {}
+        kept |= {BOUNDS.name: bounds_of(rows, ids)} if bounds else {}
         _write_whole(contents, folder, tuple(entries), kept)
         check_written(folder)
     return out
@@ -89,20 +98,17 @@ def shard_borders(vocab_size: int, shards: int) -> list[int]:
     return [*firsts, vocab_size]
 
 
-def _replicated(
+def _often_needed(
     source: Path | str,
     manifest: Manifest,
-    bounds: bool,
     contexts: ArrayLike | None,
     most: int | None,
     progress: Progress,
 ) -> Int32:
-    """The ids of the rows that are kept beside the shards too."""
-    if contexts is None or not bounds:
-        for name, given in (("contexts", contexts), ("replicated", most)):
-            if given is not None:
-                allowed = "none without `bounds`" if not bounds else "none without `contexts`"
-                raise InvalidRequest(name, "given", allowed)
+    """The ids of the rows that are kept beside the shards too, those needed most often first."""
+    if contexts is None:
+        if most is not None:
+            raise InvalidRequest("replicated", most, "none without `contexts`")
         return np.empty(0, np.int32)
     largest = manifest.vocab_size // 2
     most = manifest.vocab_size // REPLICATED_SHARE if most is None else most
@@ -119,27 +125,20 @@ def _replicated(
     return often_computed(index.head("certified"), hidden, most, progress)
 
 
-def _shards(contents: Contents, borders: Sequence[int]) -> Iterator[ShardRows]:
-    for first, last in pairwise(borders):
-        sketch = sketch_of_rows(contents.parts[SPLIT], first, last)
-        yield ShardRows(first, _softmax_of(contents.softmax, first, last), sketch)
+def _rows_of(contents: Contents, first: int, last: int) -> ShardRows:
+    """Rows first .. last-1 of W, and of its sketch if there is one."""
+    whole, sketch = contents.softmax, contents.parts.get(SPLIT)
+    softmax = Softmax(whole.matrix[first:last], whole.bias[first:last].copy(), whole.norms)
+    return ShardRows(first, softmax, {} if sketch is None else sketch_of_rows(sketch, first, last))
 
 
-def _softmax_of(whole: Softmax, first: int, last: int) -> Softmax:
-    return Softmax(whole.matrix[first:last], whole.bias[first:last].copy(), whole.norms)
-
-
-def _write_shard(contents: Contents, out: Path, first: int, last: int) -> str:
-    """Write rows first .. last-1 as an index; its digest."""
-    whole, manifest = contents.softmax, contents.manifest
-    norm, bias = whole.norms
-    softmax = _softmax_of(whole, first, last)
+def _write_shard(contents: Contents, out: Path, rows: ShardRows) -> str:
+    """Write a shard as an index; its digest."""
+    manifest, (norm, bias) = contents.manifest, contents.softmax.norms
     heads = _heads(manifest, ("exact", "certified"))
-    parts = {}
-    if "certified" in heads:
-        parts[SPLIT] = sketch_of_rows(contents.parts[SPLIT], first, last)
+    parts = {SPLIT: rows.sketch} if "certified" in heads else {}
     shard = ShardOf(
-        first=first,
+        first=rows.first,
         vocab_size=manifest.vocab_size,
         digest=manifest.digest,
         softmax_sha256=manifest.softmax_sha256,
@@ -148,16 +147,16 @@ def _write_shard(contents: Contents, out: Path, first: int, last: int) -> str:
     )
     default = "certified" if "certified" in heads else "exact"
     write_index(
-        out, softmax=softmax, parts=parts, heads=heads, default_head=default,
+        out, softmax=rows.softmax, parts=parts, heads=heads, default_head=default,
         config=manifest.config, seeds=manifest.seeds, shard=shard,
     )  # fmt: skip
     return read_contents(out).manifest.digest
 
 
 def _write_whole(
-    contents: Contents, folder: Path, shards: tuple[ShardEntry, ...], bounds: Mapping[str, Arrays]
+    contents: Contents, folder: Path, shards: tuple[ShardEntry, ...], kept: Mapping[str, Arrays]
 ) -> None:
-    """Write what is not split: manifest, screen, `bounds`, vocabulary and calibration."""
+    """Write what is not split: manifest, screen, `kept` parts, vocabulary and calibration."""
     manifest = contents.manifest
     heads = _heads(manifest, tuple(SHARDED_HEADS))
     parts = {
@@ -165,7 +164,7 @@ def _write_whole(
         for entry in heads.values()
         if entry.part not in (None, SPLIT)
     }
-    parts |= bounds
+    parts |= kept
     words = manifest.vocabulary
     fields: dict[str, Any] = {
         "vocab_size": manifest.vocab_size,

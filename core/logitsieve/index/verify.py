@@ -22,13 +22,13 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import begin_sha256, hash_pieces, softmax_sha256
 from logitsieve.heads.certified import SKETCH
-from logitsieve.heads.sharded import BOUNDS
-from logitsieve.heads.sharded.lost import COMMON, REPLICATED
+from logitsieve.heads.sharded import BOUNDS, REPLICATED
+from logitsieve.heads.sharded.lost import COMMON
 from logitsieve.index.checks import PARTS, Report, require_scales, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import SHARDS_FOLDER, SPLIT, FileEntry, canonical
-from logitsieve.index.shard_bounds import ShardRows, bounds_of_shard
+from logitsieve.index.shard_parts import ShardRows, bounds_of_shard, replicated_of
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
@@ -109,20 +109,30 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
             reason = f"they hold the matrix {digest.hexdigest()}, not {manifest.softmax_sha256}"
             raise IndexUnreadable(contents.path / SHARDS_FOLDER, reason)
 
+    def shard_rows() -> Iterator[ShardRows]:
+        first = 0
+        for shard in contents.shards:
+            yield ShardRows(first, shard.softmax, shard.parts[SPLIT])
+            first += shard.softmax.vocab_size
+
+    def check_replicated(report: Report) -> None:
+        held, file = contents.parts[REPLICATED.name], contents.file(manifest.parts[REPLICATED.name])
+        own = replicated_of(shard_rows(), held["ids"][held["order"]])
+        for name, array in own.items():
+            _require_same(file, name, array, held[name])
+            report(array.nbytes)
+
     def check_bounds(report: Report) -> None:
         bounds, file = contents.parts[BOUNDS.name], contents.file(manifest.parts[BOUNDS.name])
-        ids = bounds.get(REPLICATED[0], np.empty(0, np.int32))
-        done, first = dict.fromkeys(bounds, 0), 0
-        for shard in contents.shards:
-            sketch = shard.parts[SPLIT]
-            own = bounds_of_shard(ShardRows(first, shard.softmax, sketch), ids)
-            for name, array in own.items():
+        ids = contents.parts.get(REPLICATED.name, {}).get("ids", np.empty(0, np.int32))
+        done = dict.fromkeys(bounds, 0)
+        for rows in shard_rows():
+            for name, array in bounds_of_shard(rows, ids).items():
                 begin, done[name] = done[name], done[name] + len(array)
                 _require_same(file, name, array, bounds[name][begin : done[name]])
                 report(array.nbytes)
             for name in COMMON:
-                _require_same(file, name, sketch[name], bounds[name])
-            first += shard.softmax.vocab_size
+                _require_same(file, name, rows.sketch[name], bounds[name])
         report(sum(array.nbytes for name, array in bounds.items() if not done[name]))
 
     def check_vocabulary(report: Report) -> None:
@@ -138,8 +148,9 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     if contents.shards:
         softmaxes = [shard.softmax for shard in contents.shards]
         jobs.append((sum(each.matrix.nbytes + each.bias.nbytes for each in softmaxes), hash_shards))
-        if bounds := contents.parts.get(BOUNDS.name):
-            jobs.append((sum(array.nbytes for array in bounds.values()), check_bounds))
+        for name, check in ((BOUNDS.name, check_bounds), (REPLICATED.name, check_replicated)):
+            if arrays := contents.parts.get(name):
+                jobs.append((sum(array.nbytes for array in arrays.values()), check))
     elif not manifest.shards:
         jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
@@ -148,7 +159,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
 
 
 def _require_same(file: Path, name: str, own: np.ndarray, held: np.ndarray) -> None:
-    """IndexUnreadable unless `bounds` holds what follows from the shards."""
+    """IndexUnreadable unless a part beside the shards holds what follows from them."""
     if not np.array_equal(own, held):
         raise IndexUnreadable(file, f"{name} is not that of the shards")
 

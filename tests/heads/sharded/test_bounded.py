@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logitsieve.api.results import Float32, Float64
 from logitsieve.heads.exact import ExactHead, interval_of
+from logitsieve.heads.sharded import ReplicatedRows, Shard, ShardedSoftmax
 from logitsieve.heads.sharded.bounded import ShardedCertified, summed
-from tests.sharded import SHARDS, D, V, edits_of, head_of, sharded_head, shut
+from logitsieve.heads.sharded.shard import Best
+from logitsieve.index.shard_parts import replicated_of
+from tests.sharded import (
+    SHARDS,
+    D,
+    V,
+    edits_of,
+    head_of,
+    rows_of_shards,
+    sharded_head,
+    shards_of,
+    shut,
+    softmax_of,
+)
 from tests.synthetic import make_hidden
 
 ROWS = 11
@@ -114,3 +130,49 @@ def test_a_sum_of_intervals_holds_what_they_hold() -> None:
     assert low[0] < np.log1p(np.exp(-1e-3)) < value[0] < np.log1p(np.exp(1e-3)) < high[0]
     assert low[1] < 700.0 < high[1]
     assert low[2] < 0.0 < high[2]
+
+
+class Asked:
+    """A shard that notes the floors it is asked with, as a proxy of one elsewhere or not."""
+
+    def __init__(self, shard: Shard, remote: bool) -> None:
+        self.first, self.rows, self.dim = shard.first, shard.rows, shard.dim
+        self.norms, self.remote, self._shard = shard.norms, remote, shard
+        self.floors: Any = "not asked"
+
+    def begin(self, question: Callable[[Any], Any]) -> Callable[[], Any]:
+        return lambda: question(self)
+
+    def best(self, head: str, hidden: Float32, k: int, floors: Float64 | None = None) -> Best:
+        self.floors = floors
+        return self._shard.best(head, hidden, k, floors)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("shards", SHARDS)
+@pytest.mark.parametrize("k", [1, 7])
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("count", [0, 3, 200])
+def test_no_shard_looks_for_rows_below_k_that_are_known(
+    shards: int, tied: bool, k: int, remote: bool, count: int
+) -> None:
+    hidden, softmax = make_hidden(ROWS, D, seed=k), softmax_of(tied)
+    asked: Any = [Asked(shard, remote) for shard in shards_of(shards, tied).shards]
+    ids = np.random.default_rng(k).permutation(V)[:count].astype(np.int32)
+    replicated = None
+    if count:
+        arrays = replicated_of(rows_of_shards(shards, tied), ids)
+        replicated = ReplicatedRows(arrays, softmax.norms)
+    top = ShardedCertified(ShardedSoftmax(asked, None, replicated)).topk(hidden, k)
+    wanted = head_of("exact", tied).topk(hidden, k)
+    np.testing.assert_array_equal(top.ids, wanted.ids)
+    np.testing.assert_array_equal(top.logits, wanted.logits)
+    floors = None
+    if replicated is not None:
+        floors = replicated.best(hidden, k).logits[:, -1] if count >= k else None
+    elif not remote and shards > 1:
+        assert asked.pop(0).floors is None
+        first = shards_of(shards, tied).shards[0]
+        floors = first.best("exact", hidden, k).logits[:, -1]
+    for shard in asked:
+        np.testing.assert_array_equal(shard.floors, floors)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 from time import monotonic, sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class RemoteShard:
     ShardUnavailable where none answers in time. If that took all of `patience`, then until one
     answers again a single call at a time waits for it, and the others are refused at once.
     """
+
+    remote: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from logitsieve.heads._base.head import Head
 from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
 from logitsieve.heads.sharded.lost import BOUNDS, Bounds
+from logitsieve.heads.sharded.replicated import REPLICATED, ReplicatedRows
 from logitsieve.heads.sharded.routed import ShardedScreen
 from logitsieve.heads.sharded.shard import ALIGNED, Shard
 from logitsieve.heads.sharded.softmax import ShardedSoftmax
@@ -20,8 +21,10 @@ SHARDED_HEADS: dict[str, type[Head]] = {
 __all__ = [
     "ALIGNED",
     "BOUNDS",
+    "REPLICATED",
     "SHARDED_HEADS",
     "Bounds",
+    "ReplicatedRows",
     "Shard",
     "ShardedHead",
     "ShardedScreen",

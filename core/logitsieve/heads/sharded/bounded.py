@@ -19,7 +19,7 @@ from logitsieve.heads import certified
 from logitsieve.heads._base.head import Edits, edits_of_rows
 from logitsieve.heads.exact import interval_of
 from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
-from logitsieve.heads.sharded.shard import Leading, Noise, edits_or_none
+from logitsieve.heads.sharded.shard import Best, Leading, Noise, edits_or_none
 from logitsieve.heads.sharded.softmax import ShardedSoftmax
 from logitsieve.kernels.intervals.draws import GUESSED_BY_BOUNDS
 from logitsieve.kernels.sampling.printing import ROUNDED
@@ -35,6 +35,25 @@ class ShardedCertified(ShardedHead):
     def __init__(self, softmax: ShardedSoftmax) -> None:
         super().__init__(softmax)
         self._exact = ShardedExact(softmax)
+
+    def _best(self, hidden: Float32, k: int) -> list[Best]:
+        """The k best of each shard, which looks for no row below a floor that k rows reach.
+
+        These are replicated rows, or else those of the first shard if it is in this process: of one
+        elsewhere the others would wait for the answer.
+        """
+        softmax, parts, asked = self._softmax, list[Best](), 0
+        if softmax.replicated is not None:
+            parts.append(softmax.replicated.best(hidden, k))
+        elif len(self._shards) > 1 and not self._shards[0].remote:
+            parts.append(self._shards[0].best(self.name, hidden, k))
+            asked = 1
+        floors = parts[0].logits[:, -1] if parts and parts[0].ids.shape[1] == k else None
+        if softmax.replicated is not None:
+            parts[0] = softmax.lost_of(parts[0])
+        return parts + softmax.ask(
+            len(hidden), lambda shard: shard.best(self.name, hidden, k, floors), asked
+        )
 
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf

@@ -23,7 +23,7 @@ from logitsieve.api.results import (
 from logitsieve.heads._base.head import Edits, Head, Knob, Softmax, checked_knobs, ready_request
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.heads.exact import NO_SUM
-from logitsieve.heads.sharded.shard import Leading, Noise, edits_or_none, nothing_carried
+from logitsieve.heads.sharded.shard import Best, Leading, Noise, edits_or_none, nothing_carried
 from logitsieve.heads.sharded.softmax import ShardedSoftmax, best_of, joined
 from logitsieve.kernels.sampling.gumbel import GUESSED
 from logitsieve.kernels.sampling.shard_gumbel import OTHERS, filtered_sample
@@ -68,18 +68,26 @@ class ShardedHead:
         is above the bounds of all others. ShardUnavailable where there are fewer than k rows.
         """
         hidden, rows, k = self._ready(hidden, k)
-        lost = self._softmax.lost
-        parts = self._softmax.ask(rows, lambda shard: shard.best(self.name, hidden, k))
-        parts += [best for shard in lost if (best := shard.best(hidden, k)) is not None]
+        lost, parts = self._softmax.lost, self._best(hidden, k)
         ids = np.concatenate([part.ids for part in parts], axis=1)
-        if ids.shape[1] < k:
+        logits = np.concatenate([part.logits for part in parts], axis=1)
+        if ids.shape[1] >= k:
+            ids, logits = best_of(ids, logits, k)
+        if lost and (ids.shape[1] < k or (logits[:, -1] == -np.inf).any()):
             raise lost[0].error()
-        ids, logits = best_of(ids, np.concatenate([part.logits for part in parts], axis=1), k)
         scanned: Int32 = np.array([part.scanned for part in parts]).sum(axis=0, dtype=np.int32)
         exact = np.ones(rows, np.bool_)
         for shard in lost:
             exact &= ~shard.reach(hidden, logits[:, -1])
         return TopK(ids, logits.astype(np.float32), exact, scanned)
+
+    def _best(self, hidden: Float32, k: int) -> list[Best]:
+        """The k best of each shard and, of lost shards, of the rows that are replicated."""
+        softmax = self._softmax
+        parts = softmax.ask(len(hidden), lambda shard: shard.best(self.name, hidden, k))
+        if softmax.lost and softmax.replicated is not None:
+            parts.append(softmax.lost_of(softmax.replicated.best(hidden, k)))
+        return parts
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Every row of W that the shards would look at to answer `topk`, with exact logits."""
@@ -94,8 +102,9 @@ class ShardedHead:
         """Compile every kernel of every shard, and of what stands in for one."""
         for shard in self._shards:
             shard.warm()
-        if self._softmax.bounds is not None:
-            self._softmax.bounds.warm()
+        for known in (self._softmax.bounds, self._softmax.replicated):
+            if known is not None:
+                known.warm()
 
 
 class ShardedExact(ShardedHead):

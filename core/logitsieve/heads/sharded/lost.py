@@ -1,7 +1,7 @@
 """A shard that does not answer, and what is known of its rows without it.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, K answers, P coordinates, R replicated
-rows, N = V - R others, G groups of 16 of these.
+Shape letters: B batch rows, D hidden size, V vocabulary, P coordinates, R replicated rows,
+N = V - R others, G groups of 16 of these.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from logitsieve.api.errors import ShardUnavailable
-from logitsieve.api.results import Bool, Float32, Float64
-from logitsieve.heads._base.head import Softmax, refuse_first
+from logitsieve.api.results import Bool, Float32, Float64, Int32
+from logitsieve.heads._base.head import refuse_first
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
-from logitsieve.heads.exact import ExactHead
-from logitsieve.heads.sharded.shard import Best, Shard
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.reach import rows_reach
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, sketch_descriptor
 from logitsieve.kernels.topk.descriptor import BIAS, fill_fields, norms_descriptor
 
 COMMON = ("directions", "stretch", "triangle", "limits", "norms")  # to all rows of a sketch
-REPLICATED = ("replicated", "replicated_weight", "replicated_bias")
-NO_ORDER = np.zeros(1, np.int32)
+NO_IDS = np.empty(0, np.int32)
 WIDTH = 64  # bytes of a row in `fine` are a multiple of it
 
 
@@ -40,14 +37,10 @@ def _check_arrays(arrays: Arrays) -> None:
         )
     if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
         raise ValueError("norms are not all finite and 0 or more")
-    if len({name in arrays for name in REPLICATED}) > 1:
-        raise ValueError(f"holds some of {', '.join(REPLICATED)}, needed: all or none")
-    if "replicated" in arrays and (np.diff(arrays["replicated"]) <= 0).any():
-        raise ValueError("replicated does not rise")
 
 
-# What every shard's sketch has in common; of the rows that are not replicated, those of one shard
-# after the other, `coarse`, and `fine` and biases in its order; and the replicated rows of W.
+# What every shard's sketch has in common; and of the rows that are not replicated, those of one
+# shard after the other, `coarse`, and `fine` and biases in its order.
 BOUNDS = PartSpec(
     "bounds",
     {
@@ -59,9 +52,6 @@ BOUNDS = PartSpec(
         "bias": TensorSpec("float32", ("N",)),
         "limits": TensorSpec("float64", (5,)),
         "norms": TensorSpec("float64", (6,)),
-        "replicated": TensorSpec("int32", ("R",), "ids", "V", optional=True),
-        "replicated_weight": TensorSpec("float32", ("R", "D"), optional=True),
-        "replicated_bias": TensorSpec("float32", ("R",), optional=True),
     },
     structure=_check_arrays,
 )
@@ -70,73 +60,58 @@ BOUNDS = PartSpec(
 class Bounds:
     """The part `bounds` of an index in shards that begin at `borders`, whose last is V.
 
-    `norms` are the whole's `Softmax.norms`. ValueError for arrays of another number of rows.
+    `norms` are the whole's `Softmax.norms`, `replicated` ids that it has not, rising. ValueError
+    for arrays of another number of rows.
     """
-
-    def __init__(self, arrays: Arrays, borders: Sequence[int], norms: tuple[float, float]) -> None:
-        self._arrays, self._norms, self._borders = arrays, norms, list(borders)
-        ids = arrays.get("replicated", np.empty(0, np.int32))
-        replicated = np.searchsorted(ids, self._borders)  # in front of each border
-        rows = np.diff(self._borders) - np.diff(replicated)
-        ends = np.cumsum([rows, -(-rows // LANES)], axis=1)
-        got, needed = [len(arrays[name]) for name in ("fine", "coarse")], ends[:, -1].tolist()
-        if got != needed or len(arrays["bias"]) != got[0]:
-            raise ValueError(f"fine and coarse have {got} rows and groups, needed: {needed}")
-        self._ends = [replicated, *(np.concatenate([[0], each]) for each in ends)]
-        self._known: dict[int, KnownRows] = {}
-
-    def of(self, first: int) -> KnownRows:
-        """What is known of the rows of the shard that begins there."""
-        if first not in self._known:
-            place = self._borders.index(first)
-            replicated, others, groups = (
-                slice(int(ends[place]), int(ends[place + 1])) for ends in self._ends
-            )
-            self._known[first] = KnownRows(self._arrays, replicated, others, groups, self._norms)
-        return self._known[first]
-
-    def warm(self) -> None:
-        """Compile the kernels that a lost shard needs."""
-        zeros = np.zeros((1, self._arrays["directions"].shape[1]), np.float32)
-        for first in self._borders[:-1]:
-            self.of(first).best(zeros, 1)
-            self.of(first).reach(zeros, np.zeros(1))
-
-
-class KnownRows:
-    """The rows of one shard as `bounds` has them: some are replicated, the others are bounded."""
 
     def __init__(
         self,
         arrays: Arrays,
-        replicated: slice,
-        others: slice,
-        groups: slice,
+        borders: Sequence[int],
         norms: tuple[float, float],
+        replicated: Int32 = NO_IDS,
     ) -> None:
-        self._replicas, self._sketch = None, None
-        if replicated.start < replicated.stop:
-            self._ids, weight, bias = (arrays[name][replicated] for name in REPLICATED)
-            softmax = Softmax(weight, bias, norms)
-            exact = ExactHead.from_arrays(softmax, {}, fallback=None, threads=1, knobs={})
-            self._replicas = Shard(0, softmax, {"exact": exact})
-        if others.start < others.stop:
-            coarse, fine, bias = arrays["coarse"][groups], arrays["fine"][others], arrays["bias"]
+        self._arrays, self._norms, self._borders = arrays, norms, list(borders)
+        rows = np.diff(self._borders) - np.diff(np.searchsorted(replicated, self._borders))
+        ends = np.cumsum([rows, -(-rows // LANES)], axis=1)
+        got, needed = [len(arrays[name]) for name in ("fine", "coarse")], ends[:, -1].tolist()
+        if got != needed or len(arrays["bias"]) != got[0]:
+            raise ValueError(f"fine and coarse have {got} rows and groups, needed: {needed}")
+        self._ends = [np.concatenate([[0], each]) for each in ends]
+        self._bounded: dict[int, BoundedRows] = {}
+
+    def of(self, first: int) -> BoundedRows:
+        """Bounds of the rows of the shard that begins there."""
+        if first not in self._bounded:
+            place = self._borders.index(first)
+            rows, groups = (slice(int(ends[place]), int(ends[place + 1])) for ends in self._ends)
+            self._bounded[first] = BoundedRows(self._arrays, rows, groups, self._norms)
+        return self._bounded[first]
+
+    def warm(self) -> None:
+        """Compile the kernel that a lost shard needs."""
+        zeros = np.zeros((1, self._arrays["directions"].shape[1]), np.float32)
+        for first in self._borders[:-1]:
+            self.of(first).reach(zeros, np.zeros(1))
+
+
+class BoundedRows:
+    """The rows of one shard as `bounds` has them."""
+
+    def __init__(
+        self, arrays: Arrays, rows: slice, groups: slice, norms: tuple[float, float]
+    ) -> None:
+        self._sketch = None
+        if rows.start < rows.stop:
+            coarse, fine, bias = arrays["coarse"][groups], arrays["fine"][rows], arrays["bias"]
             # Kept, as the descriptor has their addresses; `order` is not read.
-            self._arrays = {**arrays, "coarse": coarse, "fine": fine, "order": NO_ORDER}
+            self._arrays = {**arrays, "coarse": coarse, "fine": fine, "order": NO_IDS}
             matrix = norms_descriptor(len(fine), arrays["directions"].shape[1], *norms)
-            matrix = fill_fields(matrix, {BIAS: bias[others]})
+            matrix = fill_fields(matrix, {BIAS: bias[rows]})
             self._sketch = sketch_descriptor(matrix, self._arrays)
 
-    def best(self, hidden: Float32, k: int) -> Best | None:
-        """The k best replicated rows, or all if they are fewer; None where there are none."""
-        if self._replicas is None:
-            return None
-        best = self._replicas.best("exact", hidden, k)
-        return best._replace(ids=self._ids[best.ids])
-
     def reach(self, hidden: Float32, floors: Float64) -> Bool:
-        """[B] whether a row that is not replicated may have a logit of at least floors [B]."""
+        """[B] whether one of them may have a logit of at least floors [B]."""
         reached = np.zeros(len(hidden), np.bool_)
         if self._sketch is not None:
             floors = np.ascontiguousarray(floors)
@@ -152,17 +127,13 @@ class LostShard:
 
     def __init__(self, first: int, rows: int, bounds: Bounds | None) -> None:
         self.first, self.rows = first, rows
-        self._known = None if bounds is None else bounds.of(first)
-
-    def best(self, hidden: Float32, k: int) -> Best | None:
-        """The k best of its replicated rows, or all if they are fewer; None without any."""
-        return None if self._known is None else self._known.best(hidden, k)
+        self._bounded = None if bounds is None else bounds.of(first)
 
     def reach(self, hidden: Float32, floors: Float64) -> Bool:
-        """[B] whether another of its rows may have a logit of at least floors [B]."""
-        if self._known is None:
+        """[B] whether a row that is not replicated may have a logit of at least floors [B]."""
+        if self._bounded is None:
             return np.ones(len(hidden), np.bool_)
-        return self._known.reach(hidden, floors)
+        return self._bounded.reach(hidden, floors)
 
     def error(self) -> ShardUnavailable:
         return ShardUnavailable(self.first, self.rows)

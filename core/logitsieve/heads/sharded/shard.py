@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,8 @@ class Shard:
     ShardUnavailable where the shard cannot be asked.
     """
 
+    remote: ClassVar[bool] = False  # True of a proxy, whose answers are waited for
+
     def __init__(self, first: int, softmax: Softmax, heads: Mapping[str, Head]) -> None:
         assert first % ALIGNED == 0
         self.first, self.rows, self.dim = first, softmax.vocab_size, softmax.dim
@@ -92,9 +94,17 @@ class Shard:
         offsets, ids, _ = self.part_of((offsets, ids, np.empty(ids.size)))
         return self._softmax.logits64(hidden, offsets, ids)
 
-    def best(self, head: str, hidden: Float32, k: int) -> Best:
-        """The k best rows, or all if they are fewer, by a head that proves its answers."""
-        top = self._heads[head].topk(hidden, min(k, self.rows))
+    def best(self, head: str, hidden: Float32, k: int, floors: Float64 | None = None) -> Best:
+        """The k best rows, or all if they are fewer, by a head that proves its answers.
+
+        With floors [B], which `certified` takes, rows whose logits are below need not be the best.
+        """
+        k = min(k, self.rows)
+        if floors is None:
+            top = self._heads[head].topk(hidden, k)
+        else:
+            assert head == "certified"
+            top = self._certified.above(floors).topk(hidden, k)
         offsets = np.arange(len(hidden) + 1, dtype=np.int64) * top.ids.shape[1]
         logits = self._softmax.logits64(hidden, offsets, top.ids.ravel())
         return Best(top.ids + np.int32(self.first), logits.reshape(top.ids.shape), top.scanned)

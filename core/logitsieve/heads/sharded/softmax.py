@@ -15,7 +15,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Candidates, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads.sharded.lost import Bounds, LostShard
-from logitsieve.heads.sharded.shard import Shard
+from logitsieve.heads.sharded.replicated import ReplicatedRows
+from logitsieve.heads.sharded.shard import Best, Shard
 from logitsieve.kernels.pool import run_each
 from logitsieve.kernels.topk.descriptor import norms_descriptor
 
@@ -26,21 +27,23 @@ class ShardedSoftmax(Softmax):
     """The softmax of shards that follow each other, the first from id 0.
 
     No address has all of W: what reads that (`descriptor`, `stored`, `weight`) is refused. Logits
-    of rows in `lost` shards are -inf; `bounds` tell what is known of these. Up to `threads` shards
-    are asked side by side for few rows of hidden; for many, each uses them.
+    of rows in `lost` shards are -inf; `bounds` and `replicated` tell what is known of these. Up to
+    `threads` shards are asked side by side for few rows of hidden; for many, each uses them.
     """
 
     def __init__(
         self,
         shards: Sequence[Shard],
         bounds: Bounds | None = None,
+        replicated: ReplicatedRows | None = None,
         lost: Sequence[LostShard] = (),
         threads: int = 1,
     ) -> None:
         parts: list[Shard | LostShard] = [*shards, *lost]
         spans = sorted((each.first, each.first + each.rows) for each in parts)
         assert [first for first, _ in spans] == [0, *(end for _, end in spans[:-1])]
-        self.shards, self.lost, self.bounds = tuple(shards), tuple(lost), bounds
+        self.shards, self.lost = tuple(shards), tuple(lost)
+        self.bounds, self.replicated = bounds, replicated
         self._vocab_size, self._dim, self._threads = spans[-1][1], shards[0].dim, threads
 
     def without(self, firsts: Collection[int]) -> ShardedSoftmax:
@@ -53,11 +56,20 @@ class ShardedSoftmax(Softmax):
         if len(lost) == len(self.shards):
             raise lost[0].error()
         kept = [shard for shard in self.shards if shard.first not in firsts]
-        return ShardedSoftmax(kept, self.bounds, [*self.lost, *lost], self._threads)
+        lost = [*self.lost, *lost]
+        return ShardedSoftmax(kept, self.bounds, self.replicated, lost, self._threads)
 
-    def ask(self, rows: int, question: Callable[[Shard], T]) -> list[T]:
-        """The shards' answers to a question about so many rows of hidden, in their order."""
-        return run_each([shard.begin(question) for shard in self.shards], rows, self._threads)
+    def ask(self, rows: int, question: Callable[[Shard], T], first: int = 0) -> list[T]:
+        """The shards' answers to a question about so many rows of hidden, from shard `first` on."""
+        begun = [shard.begin(question) for shard in self.shards[first:]]
+        return run_each(begun, rows, self._threads)
+
+    def lost_of(self, best: Best) -> Best:
+        """`best` with logits of -inf but for rows of lost shards."""
+        rows = np.zeros(best.ids.shape, np.bool_)
+        for shard in self.lost:
+            rows |= (best.ids >= shard.first) & (best.ids < shard.first + shard.rows)
+        return best._replace(logits=np.where(rows, best.logits, -np.inf))
 
     @property
     def vocab_size(self) -> int:
