@@ -20,7 +20,16 @@ from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE
 from benchmarks.scale.calls import K, calls, wire
-from benchmarks.scale.indexes import DIM, LOST, SHARDS, WORDS, contexts_of, prepared
+from benchmarks.scale.indexes import (
+    DIM,
+    KINDS,
+    LOST,
+    REPLICATED,
+    SHARDS,
+    WORDS,
+    contexts_of,
+    prepared,
+)
 from benchmarks.scale.lost import lost
 from benchmarks.scale.model import costs_of
 from benchmarks.scale.plots import draw
@@ -57,9 +66,10 @@ def times(_: Any, options: argparse.Namespace) -> dict[str, Any]:
     for words in WORDS:
         whole = open_index(prepared(words, 0, options.cache))
         contenders: dict[str, Search] = {name: whole.head(name).topk for name in HEADS}
-        for shards in SHARDS:
-            index = open_index(prepared(words, shards, options.cache))
-            contenders[f"certified, S = {shards}"] = index.head("certified").topk
+        for kind in KINDS:
+            for shards in SHARDS:
+                index = open_index(prepared(words, shards, options.cache, kind == REPLICATED))
+                contenders[f"{kind}, S = {shards}"] = index.head("certified").topk
         batches = batches_of(np.asarray(contexts_of(words, options.cache)[:2048]), 1)
         found[str(words)] = race(contenders, batches, K)
     return found
@@ -71,33 +81,35 @@ def sizes(_: Any, options: argparse.Namespace) -> dict[str, Any]:
     for words in WORDS:
         whole = read_contents(prepared(words, 0, options.cache)).manifest
         split = read_contents(prepared(words, LOST, options.cache, replicated=True))
-        bounds = split.parts["bounds"]
         found[str(words)] = {
             **{name: entry.size for name, entry in whole.parts.items()},
-            "bounds": split.manifest.parts["bounds"].size,
-            "replicated": sum(bounds[n].nbytes for n in bounds if n.startswith("replicated")),
-            "replicated_rows": len(bounds["replicated"]),
+            **{name: split.manifest.parts[name].size for name in ("bounds", "replicated")},
+            "replicated_rows": len(split.parts["replicated"]["ids"]),
         }
     return found
 
 
 def called(_: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Calls over shards on Ray, by V and S."""
-    return {
-        str(words): {
-            str(shards): calls(
-                prepared(words, shards, options.cache), shards, contexts_of(words, options.cache)
-            )
+    """Calls over shards on Ray, by V, S and what lies beside the shards."""
+    found = {}
+    for words in CALLED:
+        contexts = contexts_of(words, options.cache)
+        found[str(words)] = {
+            str(shards): {
+                kind: calls(
+                    prepared(words, shards, options.cache, kind == REPLICATED), shards, contexts
+                )
+                for kind in KINDS
+            }
             for shards in SHARDS
         }
-        for words in CALLED
-    }
+    return found
 
 
 def on_the_wire(_: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Bytes between an ingress and a shard for a row, by the rows of a call."""
     words = WORDS[-1]
-    index = prepared(words, LOST, options.cache)
+    index = prepared(words, LOST, options.cache, replicated=True)
     contexts = np.asarray(contexts_of(words, options.cache)[:4096])
     return {str(rows): wire(index, contexts, rows) for rows in WIRE_ROWS}
 

@@ -27,6 +27,7 @@ from logitsieve.heads.sharded import Shard
 from logitsieve.index import Manifest, open_index
 from logitsieve.index.contents import read_contents
 from logitsieve.ray.serving.deployment import deploy, remove
+from logitsieve.ray.serving.remote import own_part
 from logitsieve.ray.serving.replica import METHODS, Reply
 from logitsieve.server.config import ServeConfig
 
@@ -107,6 +108,8 @@ class Messages(NamedTuple):
 class CountedShard:
     """A shard that counts the bytes of messages about it, as Ray Serve pickles them."""
 
+    remote = True
+
     def __init__(self, shard: Shard) -> None:
         self.first, self.rows, self.dim = shard.first, shard.rows, shard.dim
         self.norms, self._shard = shard.norms, shard
@@ -120,6 +123,7 @@ class CountedShard:
             raise AttributeError(method)
 
         def ask(*args: Any) -> Any:
+            args = own_part(self.first, self.rows, method, args)
             reply = getattr(self._shard, method)(*args)
             sizes = [len(pickle.dumps(each)) for each in ((method, args), Reply("", reply))]
             self.counted = Messages(*map(sum, zip(self.counted, (1, *sizes), strict=True)))

@@ -18,6 +18,7 @@ from logitsieve.index_builder import BuildConfig, build
 
 WORDS = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 SHARDS = (1, 2, 4, 8)
+SHARDED, REPLICATED = KINDS = "shards", "replicated"  # without and with rows beside the shards
 LOST = 4  # shards, of which each is lost in turn
 DIM = 200
 FIT, ASKED = 20_000, 100_000  # contexts that an index is built from, and that it is asked about
@@ -41,7 +42,7 @@ def prepared(words: int, shards: int, cache: Path, replicated: bool = False) -> 
     `replicated`: with the rows beside the shards that the contexts of the fit need most often.
     """
     folder = folder_of(words, cache)
-    kind = "replicated" if replicated else "shards"
+    kind = KINDS[replicated]
     whole, split = folder / "whole" / "1", folder / f"{kind}-{shards}" / "1"
     with bars() as progress:
         if not whole.exists():
@@ -69,7 +70,8 @@ def main() -> None:
     for words in options.words:
         for shards in (0, *SHARDS):
             print(prepared(words, shards, options.cache))
-        print(prepared(words, LOST, options.cache, replicated=True))
+        for shards in SHARDS:
+            print(prepared(words, shards, options.cache, replicated=True))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import pyplot
 
 from benchmarks.plots import STYLE
+from benchmarks.scale.indexes import REPLICATED
 from benchmarks.scale.model import costs_of
 
 SHARDS = (1, 4, 16, 64, 100)
@@ -39,7 +40,7 @@ def latency(results: dict[str, Any]) -> None:
         times = [costs.latency(words, shards) / 1000 for words in WORDS]
         axes.plot(WORDS, times, color=colour, label=f"{shards} shard{'s' * (shards > 1)}")
     for words, found in results["called"].items():
-        axes.plot(int(words), found["1"]["p50"] / 1000, "o", color=GREENS[0])
+        axes.plot(int(words), found["1"][REPLICATED]["p50"] / 1000, "o", color=GREENS[0])
     whole = {int(words): found["certified"]["median"] for words, found in results["times"].items()}
     axes.plot(
         list(whole),

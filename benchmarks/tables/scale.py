@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.scale.indexes import REPLICATED, SHARDED, SHARDS
 from benchmarks.scale.model import Costs, costs_of
 from benchmarks.tables.figures import ABSENT, digits, markdown
 from benchmarks.tables.results import load
 
 HEADS = ("exact", "certified", "screen")
-KEPT = {"bounds": "sketches", "replicated": "sketches and V / 20 rows of W"}
+BESIDE = {SHARDED: "nothing", REPLICATED: "V / 20 rows of W"}
+KEPT = {"bounds": "sketches", REPLICATED: "sketches and V / 20 rows of W"}
 MODEL = ((10**6, 1), (10**6, 4), (10**7, 4), (10**8, 10), (10**8, 100), (10**9, 100))
 OPERATIONS = {"topk": "`topk`, k = 5", "sample": "`sample`, one draw", "beam_step": "`beam_step`"}
 
 
 def times() -> str:
     """Of heads in process, of the whole and over shards."""
-    found = load("scale")["times"]
-    names = list(next(iter(found.values())))
-    rows = [
-        [f"{int(words):,}", *(digits(own[name]["median"]) for name in names)]
-        for words, own in found.items()
-    ]
-    labels = [
-        f"`{name}`" if name in HEADS else name.replace("certified", "`certified`") for name in names
-    ]
-    return markdown(["rows of W", *labels], rows)
+    rows = []
+    for words, found in load("scale")["times"].items():
+        cells = [f"{int(words):,}", *(digits(found[name]["median"]) for name in HEADS)]
+        for kind, label in BESIDE.items():
+            own = [digits(found[f"{kind}, S = {shards}"]["median"]) for shards in SHARDS]
+            rows.append([*cells, label, *own])
+            cells = [ABSENT] * len(cells)
+    head = ["rows of W", *(f"`{name}`" for name in HEADS), "beside the shards"]
+    return markdown([*head, *(f"`certified`, S = {shards}" for shards in SHARDS)], rows)
 
 
 def called() -> str:
@@ -34,12 +35,16 @@ def called() -> str:
     rows = []
     for words, found in load("scale")["called"].items():
         label = f"{int(words):,}"
-        for shards, one in found.items():
-            us = (one[name] for name in ("p50", "p99", "ingress_cpu_us", "replica_cpu_us"))
-            rows.append([label, shards, *(digits(value / 1000) for value in us)])
-            label = ABSENT
-    head = ["rows of W", "shards", "p50 ms", "p99 ms", "CPU of the ingress", "of each replica"]
-    return markdown(head, rows)
+        for shards, own in found.items():
+            for kind, beside in BESIDE.items():
+                us = (
+                    own[kind][name] for name in ("p50", "p99", "ingress_cpu_us", "replica_cpu_us")
+                )
+                cells = [label, shards if kind == SHARDED else ABSENT, beside]
+                rows.append([*cells, *(digits(value / 1000) for value in us)])
+                label = ABSENT
+    head = ["rows of W", "shards", "beside the shards", "p50 ms", "p99 ms", "CPU of the ingress"]
+    return markdown([*head, "of each replica"], rows)
 
 
 def wire() -> str:
@@ -80,13 +85,14 @@ def model() -> str:
                 f"{words:,}",
                 str(shards),
                 size(costs.row_bytes * words / shards),
-                size(costs.beside_bytes * words),
+                size(costs.replicated_bytes),
+                size(costs.bounds_bytes * words),
                 digits(costs.latency(words, shards) / 1000),
                 digits(costs.replica_per_s(words, shards)),
                 digits(costs.ingress_per_s(shards)),
             ]
         )
-    head = ["rows of W", "shards", "memory of a replica", "of an ingress, with `--bounds`"]
+    head = ["rows of W", "shards", "memory of a replica", "of an ingress", "more with `--bounds`"]
     each = "calls a second of a thread of a replica"
     return markdown([*head, "ms of a call", each, "of an ingress"], rows)
 
@@ -116,13 +122,15 @@ def costs() -> str:
     """The measured numbers that the model is made of."""
     own: Costs = costs_of(load("scale"))
     named: dict[str, Any] = {
-        "a call over one shard, less its computation": f"{digits(own.client / 1000)} ms",
+        "a call over one shard, less all computation": f"{digits(own.client / 1000)} ms",
         "CPU of the ingress for a call": f"{digits(own.own / 1000)} ms",
+        "for the best of 50,000 replicated rows": f"{digits(own.floors / 1000)} ms",
         "and for each shard": f"{digits(own.send / 1000)} ms",
         "CPU of a replica for a call, less the computation": f"{digits(own.answer / 1000)} ms",
         "bytes from and to a shard": f"{own.wire_bytes:,.0f}",
         "memory of a replica for a row of W, D = 200": f"{own.row_bytes:,.0f} bytes",
-        "of an ingress, with `--bounds --contexts`": f"{own.beside_bytes:,.0f} bytes",
+        "of an ingress for one of them, with `--bounds`": f"{own.bounds_bytes:,.0f} bytes",
+        "of an ingress for 50,000 replicated rows": size(own.replicated_bytes),
     }
     return markdown(["measured", ""], [list(row) for row in named.items()])
 

@@ -26,13 +26,15 @@ QUIET = Cluster(
 COSTS = Costs(
     client=2000.0,
     own=500.0,
+    floors=100.0,
     send=200.0,
     answer=300.0,
     wire_bytes=2000.0,
     rows=(10_000, 1_000_000),
     compute=(20.0, 2000.0),
     row_bytes=1000.0,
-    beside_bytes=200.0,
+    bounds_bytes=200.0,
+    replicated_bytes=1e6,
 )
 
 
@@ -83,32 +85,38 @@ def test_another_replica_answers_for_a_lost_one() -> None:
 
 
 def test_latencies_of_the_model() -> None:
-    assert COSTS.computed(100_000) == pytest.approx(200)
-    assert COSTS.computed(10_000_000) == pytest.approx(20_000)
+    assert COSTS.computed(100_000, 1) == pytest.approx(200)
+    assert COSTS.computed(10_000_000, 10) == pytest.approx(2_000)
     one, four = COSTS.latency(1e6, 1), COSTS.latency(1e6, 4)
-    assert one == pytest.approx(2000 + 2000 + 100 + 1.6)
-    assert four == pytest.approx(2000 + 600 + 500 + 100 + 6.4)
-    assert COSTS.ingress_per_s(5) == pytest.approx(1e6 / 1500)
+    assert one == pytest.approx(2000 + 100 + 2000 + 100 + 1.6)
+    assert four == pytest.approx(2000 + 100 + 600 + 500 + 100 + 6.4)
+    assert COSTS.ingress_per_s(5) == pytest.approx(1e6 / 1600)
     assert COSTS.replica_per_s(1e6, 1) == pytest.approx(1e6 / 2300)
 
 
 def test_costs_follow_from_what_was_measured() -> None:
     shards = (1, 2, 4, 8)
-    heads = {"certified": 20.0} | {f"certified, S = {s}": 20.0 for s in shards}
+    heads = {"certified": 20.0, "shards, S = 1": 50.0, "replicated, S = 1": 80.0}
     times = {name: {"median": us} for name, us in heads.items()}
     called = {
-        str(s): {"p50": 2020.0, "ingress_cpu_us": 500 + 200 * s, "replica_cpu_us": 300 + 20 / s}
+        str(s): {
+            "replicated": {
+                "p50": 2050.0,
+                "ingress_cpu_us": 530 + 200 * s,
+                "replica_cpu_us": 300 + 20 / s,
+            }
+        }
         for s in shards
     }
     results: dict[str, Any] = {
         "times": {"10000": times},
         "called": {"10000": called},
-        "sizes": {"10000": {"softmax": 8e6, "sketch": 2e6, "bounds": 3e6}},
+        "sizes": {"10000": {"softmax": 8e6, "sketch": 2e6, "bounds": 3e6, "replicated": 5e5}},
         "wire": {"1": {"topk": {"asked": 1500.0, "answered": 500.0}}},
     }
     costs = costs_of(results)
-    assert (costs.client, costs.wire_bytes) == (2000, 2000)
-    assert (costs.row_bytes, costs.beside_bytes) == (1000, 300)
+    assert (costs.client, costs.wire_bytes, costs.floors) == (2000, 2000, 30)
+    assert (costs.row_bytes, costs.bounds_bytes, costs.replicated_bytes) == (1000, 300, 5e5)
     assert [costs.own, costs.send, costs.answer] == pytest.approx([500, 200, 300])
 
 

@@ -90,19 +90,21 @@ class RemoteShard:
 
     def send(self, method: str, args: tuple[Any, ...]) -> PendingCall:
         """A call that is on its way."""
-        return PendingCall(self, method, self._own_part(method, args))
+        return PendingCall(self, method, own_part(self.first, self.rows, method, args))
 
-    def _own_part(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments without ids of other shards, which need not travel."""
-        if method == "logits64":
-            hidden, offsets, ids = args
-            return hidden, *self._cut(offsets, ids)
-        return tuple(self._cut(*arg) if type(arg) is tuple else arg for arg in args)
 
-    def _cut(self, offsets: Any, ids: Any, *values: Any) -> tuple[Any, ...]:
-        inside = (ids >= self.first) & (ids < self.first + self.rows)
+def own_part(first: int, rows: int, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a call without ids of other shards, which need not travel."""
+
+    def cut(offsets: Any, ids: Any, *values: Any) -> tuple[Any, ...]:
+        inside = (ids >= first) & (ids < first + rows)
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside, dtype=np.int64)])
         return ends[offsets], ids[inside], *(each[inside] for each in values)
+
+    if method == "logits64":
+        hidden, offsets, ids = args
+        return hidden, *cut(offsets, ids)
+    return tuple(cut(*arg) if type(arg) is tuple else arg for arg in args)
 
 
 class _Sender:

@@ -90,7 +90,7 @@ class ShardedHead:
         return parts
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        """Every row of W that the shards would look at to answer `topk`, with exact logits."""
+        """Every row of W that each shard would look at by itself for `topk`, with exact logits."""
         hidden, rows, k = self._ready(hidden, k)
         listed = self._softmax.ask(rows, lambda shard: shard.candidates(self.name, hidden, k))
         return joined(listed)
