@@ -11,6 +11,7 @@ from benchmarks.tables.figures import ABSENT, digits, markdown
 from benchmarks.tables.results import load
 
 HEADS = ("exact", "certified", "screen")
+CALLED = ("p50", "p99", "ingress_cpu_us", "replica_cpu_us")
 BESIDE = {SHARDED: "nothing", REPLICATED: "V / 20 rows of W"}
 KEPT = {"bounds": "sketches", REPLICATED: "sketches and V / 20 rows of W"}
 MODEL = ((10**6, 1), (10**6, 4), (10**7, 4), (10**8, 10), (10**8, 100), (10**9, 100))
@@ -37,10 +38,8 @@ def called() -> str:
         label = f"{int(words):,}"
         for shards, own in found.items():
             for kind, beside in BESIDE.items():
-                us = (
-                    own[kind][name] for name in ("p50", "p99", "ingress_cpu_us", "replica_cpu_us")
-                )
                 cells = [label, shards if kind == SHARDED else ABSENT, beside]
+                us = (own[kind][name] for name in CALLED)
                 rows.append([*cells, *(digits(value / 1000) for value in us)])
                 label = ABSENT
     head = ["rows of W", "shards", "beside the shards", "p50 ms", "p99 ms", "CPU of the ingress"]

@@ -128,7 +128,8 @@ def _with_heads(contents: Contents, registry: Registry, threads: int) -> Content
     ]
     whole = contents.softmax
     assert isinstance(whole, ShardedSoftmax)
-    softmax = ShardedSoftmax(shards, whole.bounds, whole.replicated, threads=threads)
+    replicated = None if whole.replicated is None else whole.replicated.on(threads)
+    softmax = ShardedSoftmax(shards, whole.bounds, replicated, threads=threads)
     return replace(contents, softmax=softmax)
 
 

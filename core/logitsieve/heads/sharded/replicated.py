@@ -40,10 +40,15 @@ REPLICATED = PartSpec(
 class ReplicatedRows:
     """The part `replicated` of an index in shards; `norms` are the whole's `Softmax.norms`."""
 
-    def __init__(self, arrays: Arrays, norms: tuple[float, float]) -> None:
-        self.ids = arrays["ids"]
+    def __init__(self, arrays: Arrays, norms: tuple[float, float], threads: int = 1) -> None:
+        self.ids, self._arrays = arrays["ids"], arrays
         softmax = Softmax(arrays["weight"], arrays["bias"], norms)
-        self._rows = Shard(0, softmax, {"certified": CertifiedHead(softmax, arrays)})
+        certified = CertifiedHead(softmax, arrays, threads=threads)
+        self._rows = Shard(0, softmax, {"certified": certified})
+
+    def on(self, threads: int) -> ReplicatedRows:
+        """The same, whose `best` takes so many threads."""
+        return ReplicatedRows(self._arrays, self._rows.norms, threads)
 
     def best(self, hidden: Float32, k: int) -> Best:
         """The k best of them, or all if they are fewer."""
