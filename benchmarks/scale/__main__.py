@@ -20,20 +20,12 @@ from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE
 from benchmarks.scale.calls import K, calls, wire
-from benchmarks.scale.indexes import (
-    DIM,
-    KINDS,
-    LOST,
-    REPLICATED,
-    SHARDS,
-    WORDS,
-    contexts_of,
-    prepared,
-)
+from benchmarks.scale.indexes import contexts_of, prepared
 from benchmarks.scale.lost import lost
 from benchmarks.scale.model import costs_of
 from benchmarks.scale.plots import draw
 from benchmarks.scale.simulation import simulated
+from benchmarks.scale.sizes import DIM, KINDS, LOST, REPLICATED, SHARDS, WORDS
 from benchmarks.timing import Search, batches_of, race
 from logitsieve.index import open_index
 from logitsieve.index.contents import read_contents

@@ -13,14 +13,10 @@ import numpy as np
 from benchmarks.race.bars import bars
 from benchmarks.race.prepare import CACHE
 from benchmarks.race.synthetic import calibrated
+from benchmarks.scale.sizes import DIM, KINDS, SHARDS, WORDS
 from logitsieve.index import split_index
 from logitsieve.index_builder import BuildConfig, build
 
-WORDS = (10_000, 30_000, 100_000, 300_000, 1_000_000)
-SHARDS = (1, 2, 4, 8)
-SHARDED, REPLICATED = KINDS = "shards", "replicated"  # without and with rows beside the shards
-LOST = 4  # shards, of which each is lost in turn
-DIM = 200
 FIT, ASKED = 20_000, 100_000  # contexts that an index is built from, and that it is asked about
 SCREEN = BuildConfig(clusters=100, budget=128, rounds=0)
 

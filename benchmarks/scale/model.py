@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.scale.indexes import REPLICATED, SHARDED
+from benchmarks.scale.sizes import REPLICATED, SHARDED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib import pyplot
 
 from benchmarks.plots import STYLE
-from benchmarks.scale.indexes import REPLICATED
 from benchmarks.scale.model import costs_of
+from benchmarks.scale.sizes import REPLICATED
 
 SHARDS = (1, 4, 16, 64, 100)
 WORDS = np.geomspace(1e4, 1e9, 60)

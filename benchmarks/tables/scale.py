@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.scale.indexes import REPLICATED, SHARDED, SHARDS
 from benchmarks.scale.model import Costs, costs_of
+from benchmarks.scale.sizes import REPLICATED, SHARDED, SHARDS
 from benchmarks.tables.figures import ABSENT, digits, markdown
 from benchmarks.tables.results import load
 

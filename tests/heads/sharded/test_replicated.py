@@ -46,6 +46,15 @@ def test_the_part_does_not_depend_on_the_shards() -> None:
         np.testing.assert_array_equal(array, arrays[name])
 
 
+def test_threads_share_many_rows_of_hidden() -> None:
+    rows, hidden = (
+        ReplicatedRows(arrays_of(3, ids=MANY), softmax_of(False).norms),
+        make_hidden(99, D),
+    )
+    for one, other in zip(rows.best(hidden, 4), rows.on(3).best(hidden, 4), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_warm_rows_compile_nothing_more() -> None:
     rows = ReplicatedRows(arrays_of(3, ids=MANY), softmax_of(False).norms)
     forget()
