@@ -65,10 +65,11 @@ def reply(value: Any = None, **more: Any) -> Any:
 
 def test_it_has_the_methods_and_numbers_of_a_shard() -> None:
     shard, _ = remote(Handle())
-    own = {"part_of", "begin", "warm", "norms"}
+    own = {"part_of", "begin", "warm", "norms", "remote"}
     public = {name for name in vars(Shard) if not name.startswith("_")} - own
     assert public == set(pytest.importorskip("logitsieve.ray.serving.replica").METHODS)
     assert (shard.first, shard.rows, shard.dim, shard.norms) == (256, 300, 8, (1.0, 0.0))
+    assert (shard.remote, Shard.remote) == (True, False)
     with pytest.raises(AttributeError):
         _ = shard.other
 
