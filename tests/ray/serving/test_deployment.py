@@ -146,7 +146,8 @@ def test_a_new_version_answers_when_all_its_shards_do(
     deployed: Deployed, indexes: Indexes, tmp_path: Path, kernel_cache: Path
 ) -> None:
     write_lm(tmp_path / "lm" / "2", tied=False)
-    split_index(tmp_path / "lm" / "2", deployed.models / "lm" / "2", 2, bounds=True)
+    contexts = make_hidden(200, D)
+    split_index(tmp_path / "lm" / "2", deployed.models / "lm" / "2", 2, contexts=contexts)
     second = LocalDecoder(open_index(tmp_path / "lm" / "2", kernel_cache=kernel_cache))
     hidden = make_hidden(1, D)
     seen = list[tuple[str, bool]]()
@@ -173,6 +174,11 @@ def test_a_new_version_answers_when_all_its_shards_do(
     assert versions == sorted(versions)
     deployed.admin.set_alias("lm", "stable", 1)
     assert deployed.client.topk(hidden, 5, model="lm").answer.version == "1"
+    here = second.topk(contexts, 5, head="certified")  # by rows that lie beside the shards
+    there = deployed.client.topk(contexts, 5, head="certified", model="lm@2")
+    np.testing.assert_array_equal(here.ids, there.ids)
+    np.testing.assert_array_equal(here.logits, there.logits)
+    assert there.answer.exact.all()
 
 
 def whole_ids(indexes: Indexes, kernel_cache: Path, hidden: np.ndarray) -> np.ndarray:
