@@ -161,12 +161,20 @@ class CertifiedHead(KernelHead):
         return log_z
 
     def bound_log_z(
-        self, hidden: Float32, scale: float, edits: Edits | None, width: float
+        self,
+        hidden: Float32,
+        scale: float,
+        edits: Edits | None,
+        width: float,
+        narrow: bool = True,
     ) -> tuple[Float64, Float64, Bool]:
-        """(`log_z` where [B] it did not take too many logits, the largest logits [B], where)."""
+        """(`log_z` where [B] it did not take too many logits, the largest logits [B], where).
+
+        Unless `narrow`, the interval is that of coarse codes, whatever the `width`.
+        """
         rows = len(hidden)
         log_z, tops, found = np.empty((rows, 3)), np.empty(rows), np.empty(rows, np.bool_)
-        options = scale, width, self._places, *(edits or no_edits(rows))
+        options = scale, width, narrow, self._places, *(edits or no_edits(rows))
         answers = tops, log_z, found
         fill = partial(interval_log_z.entry(), self._address, hidden, *options, *answers)
         refuse_first(run_slices(fill, rows, self._threads))

@@ -47,10 +47,21 @@ def test_a_shard_far_below_the_largest_logit_wins_nothing_and_ends() -> None:
     np.testing.assert_array_equal(after.reached, nobody.reached)
 
 
-def test_a_shard_of_which_nothing_is_left_is_for_all_logits_to_decide() -> None:
+def test_a_shard_of_which_nothing_is_left_wins_nothing() -> None:
     shard = shards_of(2, False).shards[1]
     noise = Noise(SEEDS, 3, 1.0, np.full(ROWS, 9.0), np.zeros(ROWS))
     edits = shut(shard.first, V, ROWS)
     after, _, found = shard.bounded_race(HIDDEN, edits, noise, Leading.nobody(ROWS, 2))
-    assert not found.any()
+    assert found.all()
     assert (after.reached == -np.inf).all()
+
+
+def test_a_shard_computes_no_more_for_the_largest_logit_of_another() -> None:
+    shard, edits = shards_of(2, False).shards[1], edits_of(4, ROWS)
+    own = shard.best("exact", HIDDEN, 1).logits[:, 0]
+    nobody, scanned = Leading.nobody(ROWS, 1), []
+    for top in (own, own + 100.0):
+        noise = Noise(SEEDS, 3, 1.0, top, np.full(ROWS, 5.0))
+        scanned.append(shard.bounded_race(HIDDEN, edits, noise, nobody)[1])
+    assert (scanned[1] <= scanned[0]).all()
+    assert scanned[1].max() <= 1  # the likeliest

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -176,9 +177,11 @@ class Shard:
     ) -> tuple[Float64, Float64, Bool]:
         """log Z [B, 3] of the shard's rows alone, their largest logits [B], and which [B] it found.
 
-        Where it found none, its sketch says too little.
+        Where it found none, its sketch says too little. Without a width log Z is that of coarse
+        codes, which is enough to guess what wins a draw.
         """
-        return self._certified.bound_log_z(hidden, scale, self.part_of(edits), width)
+        edits = self.part_of(edits)
+        return self._certified.bound_log_z(hidden, scale, edits, width, narrow=width < inf)
 
     def bounded_log_z(self, hidden: Float32, scale: float, edits: Edits, width: float) -> Float64:
         """log Z [B, 3] of the shard's rows alone, by all logits where its sketch says too little.

@@ -180,7 +180,7 @@ def refine_listed(descriptor, intervals, count):
 
 @splice
 def find_most(descriptor, intervals):
-    """Compute all rows that may have the largest logit; False if they are too many.
+    """Compute all rows that may have the largest logit, beside `MOST`; False if they are too many.
 
     Then every row that is not known has a bound below it.
     """
@@ -206,7 +206,7 @@ def find_most(descriptor, intervals):
         count = 0
         if intervals.state[COMPUTED] > most_rows:
             return False
-    return intervals.state[COUNT] > 0
+    return intervals.state[MOST] > -np.inf
 
 
 @inline
@@ -231,12 +231,14 @@ def _below_most(intervals):
 
 
 @splice
-def begin(descriptor, intervals, h, norm, edited, values, first, last):
+def begin(descriptor, intervals, h, norm, edited, values, first, last, most):
     """Intervals of a row of hidden, with its edits edited[first:last]; False if they say nothing.
 
-    The largest logit is known then, and all that may be as large.
+    The largest logit is known then, and all that may be as large; or, if it is below `most`, the
+    logits that are not below this.
     """
     bound_all(descriptor, intervals, h, norm)
+    intervals.state[MOST] = most
     for i in range(first, last):
         know(intervals, edited[i], values[i])
     return find_most(descriptor, intervals)

@@ -13,7 +13,6 @@ from logitsieve.kernels.compile import kernel, splice
 from logitsieve.kernels.intervals.draws import LOWERED, best_candidate, weigh
 from logitsieve.kernels.intervals.intervals import (
     COMPUTED,
-    MOST,
     begin,
     intervals_at,
     intervals_room,
@@ -64,9 +63,9 @@ def interval_race(
             break
         first, last = offsets[row], offsets[row + 1]
         found[row] = begin(
-            descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last
-        )
-        intervals.state[MOST] = tops[row]  # nothing below measures from this shard's own
+            descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last,
+            tops[row],  # from which all shards measure
+        )  # fmt: skip
         scale = scale_of(intervals, inverse)
         found[row] &= scale.lift <= LIFTED
         if not found[row]:
