@@ -31,7 +31,7 @@ class DeadShard:
 
     def __init__(self, shard: Shard) -> None:
         self.first, self.rows, self.dim = shard.first, shard.rows, shard.dim
-        self.norms = shard.norms
+        self.norms, self.remote = shard.norms, True
 
     def __getattr__(self, name: str) -> Any:
         raise ShardUnavailable(self.first, self.rows)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.scale.sizes import REPLICATED, SHARDED
+from benchmarks.scale.sizes import REPLICATED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +26,15 @@ class Costs:
 
     client: float  # from the client's call to its answer over one shard, less the computations
     own: float  # of the ingress's CPU for each call, less the search of replicated rows
-    floors: float  # of this search
+    floors: float  # of this search, of 50,000
     send: float  # of the ingress's CPU for each shard that is asked
     answer: float  # of a replica's CPU for each call, less the computation
     wire_bytes: float  # from and to one shard
     rows: Sequence[float]  # V that were measured
     compute: Sequence[float]  # of `certified` over so many rows, on one thread
     row_bytes: float  # of a replica's memory
-    bounds_bytes: float  # of an ingress's memory, for each row of W
-    replicated_bytes: float  # of that, for the replicated rows
+    bounds_bytes: float  # of an ingress's memory, for each row that is not replicated
+    replicated_bytes: float  # of that, for those that are
     # Assumed:
     network: float = 100.0  # there and back between two nodes of a data centre
     wire_bytes_per_us: float = 1250.0  # 10 Gbit/s
@@ -72,7 +72,7 @@ def costs_of(results: dict[str, Any]) -> Costs:
     compute = [times[str(words)]["certified"]["median"] for words in rows]
     small = {s: own[REPLICATED] for s, own in results["called"][str(rows[0])].items()}
     sizes = results["sizes"][str(rows[-1])]
-    floors = [_floors(times[str(words)]) for words in (rows[0], rows[-1])]
+    floors = [times[str(words)][REPLICATED]["median"] for words in (rows[0], rows[-1])]
     shards = sorted(map(int, small))
     send, own = np.polyfit(shards, [small[str(s)]["ingress_cpu_us"] for s in shards], 1)
     replicas = [small[str(s)]["replica_cpu_us"] - compute[0] / s for s in shards]
@@ -87,12 +87,6 @@ def costs_of(results: dict[str, Any]) -> Costs:
         rows=rows,
         compute=compute,
         row_bytes=(sizes["softmax"] + sizes["sketch"]) / rows[-1],
-        bounds_bytes=sizes["bounds"] / rows[-1],
+        bounds_bytes=sizes["bounds"] / (rows[-1] - sizes["replicated_rows"]),
         replicated_bytes=sizes["replicated"],
     )
-
-
-def _floors(times: dict[str, Any]) -> float:
-    """Microseconds that one shard takes longer with replicated rows beside it."""
-    with_rows, without = (times[f"{kind}, S = 1"]["median"] for kind in (REPLICATED, SHARDED))
-    return float(with_rows - without)

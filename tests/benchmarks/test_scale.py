@@ -96,7 +96,7 @@ def test_latencies_of_the_model() -> None:
 
 def test_costs_follow_from_what_was_measured() -> None:
     shards = (1, 2, 4, 8)
-    heads = {"certified": 20.0, "shards, S = 1": 50.0, "replicated, S = 1": 80.0}
+    heads = {"certified": 20.0, "replicated": 30.0}
     times = {name: {"median": us} for name, us in heads.items()}
     called = {
         str(s): {
@@ -111,7 +111,15 @@ def test_costs_follow_from_what_was_measured() -> None:
     results: dict[str, Any] = {
         "times": {"10000": times},
         "called": {"10000": called},
-        "sizes": {"10000": {"softmax": 8e6, "sketch": 2e6, "bounds": 3e6, "replicated": 5e5}},
+        "sizes": {
+            "10000": {
+                "softmax": 8e6,
+                "sketch": 2e6,
+                "bounds": 2.85e6,
+                "replicated": 5e5,
+                "replicated_rows": 500,
+            }
+        },
         "wire": {"1": {"topk": {"asked": 1500.0, "answered": 500.0}}},
     }
     costs = costs_of(results)

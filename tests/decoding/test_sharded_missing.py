@@ -28,7 +28,7 @@ class DeadShard:
     """The proxy of a shard of which no question is answered."""
 
     def __init__(self, shard: Shard) -> None:
-        self.first, self.rows = shard.first, shard.rows
+        self.first, self.rows, self.remote = shard.first, shard.rows, True
         self.dim, self.norms = shard.dim, shard.norms
 
     def __getattr__(self, name: str) -> Any:
@@ -79,6 +79,14 @@ def bounded(paths: tuple[Path, ...], kernel_cache: Path) -> Index:
 
 
 @pytest.fixture(scope="module")
+def replicated(paths: tuple[Path, ...], tmp_path_factory: Any, kernel_cache: Path) -> Index:
+    """With bounds, and rows that are chosen by the contexts that it is asked about."""
+    out = tmp_path_factory.mktemp("replicated") / "lm" / "1"
+    path = split_index(paths[0], out, 3, contexts=HIDDEN, bounds=True)
+    return open_index(path, kernel_cache=kernel_cache)
+
+
+@pytest.fixture(scope="module")
 def plain(paths: tuple[Path, ...], kernel_cache: Path) -> Index:
     return open_index(paths[2], kernel_cache=kernel_cache)
 
@@ -119,16 +127,15 @@ def test_what_is_called_proven_is_the_answer_of_all_rows(
         assert not ((reply.ids >= first) & (reply.ids < first + rows)).any()
 
 
+@pytest.mark.parametrize("head", ["exact", "certified"])
 def test_replicated_rows_of_missing_shards_are_answered(
-    paths: tuple[Path, ...], whole: LocalDecoder, tmp_path: Path, kernel_cache: Path
+    whole: LocalDecoder, replicated: Index, head: str
 ) -> None:
-    """Of these contexts themselves: then no other row is among the best of any."""
-    path = split_index(paths[0], tmp_path / "r" / "1", 3, bounds=True, contexts=HIDDEN)
-    index = open_index(path, kernel_cache=kernel_cache)
+    """Few other rows are among the best."""
     wanted, inside = whole.topk(HIDDEN, K), 0
     for dead in range(3):
-        decoder = ShardedDecoder(with_dead(index, (dead,)), missing="answer")
-        reply = decoder.topk(HIDDEN, K)
+        decoder = ShardedDecoder(with_dead(replicated, (dead,)), missing="answer")
+        reply = decoder.topk(HIDDEN, K, head=head)
         exact = reply.answer.exact
         np.testing.assert_array_equal(reply.ids[exact], wanted.ids[exact])
         np.testing.assert_array_equal(reply.logits[exact], wanted.logits[exact])
@@ -149,16 +156,29 @@ def test_without_bounds_nothing_is_proven(whole: LocalDecoder, plain: Index) -> 
 
 
 @pytest.mark.parametrize("dead", [(0,), (1,), (1, 2)])
+@pytest.mark.parametrize("head", ["exact", "certified"])
+@pytest.mark.parametrize("kind", ["bounded", "replicated"])
 def test_all_other_answers_are_those_of_the_rest_and_none_is_proven(
-    whole: LocalDecoder, bounded: Index, dead: tuple[int, ...]
+    whole: LocalDecoder,
+    dead: tuple[int, ...],
+    kind: str,
+    head: str,
+    request: pytest.FixtureRequest,
 ) -> None:
-    decoder = ShardedDecoder(with_dead(bounded, dead), missing="answer")
+    decoder = ShardedDecoder(with_dead(request.getfixturevalue(kind), dead), missing="answer")
     banned = [row for first, rows in spans(dead) for row in range(first, first + rows)]
-    rest = calls(whole, constraints=Constraints(banned=banned), head="exact")
+    rest = calls(whole, constraints=Constraints(banned=banned), head=head)
     log_z = whole.topk(HIDDEN[:6], 1, normalizer="exact").answer.log_z
-    replies = calls(decoder, head="exact")
+    replies = calls(decoder, head=head)
+    constrained = decoder.topk(HIDDEN[:6], K, constraints=Constraints(banned=[5]), head=head)
+    both = Constraints(banned=sorted({5, *banned}))
+    replies.append(constrained)
+    rest.append(whole.topk(HIDDEN[:6], K, constraints=both, head=head))
     for number, (reply, wanted) in enumerate(zip(replies, rest, strict=True)):
         answer = reply.answer
+        if number == 0 and kind == "replicated":  # whose rows are among the best
+            np.testing.assert_array_equal(reply.answer.log_z, wanted.answer.log_z)
+            continue
         assert answer.rows_missing == spans(dead)
         assert number == 0 or not answer.exact.any()
         assert answer.log_z_high is None or np.isinf(answer.log_z_high).all()
@@ -208,6 +228,27 @@ def test_constraints_that_leave_none_but_missing_rows_are_refused(
         decoder.sample(HIDDEN, 2, **options)
     with pytest.raises(ShardUnavailable):
         decoder.score(HIDDEN, [[5]] * ROWS, normalizer=head, **options)
+
+
+def test_too_few_rows_are_refused_where_some_are_replicated(
+    whole: LocalDecoder, replicated: Index
+) -> None:
+    assert isinstance(replicated.softmax, ShardedSoftmax)
+    assert replicated.softmax.replicated is not None
+    ids = replicated.softmax.replicated.ids
+    kept = np.union1d(ids, np.arange(1280, V))
+    banned = np.setdiff1d(np.arange(V), kept).tolist()
+    decoder = ShardedDecoder(with_dead(replicated, (0, 1)), missing="answer")
+    for head in ("exact", "certified"):
+        options: Any = {"head": head}
+        reply = decoder.topk(HIDDEN[:2], len(kept), **options)
+        rest = whole.topk(
+            HIDDEN[:2], len(kept), head="exact", constraints=Constraints(banned=banned)
+        )
+        np.testing.assert_array_equal(reply.ids, rest.ids)
+        np.testing.assert_array_equal(reply.logits, rest.logits)
+        with pytest.raises(ShardUnavailable):
+            decoder.topk(HIDDEN[:2], len(kept) + 1, **options)
 
 
 def test_too_few_rows_or_none_are_refused(bounded: Index) -> None:

@@ -247,10 +247,29 @@ def test_options_of_replicated_rows_are_checked(tmp_path: Path, options: Any, re
 
 
 @pytest.mark.parametrize("options", [{"bounds": True}, {"contexts": np.zeros((1, D))}])
-def test_parts_beside_the_shards_need_a_sketch(tmp_path: Path, options: Any) -> None:
-    whole = write(tmp_path / "lm" / "1", softmax_of(False))
+@pytest.mark.parametrize("parts", [{}, {"sketch": sketch_of(False)}])
+def test_parts_beside_the_shards_need_the_head_certified(
+    tmp_path: Path, options: Any, parts: Any
+) -> None:
+    whole = write(tmp_path / "lm" / "1", softmax_of(False), parts=parts)
     with pytest.raises(InvalidRequest, match="got given, allowed: none for an index without"):
         split_index(whole, tmp_path / "lm-3" / "1", 3, **options)
+
+
+@pytest.mark.parametrize("part", ["bounds", "replicated"])
+def test_parts_beside_shards_without_a_sketch_are_refused(tmp_path: Path, part: str) -> None:
+    options: Any = {"bounds": True, "contexts": make_hidden(40, D)}
+    whole = write_certified(tmp_path / "lm" / "1", False)
+    split = split_index(whole, tmp_path / "lm-3" / "1", 3, **options)
+    plain = write(tmp_path / "plain" / "1", softmax_of(False))
+    other = split_index(plain, tmp_path / "plain-3" / "1", 3)
+    shutil.copy(split / f"{part}.safetensors", other)
+    fields = json.loads(read_manifest(other).to_json())
+    fields["parts"][part] = json.loads(read_manifest(split).to_json())["parts"][part]
+    write_manifest(other, fields)
+    for read in (open_index, verify_index):
+        with pytest.raises(IndexUnreadable, match=rf"{part}.safetensors.*no head 'certified'"):
+            read(other)
 
 
 def test_shards_that_do_not_make_the_matrix_are_refused(copy: Path) -> None:

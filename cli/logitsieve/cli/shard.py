@@ -25,7 +25,8 @@ class ShardOptions:
     contexts: str | None = flag(
         None,
         "Contexts, as `build` takes them, of which 20,000 choose the rows of W that are kept beside"
-        " the shards too, those that answers most often need: no shard looks for worse ones.",
+        " the shards too, those that answers most often need: no shard looks for rows below the"
+        " best of these.",
     )
     replicated: int | None = flag(
         None, "With --contexts: so many of these rows at most.", show_default="V / 20", min=0

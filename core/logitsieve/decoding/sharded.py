@@ -96,22 +96,21 @@ class ShardedEngine(Engine):
         return self._ask(Engine.beam_step, hidden, beams, constraints)
 
     def _ask(self, method: Callable[..., R], *request: Any) -> R:
-        lost: set[int] = set()
+        lost, proves = set[int](), method is Engine.topk and request[-1] is None
         while True:
             try:
                 if not lost:
                     return method(self, *request)
-                reply = method(self._without(lost), *request)
+                reply = method(self._without(lost, proves), *request)
             except ShardUnavailable as error:
                 if error.first in lost:  # too few rows are left
                     raise
                 lost.add(error.first)
             else:
-                proves = method is Engine.topk and request[-1] is None
                 return reply if proves else _unproven(reply)
 
-    def _without(self, lost: Collection[int]) -> _PartialEngine:
-        index = self._index.without_shards(lost)
+    def _without(self, lost: Collection[int], proves: bool) -> _PartialEngine:
+        index = self._index.without_shards(lost, known=proves)
         head = index.head(self.head, **self.knobs)
         return _PartialEngine(self.model, index, head, self.normalizer, self.width)
 

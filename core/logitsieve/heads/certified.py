@@ -73,7 +73,7 @@ def _check_arrays(arrays: Arrays) -> None:
     if size % (LANES * LANES) != LANES * COARSE_EXTRA or not 0 < coarse <= fine:
         raise ValueError(f"coarse has {size} bytes a group, needed: 16 (12 + 16, 32, ... {fine})")
     if groups != -(-len(arrays["fine"]) // LANES):
-        raise ValueError(f"coarse has {groups} groups of 16 rows, not all of the vocabulary")
+        raise ValueError(f"coarse has {groups} groups of 16 rows, not those of fine")
     if not (np.isfinite(arrays["norms"]) & (arrays["norms"] >= 0)).all():
         raise ValueError("norms are not all finite and 0 or more")
 
@@ -110,7 +110,7 @@ class CertifiedHead(KernelHead):
         self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays))
         self._kernel = partial(certified_topk.entry(), NO_FLOORS)
 
-    def above(self, floors: Float64) -> Self:
+    def with_floors(self, floors: Float64) -> Self:
         """A head whose `topk` of as many rows of hidden looks for logits of at least floors [B].
 
         Rows of its answers that are below may not be the best.

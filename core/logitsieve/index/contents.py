@@ -15,6 +15,7 @@ from logitsieve.heads._base.head import Head, Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.sharded import (
     BOUNDS,
+    NO_IDS,
     REPLICATED,
     Bounds,
     ReplicatedRows,
@@ -164,13 +165,17 @@ def _joined(
 ) -> ShardedSoftmax:
     """The softmax of shards, with what the folder has beside them."""
     norms, borders = shards[0].norms, [*(shard.first for shard in shards), whole.vocab_size]
-    bounds, replicated = None, None
+    bounds, replicated, ids = None, None, NO_IDS
+    for name in (BOUNDS.name, REPLICATED.name):
+        if name in parts and not any(head.part == SPLIT for head in whole.heads.values()):
+            reason = "is of shards with a sketch, which these have not: no head 'certified'"
+            raise IndexUnreadable(folder / whole.parts[name].file, reason)
     if (arrays := parts.get(REPLICATED.name)) is not None:
         replicated = ReplicatedRows(arrays, norms)
+        ids = replicated.ids
     if (arrays := parts.get(BOUNDS.name)) is not None:
-        ids = () if replicated is None else (replicated.ids,)
         try:
-            bounds = Bounds(arrays, borders, norms, *ids)
+            bounds = Bounds(arrays, borders, norms, ids)
         except ValueError as error:
             raise IndexUnreadable(folder / whole.parts[BOUNDS.name].file, str(error)) from error
     return ShardedSoftmax(shards, bounds, replicated)

@@ -120,13 +120,14 @@ class Index:
             raise InvalidRequest("ids", f"{low} .. {high}", f"0 .. {self.vocab_size - 1}")
         return np.ascontiguousarray(array, np.int32)
 
-    def without_shards(self, firsts: Collection[int]) -> Index:
+    def without_shards(self, firsts: Collection[int], *, known: bool) -> Index:
         """An index in shards without those that begin at these rows, which no head asks.
 
-        ShardUnavailable if none is left.
+        `topk` of its heads answers and proves by what lies beside the shards if that is to be
+        `known`; nothing else does. ShardUnavailable if no shard is left.
         """
         assert isinstance(self.softmax, ShardedSoftmax)
-        softmax, heads = self.softmax.without(firsts), dict[str, Head]()
+        softmax, heads = self.softmax.without(firsts, known=known), dict[str, Head]()
         for name, head in self._heads.items():
             assert isinstance(head, ShardedHead | ShardedScreen)
             heads[name] = head.over(softmax, heads)

@@ -16,7 +16,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Int32
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.sharded import BOUNDS, REPLICATED, SHARDED_HEADS
+from logitsieve.heads.sharded import BOUNDS, NO_IDS, REPLICATED, SHARDED_HEADS
 from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import new_folder, read_small
 from logitsieve.index.manifest import (
@@ -70,20 +70,22 @@ def split_index(
     if manifest.default_head not in SHARDED_HEADS:
         allowed = f"one of {', '.join(SHARDED_HEADS)}, which work over shards"
         raise InvalidRequest("default_head", repr(manifest.default_head), allowed)
-    if SPLIT not in contents.parts and (bounds or contexts is not None):
+    if "certified" not in manifest.heads and (bounds or contexts is not None):
         name = "bounds" if bounds else "contexts"
         raise InvalidRequest(name, "given", "none for an index without the head 'certified'")
     borders = shard_borders(manifest.vocab_size, shards)
     ids = _often_needed(source, manifest, contexts, replicated, progress)
     with new_folder(out) as folder:
-        entries, rows = [], []
+        entries, beside = [], list[ShardRows]()
         for number, (first, last) in enumerate(pairwise(borders), start=1):
-            rows.append(_rows_of(contents, first, last))
-            digest = _write_shard(contents, folder / SHARDS_FOLDER / str(number), rows[-1])
+            rows = _rows_of(contents, first, last)
+            digest = _write_shard(contents, folder / SHARDS_FOLDER / str(number), rows)
             entries.append(ShardEntry(last - first, digest))
+            if bounds or len(ids):
+                beside.append(rows)
             progress("shards", number, shards)
-        kept = {REPLICATED.name: replicated_of(rows, ids)} if len(ids) else {}
-        kept |= {BOUNDS.name: bounds_of(rows, ids)} if bounds else {}
+        kept = {REPLICATED.name: replicated_of(beside, ids)} if len(ids) else {}
+        kept |= {BOUNDS.name: bounds_of(beside, ids)} if bounds else {}
         _write_whole(contents, folder, tuple(entries), kept)
         check_written(folder)
     return out
@@ -109,7 +111,7 @@ def _often_needed(
     if contexts is None:
         if most is not None:
             raise InvalidRequest("replicated", most, "none without `contexts`")
-        return np.empty(0, np.int32)
+        return NO_IDS
     largest = manifest.vocab_size // 2
     most = manifest.vocab_size // REPLICATED_SHARE if most is None else most
     if type(most) is not int or not 0 <= most <= largest:

@@ -22,7 +22,7 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import begin_sha256, hash_pieces, softmax_sha256
 from logitsieve.heads.certified import SKETCH
-from logitsieve.heads.sharded import BOUNDS, REPLICATED
+from logitsieve.heads.sharded import BOUNDS, NO_IDS, REPLICATED
 from logitsieve.heads.sharded.lost import COMMON
 from logitsieve.index.checks import PARTS, Report, require_scales, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
@@ -124,7 +124,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
 
     def check_bounds(report: Report) -> None:
         bounds, file = contents.parts[BOUNDS.name], contents.file(manifest.parts[BOUNDS.name])
-        ids = contents.parts.get(REPLICATED.name, {}).get("ids", np.empty(0, np.int32))
+        ids = contents.parts.get(REPLICATED.name, {}).get("ids", NO_IDS)
         done = dict.fromkeys(bounds, 0)
         for rows in shard_rows():
             for name, array in bounds_of_shard(rows, ids).items():

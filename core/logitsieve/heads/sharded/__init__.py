@@ -5,7 +5,7 @@ from __future__ import annotations
 from logitsieve.heads._base.head import Head
 from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
-from logitsieve.heads.sharded.lost import BOUNDS, Bounds
+from logitsieve.heads.sharded.lost import BOUNDS, NO_IDS, Bounds
 from logitsieve.heads.sharded.replicated import REPLICATED, ReplicatedRows
 from logitsieve.heads.sharded.routed import ShardedScreen
 from logitsieve.heads.sharded.shard import ALIGNED, Shard
@@ -21,6 +21,7 @@ SHARDED_HEADS: dict[str, type[Head]] = {
 __all__ = [
     "ALIGNED",
     "BOUNDS",
+    "NO_IDS",
     "REPLICATED",
     "SHARDED_HEADS",
     "Bounds",

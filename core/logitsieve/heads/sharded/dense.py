@@ -75,7 +75,8 @@ class ShardedHead:
             ids, logits = best_of(ids, logits, k)
         if lost and (ids.shape[1] < k or (logits[:, -1] == -np.inf).any()):
             raise lost[0].error()
-        scanned: Int32 = np.array([part.scanned for part in parts]).sum(axis=0, dtype=np.int32)
+        scanned = np.array([part.scanned for part in parts]).sum(axis=0)
+        scanned = np.minimum(scanned, self._softmax.vocab_size).astype(np.int32)
         exact = np.ones(rows, np.bool_)
         for shard in lost:
             exact &= ~shard.reach(hidden, logits[:, -1])

@@ -105,7 +105,7 @@ class Shard:
             top = self._heads[head].topk(hidden, k)
         else:
             assert head == "certified"
-            top = self._certified.above(floors).topk(hidden, k)
+            top = self._certified.with_floors(floors).topk(hidden, k)
         offsets = np.arange(len(hidden) + 1, dtype=np.int64) * top.ids.shape[1]
         logits = self._softmax.logits64(hidden, offsets, top.ids.ravel())
         return Best(top.ids + np.int32(self.first), logits.reshape(top.ids.shape), top.scanned)

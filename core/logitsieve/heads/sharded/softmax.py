@@ -46,10 +46,14 @@ class ShardedSoftmax(Softmax):
         self.bounds, self.replicated = bounds, replicated
         self._vocab_size, self._dim, self._threads = spans[-1][1], shards[0].dim, threads
 
-    def without(self, firsts: Collection[int]) -> ShardedSoftmax:
-        """The same without the shards that begin there; ShardUnavailable for all of them."""
+    def without(self, firsts: Collection[int], *, known: bool) -> ShardedSoftmax:
+        """The same without the shards that begin there; ShardUnavailable for all of them.
+
+        With what lies beside the shards in their place if that is to be `known`.
+        """
+        bounds, replicated = (self.bounds, self.replicated) if known else (None, None)
         lost = [
-            LostShard(shard.first, shard.rows, self.bounds)
+            LostShard(shard.first, shard.rows, bounds)
             for shard in self.shards
             if shard.first in firsts
         ]
@@ -57,7 +61,7 @@ class ShardedSoftmax(Softmax):
             raise lost[0].error()
         kept = [shard for shard in self.shards if shard.first not in firsts]
         lost = [*self.lost, *lost]
-        return ShardedSoftmax(kept, self.bounds, self.replicated, lost, self._threads)
+        return ShardedSoftmax(kept, bounds, replicated, lost, self._threads)
 
     def ask(self, rows: int, question: Callable[[Shard], T], first: int = 0) -> list[T]:
         """The shards' answers to a question about so many rows of hidden, from shard `first` on."""
