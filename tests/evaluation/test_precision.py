@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitsieve.api.results import ArrayLike, Candidates, TopK
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, TopK
 from logitsieve.evaluation import Judge, evaluate, evaluate_all, precision
 from logitsieve.evaluation.precision import (
     MASS_STRIDE,
@@ -20,6 +20,7 @@ from logitsieve.evaluation.precision import (
     summarize,
     wilson,
 )
+from logitsieve.heads.exact import ExactHead
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 BLOCKS = [make_hidden(64), make_hidden(16, seed=5)]
@@ -131,15 +132,18 @@ class Counting:
 
     def __init__(self) -> None:
         self.answered = self.summed = 0
-        self._head = make_head("exact", make_softmax())
+        self._head = cast(ExactHead, make_head("exact", make_softmax()))
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         self.answered += len(np.asarray(hidden))
         return self._head.topk(hidden, k)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        self.summed += len(np.asarray(hidden))
         return self._head.candidates(hidden, k)
+
+    def quick_log_z(self, hidden: Float32) -> Float64:
+        self.summed += len(hidden)
+        return self._head.quick_log_z(hidden)
 
 
 def test_the_truth_is_found_once_for_all_heads() -> None:

@@ -32,12 +32,12 @@ from logitsieve.decoding.normalizers import (
     narrowed,
 )
 from logitsieve.heads._base.head import offsets_of, refuse_first
+from logitsieve.heads.certified import WIDEST_LOG_Z
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
-WIDEST = 1e6  # nats: a width that no log Z has, so that it is as close as fine codes have it
 TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
 
 
@@ -152,7 +152,7 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
             part, exact = query.rows(wide), EXACT.source(query.index)
             interval.fields[wide] = part.draw(exact, 0, how.seeds[wide], how.step, **filters)[1]
         return _Drawn(ids, True, scanned, CANDIDATES, interval)
-    width = min(query.width, WIDEST) if normalizer is CERTIFIED else query.width
+    width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
     ids, log_z, scanned = draw(width=width)
     interval = narrowed(LogZ.interval(log_z, query.scale), query)
     return _Drawn(ids, True, scanned, CERTIFIED, interval)

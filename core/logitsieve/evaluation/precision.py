@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from logitsieve.api.results import (
     TopK,
 )
 from logitsieve.evaluation.operating_points import KS
+from logitsieve.heads.exact import ExactHead
+from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
 
@@ -228,8 +230,8 @@ class Counts(NamedTuple):
 def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ...]:
     """The fields of a `Truth`."""
     top = exact.topk(block, k)
-    vocab_size = int(top.scanned[0])  # the exact head scans all of it
-    log_z = log_mass(exact, block[::MASS_STRIDE], 1, vocab_size)
+    rows = as_hidden(block[::MASS_STRIDE])
+    log_z = cast(ExactHead, exact).quick_log_z(rows)[:, 0]  # the exact head has it on any device
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 
@@ -247,9 +249,9 @@ def count(
     rows = block[::MASS_STRIDE]
     if is_truth:
         return Counts(scanned, shares, unproven, np.ones(len(rows)))
-    vocab_size = int(truth.scanned[0])
+    vocab_size = int(truth.scanned[0])  # the exact head scans all of it
     mass = np.exp(log_mass(head, rows, min(ks), vocab_size) - truth.log_z)
-    return Counts(scanned, shares, unproven, mass)
+    return Counts(scanned, shares, unproven, np.minimum(mass, 1.0))  # but for rounding it is less
 
 
 def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:

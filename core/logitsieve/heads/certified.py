@@ -52,6 +52,7 @@ from logitsieve.kernels.sketch.certified import (
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
+WIDEST_LOG_Z = 1e6  # nats: a width that no log Z has, so that it is as close as fine codes have it
 WIDEST = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 # Products of W and a row of hidden that take as long as a draw by bounds: measured with W in L3,
 # from DRAM half as many do.
@@ -152,7 +153,7 @@ class CertifiedHead(KernelHead):
         They are `width` nats apart at most, but in rows that would take too many logits: these get
         all of them, in float32 where that can do.
         """
-        log_z, _, found = self.bound_log_z(hidden, scale, edits, width)
+        log_z, _, _, found = self.bound_log_z(hidden, scale, edits, min(width, WIDEST_LOG_Z))
         if not found.all():
             rest = np.flatnonzero(~found)
             log_z[rest] = self._dense_log_z(
@@ -161,24 +162,20 @@ class CertifiedHead(KernelHead):
         return log_z
 
     def bound_log_z(
-        self,
-        hidden: Float32,
-        scale: float,
-        edits: Edits | None,
-        width: float,
-        narrow: bool = True,
-    ) -> tuple[Float64, Float64, Bool]:
-        """(`log_z` where [B] it did not take too many logits, the largest logits [B], where).
+        self, hidden: Float32, scale: float, edits: Edits | None, width: float
+    ) -> tuple[Float64, Float64, Int32, Bool]:
+        """(`log_z`, the largest logits [B], scanned [B], where [B] it did not take too many).
 
-        Unless `narrow`, the interval is that of coarse codes, whatever the `width`.
+        At a width of inf the interval is that of coarse codes.
         """
         rows = len(hidden)
-        log_z, tops, found = np.empty((rows, 3)), np.empty(rows), np.empty(rows, np.bool_)
-        options = scale, width, narrow, self._places, *(edits or no_edits(rows))
-        answers = tops, log_z, found
+        log_z, tops = np.empty((rows, 3)), np.empty(rows)
+        scanned, found = np.empty(rows, np.int32), np.empty(rows, np.bool_)
+        options = scale, width, self._places, *(edits or no_edits(rows))
+        answers = tops, log_z, scanned, found
         fill = partial(interval_log_z.entry(), self._address, hidden, *options, *answers)
         refuse_first(run_slices(fill, rows, self._threads))
-        return log_z, tops, found
+        return log_z, tops, scanned, found
 
     def _dense_log_z(self, hidden: Float32, scale: float, edits: Edits | None) -> Float64:
         """The same by all logits: in float32 of plain rows, else in float64."""

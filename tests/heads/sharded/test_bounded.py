@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.api.results import Float32, Float64
+from logitsieve.heads._base.head import no_edits
 from logitsieve.heads.exact import ExactHead, interval_of
 from logitsieve.heads.sharded import ReplicatedRows, Shard, ShardedSoftmax
 from logitsieve.heads.sharded.bounded import ShardedCertified, summed
@@ -79,6 +80,10 @@ def test_draws_by_bounds_are_those_of_one_matrix(
     assert (log_z[:, 1] <= high).all()
     assert (log_z[:, 2] >= low).all()
     assert tied or scanned.max() < V  # none needed all logits
+    asked = shards_of(shards, tied).shards
+    every = edits or no_edits(ROWS)
+    first = np.sum([each.bound_log_z(hidden, scale, every, np.inf)[2] for each in asked], axis=0)
+    assert (scanned >= np.minimum(first, V)).all()
 
 
 @pytest.mark.parametrize("samples", [1, 40])

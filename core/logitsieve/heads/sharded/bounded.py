@@ -118,7 +118,7 @@ class ShardedCertified(ShardedHead):
         parts = self._softmax.ask(
             len(hidden), lambda shard: shard.bound_log_z(hidden, scale, edits, width)
         )
-        found: Bool = np.all([part[2] for part in parts], axis=0)
+        found: Bool = np.all([part[3] for part in parts], axis=0)
         if not (rows := np.flatnonzero(found)).size:
             return found
         ids, log_z, scanned = answers
@@ -127,12 +127,12 @@ class ShardedCertified(ShardedHead):
         guesses = log_z[rows, 0] - scale * tops - GUESSED_BY_BOUNDS
         noise = Noise(seeds[rows], step, scale, tops, guesses)
         leading, hidden = Leading.nobody(len(rows), ids.shape[1]), hidden[rows]
-        edits, computed = edits_of_rows(edits, rows), np.zeros(len(rows), np.int32)
+        edits, computed = edits_of_rows(edits, rows), np.sum([part[2][rows] for part in parts], 0)
         for shard in self._shards:
             leading, more, decided = shard.bounded_race(hidden, edits, noise, leading)
             found[rows] &= decided
             computed += more
-        ids[rows], scanned[rows] = leading.ids, computed
+        ids[rows], scanned[rows] = leading.ids, np.minimum(computed, self._softmax.vocab_size)
         return found
 
 

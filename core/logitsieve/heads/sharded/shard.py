@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import inf
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -174,14 +173,13 @@ class Shard:
 
     def bound_log_z(
         self, hidden: Float32, scale: float, edits: Edits, width: float
-    ) -> tuple[Float64, Float64, Bool]:
-        """log Z [B, 3] of the shard's rows alone, their largest logits [B], and which [B] it found.
+    ) -> tuple[Float64, Float64, Int32, Bool]:
+        """(log Z [B, 3] of its rows alone, their largest logits [B], scanned [B], found [B]).
 
-        Where it found none, its sketch says too little. Without a width log Z is that of coarse
+        Where it found none, its sketch says too little. At a width of inf log Z is that of coarse
         codes, which is enough to guess what wins a draw.
         """
-        edits = self.part_of(edits)
-        return self._certified.bound_log_z(hidden, scale, edits, width, narrow=width < inf)
+        return self._certified.bound_log_z(hidden, scale, self.part_of(edits), width)
 
     def bounded_log_z(self, hidden: Float32, scale: float, edits: Edits, width: float) -> Float64:
         """log Z [B, 3] of the shard's rows alone, by all logits where its sketch says too little.

@@ -1,7 +1,7 @@
 """Intervals of all logits of a row of hidden, narrowed where a question needs it.
 
 An interval is that of the coarse codes, then of the fine ones, then the logit itself: the row is
-known then. The largest logit always is.
+known then. The largest logit always is, or a larger one of rows elsewhere.
 
 Shape letters: V vocabulary, S places: V up to a multiple of 16, in the order of the sketch.
 """
@@ -58,7 +58,8 @@ PATIENCE = 3  # a row's known logits beyond V / PATIENCE: all of W takes less ti
 MARGIN_SPARE = 1 + 1e-6  # of a margin, for rounding it to float32
 BOUND_SPARE = 2.0**-21  # of a bound, for adding the margin
 
-# Of `state`: known rows that count, the best of them, logits computed, rows refined.
+# Of `state`: known rows that count, the best of them or a larger logit of rows elsewhere, logits
+# computed, rows refined.
 COUNT, MOST, COMPUTED, REFINED = range(4)
 STATE = 4
 
@@ -234,8 +235,8 @@ def _below_most(intervals):
 def begin(descriptor, intervals, h, norm, edited, values, first, last, most):
     """Intervals of a row of hidden, with its edits edited[first:last]; False if they say nothing.
 
-    The largest logit is known then, and all that may be as large; or, if it is below `most`, the
-    logits that are not below this.
+    The largest logit is known then, and all that may be as large; or, where rows elsewhere have
+    `most`, those that may reach this.
     """
     bound_all(descriptor, intervals, h, norm)
     intervals.state[MOST] = most

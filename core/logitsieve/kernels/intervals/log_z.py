@@ -8,28 +8,34 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.intervals.intervals import MOST, begin, intervals_at, intervals_room
+from logitsieve.kernels.intervals.intervals import (
+    COMPUTED,
+    MOST,
+    begin,
+    intervals_at,
+    intervals_room,
+)
 from logitsieve.kernels.intervals.narrow import narrow_sums
 from logitsieve.kernels.intervals.sums import LIFTED, scale_of, sum_all, write_interval
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import widen_hidden
+from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
 
 
 @kernel(
-    "(int64, float32[:,::1], float64, float64, boolean, int32[::1], int64[::1], int32[::1],"
-    " float64[::1], float64[::1], float64[:,::1], boolean[::1], int64, int64)"
+    "(int64, float32[:,::1], float64, float64, int32[::1], int64[::1], int32[::1], float64[::1],"
+    " float64[::1], float64[:,::1], int32[::1], boolean[::1], int64, int64)"
 )
 def interval_log_z(
-    address, hidden, inverse, width, narrow, places, offsets, edited, values, tops, log_z, found,
+    address, hidden, inverse, width, places, offsets, edited, values, tops, log_z, scanned, found,
     start, stop,
 ):  # fmt: skip
     """Fill log_z [B, 3] for rows start .. stop-1 of hidden [B, D]: log of the sum of e^{x inverse}.
 
     An estimate, and two numbers that it is proven to lie between, `width` nats apart at most where
-    found [B] is True, and tops [B], the largest logits. Elsewhere all of W had better be
-    multiplied; log_z is not written. Unless `narrow`, they lie as far apart as coarse codes have
-    it. Rows of the sketch stand at `places` [V] of its order. The
+    found [B] is True, and tops [B], the largest logits. At a width of inf they lie as far apart as
+    coarse codes have it. Elsewhere all of W had better be multiplied; log_z is not written.
+    scanned [B] counts logits computed. Rows of the sketch stand at `places` [V] of its order. The
     logits of edited[offsets[r] : offsets[r+1]] are `values` [E] instead, -inf for those that do not
     count. `address` is that of the sketch's descriptor. Returns -1, or the first row that is not
     finite or too large.
@@ -50,14 +56,13 @@ def interval_log_z(
         )  # fmt: skip
         tops[row], scale = intervals.state[MOST], scale_of(intervals, inverse)
         found[row] &= scale.lift <= LIFTED
-        if not found[row]:
-            continue
-        if narrow:
+        if found[row] and width < np.inf:
             found[row], sums = narrow_sums(descriptor, intervals, scale, width)
-        else:
+        elif found[row]:
             sums = sum_all(descriptor, intervals, scale)
         if found[row]:
             write_interval(scale, sums, shift(pointer(log_z), 3 * row))
+        scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
     keep_alive(scratch)
     keep_alive(edited)
     keep_alive(values)
