@@ -24,7 +24,6 @@ from logitsieve.api.results import (
     TopK,
 )
 from logitsieve.evaluation.operating_points import KS
-from logitsieve.heads.exact import ExactHead
 from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
@@ -117,6 +116,14 @@ class Answering(Protocol):
     def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates: ...
+
+
+class FindsLogZ(Protocol):
+    """What the exact head can do beside, on any device."""
+
+    def quick_log_z(self, hidden: Float32) -> Float64:
+        """[B, 3] an estimate of log Z, and two numbers that it is proven to lie between."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +238,7 @@ def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ..
     """The fields of a `Truth`."""
     top = exact.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
-    log_z = cast(ExactHead, exact).quick_log_z(rows)[:, 0]  # the exact head has it on any device
+    log_z = cast(FindsLogZ, exact).quick_log_z(rows)[:, 0]
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 
