@@ -61,15 +61,18 @@ def shards_of(shards: int, tied: bool, size: int = V) -> ShardedSoftmax:
     return cut(softmax_of(tied, size), sketch_of(tied, size), borders)
 
 
-def rows_of_shards(shards: int, tied: bool) -> list[ShardRows]:
-    """The rows and sketches that an index in so many shards is written from."""
-    sketch = sketch_of(tied)
+def rows_of(softmax: ShardedSoftmax, sketch: dict[str, np.ndarray]) -> list[ShardRows]:
+    """The rows and sketches that an index in these shards is written from."""
     return [
-        ShardRows(each.first, each._softmax, sketch_of_rows(sketch, first, last))
-        for each, (first, last) in zip(
-            shards_of(shards, tied).shards, pairwise(shard_borders(V, shards)), strict=True
+        ShardRows(
+            each.first, each._softmax, sketch_of_rows(sketch, each.first, each.first + each.rows)
         )
+        for each in softmax.shards
     ]
+
+
+def rows_of_shards(shards: int, tied: bool) -> list[ShardRows]:
+    return rows_of(shards_of(shards, tied), sketch_of(tied))
 
 
 @cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from benchmarks.scale.plots import draw
 from benchmarks.scale.simulation import simulated
 from benchmarks.scale.sizes import DIM, KINDS, LOST, REPLICATED, SHARDS, WORDS
 from benchmarks.timing import Search, batches_of, race
-from logitsieve.heads.sharded import ShardedSoftmax
 from logitsieve.index import open_index
 from logitsieve.index.contents import read_contents
 
@@ -63,8 +62,8 @@ def times(_: Any, options: argparse.Namespace) -> dict[str, Any]:
             for shards in SHARDS:
                 index = open_index(prepared(words, shards, options.cache, kind == REPLICATED))
                 contenders[f"{kind}, S = {shards}"] = index.head("certified").topk
-        softmax = cast("ShardedSoftmax", index.softmax)
-        contenders[REPLICATED] = cast("Any", softmax.replicated).best
+        softmax: Any = index.softmax  # of the last, with rows beside the shards
+        contenders[REPLICATED] = softmax.replicated.best
         batches = batches_of(np.asarray(contexts_of(words, options.cache)[:2048]), 1)
         found[str(words)] = race(contenders, batches, K)
     return found

@@ -26,7 +26,7 @@ class Costs:
 
     client: float  # from the client's call to its answer over one shard, less the computations
     own: float  # of the ingress's CPU for each call, less the search of replicated rows
-    floors: float  # of this search, of 50,000
+    floors: float  # of this search, of `replicated_rows`
     send: float  # of the ingress's CPU for each shard that is asked
     answer: float  # of a replica's CPU for each call, less the computation
     wire_bytes: float  # from and to one shard
@@ -35,6 +35,7 @@ class Costs:
     row_bytes: float  # of a replica's memory
     bounds_bytes: float  # of an ingress's memory, for each row that is not replicated
     replicated_bytes: float  # of that, for those that are
+    replicated_rows: int
     # Assumed:
     network: float = 100.0  # there and back between two nodes of a data centre
     wire_bytes_per_us: float = 1250.0  # 10 Gbit/s
@@ -89,4 +90,5 @@ def costs_of(results: dict[str, Any]) -> Costs:
         row_bytes=(sizes["softmax"] + sizes["sketch"]) / rows[-1],
         bounds_bytes=sizes["bounds"] / (rows[-1] - sizes["replicated_rows"]),
         replicated_bytes=sizes["replicated"],
+        replicated_rows=sizes["replicated_rows"],
     )

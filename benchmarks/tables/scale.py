@@ -14,7 +14,6 @@ HEADS = ("exact", "certified", "screen")
 CALLED = ("p50", "p99", "ingress_cpu_us", "replica_cpu_us")
 BESIDE = {SHARDED: "nothing", REPLICATED: "V / 20 rows of W"}
 KEPT = {"bounds": "sketches", REPLICATED: "sketches and V / 20 rows of W"}
-MODEL_REPLICATED = 50_000  # rows, as measured at the largest V
 MODEL = ((10**6, 1), (10**6, 4), (10**7, 4), (10**8, 10), (10**8, 100), (10**9, 100))
 OPERATIONS = {"topk": "`topk`, k = 5", "sample": "`sample`, one draw", "beam_step": "`beam_step`"}
 
@@ -86,7 +85,7 @@ def model() -> str:
                 str(shards),
                 size(costs.row_bytes * words / shards),
                 size(costs.replicated_bytes),
-                size(costs.bounds_bytes * (words - MODEL_REPLICATED)),
+                size(costs.bounds_bytes * (words - costs.replicated_rows)),
                 digits(costs.latency(words, shards) / 1000),
                 digits(costs.replica_per_s(words, shards)),
                 digits(costs.ingress_per_s(shards)),
@@ -121,15 +120,16 @@ def size(count: float) -> str:
 def costs() -> str:
     """The measured numbers that the model is made of."""
     own: Costs = costs_of(load("scale"))
+    beside = f"{own.replicated_rows:,} rows beside the shards"
     named: dict[str, Any] = {
         "a call over one shard, less all computation": f"{digits(own.client / 1000)} ms",
         "CPU of the ingress for a call": f"{digits(own.own / 1000)} ms",
-        "for the best of 50,000 rows beside the shards": f"{digits(own.floors / 1000)} ms",
+        f"for the best of {beside}": f"{digits(own.floors / 1000)} ms",
         "and for each shard": f"{digits(own.send / 1000)} ms",
         "CPU of a replica for a call, less the computation": f"{digits(own.answer / 1000)} ms",
         "bytes from and to a shard": f"{own.wire_bytes:,.0f}",
         "memory of a replica for a row of W, D = 200": f"{own.row_bytes:,.0f} bytes",
-        "of an ingress for 50,000 rows beside the shards": size(own.replicated_bytes),
+        f"of an ingress for {beside}": size(own.replicated_bytes),
         "and for each other row, with `--bounds`": f"{own.bounds_bytes:,.0f} bytes",
     }
     return markdown(["measured", ""], [list(row) for row in named.items()])

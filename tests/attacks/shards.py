@@ -7,7 +7,6 @@ Shape letters: B batch rows, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -19,11 +18,10 @@ from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, ReplicatedRows, Sha
 from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact
 from logitsieve.heads.sharded.lost import Bounds
-from logitsieve.index.shard_parts import ShardRows, bounds_of, replicated_of
-from logitsieve.index.split import sketch_of_rows
+from logitsieve.index.shard_parts import bounds_of, replicated_of
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
-from tests.sharded import cut, edits_of
+from tests.sharded import cut, edits_of, rows_of
 
 ROWS, DRAWS = 24, 3
 
@@ -39,11 +37,11 @@ def one_and_many(random: Generator) -> tuple[Sketched, ShardedSoftmax, list[int]
 
 def best_ids(random: Generator) -> Tally:
     """The best of both heads, with any rows replicated, and the passes for log Z."""
-    victim, parts, borders = one_and_many(random)
+    victim, parts, _ = one_and_many(random)
     hidden, tally = contexts_of(random, victim.softmax, ROWS), Tally()
     k = int(min(victim.softmax.vocab_size, random.choice([1, 3, 40, 2000])))
     whole, dense = ExactHead(victim.softmax), exact_of(parts)
-    replicated = replicated_of(rows_of(victim, parts, borders), some_ids(random, victim))
+    replicated = replicated_of(rows_of(parts, victim.arrays), some_ids(random, victim))
     floored = ShardedSoftmax(parts.shards, None, ReplicatedRows(replicated, victim.softmax.norms))
     wanted = whole.topk(hidden, k)
     for head in (dense, ShardedCertified(parts), ShardedCertified(floored)):
@@ -86,7 +84,7 @@ def lost_bounds(random: Generator) -> Tally:
     victim, parts, borders = one_and_many(random)
     softmax, tally = victim.softmax, Tally()
     hidden, ids = contexts_of(random, softmax, ROWS), some_ids(random, victim)
-    rows = rows_of(victim, parts, borders)
+    rows = rows_of(parts, victim.arrays)
     bounds = Bounds(bounds_of(rows, ids), borders, softmax.norms, np.sort(ids))
     replicated = ReplicatedRows(replicated_of(rows, ids), softmax.norms)
     whole = ShardedSoftmax(parts.shards, bounds, replicated)
@@ -106,13 +104,6 @@ def some_ids(random: Generator, victim: Sketched) -> Int32:
     size = victim.softmax.vocab_size
     count = max(1, int(size * random.choice([0.0, 0.01, 0.3])))
     return random.permutation(size)[:count].astype(np.int32)
-
-
-def rows_of(victim: Sketched, parts: ShardedSoftmax, borders: list[int]) -> list[ShardRows]:
-    return [
-        ShardRows(shard.first, shard._softmax, sketch_of_rows(victim.arrays, first, last))
-        for shard, (first, last) in zip(parts.shards, pairwise(borders), strict=True)
-    ]
 
 
 def exact_of(parts: ShardedSoftmax) -> ShardedExact:

@@ -35,6 +35,7 @@ COSTS = Costs(
     row_bytes=1000.0,
     bounds_bytes=200.0,
     replicated_bytes=1e6,
+    replicated_rows=50_000,
 )
 
 

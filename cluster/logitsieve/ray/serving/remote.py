@@ -8,9 +8,8 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import numpy as np
-
 from logitsieve.api.errors import InvalidRequest, ShardUnavailable
+from logitsieve.heads.sharded.shard import ids_of
 from logitsieve.index.manifest import ShardOf
 from logitsieve.ray.serving.metrics import ShardCalls
 from logitsieve.ray.serving.replica import METHODS, Reply
@@ -95,16 +94,10 @@ class RemoteShard:
 
 def own_part(first: int, rows: int, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a call without ids of other shards, which need not travel."""
-
-    def cut(offsets: Any, ids: Any, *values: Any) -> tuple[Any, ...]:
-        inside = (ids >= first) & (ids < first + rows)
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside, dtype=np.int64)])
-        return ends[offsets], ids[inside], *(each[inside] for each in values)
-
     if method == "logits64":
         hidden, offsets, ids = args
-        return hidden, *cut(offsets, ids)
-    return tuple(cut(*arg) if type(arg) is tuple else arg for arg in args)
+        return hidden, *ids_of(first, rows, offsets, ids)
+    return tuple(ids_of(first, rows, *arg) if type(arg) is tuple else arg for arg in args)
 
 
 class _Sender:

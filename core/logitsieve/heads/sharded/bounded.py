@@ -42,15 +42,14 @@ class ShardedCertified(ShardedHead):
         These are replicated rows, or else those of the first shard if it is in this process: of one
         elsewhere the others would wait for the answer.
         """
-        softmax, parts, asked = self._softmax, list[Best](), 0
+        softmax, known, parts, asked = self._softmax, None, list[Best](), 0
         if softmax.replicated is not None:
-            parts.append(softmax.replicated.best(hidden, k))
+            known = softmax.replicated.best(hidden, k)
+            parts = [softmax.lost_of(known)]
         elif len(self._shards) > 1 and not self._shards[0].remote:
-            parts.append(self._shards[0].best(self.name, hidden, k))
-            asked = 1
-        floors = parts[0].logits[:, -1] if parts and parts[0].ids.shape[1] == k else None
-        if softmax.replicated is not None:
-            parts[0] = softmax.lost_of(parts[0])
+            known = self._shards[0].best(self.name, hidden, k)
+            parts, asked = [known], 1
+        floors = None if known is None or known.ids.shape[1] < k else known.logits[:, -1]
         return parts + softmax.ask(
             len(hidden), lambda shard: shard.best(self.name, hidden, k, floors), asked
         )

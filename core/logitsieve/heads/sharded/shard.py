@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -205,10 +205,8 @@ class Shard:
 
     def part_of(self, edits: Edits) -> Edits:
         """The edits, or other CSR ids and values, that are of the shard's rows; ids from 0."""
-        offsets, ids, values = edits
-        inside = (ids >= self.first) & (ids < self.first + self.rows)
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside, dtype=np.int64)])
-        return ends[offsets], ids[inside] - np.int32(self.first), values[inside]
+        offsets, ids, values = ids_of(self.first, self.rows, *edits)
+        return offsets, ids - np.int32(self.first), values
 
     def _any_left(self, edits: Edits) -> Bool:
         """[B] whether edits of the shard's rows leave any of them."""
@@ -240,6 +238,13 @@ class Shard:
         head = self._heads["certified"]
         assert isinstance(head, CertifiedHead)
         return head
+
+
+def ids_of(first: int, rows: int, offsets: Int64, ids: Int32, *values: Any) -> tuple[Any, ...]:
+    """The CSR ids first .. first + rows - 1, and what belongs to them of `values`."""
+    inside = (ids >= first) & (ids < first + rows)
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside, dtype=np.int64)])
+    return ends[offsets], ids[inside], *(each[inside] for each in values)
 
 
 def nothing_carried(rows: int) -> Float64:
