@@ -28,7 +28,7 @@ from benchmarks.load.clients import Plan
 from benchmarks.load.servers import load, with_console
 from benchmarks.machine import describe
 from benchmarks.rpc import DATA, K, build_index
-from logitsieve.index_builder.arrays import load_array
+from logitsieve.index_builder.data.arrays import load_array
 from logitsieve.server.console.pages import PAGES, render, static_files
 
 OUT = raw.RESULTS / "console.json.gz"

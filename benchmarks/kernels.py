@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import Bandwidth, aligned, describe, fused_peak
 from logitsieve.heads import CertifiedHead, ExactHead, ScreenHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.sketch.sketch import EXTRA
 from logitsieve.kernels.topk.csr import csr_logits
 

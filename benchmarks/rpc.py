@@ -32,7 +32,7 @@ from benchmarks.machine import describe
 from benchmarks.rpc_steps import percentiles, show_steps, steps
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.arrays import load_array
+from logitsieve.index_builder.data.arrays import load_array
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub

@@ -23,7 +23,7 @@ from benchmarks.timing import CLEARED_BYTES, Search, batches_of, race
 from logitsieve.evaluation import evaluate
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import build
-from logitsieve.index_builder.arrays import load_array
+from logitsieve.index_builder.data.arrays import load_array
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "lm-docs-10k-200.npz"
 OUT = raw.RESULTS / "screen.json.gz"

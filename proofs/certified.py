@@ -10,7 +10,7 @@ from math import ceil, inf, isqrt
 
 from logitsieve.heads.certified import WIDEST
 from logitsieve.index.sketch_rows import ROUNDED
-from logitsieve.index_builder import fit_certified
+from logitsieve.index_builder.fit import certified as fit_certified
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, NO_LARGER, SMALLEST
 from logitsieve.kernels.sketch import sketch, thresholds
@@ -288,7 +288,7 @@ THEOREMS = [
     ),
     Theorem(
         "stored norms", "n, kappa and Q of the builder, in float64",
-        "index_builder.fit_certified.ROUNDED", fit_certified.ROUNDED, stored, 1e5, nearer_one,
+        "index_builder.fit.certified.ROUNDED", fit_certified.ROUNDED, stored, 1e5, nearer_one,
     ),
     Theorem(
         "codes of a query", "no code is above 16256",

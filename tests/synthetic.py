@@ -9,8 +9,8 @@ import numpy as np
 from logitsieve.heads import HEADS, Head, Softmax
 from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.index_builder.fit.certified import Widths, encode, rotation
+from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.kernels.retrieval.lsh import bucket_tables
 
 
@@ -73,14 +73,14 @@ def svd_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
 
 
 def ivf_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
-    from logitsieve.heads._base.clustering import cluster_arrays
+    from logitsieve.index_builder.row_clusters import cluster_arrays
 
     return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
 
 
 def graph_arrays(softmax: Softmax) -> dict[str, np.ndarray]:
     """Few links, so that some rows are not found."""
-    from logitsieve.index_builder.fit_graph import graph_arrays as build_graph
+    from logitsieve.index_builder.fit.graph import graph_arrays as build_graph
 
     config = BuildConfig(graph_links=4, graph_build_ef=8)
     return build_graph(_finite(softmax), augmented, config)

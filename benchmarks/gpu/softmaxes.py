@@ -21,7 +21,7 @@ from logitsieve.gpu.heads import gpu_heads
 from logitsieve.gpu.heads.base import GpuHead
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.sketch.sketch import EXTRA
 from logitsieve.utils.floats import narrowed
 

@@ -35,7 +35,7 @@ from benchmarks.load.tables import markdown
 from benchmarks.machine import describe
 from benchmarks.rpc import DATA, K, build_index, stub_of
 from logitsieve.index import Index, open_index
-from logitsieve.index_builder.arrays import load_array
+from logitsieve.index_builder.data.arrays import load_array
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 

@@ -12,8 +12,8 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit_certified import Widths, code
-from logitsieve.index_builder.turned_rows import turn
+from logitsieve.index_builder.fit.certified import Widths, code
+from logitsieve.index_builder.fit.rotated_rows import turn
 from tests.attacks import topk
 from tests.attacks.judge import LONG, exact_logits, log_z
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of

@@ -36,7 +36,7 @@ LAW = ("draws-law",)
 SKETCH, DESCRIPTOR = "kernels.sketch.sketch", "kernels.topk.descriptor"
 INTERVALS, WEIGHTS = "kernels.intervals.intervals", "kernels.intervals.sums"
 LOG_Z, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
-BUILDER, ROUTE, ROUTES = "index_builder.fit_certified", "kernels.screen.route", ("routes",)
+BUILDER, ROUTE, ROUTES = "index_builder.fit.certified", "kernels.screen.route", ("routes",)
 
 
 class Constant(NamedTuple):

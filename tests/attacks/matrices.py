@@ -12,8 +12,8 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths, code, narrow_rotation
-from logitsieve.index_builder.turned_rows import Turned, Turning, factored, turn
+from logitsieve.index_builder.fit.certified import Widths, code, narrow_rotation
+from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, turn
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 

@@ -9,7 +9,7 @@ import pytest
 
 import logitsieve.decoding
 import logitsieve.kernels
-from logitsieve.index_builder import fit_certified
+from logitsieve.index_builder.fit import certified as fit_certified
 from logitsieve.kernels.screen.route import encode_centroids
 from tests.attacks.halved import CONSTANTS, Constant, lessened, underrated
 from tests.attacks.matrices import sketched, softmax_of

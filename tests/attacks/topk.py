@@ -11,8 +11,8 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.exact import ExactHead
-from logitsieve.index_builder.fit_certified import Widths, code
-from logitsieve.index_builder.turned_rows import factored, turn
+from logitsieve.index_builder.fit.certified import Widths, code
+from logitsieve.index_builder.fit.rotated_rows import factored, turn
 from tests.attacks.judge import best, exact_logits
 from tests.attacks.matrices import (
     DIMS,

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from logitsieve.cli.app import app
 from tests.cli.conftest import Run
 from tests.client.tiny_models import DIM, VOCABULARY, gpt2
-from tests.index_builder.test_capture_huggingface import write_tokenizer
+from tests.index_builder.capture.test_huggingface import write_tokenizer
 from tests.llamacpp.small_model import Make
 
 SOURCE = """

@@ -11,7 +11,7 @@ from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import SAMPLED, Query
 from logitsieve.index import HeadEntry, open_index, write_index
-from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.index_builder.fit.svd import preview_arrays
 from tests.decoding.drawn import edited_logits
 from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SOFTMAX, normalized, truth
 from tests.oracle import log_sum_exp, logits64

@@ -9,8 +9,8 @@ import numpy as np
 
 from logitsieve.heads import Softmax
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
-from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.index_builder.fit.certified import Widths, encode, rotation
+from logitsieve.index_builder.fit.svd import preview_arrays
 
 V, D, CLUSTERS, LISTED = 100, 24, 5, 30
 MODEL = "demo"

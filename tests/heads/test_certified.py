@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation, rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation, rotation
 from tests.oracle import best, logits64
 from tests.synthetic import basis_of, make_hidden, make_softmax
 

@@ -34,7 +34,7 @@ def test_names_are_those_of_the_registry() -> None:
 def test_a_head_with_arrays_has_a_fit(name: str) -> None:
     package = "index_builder/logitsieve/index_builder"
     assert name in FITS, f"{package}/pipeline.py lacks a line for {name!r} in FITS"
-    assert (REPOSITORY / package / f"fit_{name}.py").exists(), f"{package}/fit_{name}.py is missing"
+    assert (REPOSITORY / package / f"fit/{name}.py").exists(), f"{package}/fit/{name}.py is missing"
 
 
 @pytest.mark.parametrize("name", WITH_ARRAYS)

@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import ExactHead, SvdHead
-from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.index_builder.fit.svd import preview_arrays
 from tests.synthetic import make_hidden, make_softmax
 
 SOFTMAX = make_softmax()

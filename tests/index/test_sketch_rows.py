@@ -17,7 +17,7 @@ from logitsieve.index.sketch_rows import (
     sampled_rows,
     spectral_norms,
 )
-from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.utils.floats import narrowed
 from tests.synthetic import basis_of, make_hidden, make_softmax
 

@@ -27,7 +27,7 @@ from logitsieve.index.verify import (
     fingerprint,
     verify_contents,
 )
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, rotation
 from tests.index.samples import (
     forge,
     read_manifest,

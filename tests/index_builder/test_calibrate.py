@@ -7,7 +7,7 @@ from logitsieve.heads import HEADS, Head
 from logitsieve.index.calibration import check_calibration, unpack_contexts
 from logitsieve.index_builder import calibrate as module
 from logitsieve.index_builder.calibrate import Bench, calibrate, machine
-from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.data.contexts import Contexts
 from tests.index_builder.clustered import make_contexts, make_exact
 from tests.synthetic import make_softmax, screen_arrays
 

@@ -11,7 +11,7 @@ from logitsieve.heads import Head, Softmax
 from logitsieve.heads._base.reduction import augmented
 from logitsieve.index_builder import fitting
 from logitsieve.index_builder.config import BuildConfig, ScreenConfig
-from logitsieve.index_builder.contexts import Contexts, open_contexts
+from logitsieve.index_builder.data.contexts import Contexts, open_contexts
 from logitsieve.index_builder.fitting import (
     BuildInputs,
     fastest_proving,
@@ -20,8 +20,8 @@ from logitsieve.index_builder.fitting import (
     prepare,
     sample_rows,
 )
-from logitsieve.index_builder.partition import Partition
-from logitsieve.index_builder.spherical_kmeans import spherical_kmeans
+from logitsieve.index_builder.screen.partition import Partition
+from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from tests.index_builder.clustered import make_contexts, make_exact, make_inputs
 from tests.synthetic import make_head, make_hidden, make_softmax
 

@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.labels import exact_labels, shards_of
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.stored import StoredMatrix

@@ -9,7 +9,7 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import BuildConfig, pipeline
-from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs, FitResult
 from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax

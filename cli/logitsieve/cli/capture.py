@@ -73,7 +73,7 @@ class CaptureOptions:
             return capture(model, batches, self.out, output_layer=layer, load=load, **more)
 
     def _run_gguf(self, gguf: Path, more: Mapping[str, Any]) -> dict[str, Any]:
-        from logitsieve.index_builder.capture_llamacpp import capture_gguf
+        from logitsieve.index_builder.capture.llamacpp import capture_gguf
 
         assert self.text is not None
         return capture_gguf(
@@ -84,7 +84,7 @@ class CaptureOptions:
         """The model, its batches, and what loads the model in another process."""
         if self.module is not None:
             return *_call(self.module), partial(_model_of, str(Path(self.module).absolute()))
-        from logitsieve.index_builder.capture_huggingface import load_model, open_folder
+        from logitsieve.index_builder.capture.huggingface import load_model, open_folder
 
         assert self.huggingface is not None
         assert self.text is not None

@@ -41,7 +41,7 @@ def command(
 
 def _sample(contexts: str, dim: int) -> Float32:
     """Contexts [B, `dim`], at most SAMPLED, spread over all."""
-    from logitsieve.index_builder.contexts import open_contexts
+    from logitsieve.index_builder.data.contexts import open_contexts
 
     with TemporaryDirectory() as scratch:
         return open_contexts(contexts, dim, Path(scratch)).sample(SAMPLED)

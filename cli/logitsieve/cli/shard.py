@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import bars, print_json, print_table, size
-from logitsieve.index_builder.contexts import open_contexts
+from logitsieve.index_builder.data.contexts import open_contexts
 
 if TYPE_CHECKING:
     from logitsieve.api.results import Float32

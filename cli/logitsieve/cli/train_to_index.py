@@ -53,8 +53,8 @@ class ToServing:
             if value and self.build is None:
                 raise InvalidRequest(name, value, "nothing without --build")
         if self.target is not None:
-            from logitsieve.index_builder.cascade import TARGETS
-            from logitsieve.index_builder.fit_screen import checked_target
+            from logitsieve.index_builder.fit.screen import checked_target
+            from logitsieve.index_builder.screen.cascade import TARGETS
 
             checked_target(self.target, max(TARGETS.values()))
         _ = self.config  # its file is read now

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 from logitsieve.evaluation.precision import BLOCKS
-from logitsieve.index_builder.arrays import stored_matrix, vector
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.contexts import Source, open_contexts
-from logitsieve.index_builder.gguf_source import gguf_output_layer, is_gguf
+from logitsieve.index_builder.data.arrays import stored_matrix, vector
+from logitsieve.index_builder.data.contexts import Source, open_contexts
+from logitsieve.index_builder.data.gguf import gguf_output_layer, is_gguf
 from logitsieve.index_builder.kept import KeptBlocks, until_done
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress

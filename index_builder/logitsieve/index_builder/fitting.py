@@ -18,7 +18,7 @@ from logitsieve.api.results import Float32, Int64
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.labels import exact_labels, shards_of
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.options import Progress, no_progress

@@ -19,8 +19,8 @@ from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.heads import HEADS, Softmax
 from logitsieve.heads.sharded import ALIGNED, Shard
 from logitsieve.heads.sharded.softmax import best_of
-from logitsieve.index_builder.arrays import reserve
-from logitsieve.index_builder.contexts import Contexts
+from logitsieve.index_builder.data.arrays import reserve
+from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.stored import StoredMatrix

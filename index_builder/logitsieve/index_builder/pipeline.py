@@ -21,13 +21,13 @@ from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
-from logitsieve.index_builder.fit_certified import fit_certified
-from logitsieve.index_builder.fit_frequency import fit_frequency
-from logitsieve.index_builder.fit_graph import fit_graph
-from logitsieve.index_builder.fit_ivf import fit_ivf
-from logitsieve.index_builder.fit_lsh import fit_lsh
-from logitsieve.index_builder.fit_screen import checked_target, fit_screen, label_depth
-from logitsieve.index_builder.fit_svd import fit_svd
+from logitsieve.index_builder.fit.certified import fit_certified
+from logitsieve.index_builder.fit.frequency import fit_frequency
+from logitsieve.index_builder.fit.graph import fit_graph
+from logitsieve.index_builder.fit.ivf import fit_ivf
+from logitsieve.index_builder.fit.lsh import fit_lsh
+from logitsieve.index_builder.fit.screen import checked_target, fit_screen, label_depth
+from logitsieve.index_builder.fit.svd import fit_svd
 from logitsieve.index_builder.fitting import (
     BuildInputs,
     FitInputs,
@@ -37,7 +37,7 @@ from logitsieve.index_builder.fitting import (
     part_name,
     prepare,
 )
-from logitsieve.index_builder.shared_heads import each_by, shared_head
+from logitsieve.index_builder.remote_heads import each_by, shared_head
 from logitsieve.version import __version__
 
 FITS: dict[

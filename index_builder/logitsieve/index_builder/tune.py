@@ -15,7 +15,7 @@ from logitsieve.evaluation.evidence import MeasuredPrecision, combined_low
 from logitsieve.evaluation.operating_points import read_points, undominated
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import TuneConfig
-from logitsieve.index_builder.contexts import Source, open_contexts
+from logitsieve.index_builder.data.contexts import Source, open_contexts
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress, ProgressOption, to_progress
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from logitsieve.index_builder.arrays import save
+from logitsieve.index_builder.data.arrays import save
 from logitsieve.index_builder.kept import KeptBlocks
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from logitsieve.gpu.kernels.status import PASSED_ON, WANTED
 from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified import CertifiedPlan
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode
+from logitsieve.index_builder.fit.certified import Widths, encode
 from tests.gpu.softmaxes import on_gpu, sweep, tensor
 from tests.gpu.uppers import bounds_of
 from tests.heads.test_certified import BIASES, MATRICES, WIDTHS, attacks, certified

@@ -12,7 +12,7 @@ from logitsieve.gpu.plans import empty_output
 from logitsieve.gpu.plans.certified import CertifiedPlan, room_of
 from logitsieve.gpu.plans.exact import fits
 from logitsieve.heads import ExactHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode, rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, rotation
 from tests.gpu.softmaxes import TYPES, on_gpu, sweep, tensor
 from tests.gpu.uppers import bounds_of
 from tests.heads.test_certified import decaying

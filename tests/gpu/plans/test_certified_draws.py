@@ -8,7 +8,7 @@ import torch
 
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
 from logitsieve.heads import CertifiedHead, Softmax
-from logitsieve.index_builder.fit_certified import Widths
+from logitsieve.index_builder.fit.certified import Widths
 from tests.gpu.draw_plans import (
     Edited,
     assert_within,

@@ -8,7 +8,7 @@ import pytest
 from logitsieve.gpu.plans.screen import LONGEST
 from logitsieve.gpu.plans.svd import SvdPlan, chunk_of, fits, preview_on
 from logitsieve.heads import ExactHead, Softmax, SvdHead
-from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.index_builder.fit.svd import preview_arrays
 from tests.gpu.answers import assert_answers, assert_refused
 from tests.gpu.softmaxes import on_gpu, tensor
 from tests.synthetic import make_hidden, make_softmax

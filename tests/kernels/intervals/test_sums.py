@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import (
     COARSE,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.index_builder.fit_svd import preview_arrays
+from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.retrieval.preview import keep_largest, preview_select
 from logitsieve.kernels.simd.pointers import keep_alive, pointer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit_certified import Widths, encode, narrow_rotation
+from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import (
     ROOM,

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
-from logitsieve.heads._base.clustering import cluster_arrays
 from logitsieve.heads._base.head import Softmax
+from logitsieve.index_builder.row_clusters import cluster_arrays
 from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.autograd.rng import StepRng
 from logitsieve.training.losses.search_softmax import (

@@ -1,0 +1,5 @@
+"""Run a model over text and keep the contexts that its output layer meets."""
+
+from logitsieve.index_builder.capture.pytorch import CaptureConfig, capture
+
+__all__ = ["CaptureConfig", "capture"]

@@ -1,0 +1,127 @@
+"""A causal language model in a Hugging Face folder, and text for it, as `capture` takes them.
+
+Nothing is downloaded, no code of the folder is run, and weights are read from safetensors alone.
+
+Shape letters: B windows of a batch, T tokens of a window.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import whole
+from logitsieve.index_builder.capture.text_chunks import TEXT, text_chunks
+from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
+from logitsieve.utils.environment import require
+
+WINDOWS_AT_ONCE, MOST_WINDOWS = 2, 1 << 16  # logits of 250,000 words take half a gigabyte for two
+logger = logging.getLogger(__name__)
+
+NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
+
+
+def open_folder(
+    folder: Path | str,
+    text: Path | str,
+    *,
+    window: int = WINDOW,
+    windows_at_once: int = WINDOWS_AT_ONCE,
+) -> tuple[nn.Module, Windows]:
+    """The model in float32, and batches that read `text` (UTF-8, or that gzipped) once through.
+
+    The model reads windows of `window` tokens, at most its positions (with a warning), each begun
+    with the token that its tokenizer begins text with. MissingExtra without transformers;
+    InvalidRequest names the argument at fault.
+    """
+    require("huggingface", "transformers")
+    from transformers import AutoTokenizer
+
+    folder, text = Path(folder), Path(text)
+    window = whole("window", window, 2, LONGEST_WINDOW)
+    windows_at_once = whole("windows_at_once", windows_at_once, 1, MOST_WINDOWS)
+    if not (folder / "config.json").is_file():
+        raise InvalidRequest("huggingface", folder, NEEDED)
+    if not text.is_file():
+        raise InvalidRequest("text", text, TEXT)
+    with _named(folder):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = load_model(folder)
+    positions = getattr(model.config, "max_position_embeddings", None) or LONGEST_WINDOW
+    if window > positions:
+        logger.warning(
+            "window: got %d, but the model has %d positions: it reads so many", window, positions
+        )
+    return model, Windows(tokenizer, text, min(window, positions), windows_at_once)
+
+
+def load_model(folder: Path) -> nn.Module:
+    """The model of `open_folder` alone; InvalidRequest names the folder."""
+    from transformers import AutoModelForCausalLM
+
+    with _named(folder):
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        )
+    return model
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    try:
+        with _without_bars():
+            yield
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("huggingface", f"{folder} ({error})", NEEDED) from error
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Loading without the progress bars of transformers, which are put back afterwards."""
+    bars: Any = import_module("transformers.utils.logging")  # which is not typed
+
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Batches of token ids that read a text once through, `window` tokens at a stretch."""
+
+    tokenizer: Any
+    text: Path
+    window: int
+    at_once: int
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """[B, T] of full windows, then [1, T] of the rest; no padding."""
+        begin = self.tokenizer.bos_token_id
+        first = [one for one in self.tokenizer("")["input_ids"] if one == begin][:1]
+        length = self.window - len(first)
+        ids: list[int] = []
+        for chunk in text_chunks(self.text):
+            ids += self.tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
+            while len(ids) >= length * self.at_once:
+                rows = [first + ids[i * length : (i + 1) * length] for i in range(self.at_once)]
+                del ids[: length * self.at_once]
+                yield _batch(rows)
+        for start in range(0, len(ids), length):
+            yield _batch([first + ids[start : start + length]])
+
+
+def _batch(rows: list[list[int]]) -> dict[str, Any]:
+    return {"input_ids": torch.tensor(rows), "use_cache": False}

@@ -1,0 +1,245 @@
+"""Run a PyTorch model over data and keep the inputs of its output layer: contexts for `build`.
+
+They are spread over the whole run, in its order: one contiguous stretch of text would fit the
+screen to a part of the contexts that it will meet.
+
+Shape letters: B rows of a batch, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.capture.checkpoint import SCRATCH, kept_sample
+from logitsieve.index_builder.capture.output_layer_hook import (
+    LayerInputs,
+    call_model,
+    make_layer_inputs,
+    rows_of_batch,
+)
+from logitsieve.index_builder.config import CaptureConfig
+from logitsieve.index_builder.data.arrays import save
+from logitsieve.index_builder.workers import Shared, Workers, is_here
+from logitsieve.utils.environment import name_in_errors
+from logitsieve.utils.options import Progress, ProgressOption, to_progress
+
+__all__ = ["CaptureConfig", "capture"]
+
+CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the model's output
+CHUNK = 8192  # rows of W multiplied at once
+
+
+def capture(
+    model: nn.Module,
+    batches: Iterable[Any],
+    out: Path | str,
+    *,
+    output_layer: str | nn.Linear | None = None,
+    config: CaptureConfig | None = None,
+    progress: ProgressOption = "auto",
+    executor: Executor | None = None,
+    load: Callable[[], nn.Module] | None = None,
+) -> dict[str, Any]:
+    """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
+
+    Each batch is the model's argument, a tuple of its arguments, or a mapping of its keyword
+    arguments; give no padding, it would be kept. `output_layer` is the nn.Linear that makes the
+    logits, or its name; by default the last one called whose outputs are as many as the logits.
+    `progress` gets (stage, rows seen, 0), as in `build`. Returns the contents of `capture.json`,
+    also the attribute `window` of `batches`, tokens that the model reads at a stretch, if it has
+    one. `executor` runs the batches side by side; in other processes runs, on one thread, the model
+    that `load` makes, a function of a module. A capture that is killed or interrupted goes on, if
+    called again within a day with the same batches, from what lies beside `out`. InvalidRequest if
+    `out` exists, or if the model's output is not W h + b; then nothing is written.
+    """
+    config, progress = config or CaptureConfig(), to_progress(progress, "capture")
+    out = Path(out)
+    if load is None and not is_here(executor):
+        allowed = "`load` beside it, which makes the model in other processes"
+        raise InvalidRequest("executor", type(executor).__name__, allowed)
+    if out.exists():
+        raise InvalidRequest("out", out, "a path that does not exist")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=out.parent))
+    try:
+        with _evaluating(model):
+            run = _Run(model, batches, load, Workers(executor, folder))
+            summary = _capture(run, folder, output_layer, config, progress)
+        folder.chmod(0o755)
+        folder.rename(out)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    return summary
+
+
+class _Run(NamedTuple):
+    model: nn.Module
+    batches: Iterable[Any]
+    load: Callable[[], nn.Module] | None  # the same model in another process
+    workers: Workers
+
+
+def _capture(
+    run: _Run,
+    folder: Path,
+    output_layer: str | nn.Linear | None,
+    config: CaptureConfig,
+    progress: Progress,
+) -> dict[str, Any]:
+    model, batches = run.model, run.batches
+    iterator = iter(batches)
+    try:
+        first = next(iterator)
+    except StopIteration:
+        raise InvalidRequest("batches", "no batch", "one or more") from None
+    name, layer = _output_layer(model, first, output_layer)
+    weight, bias = _parameters(model, layer)
+    with LayerInputs(model, layer) as inputs:
+        hidden_BD, output = inputs.read(first)
+        _refuse_unless_linear(weight, bias, hidden_BD, output)
+        if skip := inputs.once:
+            inputs.skip_product()
+        shared = Shared(inputs, make_layer_inputs, (), (run.load, name, skip))
+        with kept_sample(
+            folder.parent, layer.in_features, config, weight, bias, name, hidden_BD
+        ) as sample:
+            missing = sample.missing(chain([first], iterator))
+            for rows_BD in run.workers.map(rows_of_batch, ((shared, batch) for batch in missing)):
+                sample.add(rows_BD)
+                progress("capture", sample.rows.seen, 0)
+            rows, seen = sample.write_shards(folder, config.shard_rows)
+    save(folder / "weight.npy", weight.float().cpu().numpy())
+    save(folder / "bias.npy", bias.float().cpu().numpy())
+    summary = {
+        "rows": rows,
+        "rows_seen": seen,
+        "vocabulary_size": layer.out_features,
+        "dim": layer.in_features,
+        "model": type(model).__qualname__,
+        "output_layer": name,
+        **({"window": batches.window} if hasattr(batches, "window") else {}),
+        **asdict(config),
+    }
+    written = folder / "capture.json"
+    with name_in_errors(written):
+        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _logits(output: Any) -> Tensor:
+    """The logits of a model's output: the output itself, its `.logits`, or its first item."""
+    output = getattr(output, "logits", output)
+    if isinstance(output, Mapping):
+        output = output.get("logits")
+    elif isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise InvalidRequest(
+            "model", f"output {type(output).__name__}", "logits, .logits, or a tuple led by them"
+        )
+    return output
+
+
+def _output_layer(
+    model: nn.Module, batch: Any, wanted: str | nn.Linear | None
+) -> tuple[str, nn.Linear]:
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    names = {layer: name for name, layer in layers.items()}
+    called: list[nn.Linear] = []
+    hooks = [m.register_forward_pre_hook(lambda m, _: called.append(m)) for m in names]
+    try:
+        logits = _logits(call_model(model, batch))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if wanted is not None:
+        layer = layers.get(wanted) if isinstance(wanted, str) else wanted
+        if layer not in called:
+            raise InvalidRequest("output_layer", wanted, f"called by the model: {_list(layers)}")
+        return names[layer], layer
+    fitting = [layer for layer in called if layer.out_features == logits.shape[-1]]
+    if not fitting:
+        raise InvalidRequest(
+            "output_layer",
+            f"no nn.Linear with {logits.shape[-1]} outputs, the size of the model's output",
+            f"the name of the layer that makes the logits, one of: {_list(layers)}",
+        )
+    return names[fitting[-1]], fitting[-1]
+
+
+def _list(layers: Mapping[str, nn.Linear]) -> str:
+    return ", ".join(name or "the model itself" for name in layers) or "(it has no nn.Linear)"
+
+
+def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    """W and b, with the further bias that Hugging Face's translation models add to the logits."""
+    weight = layer.weight.detach()
+    bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
+    more = getattr(model, "final_logits_bias", None)
+    return weight, bias if more is None else bias + more.detach().flatten()
+
+
+def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, output: Any) -> None:
+    """InvalidRequest unless the model's own logits are W h + b up to their rounding."""
+    logits = _logits(output)
+    if len(hidden_BD) == 0:
+        raise InvalidRequest("batches", "no rows in the first batch", "one or more")
+    if logits.shape[-1] != len(weight) or logits[..., 0].numel() != len(hidden_BD):
+        raise InvalidRequest(
+            "model",
+            f"output {list(logits.shape)} for {len(hidden_BD)} rows into the output layer",
+            f"one row of {len(weight)} logits for each",
+        )
+    rows = torch.linspace(0, len(hidden_BD) - 1, min(CHECKED_ROWS, len(hidden_BD))).long()
+    got = logits.reshape(-1, len(weight))[rows].double().cpu()
+    hidden = hidden_BD[rows].double().cpu()
+    parts = [
+        (hidden @ w.T + b, hidden.abs() @ w.T.abs() + b.abs())
+        for w, b in zip(
+            (chunk.double().cpu() for chunk in torch.split(weight, CHUNK)),
+            (chunk.double().cpu() for chunk in torch.split(bias, CHUNK)),
+            strict=True,
+        )
+    ]
+    expected, magnitude = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    eps = max(torch.finfo(kind).eps for kind in (logits.dtype, weight.dtype, torch.float32))
+    tolerance = 8 * eps * magnitude
+    if not ((got - expected).abs() <= tolerance).all():
+        raise InvalidRequest("model", _difference(got, expected, tolerance), "logits = W h + b")
+
+
+def _difference(got: Tensor, expected: Tensor, tolerance: Tensor) -> str:
+    shift = (got - expected).mean(dim=1, keepdim=True)
+    if ((got - expected - shift).abs() <= tolerance + 1e-6 * shift.abs()).all():
+        return f"logits shifted by {shift[0].item():.4g} in the first row (a log_softmax?)"
+    scale = (got * expected).sum() / (expected * expected).sum()
+    if ((got - scale * expected).abs() <= 2 * tolerance * (1 + scale.abs())).all():
+        return f"logits scaled by {scale.item():.4g} after the output layer"
+    worst = (got - expected).abs().max().item()
+    return f"logits up to {worst:.4g} away from W h + b (a softcap, a mask, an adapter?)"

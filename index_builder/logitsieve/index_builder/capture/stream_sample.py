@@ -1,0 +1,134 @@
+"""An evenly spread sample of a stream of rows whose length is not known beforehand.
+
+The stream is cut into equal cells and one row is drawn from each; when twice the wanted rows are
+on disk, cells are joined in pairs. Drawing matters: every n-th row of sequences of equal length
+could always be the same position.
+
+Shape letters: B rows added at once, D hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.data.arrays import reserve, save
+from logitsieve.utils.environment import name_in_errors
+
+CHUNK = 8192  # rows moved at once
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Counts(NamedTuple):
+    """How far a sample is, of which the file has the rows."""
+
+    seen: int = 0  # rows of the stream
+    cell: int = 1  # of these for each row kept
+    kept: int = 0
+
+
+NOTHING = Counts()
+
+
+class SpreadSample:
+    """At most `max_rows` rows, in the stream's order; `seen` is the stream's length so far.
+
+    Up to twice as many are held in the file `path`; memory is one batch and one chunk. With
+    `counts` it goes on from a file that another sample of these options has left.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dim: int,
+        max_rows: int,
+        dtype: str,
+        seed: int,
+        counts: Counts = NOTHING,
+    ) -> None:
+        self._path, self._max_rows, self._seed = path, max_rows, seed
+        self.seen, self._cell, self._kept = counts
+        self._reserved = counts.kept  # rows that the disk surely holds
+        shape, mode = (2 * max_rows, dim), "r+" if counts.seen else "w+"
+        with name_in_errors(path):
+            self._file = np.lib.format.open_memmap(path, mode=mode, dtype=dtype, shape=shape)
+
+    @property
+    def counts(self) -> Counts:
+        """How far the sample is, by which another one goes on from its file."""
+        return Counts(self.seen, self._cell, self._kept)
+
+    def flush(self) -> None:
+        """Write the rows to the disk."""
+        self._file.flush()
+
+    def thins_with(self, rows: int) -> bool:
+        """Whether so many more rows make the file too small: kept rows then move in it."""
+        return self.seen + rows > len(self._file) * self._cell
+
+    def add(self, rows_BD: np.ndarray) -> None:
+        """The next rows of the stream; InvalidRequest if one is not finite in the file's dtype."""
+        with np.errstate(over="ignore"):  # what overflows becomes inf, reported here
+            rows_BD = rows_BD.astype(self._file.dtype, copy=False)
+        if not np.isfinite(rows_BD).all():
+            raise InvalidRequest(
+                "batches",
+                f"a context that is not finite as {rows_BD.dtype}",
+                "finite values (float32 holds larger ones than float16)",
+            )
+        done = 0
+        while done < len(rows_BD):
+            if self.seen == len(self._file) * self._cell:
+                self._thin()
+            room = len(self._file) * self._cell - self.seen
+            part = rows_BD[done : done + room]
+            self._keep(part)
+            done += len(part)
+
+    def _keep(self, rows_BD: np.ndarray) -> None:
+        first, last = self.seen // self._cell, (self.seen + len(rows_BD) - 1) // self._cell
+        cells = np.arange(first, last + 1, dtype=np.uint64)
+        drawn = cells * np.uint64(self._cell) + self._draw(cells) % np.uint64(self._cell)
+        local = drawn.astype(np.int64) - self.seen
+        local = local[(local >= 0) & (local < len(rows_BD))]
+        kept = self._kept + len(local)
+        if kept > self._reserved:
+            reserve(self._path, self._file, self._reserved, kept)
+            self._reserved = kept
+        self._file[self._kept : kept] = rows_BD[local]
+        self._kept = kept
+        self.seen += len(rows_BD)
+
+    def _thin(self) -> None:
+        """Join cells in pairs, keeping one of each two rows at random."""
+        self._kept //= 2
+        self._cell *= 2
+        for start in range(0, self._kept, CHUNK):
+            pairs = np.arange(start, min(start + CHUNK, self._kept), dtype=np.uint64)
+            chosen = 2 * pairs + (self._draw(pairs) >> np.uint64(63))
+            self._file[start : start + len(pairs)] = self._file[chosen.astype(np.int64)]
+
+    def _draw(self, cells: np.ndarray) -> np.ndarray:
+        """A uint64 for each cell, from the seed, the cell's size and its number (splitmix64)."""
+        start = (self._seed * 2654435761 + self._cell) % 2**64
+        z = (cells + np.uint64(1)) * GOLDEN + np.uint64(start)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(z ^ (z >> np.uint64(31)))
+
+    def write_shards(self, folder: Path, shard_rows: int) -> int:
+        """The sample as numbered files in `folder`; its rows. The working file is removed."""
+        rows = min(self._kept, self._max_rows)
+        if rows == 0:
+            raise InvalidRequest("batches", "no rows", "one or more")
+        chosen = np.arange(rows) * self._kept // rows
+        for shard in range(math.ceil(rows / shard_rows)):
+            ids = chosen[shard * shard_rows : (shard + 1) * shard_rows]
+            save(folder / f"{shard:05}.npy", self._file[ids])
+        del self._file
+        self._path.unlink()
+        return rows

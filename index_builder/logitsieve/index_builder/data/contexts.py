@@ -1,0 +1,175 @@
+"""Context vectors to fit and to judge on, more of them than memory holds.
+
+Shape letters: N contexts, D hidden size, S rows taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import ArrayLike, Float32, Int64
+from logitsieve.index_builder.data.arrays import FORMS, map_arrays
+from logitsieve.utils.hidden import MASKED, as_hidden
+
+BLOCK_ROWS = 8192
+HELD_OUT = 10  # one part in so many is held out
+
+Source: TypeAlias = "Contexts | ArrayLike | Path | str"
+
+
+class Contexts:
+    """N rows of size D, in shards that may be mapped files; read in blocks as float32.
+
+    Every row read is checked: InvalidRequest names `field` and the row if a value is not finite.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[np.ndarray],
+        field: str = "contexts",
+        firsts: Sequence[int] | None = None,
+    ) -> None:
+        """`firsts` are the numbers by which the first row of each shard is named in errors."""
+        if firsts is None:
+            firsts = list(accumulate((len(shard) for shard in shards), initial=0))[:-1]
+        self.field = field
+        self._firsts = [first for shard, first in zip(shards, firsts, strict=True) if len(shard)]
+        self._shards = [shard for shard in shards if len(shard)]
+        self._ends = np.cumsum([len(shard) for shard in self._shards], dtype=np.int64)
+        self.rows = int(self._ends[-1]) if self._shards else 0
+        self.dim = int(self._shards[0].shape[1]) if self._shards else 0
+
+    def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Float32]:
+        """float32 [n, D] in order, n <= size; a block never spans two shards."""
+        for shard, first in zip(self._shards, self._firsts, strict=True):
+            for start in range(0, len(shard), size):
+                yield self._read(shard[start : start + size], first + start)
+
+    def parts(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Float32]]:
+        """The same blocks, each with the numbers of its rows."""
+        yield from zip(self.spans(size), self.blocks(size), strict=True)
+
+    def spans(self, size: int = BLOCK_ROWS) -> Iterator[slice]:
+        """The numbers of the rows of each block, which are not read."""
+        done = 0
+        for shard in self._shards:
+            for start in range(0, len(shard), size):
+                stop = min(start + size, len(shard))
+                yield slice(done + start, done + stop)
+            done += len(shard)
+
+    def take(self, rows_S: Int64) -> Float32:
+        """float32 [S, D]: the rows of these numbers, in that order."""
+        taken = np.empty((len(rows_S), self.dim), np.float32)
+        shard_of_S = np.searchsorted(self._ends, rows_S, side="right")
+        for number in np.unique(shard_of_S):
+            places = np.flatnonzero(shard_of_S == number)
+            shard = self._shards[number]
+            local = rows_S[places] - (self._ends[number] - len(shard))
+            for start in range(0, len(places), BLOCK_ROWS):
+                part = slice(start, start + BLOCK_ROWS)
+                taken[places[part]] = self._read(
+                    shard[local[part]], self.number(int(rows_S[places[part]][0]))
+                )
+        return taken
+
+    def sample(self, rows: int) -> Float32:
+        """float32 [S, D]: at most `rows` of the rows, at equal distances."""
+        count = min(rows, self.rows)
+        return self.take(np.arange(count) * self.rows // count)
+
+    def between(self, start: int, stop: int) -> Self:
+        """Rows start .. stop - 1, sharing the storage."""
+        shards, firsts = [], []
+        for shard, end, number in zip(self._shards, self._ends, self._firsts, strict=True):
+            first = int(end) - len(shard)
+            shards.append(shard[max(0, start - first) : max(0, stop - first)])
+            firsts.append(number + max(0, start - first))
+        return type(self)(shards, self.field, firsts)
+
+    def number(self, row: int) -> int:
+        """The row's number in what the user gave: these may be a part of that."""
+        shard = int(np.searchsorted(self._ends, row, side="right"))
+        return self._firsts[shard] + row - (int(self._ends[shard]) - len(self._shards[shard]))
+
+    def spread(self, rows: int, blocks: int) -> Self:
+        """At most `rows` of the rows, as `blocks` contiguous blocks at equal distances."""
+        size = rows // blocks
+        if self.rows <= rows or size == 0:
+            return self.between(0, rows)
+        starts = [self.rows * number // blocks for number in range(blocks)]
+        parts = [self.between(start, start + size) for start in starts]
+        shards = [shard for part in parts for shard in part._shards]
+        firsts = [first for part in parts for first in part._firsts]
+        return type(self)(shards, self.field, firsts)
+
+    def split(self) -> tuple[Self, Self]:
+        """(to fit on, held out): the last tenth is held out, since neighbours resemble each other.
+
+        InvalidRequest if there are fewer than two rows.
+        """
+        if self.rows < 2:
+            raise InvalidRequest(self.field, f"{self.rows} rows", "2 rows or more, or `heldout`")
+        border = self.rows - max(1, self.rows // HELD_OUT)
+        return self.between(0, border), self.between(border, self.rows)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The identity of the rows as they are stored, and of their order (hex)."""
+        digest = hashlib.sha256()
+        for shard in self._shards:
+            digest.update(f"{shard.dtype} {shard.shape}\n".encode())
+            for start in range(0, len(shard), BLOCK_ROWS):
+                rows = np.ascontiguousarray(shard[start : start + BLOCK_ROWS])
+                digest.update(rows.view(np.uint8).data)
+        return digest.hexdigest()
+
+    def _read(self, rows: np.ndarray, first: int) -> Float32:
+        block = as_hidden(rows, self.dim)
+        finite = np.isfinite(block).all(axis=1)
+        if not finite.all():
+            bad = first + int(np.argmin(finite))
+            raise InvalidRequest(self.field, f"NaN or infinity near row {bad}", "finite values")
+        return block if block.flags.writeable else block.copy()  # torch takes no read-only array
+
+
+def open_contexts(source: Source, dim: int, scratch: Path, field: str = "contexts") -> Contexts:
+    """Contexts of size D from an array or from files (see arrays.py); `scratch` for what unpacks.
+
+    InvalidRequest names `field`, also where the shape or the dtype is wrong.
+    """
+    if isinstance(source, Contexts):
+        shards = source._shards
+    elif isinstance(source, (str, Path)):
+        shards = map_arrays(source, field, scratch)
+    elif isinstance(source, np.ndarray):
+        shards = [source]
+    else:
+        try:
+            shards = [as_hidden(source)]
+        except InvalidRequest as error:
+            raise InvalidRequest(field, error.got, error.allowed) from error
+    for shard in shards:
+        if np.ma.is_masked(shard):
+            raise InvalidRequest(field, MASKED, FORMS)
+        floats = (
+            shard.dtype.kind == "f" or shard.dtype == np.uint16 or shard.dtype.name == "bfloat16"
+        )
+        if not floats or shard.dtype.itemsize > 8:
+            raise InvalidRequest(field, f"dtype {shard.dtype}", FORMS)
+        if shard.ndim != 2:
+            raise InvalidRequest(field, f"shape {list(shard.shape)}", "[N, D]")
+        if shard.shape[1] != dim:
+            raise InvalidRequest(field, f"D = {shard.shape[1]}", f"D = {dim}, the weight's")
+    contexts = Contexts(shards, field)
+    if not contexts.rows:
+        raise InvalidRequest(field, "no rows", "at least one context")
+    return contexts

@@ -1,0 +1,300 @@
+"""The sketch of `certified`: coordinates of every row in bytes, and norms of the rest.
+
+docs/certified.md derives the bound and the numbers stored for it. They are computed in float64 from
+the stored arrays, and rounded so that the bound can only grow.
+
+Shape letters: V vocabulary, D hidden size, P coordinates, M of them coded, G groups of 16 rows,
+R rows of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int32
+from logitsieve.evaluation import us_per_row
+from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.index.checks import matrix_changed
+from logitsieve.index.sketch_rows import spectral_norms
+from logitsieve.index.verify import counter
+from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, Turning, factored, turn
+from logitsieve.index_builder.fitting import FitInputs, FitResult, label_counts
+from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
+
+COARSE = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of coarse codes tried
+FINE = (64, 128, 192, 256, 384, 512, 768, 1024)  # bytes of fine ones
+START = (1, 1)  # places in these where the search begins
+TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
+MOST = 127  # the largest code
+LEAST_SCALE = 1e-30  # a normal number in float32, and so is what is divided by it
+SHARE = 1e-6  # least scale over the norm of a row: what float64 rounds away is nothing beside it
+SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
+RIDGE = 0.01  # of the identity in second moments whose trace is one
+SPAN_STEPS = 3  # towards the best span: what is outside is then within 1e-4 of the least
+LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
+ROUNDED = 1 + 1e-6  # of a norm in float64, before it is rounded up to float32
+
+
+class Widths(NamedTuple):
+    """Bytes a row of the two codings; the fine ones with their scale and rest."""
+
+    coarse: int
+    fine: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes a row of the sketch, what turns contexts aside."""
+        return self.coarse + COARSE_EXTRA + self.fine + 4  # 4 for its place in the order
+
+
+class _Codes(NamedTuple):
+    codes: np.ndarray  # uint8 [R, m], 128 more than the whole numbers they stand for
+    scales: Float32  # [R]
+    error: float  # kappa: the largest coding error over its scale
+    length: float  # Q: the largest norm over its scale
+
+
+def fit_certified(inputs: FitInputs) -> FitResult:
+    """The sketch measured to answer fastest of those within their share of memory.
+
+    The smallest is always among them. A reproducible build takes the one that the search begins
+    with. InvalidRequest if W is no longer what it was at first.
+    """
+    softmax, share = inputs.softmax, inputs.config.certified_memory
+    moments = _moments(softmax.weight), _moments(inputs.sample)
+    order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
+    hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
+    measured: dict[tuple[Widths, int], float] = {}
+
+    @cache
+    def turning(count: int) -> Turning:
+        return factored(*_narrow(*moments, count))
+
+    @lru_cache(maxsize=2)
+    def turned(count: int) -> Turned:
+        made = turn(softmax, turning(count), inputs.workers)
+        if made.sha256 != softmax.sha256:
+            raise matrix_changed()
+        return made
+
+    def time(widths: Widths, count: int) -> float:
+        if (widths, count) not in measured:
+            head = CertifiedHead(softmax, code(softmax, turned(count), widths, order_V))
+            runs = (us_per_row(head, hidden, k, 1, calls=len(hidden)) for _ in range(TIMINGS))
+            measured[widths, count] = min(runs)
+            inputs.progress("sketch", len(measured), 0)
+        return measured[widths, count]
+
+    counts = _counts(softmax.dim)
+    count = first = counts[len(counts) // 2]
+    best = _first(softmax.dim, share)
+    if not inputs.config.reproducible:
+        best = fastest(lambda widths: time(widths, first), softmax.dim, share)
+        count = min(counts, key=lambda count: time(best, count))
+    if count != first:
+        best = fastest(lambda widths: time(widths, count), softmax.dim, share)
+    arrays = code(softmax, turned(count), best, order_V)
+    report = counter(inputs.progress, "norms", softmax.vocab_size)
+    arrays["norms"] = spectral_norms(softmax, arrays, report)
+    summary = {**best._asdict(), "coordinates": count}
+    history = [
+        {**widths._asdict(), "coordinates": count, "us_per_row": us}
+        for (widths, count), us in measured.items()
+    ]
+    return FitResult(arrays, summary, {}, history)
+
+
+def _counts(dim: int) -> list[int]:
+    """Numbers of coordinates that are tried."""
+    return sorted({-(-share * dim // 16) for share in SHARES}) if dim > LANES else [dim]
+
+
+def _first(dim: int, share: float) -> Widths:
+    """The widths where the search begins: the smallest if `share` has no room for others."""
+    start = Widths(COARSE[START[0]], FINE[START[1]])
+    return start if start.memory <= share * 4 * dim else Widths(COARSE[0], FINE[0])
+
+
+def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
+    """The widths of least `time` among all that share one of the two with them.
+
+    Where a step in either pays nothing, several may: as long as nearly every row passes the coarse
+    bounds, wider ones only take longer.
+    """
+    best = _first(dim, share)
+    while True:
+        lines = [Widths(coarse, best.fine) for coarse in COARSE]
+        lines += [Widths(best.coarse, fine) for fine in FINE]
+        near = min((w for w in lines if _allowed(w, dim, share)), key=time, default=best)
+        if time(near) >= time(best):
+            return best
+        best = near
+
+
+def _allowed(widths: Widths, dim: int, share: float) -> bool:
+    """Report if widths are within `share` of W, and no wider than D needs."""
+    fits = widths.memory <= share * 4 * dim and widths.fine < 2 * max(dim, FINE[0])
+    return fits and widths.coarse <= widths.fine
+
+
+def rotation(softmax: Softmax, hidden: Float32) -> Float64:
+    """B [D, D]: contexts become B h and rows w B^-1, both with one covariance, largest first.
+
+    Of all changes of coordinates that keep w.h, this one makes the norms that are left out least.
+    """
+    return _balanced(_moments(softmax.weight), _moments(hidden))
+
+
+def _balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
+    """[P, P] coordinates in which second moments X of rows and Y of contexts are one.
+
+    T^2 is the geometric mean of X and Y^-1, T h and T^-1 w have the same second moments, and their
+    eigenvectors are the coordinates, largest first.
+    """
+    root_PP, inverse_PP = _power(contexts_PP, 0.5), _power(contexts_PP, -0.5)
+    mean_PP = inverse_PP @ _power(root_PP @ rows_PP @ root_PP, 0.5) @ inverse_PP
+    T_PP = _power(mean_PP, 0.5)
+    directions_PP = np.linalg.eigh(T_PP @ contexts_PP @ T_PP)[1][:, ::-1]
+    return np.ascontiguousarray(directions_PP.T @ T_PP, np.float64)
+
+
+def narrow_rotation(softmax: Softmax, hidden: Float32, count: int) -> tuple[Float64, Float64]:
+    """(A [P, D], stretch E [D]) for `count` = P: contexts become A h, outside its span E h.
+
+    E brings rows over E and contexts times E near to one covariance. The span is the one outside
+    which the mean of ||w / E||^2 times that of ||E h||^2 is least; coordinates within it are
+    `_balanced`, and in proportion to what is outside.
+    """
+    return _narrow(_moments(softmax.weight), _moments(hidden), count)
+
+
+def _narrow(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
+    """The same, of second moments."""
+    if count >= len(rows_DD):
+        return _balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))
+    stretch_D = (np.diag(rows_DD) / np.diag(contexts_DD)) ** 0.25
+    rows_DD = rows_DD / np.outer(stretch_D, stretch_D)
+    contexts_DD = contexts_DD * np.outer(stretch_D, stretch_D)
+    outside = np.array([1.0, 1.0])
+    for _ in range(SPAN_STEPS):
+        both_DD = rows_DD / outside[0] + contexts_DD / outside[1]
+        span_DP = np.linalg.eigh(both_DD)[1][:, : -count - 1 : -1]
+        inside = [span_DP.T @ each_DD @ span_DP for each_DD in (rows_DD, contexts_DD)]
+        totals = np.trace(rows_DD), np.trace(contexts_DD)
+        outside = np.array([t - np.trace(each) for t, each in zip(totals, inside, strict=True)])
+    ratio = (outside[1] / outside[0]) ** 0.25
+    balanced_PP = _balanced(*inside) * ratio
+    return balanced_PP @ span_DP.T * stretch_D, stretch_D
+
+
+def _moments(matrix: Float32) -> Float64:
+    """Second moments [D, D] over their trace, plus a little of the identity."""
+    dim = matrix.shape[1]
+    sum_DD = np.zeros((dim, dim))
+    scale = max(float(np.abs(matrix).max()), float(np.finfo(np.float32).tiny))
+    for rows_RD in _blocks(matrix):
+        sum_DD += (rows_RD / scale).T @ (rows_RD / scale)
+    identity_DD = np.eye(dim) / dim
+    moments_DD: Float64 = sum_DD / max(float(np.trace(sum_DD)), 1e-30) + RIDGE * identity_DD
+    return moments_DD
+
+
+def _power(matrix_DD: Float64, power: float) -> Float64:
+    """A power of a symmetric matrix without negative eigenvalues."""
+    values_D, vectors_DD = np.linalg.eigh(matrix_DD)
+    floor = max(float(values_D.max()), 1e-30) * 1e-12
+    raised_DD: Float64 = (vectors_DD * np.maximum(values_D, floor) ** power) @ vectors_DD.T
+    return raised_DD
+
+
+def _blocks(matrix: Float32) -> Iterator[Float64]:
+    for start in range(0, len(matrix), BLOCK_ROWS):
+        yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
+
+
+def encode(
+    softmax: Softmax,
+    rotation_PD: Float64,
+    widths: Widths,
+    order_V: Int32 | None = None,
+    stretch_D: Float64 | None = None,
+) -> dict[str, np.ndarray]:
+    """The `sketch` part of these widths, as SKETCH of heads/certified.py lists it.
+
+    Coarse codes lie in the order of the ids `order_V`, or of W.
+    """
+    order_V = np.arange(softmax.vocab_size, dtype=np.int32) if order_V is None else order_V
+    arrays = code(softmax, turn(softmax, factored(rotation_PD, stretch_D)), widths, order_V)
+    return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
+
+
+def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
+    """The same as `encode`, from coordinates computed before."""
+    V, P = turned.rows.shape
+    M = min(P, widths.fine - EXTRA)
+    F = min(M, widths.coarse)
+    coarse_VF = np.full((V, widths.coarse), MOST + 1, np.uint8)
+    scales_V, rests_V = np.empty(V, np.float32), np.empty(V, np.float32)
+    fine_VT = np.full((V, widths.fine), MOST + 1, np.uint8)
+    extras_V2 = fine_VT[:, -EXTRA:].view(np.float32)
+    limits = np.array([0, 0, 0, 0, turned.left])
+    for number, turned_RP in enumerate(_blocks(turned.rows)):
+        here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(turned_RP))
+        norms_R = np.linalg.norm(turned_RP, axis=1)
+        coarse = _encode_rows(turned_RP[:, :F], norms_R)
+        fine = _encode_rows(turned_RP[:, :M], norms_R)
+        coarse_VF[here, :F], scales_V[here] = coarse.codes, coarse.scales
+        rests_V[here] = _rounded_up(turned_RP[:, F:], turned.outside[here])
+        fine_VT[here, :M], extras_V2[here, 0] = fine.codes, fine.scales
+        extras_V2[here, 1] = _rounded_up(turned_RP[:, M:], turned.outside[here])
+        limits[:4] = np.maximum(limits[:4], [*coarse[2:], *fine[2:]])
+    limits *= ROUNDED
+    return {
+        **turned.turning._asdict(),
+        "coarse": _grouped(coarse_VF, scales_V, rests_V, softmax.bias, order_V),
+        "fine": fine_VT,
+        "order": order_V,
+        "limits": limits,
+        "norms": np.full(6, LARGEST_NORM),  # true ones take longer, and no top k needs them
+    }
+
+
+def _grouped(
+    coarse_VF: np.ndarray, scales_V: Float32, rests_V: Float32, bias_V: Float32, order_V: Int32
+) -> np.ndarray:
+    """uint8 [G, S]: groups of sixteen rows, quads of codes first, then scales, rests and biases.
+
+    The last group is filled up with rows whose bias is -inf.
+    """
+    (V, F), groups = coarse_VF.shape, -(-len(coarse_VF) // LANES)
+    codes = np.full((groups * LANES, F), MOST + 1, np.uint8)
+    extras = np.zeros((3, groups * LANES), np.float32)
+    extras[2] = -np.inf
+    codes[:V] = coarse_VF[order_V]
+    extras[:, :V] = np.stack([scales_V, rests_V, bias_V])[:, order_V]
+    quads = codes.reshape(groups, LANES, F // 4, 4).transpose(0, 2, 1, 3).reshape(groups, -1)
+    columns = [values.reshape(groups, LANES).view(np.uint8) for values in extras]
+    return np.concatenate([quads, *columns], axis=1)
+
+
+def _encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
+    """Codes of some coordinates of rows of such norms; errors are those of the codes as stored."""
+    most_R = np.abs(turned_Rm).max(axis=1) / MOST
+    scales_R = np.maximum(np.maximum(most_R, SHARE * norms_R), LEAST_SCALE).astype(np.float32)
+    steps_R = scales_R.astype(np.float64)
+    whole_Rm = np.clip(np.rint(turned_Rm / steps_R[:, None]), -MOST, MOST)
+    errors_R = np.linalg.norm(turned_Rm - whole_Rm * steps_R[:, None], axis=1) / steps_R
+    lengths_R = np.linalg.norm(turned_Rm, axis=1) / steps_R
+    codes_Rm = (whole_Rm + (MOST + 1)).astype(np.uint8)
+    return _Codes(codes_Rm, scales_R, float(errors_R.max()), float(lengths_R.max()))
+
+
+def _rounded_up(others_Rm: Float64, outside_R: Float64) -> Float32:
+    """Norms of what is not coded of each row, in float32 and not below the true ones."""
+    norms_R = np.hypot(np.linalg.norm(others_Rm, axis=1), outside_R) * ROUNDED
+    return np.asarray(np.nextafter(norms_R.astype(np.float32), np.float32(np.inf)))

@@ -1,0 +1,221 @@
+"""Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels.
+
+Shape letters: N contexts, H held-out contexts, D hidden size, V vocabulary, C clusters, K labels
+a context, P observed (cluster, label) pairs, R best clusters of a context.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
+from logitsieve.index_builder.data.contexts import Contexts
+from logitsieve.index_builder.fitting import FitInputs
+from logitsieve.index_builder.screen.cluster_label_counts import count_pairs
+
+LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster
+MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
+SHORTEST = 5  # ids in every list, labels allowing: one of none could answer nothing
+ROUNDING = 1e-14  # the share that a quotient of whole numbers may lose when multiplied back
+
+
+class Knapsack:
+    """A greedy knapsack of the labels that each cluster keeps.
+
+    papers/001, section 3, "Optimization"; derived in docs/building.md. The pairs are put in order
+    once, O(P log P), so that many budgets can be tried.
+
+    `hits_P` counts the rows of a pair's cluster that have its label, m_ts; `cluster_P` is the
+    pair's cluster t; `rows_C` counts the rows of each cluster, n_t.
+    """
+
+    def __init__(self, cluster_P: Int32, hits_P: Int32, rows_C: Int64, waste_weight: float) -> None:
+        self._pairs = len(hits_P)
+        self._total_rows = int(rows_C.sum())
+        weight_P = rows_C[cluster_P]  # n_t; the paper's capacity is N times B
+        # Eq. 6: keeping (t, s) removes m_ts misses and wastes lambda on the n_t - m_ts others.
+        value_P = (1 + waste_weight) * hits_P - waste_weight * weight_P
+        paying = np.flatnonzero(value_P > 0)
+        # value / weight = (1 + lambda) m_ts / n_t - lambda rises with m_ts / n_t alone
+        order = np.argsort(-(hits_P[paying] / weight_P[paying]), kind="stable")
+        self._items = paying[order]
+        self._weights = weight_P[self._items]
+
+    @property
+    def everything(self) -> float:
+        """Candidates a row on average when every pair that pays is kept."""
+        return float(self._weights.sum()) / self._total_rows
+
+    def select(self, budget: float | None) -> Bool:
+        """bool [P], the kept pairs: at most `budget` candidates a row on average; None: all paying.
+
+        Takes items in order and goes on past one that does not fit. An item that did not fit never
+        fits later, so each pass drops all such items and takes the longest prefix of the rest.
+        """
+        keep_P = np.zeros(self._pairs, bool)
+        budget = self.everything if budget is None else min(budget, self.everything + 1)
+        capacity = int(budget * self._total_rows * (1 + ROUNDING))
+        items, weights = self._items, self._weights
+        while True:
+            fits = weights <= capacity
+            items, weights = items[fits], weights[fits]
+            if not len(items):
+                return keep_P
+            filled = np.cumsum(weights)
+            taken = int(np.searchsorted(filled, capacity, side="right"))
+            keep_P[items[:taken]] = True
+            capacity -= int(filled[taken - 1])
+            items, weights = items[taken:], weights[taken:]
+
+
+class Partition:
+    """The clusters of `centroids_CD` over all contexts; clusters that no context chose are gone.
+
+    `depth` labels of each context are counted. With a guard, each cluster has a reach, and
+    `escalate` = `guarded` leaves that share of its contexts to the fallback.
+    """
+
+    def __init__(self, inputs: FitInputs, centroids_CD: Float32, depth: int) -> None:
+        self._inputs = inputs
+        self.depth = min(depth, inputs.labels.shape[1])
+        self.waste_weight = waste_weight = inputs.config.waste_weight
+        guard = inputs.config.guard or 0.0
+        cluster_N, pairs = count_pairs(
+            inputs.train,
+            inputs.labels[:, : self.depth],
+            centroids_CD,
+            inputs.vocab_size,
+            inputs.workers,
+        )
+        used = np.flatnonzero(pairs.rows)
+        self.centroids_CD = centroids_CD[used]
+        self.pairs = pairs._replace(
+            cluster=np.searchsorted(used, pairs.cluster).astype(np.int32), rows=pairs.rows[used]
+        )
+        self.knapsack = Knapsack(self.pairs.cluster, self.pairs.hits, self.pairs.rows, waste_weight)
+        self._near_HR, self.heldout_cosines = nearest(inputs.heldout, self.centroids_CD)
+        self.guarded = -1.0
+        self._reaches_C: Float32 | None = None
+        if guard > 0:
+            cosines_N = cosines(inputs.train, self.centroids_CD, np.searchsorted(used, cluster_N))
+            ends_C = farthest(cosines_N, np.searchsorted(used, cluster_N), guard)
+            self.guarded = float(ends_C.min())
+            self._reaches_C = (ends_C / self.guarded).astype(np.float32)
+            self.heldout_cosines = self.heldout_cosines / self._reaches_C[self._near_HR[:, 0]]
+        self._pairs: list[Int32] = []  # [H, K] of each probe, filled as probes are used
+
+    @property
+    def clusters(self) -> int:
+        """The number of clusters, C."""
+        return len(self.centroids_CD)
+
+    def heldout_hits(self, keep_P: Bool, probes: int = 1) -> Bool:
+        """bool [H, K]: True for each exact held-out label that is in its row's lists."""
+        while len(self._pairs) < probes:
+            near_H = self._near_HR[:, len(self._pairs)]
+            self._pairs.append(self._find(near_H, self._inputs.heldout_labels))
+        hits = [(pair_HK >= 0) & keep_P[pair_HK] for pair_HK in self._pairs[:probes]]
+        return np.asarray(np.logical_or.reduce(hits))
+
+    def heldout_sizes(self, keep_P: Bool, probes: int = 1) -> Int64:
+        """int64 [H]: ids in the lists of each held-out context; one that is in two counts twice."""
+        return np.asarray(self.list_sizes(keep_P)[self._near_HR[:, :probes]].sum(axis=1))
+
+    def heldout_loss(self, keep_P: Bool) -> float:
+        """The mean loss of eq. 6 on the held-out contexts."""
+        hits_H = self.heldout_hits(keep_P)[:, : self.depth].sum(axis=1)
+        size_H = self.heldout_sizes(keep_P)
+        return float((self.depth - hits_H + self.waste_weight * (size_H - hits_H)).mean())
+
+    def sizes(self, keep_P: Bool) -> Int64:
+        """int64 [C]: labels kept in each cluster."""
+        return np.bincount(self.pairs.cluster[keep_P], minlength=self.clusters)
+
+    def list_sizes(self, keep_P: Bool) -> Int64:
+        """int64 [C]: ids in each list of `arrays`, which fills up the shortest."""
+        return np.maximum(self.sizes(keep_P), min(self.depth, SHORTEST))
+
+    def candidates(self, keep_P: Bool) -> float:
+        """Ids in a row's list, on average over the contexts that were fitted."""
+        rows_C = self.pairs.rows
+        return float((self.list_sizes(keep_P) * rows_C).sum() / rows_C.sum())
+
+    def table(self, keep_P: Bool) -> np.ndarray:
+        """uint8 [V, C]: c transposed, 1 where the cluster's list holds the label."""
+        table_VC = np.zeros((self._inputs.vocab_size, self.clusters), np.uint8)
+        table_VC[self.pairs.label[keep_P], self.pairs.cluster[keep_P]] = 1
+        return table_VC
+
+    def arrays(self, keep_P: Bool) -> dict[str, np.ndarray]:
+        """The `screen` part: each list holds its most frequent labels first.
+
+        A list of fewer than SHORTEST gets the labels that are most frequent over all clusters,
+        beyond the budget.
+        """
+        cluster_L, label_L = self.pairs.cluster[keep_P], self.pairs.label[keep_P]
+        order = np.lexsort((label_L, -self.pairs.hits[keep_P], cluster_L))
+        kept_C, size_C = self.sizes(keep_P), self.list_sizes(keep_P)
+        lists = np.split(label_L[order], np.cumsum(kept_C)[:-1])
+        for cluster in np.flatnonzero(kept_C < size_C):
+            lists[cluster] = self._padded(lists[cluster], size_C[cluster])
+        offsets = np.cumsum([0, *size_C])
+        reaches = {} if self._reaches_C is None else {"reaches": self._reaches_C}
+        return {
+            **reaches,
+            "centroids": np.ascontiguousarray(self.centroids_CD),
+            "offsets": offsets.astype(np.int32),
+            "ids": np.concatenate(lists).astype(np.int32),
+        }
+
+    def _padded(self, ids: Int32, size: int) -> Int32:
+        hits_V = np.bincount(self.pairs.label, self.pairs.hits, minlength=self._inputs.vocab_size)
+        frequent = np.argsort(-hits_V, kind="stable")[:size]
+        fresh = frequent[~np.isin(frequent, ids)]
+        return np.concatenate([ids, fresh[: size - len(ids)]]).astype(np.int32)
+
+    def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int32:
+        """int32 [H, K]: the pair of each label in its row's cluster, or -1 if never seen there."""
+        V = self._inputs.vocab_size
+        key_P = self.pairs.cluster.astype(np.int64) * V + self.pairs.label
+        key_HK = cluster_H.astype(np.int64)[:, None] * V + label_HK
+        place_HK = np.minimum(np.searchsorted(key_P, key_HK), len(key_P) - 1)
+        return np.where(key_P[place_HK] == key_HK, place_HK, -1).astype(np.int32)
+
+
+def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
+    """([H, R] the best clusters of each context, [H] its cosine to the first of them).
+
+    A context of zeros has cosine 1: the screen answers it itself.
+    """
+    centroids_DC = torch.from_numpy(centroids_CD).T.contiguous()
+    lengths_C = torch.linalg.vector_norm(centroids_DC, dim=0)
+    probes = min(MOST_PROBES, len(centroids_CD))
+    near, cosines = [], []
+    for block in contexts.blocks():
+        rows = torch.from_numpy(block)
+        best = (rows @ centroids_DC).topk(probes, dim=1)
+        lengths = torch.linalg.vector_norm(rows, dim=1) * lengths_C[best.indices[:, 0]]
+        cosine = best.values[:, 0] / lengths
+        near.append(best.indices.numpy())
+        cosines.append(torch.where(lengths > 0, cosine, 1.0).numpy().astype(np.float64))
+    return np.concatenate(near), np.concatenate(cosines)
+
+
+def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) -> Float32:
+    """float32 [N]: of each context to the centroid of its cluster; 1 for a context of zeros."""
+    unit_CD = centroids_CD / np.linalg.norm(centroids_CD, axis=1, keepdims=True)
+    cosines_N = np.ones(contexts.rows, np.float32)
+    for part, block in contexts.parts():
+        lengths = np.linalg.norm(block, axis=1)
+        dots = np.einsum("nd,nd->n", block, unit_CD[cluster_N[part]])
+        np.divide(dots, lengths, out=cosines_N[part], where=lengths > 0)
+    return cosines_N
+
+
+def farthest(cosines_N: Float32, cluster_N: np.ndarray, share: float) -> Float64:
+    """float64 [C]: the cosine below which that share of each cluster's contexts lies."""
+    order_N = np.argsort(cluster_N, kind="stable")
+    _, first = np.unique(cluster_N[order_N], return_index=True)
+    parts = np.split(cosines_N[order_N], first[1:])
+    return np.array([max(LEAST_REACH, np.quantile(part, share)) for part in parts])

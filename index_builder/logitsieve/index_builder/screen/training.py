@@ -1,0 +1,137 @@
+"""The learned screen: clusters of contexts, and a short list of candidate labels for each.
+
+papers/001 (Chen et al. 2019, "Learning to Screen"), Algorithm 1, as docs/building.md derives it.
+
+Shape letters: C clusters, D hidden size, S sampled contexts, K labels a context, P observed
+(cluster, label) pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from logitsieve.api.results import Float32
+from logitsieve.index_builder.fitting import FitInputs, FitResult
+from logitsieve.index_builder.screen.centroids import train_centroids, trainable_scale
+from logitsieve.index_builder.screen.partition import Partition
+from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
+from logitsieve.utils.options import Progress, no_progress
+
+
+class CascadePlan(NamedTuple):
+    """The budget of a partition's lists, their cost, and the operating point of the head."""
+
+    budget: float | None
+    cost: float  # the lowest wins
+    probes: int = 1
+    escalate: float = -1.0
+    escalated: float = 0.0  # share of the rows left to the fallback
+
+
+def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
+    """The user's budget; partitions are ranked by their held-out loss (eq. 6)."""
+    loss = partition.heldout_loss(partition.knapsack.select(budget))
+    escalated = float((partition.heldout_cosines < partition.guarded).mean())
+    return CascadePlan(budget, loss, escalate=partition.guarded, escalated=escalated)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedScreen:
+    """A fitted screen: the best partition with its plan, and the plain k-means it grew from."""
+
+    partition: Partition
+    plan: CascadePlan
+    plain: Partition
+    best_round: int  # 0 is plain k-means
+    history: tuple[Mapping[str, float], ...]  # one entry a round
+
+    def result(self) -> FitResult:
+        """Arrays, summary and knobs; plain k-means of the same clusters and budget is compared."""
+        compared = {
+            "plain k-means": self.plain.arrays(self.plain.knapsack.select(self.plan.budget))
+        }
+        return FitResult(self.arrays, self.summary, self.knobs, self.history, compared)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The `screen` part of the index."""
+        return self.partition.arrays(self.partition.knapsack.select(self.plan.budget))
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """The sizes that were chosen, for the manifest."""
+        partition = self.partition
+        return {
+            "clusters": partition.clusters,
+            "labels": partition.depth,
+            "candidates": partition.candidates(partition.knapsack.select(self.plan.budget)),
+            "best_round": self.best_round,
+            **self.knobs,
+            "escalated": self.plan.escalated,
+        }
+
+    @property
+    def knobs(self) -> dict[str, float]:
+        """The operating point of the plan."""
+        return {"probes": self.plan.probes, "escalate": self.plan.escalate}
+
+
+def train_fixed(inputs: FitInputs) -> FittedScreen:
+    """Algorithm 1 with clusters, budget and labels as configured. Equal inputs, equal arrays."""
+    config = inputs.config
+    plain = Partition(inputs, plain_centroids(inputs, config.clusters), config.labels)
+    return train_screen(
+        inputs, plain, lambda each: fixed_plan(each, config.budget), inputs.progress
+    )
+
+
+def plain_centroids(inputs: FitInputs, clusters: int) -> Float32:
+    """Line 3: spherical k-means over the sample, [C, D], scaled so that it can be trained.
+
+    The scale is one for all centroids, so it does not change any argmax.
+    """
+    config = inputs.config
+    unit_CD = spherical_kmeans(inputs.sample, clusters, config, config.seed, inputs.workers)
+    return unit_CD * np.float32(trainable_scale(inputs.sample, unit_CD))
+
+
+def train_screen(
+    inputs: FitInputs,
+    plain: Partition,
+    plan_of: Callable[[Partition], CascadePlan],
+    progress: Progress = no_progress,
+) -> FittedScreen:
+    """Lines 5-8 from a plain partition; the round whose plan costs least is kept.
+
+    The lists come first: while all are empty, every cluster has the same loss and v no gradient.
+    """
+    config = inputs.config
+    hidden_SD = torch.from_numpy(inputs.sample)
+    labels_SK = torch.from_numpy(inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64))
+    latest, plan = plain, plan_of(plain)
+    best, best_plan, best_round = latest, plan, 0
+    history = [{"round": 0.0, "badness": plan.cost}]
+    for number in range(1, config.rounds + 1):
+        keep_P = latest.knapsack.select(plan.budget)
+        trained_CD, loss = train_centroids(
+            torch.from_numpy(latest.centroids_CD),
+            hidden_SD,
+            labels_SK,
+            torch.from_numpy(latest.table(keep_P)),
+            plan.budget,
+            config,
+            config.seed + number,
+        )
+        trained = np.ascontiguousarray(trained_CD.numpy(), np.float32)
+        latest = Partition(inputs, trained, plain.depth)
+        plan = plan_of(latest)
+        history.append({"round": number, "loss": loss, "badness": plan.cost})
+        if plan.cost < best_plan.cost:
+            best, best_plan, best_round = latest, plan, number
+        progress("train", number, config.rounds)
+    return FittedScreen(best, best_plan, plain, best_round, tuple(history))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.capture.llamacpp import capture_gguf, windows
+from logitsieve.index_builder.config import CaptureConfig
+from logitsieve.llamacpp import LlamaContext
+from tests.llamacpp.small_model import BEGIN, POSITIONS, Make
+
+pytestmark = pytest.mark.usefixtures("llama_wheel")
+
+LINE = "the time of man and good water all around </s>\n"
+FLOATS = CaptureConfig(dtype="float32")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt.gz"
+    path.write_bytes(gzip.compress(LINE.encode() * 40))
+    return path
+
+
+def test_contexts_are_those_of_windows_of_the_text(
+    make_gguf: Make, text: Path, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+    summary = capture_gguf(
+        make_gguf(),
+        text,
+        tmp_path / "out",
+        window=16,
+        config=FLOATS,
+        progress=lambda stage, done, total: seen.append(done),
+    )
+    with LlamaContext(make_gguf(), positions=16) as context:
+        context.headless = True
+        read = list(windows(context, text, 16))
+        assert {len(tokens) for tokens in read[:-1]} == {16}
+        assert {tokens[0] for tokens in read} == {BEGIN}
+        flat = [token for tokens in read for token in tokens[1:]]
+        assert flat == context.tokenize(LINE * 40, begin=False, special=False)
+        rows = []
+        for tokens in read:
+            context.forget()
+            rows.append(context.read(tokens, every=True))
+    expected = np.concatenate(rows)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "00000.npy"), expected)
+    assert summary == json.loads((tmp_path / "out" / "capture.json").read_text())
+    assert summary["rows"] == summary["rows_seen"] == len(expected) == seen[-1]
+    assert summary["output_layer"] == "output.weight"
+
+
+@pytest.mark.parametrize(
+    "make", [partial(ThreadPoolExecutor, 2), partial(ProcessPoolExecutor, 2, get_context("spawn"))]
+)
+def test_workers_give_the_contexts_of_one_thread(
+    make: Callable[[], Executor], make_gguf: Make, text: Path, tmp_path: Path
+) -> None:
+    with make() as executor:
+        capture_gguf(
+            make_gguf(), text, tmp_path / "many", window=16, config=FLOATS, executor=executor
+        )
+    capture_gguf(make_gguf(), text, tmp_path / "one", window=16, config=FLOATS)
+    many, one = (
+        {f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("many", "one")
+    )
+    assert many == one
+
+
+def test_a_window_is_at_most_the_models_positions(
+    make_gguf: Make, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    summary = capture_gguf(make_gguf(), text, tmp_path / "out", window=2 * POSITIONS)
+    assert summary["window"] == POSITIONS
+    assert f"window: got {2 * POSITIONS}, but the model was trained on {POSITIONS}" in caplog.text
+
+
+def test_a_scale_of_the_logits_is_in_the_contexts(
+    make_gguf: Make, text: Path, tmp_path: Path
+) -> None:
+    options = {"architecture": "granite", "attention__scale": 0.2}
+    for scale in (1.0, 4.0):
+        path = make_gguf(logit_scale=scale, **options)
+        capture_gguf(path, text, tmp_path / str(scale), window=32, config=FLOATS)
+    plain, scaled = (np.load(tmp_path / scale / "00000.npy") for scale in ("1.0", "4.0"))
+    np.testing.assert_array_equal(scaled, plain / 4)
+
+
+def test_bad_input_is_named_and_nothing_is_written(
+    make_gguf: Make, text: Path, tmp_path: Path
+) -> None:
+    (empty := tmp_path / "empty.txt").write_text("")
+    (tmp_path / "there").mkdir()
+    wrong = {
+        "out": (make_gguf(), text, tmp_path / "there", 16),
+        "text": (make_gguf(), tmp_path / "none.txt", tmp_path / "out", 16),
+        "window": (make_gguf(), text, tmp_path / "out", 1),
+        "gguf": (text, text, tmp_path / "out", 16),
+    }
+    for field, (gguf, read, out, window) in wrong.items():
+        with pytest.raises(InvalidRequest) as caught:
+            capture_gguf(gguf, read, out, window=window)
+        assert caught.value.field == field
+    with pytest.raises(InvalidRequest, match="of no tokens"):
+        capture_gguf(make_gguf(), empty, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".tmp*"))

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder.capture.text_chunks import CHARACTERS, text_chunks
+
+TEXT = "".join(f"line {number} é\n" for number in range(20_000)) + "no end"
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".gz"])
+def test_the_pieces_are_the_text_and_end_with_lines(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text{suffix}"
+    raw = TEXT.encode()
+    path.write_bytes(gzip.compress(raw) if suffix == ".gz" else raw)
+    pieces = list(text_chunks(path))
+    assert "".join(pieces) == TEXT
+    assert len(pieces) > 2
+    assert all(piece.endswith("\n") for piece in pieces[:-1])
+    assert max(map(len, pieces)) < CHARACTERS + 100
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("a.txt", b"good\n\xff\xfe"),
+        ("b.gz", b"no gzip"),
+        ("c.gz", gzip.compress(b"cut short" * 99, mtime=0)[:-12]),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path: Path, name: str, raw: bytes) -> None:
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(InvalidRequest, match=name) as caught:
+        list(text_chunks(tmp_path / name))
+    assert caught.value.field == "text"

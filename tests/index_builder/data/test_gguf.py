@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.index_builder import BuildConfig, build
+from logitsieve.index_builder.data.gguf import gguf_output_layer, is_gguf
+from logitsieve.llamacpp import GgufModel
+from tests.llamacpp.small_model import Make, tokens
+from tests.synthetic import make_hidden
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
+def test_an_index_of_a_file_has_its_matrix_and_its_identity(
+    make_gguf: Make, kind: str, tmp_path: Path
+) -> None:
+    path, hidden = make_gguf(head=kind, bias=True), make_hidden(64, 64)
+    config = BuildConfig(clusters=2, rounds=0)
+    index = build(str(path), None, hidden, tmp_path / "m" / "1", heads=["certified"], config=config)
+    gguf = GgufModel(path)
+    assert index.manifest.dtype == kind
+    assert index.manifest.softmax_sha256 == gguf.sha256(kind)
+    np.testing.assert_array_equal(index.softmax.stored, gguf.matrix.blocks)
+    logits = hidden[:8] @ gguf.matrix.rows(slice(None)).T + index.softmax.bias
+    reply = index.head("certified").topk(hidden[:8], 3)
+    np.testing.assert_array_equal(reply.ids, np.argsort(-logits, axis=1)[:, :3])
+    assert index.vocabulary is not None
+    assert list(index.vocabulary) == tokens()[0]
+    np.testing.assert_array_equal(index.softmax.bias, gguf.bias)
+
+
+def test_other_types_become_float32_and_it_is_said(
+    make_gguf: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make_gguf(head="Q5_0")
+    with caplog.at_level(logging.WARNING, "logitsieve"):
+        layer = gguf_output_layer(path, None, ["given"])
+    assert "output.weight is Q5_0; the index stores its values in float32" in caplog.text
+    np.testing.assert_array_equal(layer.weight, GgufModel(path).matrix.rows(slice(None)))
+    assert layer.vocabulary == ["given"]
+
+
+def test_a_bias_beside_a_file_is_refused(make_gguf: Make, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="bias: got one"):
+        gguf_output_layer(make_gguf(), np.zeros(3), None)
+    with pytest.raises(InvalidRequest, match="weight: got"):
+        gguf_output_layer(tmp_path / "none.gguf", None, None)
+
+
+def test_names_of_files_are_told_apart() -> None:
+    assert is_gguf("a.gguf")
+    assert is_gguf(Path("b/a.gguf"))
+    assert not any(is_gguf(other) for other in ("a.npy", np.zeros(2), None))

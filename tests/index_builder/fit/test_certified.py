@@ -1,0 +1,144 @@
+"""The sketch's numbers are what docs/certified.md says of them, recomputed here in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.index.sketch_rows import spectral_norms
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit.certified import (
+    Widths,
+    encode,
+    fastest,
+    fit_certified,
+    narrow_rotation,
+    rotation,
+)
+from logitsieve.index_builder.fit.rotated_rows import factored
+from tests.index_builder.clustered import make_exact, make_inputs
+from tests.synthetic import basis_of, make_hidden, make_softmax
+
+
+def unpacked(arrays: dict[str, np.ndarray], widths: Widths) -> tuple[np.ndarray, ...]:
+    """Codes [places, F] and scales, rests, biases [places] of `coarse`."""
+    groups, codes = len(arrays["coarse"]), 16 * widths.coarse
+    quads = arrays["coarse"][:, :codes].reshape(groups, widths.coarse // 4, 16, 4)
+    extras = arrays["coarse"][:, codes:].copy().view(np.float32).reshape(groups, 3, 16)
+    whole = quads.transpose(0, 2, 1, 3).reshape(-1, widths.coarse).astype(np.int64) - 128
+    return whole, *extras.transpose(1, 0, 2).reshape(3, -1)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 16, 37, 5000])
+@pytest.mark.parametrize("widths", [Widths(16, 64), Widths(32, 128)])
+@pytest.mark.parametrize("count", [40, 90])
+def test_every_stored_number_bounds_what_it_should(
+    vocab_size: int, widths: Widths, count: int
+) -> None:
+    softmax = make_softmax(vocab_size, 90)
+    order = np.random.default_rng(0).permutation(vocab_size).astype(np.int32)
+    turning, stretch = narrow_rotation(softmax, make_hidden(50, 90), count)
+    arrays = encode(softmax, turning, widths, order, stretch)
+    kappa, most, fine_kappa, fine_most, left = arrays["limits"]
+    basis, weight = basis_of(arrays), softmax.weight / arrays["stretch"].astype(np.float64)
+    turned = weight @ np.linalg.pinv(basis)
+    outside = np.linalg.norm(weight - turned @ basis, axis=1)
+
+    fine = arrays["fine"]
+    coded = min(count, widths.fine - 8)
+    scales, rests = fine[:, -8:].copy().view(np.float32).astype(np.float64).T
+    whole = fine[:, :coded].astype(np.int64) - 128
+    off = np.linalg.norm(turned[:, :coded] - whole * scales[:, None], axis=1)
+    slack = 1e-6 * np.linalg.norm(turned, axis=1)  # the coordinates are kept in float32
+    assert (off <= fine_kappa * scales + slack).all()
+    assert (np.linalg.norm(turned[:, :coded], axis=1) <= fine_most * scales + slack).all()
+    assert (np.hypot(np.linalg.norm(turned[:, coded:], axis=1), outside) <= rests + slack).all()
+
+    codes, scales, rests, biases = unpacked(arrays, widths)
+    np.testing.assert_array_equal(biases[:vocab_size], softmax.bias[order])
+    assert (biases[vocab_size:] == -np.inf).all()
+    mine, scales = turned[order, : widths.coarse], scales[:vocab_size].astype(np.float64)
+    off = np.linalg.norm(mine - codes[:vocab_size] * scales[:, None], axis=1)
+    assert (off <= kappa * scales + slack[order]).all()
+    assert (np.linalg.norm(mine, axis=1) <= most * scales + slack[order]).all()
+    others = np.hypot(np.linalg.norm(turned[order, widths.coarse :], axis=1), outside[order])
+    assert (others <= rests[:vocab_size] + slack[order]).all()
+    assert 0 < left < 1e-5 * np.linalg.norm(weight, axis=1).max()
+
+
+def test_the_rotation_keeps_products_and_balances_rows_and_contexts() -> None:
+    softmax = make_softmax(400, 24)
+    hidden = (make_hidden(600, 24) * np.linspace(3, 0.1, 24)).astype(np.float32)
+    turning = rotation(softmax, hidden)
+    rows, contexts = softmax.weight @ np.linalg.inv(turning), hidden @ turning.T
+    np.testing.assert_allclose(rows @ contexts.T, softmax.weight @ hidden.T, rtol=1e-3, atol=1e-3)
+    of_rows, of_contexts = (np.square(each).mean(axis=0) for each in (rows, contexts))
+    shares = of_rows / of_rows.sum(), of_contexts / of_contexts.sum()
+    np.testing.assert_allclose(shares[0], shares[1], atol=0.01)  # the ridge keeps them apart
+    assert (np.diff(shares[1]) <= 1e-3).all()
+
+
+@pytest.mark.parametrize("count", [1, 10, 24])
+def test_a_narrow_rotation_leaves_little_outside(count: int) -> None:
+    softmax = make_softmax(400, 24)
+    scales = np.linspace(3, 0.1, 24)
+    hidden = (make_hidden(600, 24) * scales).astype(np.float32)
+    turning, stretch = narrow_rotation(softmax, hidden, count)
+    made = factored(turning, stretch)
+    assert made.directions.shape == (count, 24)
+    directions = made.directions / made.stretch.astype(np.float64)
+    np.testing.assert_allclose(directions @ directions.T, np.eye(count), atol=1e-6)
+    np.testing.assert_allclose(made.triangle @ made.directions, turning, atol=1e-5)
+    assert not np.triu(made.triangle, 1).any()
+    projected = np.eye(24) - directions.T @ directions
+    left = [np.square(x @ projected).sum() for x in (softmax.weight / stretch, hidden * stretch)]
+    plain = np.eye(24)[:, count:]  # the coordinates that contexts have least of
+    others = [np.square(x @ plain).sum() for x in (softmax.weight, hidden)]
+    assert left[0] * left[1] <= 0.95 * others[0] * others[1] + 1e-3
+
+
+@pytest.mark.parametrize("share", [0.3, 2.5])
+def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: float) -> None:
+    softmax, inputs = make_inputs(vocab_size=300)
+    made = fit_certified(replace(inputs, config=BuildConfig(certified_memory=share)))
+    bytes_a_row = made.summary["coarse"] + made.summary["fine"] + 16
+    assert bytes_a_row <= max(share * 4 * softmax.dim, 16 + 64 + 16)
+    counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=300)
+    assert (np.diff(counts[made.arrays["order"]]) <= 0).all()
+    assert {entry["us_per_row"] > 0 for entry in made.history} == {True}
+    hidden = inputs.heldout.sample(100)
+    top = CertifiedHead(softmax, dict(made.arrays)).topk(hidden, 5)
+    np.testing.assert_array_equal(top.ids, make_exact(softmax).topk(hidden, 5).ids)
+
+
+def test_the_fit_computes_norms_once_its_widths_are_chosen() -> None:
+    softmax, inputs = make_inputs(vocab_size=300)
+    steps: list[tuple[str, int, int]] = []
+    arrays = fit_certified(replace(inputs, progress=lambda *step: steps.append(step))).arrays
+    assert [step for step in steps if step[0] == "norms"] == [("norms", 300, 300)]
+    assert np.isfinite(arrays["norms"]).all()
+    np.testing.assert_array_equal(
+        arrays["norms"], spectral_norms(softmax, arrays, lambda rows: None)
+    )
+
+
+def test_the_search_crosses_widths_that_take_longer_than_narrower_ones() -> None:
+    """Rows that pass the coarse codes, and the fine ones, fall only beyond a width of each."""
+
+    def time(widths: Widths) -> float:
+        refined = 10_000 if widths.coarse < 200 else 400
+        computed = refined if widths.fine < 500 else 40
+        return 10_000 * widths.coarse + refined * (100 + widths.fine) + computed * 6000
+
+    assert fastest(time, 1500, 0.3) == Widths(256, 512)
+    assert fastest(time, 1500, 0.1) == Widths(16, 512)
+
+
+def test_rows_of_zeros_can_be_coded() -> None:
+    softmax = Softmax(np.zeros((40, 8), np.float32), np.arange(40, dtype=np.float32))
+    arrays = encode(softmax, rotation(softmax, make_hidden(9, 8)), Widths(16, 64))
+    assert np.isfinite(arrays["limits"]).all()
+    assert CertifiedHead(softmax, arrays).topk(make_hidden(2, 8), 2).ids.tolist() == [[39, 38]] * 2

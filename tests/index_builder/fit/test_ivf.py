@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from logitsieve.heads import HEADS, Softmax
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit.ivf import cluster_ranks, fit_ivf
+from logitsieve.index_builder.fitting import TARGET, heldout_sample
+from logitsieve.index_builder.row_clusters import cluster_arrays
+from tests.index_builder.clustered import make_exact, make_inputs
+
+
+def test_the_bias_routes() -> None:
+    """Rows that differ in nothing but their bias."""
+    bias = np.array([-5, 0, 5], np.float32).repeat(30)
+    softmax = Softmax(np.ones((90, 4), np.float32), bias)
+    arrays = cluster_arrays(softmax, 12, BuildConfig().kmeans_iterations, seed=0)
+    exact = make_exact(softmax)
+    head = HEADS["ivf"].from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={"nprobe": 1})
+    top = head.topk(np.zeros((1, 4), np.float32), 3)
+    assert top.ids.tolist() == [[60, 61, 62]]
+    assert top.scanned.tolist() == [30]
+
+
+def test_ranks_are_what_a_head_needs() -> None:
+    softmax, inputs = make_inputs()
+    arrays = cluster_arrays(softmax, 20, BuildConfig().kmeans_iterations, seed=0)
+    hidden, labels = heldout_sample(inputs)
+    needed, read = cluster_ranks(arrays, hidden, labels)
+    exact = make_exact(softmax)
+    for nprobe in (1, 4, 20):
+        head = HEADS["ivf"].from_arrays(
+            softmax, arrays, fallback=exact, threads=1, knobs={"nprobe": nprobe}
+        )
+        top = head.topk(hidden, 1)
+        np.testing.assert_array_equal(top.ids[:, 0] == labels[:, 0], needed[:, 0] <= nprobe)
+        np.testing.assert_array_equal(top.scanned, read[:, nprobe - 1])
+
+
+def test_the_start_that_reads_least_is_kept() -> None:
+    softmax, inputs = make_inputs(vocab_size=600)
+    config = BuildConfig(ivf_starts=4, ivf_clusters=30, seed=5)
+    made = fit_ivf(replace(inputs, config=config))
+    best = min(range(4), key=lambda start: made.history[start]["rows"])
+    assert made.knobs == {"nprobe": made.history[best]["nprobe"]}
+    expected = cluster_arrays(softmax, 30, config.kmeans_iterations, 5 + best)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, made.arrays[name])
+    needed, _ = cluster_ranks(expected, *heldout_sample(inputs))
+    found = needed <= made.knobs["nprobe"]
+    assert min(found[:, 0].mean(), found.mean()) >= TARGET
+
+
+def test_clusters_grow_with_the_root_of_v() -> None:
+    _, inputs = make_inputs(vocab_size=225)
+    assert fit_ivf(inputs).summary["clusters"] <= 60

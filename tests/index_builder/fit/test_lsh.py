@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.heads import Head, Softmax
+from logitsieve.heads._base.reduction import (
+    COSINE,
+    MIPS,
+    RANGED,
+    draw_planes,
+    hash_vectors,
+    query_planes,
+)
+from logitsieve.heads.lsh import LshHead
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fit.lsh import fit_lsh
+from logitsieve.index_builder.fitting import FitInputs, FitResult
+from tests.index_builder.clustered import make_exact, make_inputs
+from tests.synthetic import make_hidden
+
+CONFIG = BuildConfig(seed=5, lsh_memory=4, lsh_tables=64)
+
+
+def ignore(stage: str, done: int, total: int) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Softmax, FitInputs, FitResult]:
+    softmax, inputs = make_inputs(vocab_size=400, heldout=700)
+    return softmax, inputs, fit_lsh(replace(inputs, config=CONFIG))
+
+
+def serve(softmax: Softmax, made: FitResult) -> Head:
+    exact = make_exact(softmax)
+    return LshHead.from_arrays(softmax, made.arrays, fallback=exact, threads=1, knobs=made.knobs)
+
+
+def memory(made: FitResult, softmax: Softmax) -> float:
+    tables = sum(array.nbytes for array in made.arrays.values())
+    return tables / (softmax.weight.nbytes + softmax.bias.nbytes)
+
+
+def test_what_is_found_reaches_the_recall_and_serves(
+    made: tuple[Softmax, FitInputs, FitResult],
+) -> None:
+    softmax, inputs, lsh = made
+    assert lsh.summary["reaches"]
+    hidden = inputs.heldout.between(0, inputs.heldout.rows).sample(inputs.heldout.rows)
+    head = serve(softmax, lsh)
+    top = head.topk(hidden, 1)
+    recall = (top.ids[:, 0] == inputs.heldout_labels[:, 0]).mean()
+    assert recall >= CONFIG.lsh_recall
+    assert recall == pytest.approx(lsh.summary["recall"], abs=0.05)
+    scanned = top.scanned.mean() / softmax.vocab_size
+    assert scanned == pytest.approx(lsh.summary["scanned"], abs=0.05)
+    assert scanned < 0.6
+
+
+def test_the_summary_tells_the_cheapest_that_reaches(
+    made: tuple[Softmax, FitInputs, FitResult],
+) -> None:
+    _, _, lsh = made
+    reaching = [entry for entry in lsh.history if entry["reaches"]]
+    assert dict(lsh.summary) == min(reaching, key=lambda entry: entry["cost"])
+    assert {entry["ranges"] for entry in lsh.history} == {COSINE, MIPS, RANGED}
+    assert {entry["probes"] for entry in lsh.history} == {1, 2, 4, 8}
+    planes = lsh.arrays["planes"]
+    assert planes.shape[:2] == (lsh.summary["tables"], lsh.summary["bits"])
+    for knob in ("probes", "candidates"):
+        assert lsh.knobs[knob] == lsh.summary[knob]
+
+
+def test_equal_inputs_give_equal_arrays(made: tuple[Softmax, FitInputs, FitResult]) -> None:
+    _, inputs, first = made
+    again = fit_lsh(replace(inputs, config=CONFIG))
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+    assert first.summary == again.summary
+    assert first.history == again.history
+    threaded = fit_lsh(replace(inputs, config=replace(CONFIG, threads=2)))
+    np.testing.assert_array_equal(first.arrays["ids"], threaded.arrays["ids"])
+    other = fit_lsh(replace(inputs, config=replace(CONFIG, seed=6)))
+    assert first.arrays["planes"].tobytes() != other.arrays["planes"].tobytes()
+
+
+@pytest.mark.parametrize("allowed", [0.3, 1.0])
+def test_the_memory_holds(allowed: float) -> None:
+    softmax, inputs = make_inputs(vocab_size=400)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=allowed)))
+    assert memory(lsh, softmax) <= allowed
+
+
+def test_a_recall_out_of_reach_gets_the_nearest() -> None:
+    softmax, inputs = make_inputs(vocab_size=400)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_recall=1.0, lsh_tables=1)))
+    assert not lsh.summary["reaches"]
+    assert lsh.summary["recall"] == max(entry["recall"] for entry in lsh.history)
+    assert lsh.knobs["candidates"] == 0
+    serve(softmax, lsh).topk(inputs.sample[:5], 5)
+
+
+def test_memory_for_less_than_one_table_is_refused() -> None:
+    _, inputs = make_inputs()
+    with pytest.raises(InvalidRequest, match="one table of 4 bits") as error:
+        fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=0.001)))
+    assert error.value.field == "lsh_memory"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"lsh_recall": 0.0}, {"lsh_recall": 1.1}, {"lsh_tables": 0}, {"lsh_memory": -1.0}]
+)
+def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    (field,) = wrong
+    with pytest.raises(InvalidRequest) as error:
+        BuildConfig(**wrong)  # type: ignore[arg-type]
+    assert error.value.field == field
+
+
+def test_a_few_contexts_and_words_are_enough() -> None:
+    softmax, inputs = make_inputs(rows=30, heldout=3, vocab_size=12)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_memory=10)))
+    top = serve(softmax, lsh).topk(inputs.sample, 5)
+    assert (np.diff(np.sort(top.ids, axis=1)) > 0).all()
+
+
+def test_queries_hash_as_their_lifted_vectors_do() -> None:
+    planes = draw_planes(5, 6, 24, seed=1)
+    np.testing.assert_array_equal(draw_planes(3, 6, 24, seed=1), planes[:3])
+    hidden, beta = make_hidden(50), 1.7
+    lifted = np.concatenate([hidden, np.full((50, 1), beta), np.zeros((50, 1))], axis=1)
+    own, shifts = query_planes(planes, beta)
+    sides = np.einsum("bx,lnx->bln", lifted, planes)
+    direct = np.einsum("bd,lnd->bln", hidden, own) + shifts.reshape(5, 6)
+    np.testing.assert_allclose(sides, direct, rtol=1e-4, atol=1e-4)
+    codes = hash_vectors(lifted.astype(np.float32), planes, threads=2)
+    np.testing.assert_array_equal(codes, (sides > 0) @ (1 << np.arange(6)))
+
+
+def test_a_large_vocabulary_is_judged_by_some_of_its_words() -> None:
+    softmax, inputs = make_inputs(rows=20, heldout=200, vocab_size=24_000)
+    lsh = fit_lsh(replace(inputs, config=replace(CONFIG, lsh_tables=12)))
+    top = serve(softmax, lsh).topk(inputs.heldout.sample(200), 1)
+    recall = (top.ids[:, 0] == inputs.heldout_labels[:, 0]).mean()
+    assert recall == pytest.approx(lsh.summary["recall"], abs=0.05)
+    assert top.scanned.mean() / 24_000 == pytest.approx(lsh.summary["scanned"], abs=0.02)
+    assert lsh.arrays["ids"].size == lsh.summary["tables"] * 24_000

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from logitsieve.heads import HEADS
+from logitsieve.index_builder.config import BuildConfig
+from logitsieve.index_builder.fitting import FitInputs
+from logitsieve.index_builder.screen.training import fixed_plan, plain_centroids, train_fixed
+from tests.index_builder.clustered import make_exact, make_inputs, routed
+
+CONFIG = BuildConfig(clusters=10, budget=12.0, rounds=3, steps=40, batch_rows=128, seed=5)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> FitInputs:
+    return make_inputs(rows=2000)[1]
+
+
+def ignore(stage: str, done: int, total: int) -> None:
+    pass
+
+
+def written(arrays: Mapping[str, np.ndarray], inputs: FitInputs) -> float:
+    """Candidates a row of the contexts that were fitted, on average."""
+    sizes = np.diff(arrays["offsets"])
+    return float(sizes[routed(inputs.train, arrays["centroids"])].mean())
+
+
+def test_equal_inputs_give_equal_arrays(inputs: FitInputs) -> None:
+    first, again = (train_fixed(replace(inputs, config=CONFIG)) for _ in range(2))
+    assert first.arrays.keys() == {"centroids", "offsets", "ids"}
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+    assert first.summary == again.summary
+    other = train_fixed(replace(inputs, config=BuildConfig(**{**vars(CONFIG), "seed": 6})))
+    assert not np.array_equal(first.arrays["centroids"], other.arrays["centroids"])
+
+
+def test_the_best_round_is_kept(inputs: FitInputs) -> None:
+    screen = train_fixed(replace(inputs, config=CONFIG))
+    cost = [entry["badness"] for entry in screen.history]
+    assert len(cost) == CONFIG.rounds + 1
+    assert screen.best_round == int(np.argmin(cost))
+    keep = screen.partition.knapsack.select(12)
+    assert screen.partition.heldout_loss(keep) == pytest.approx(min(cost))
+
+
+def test_training_beats_plain_clusters() -> None:
+    """Where contexts do not fall into as many groups as there are clusters."""
+    _, inputs = make_inputs(rows=4000, heldout=1000, topics=100, noise=1.0)
+    screen = train_fixed(replace(inputs, config=CONFIG))
+    assert screen.best_round > 0
+    assert screen.history[screen.best_round]["badness"] < 0.95 * screen.history[0]["badness"]
+
+
+def test_no_rounds_is_plain_k_means(inputs: FitInputs) -> None:
+    screen = train_fixed(replace(inputs, config=BuildConfig(**{**vars(CONFIG), "rounds": 0})))
+    for name, array in screen.result().compared["plain k-means"].items():
+        np.testing.assert_array_equal(array, screen.arrays[name])
+
+
+@pytest.mark.parametrize(("labels", "budget", "filled_up"), [(5, 12.0, 0.0), (64, 10.0, 1.5)])
+def test_the_budget_holds_for_the_lists_as_written(
+    labels: int, budget: float, filled_up: float
+) -> None:
+    """But for what fills up the shortest of them."""
+    _, inputs = make_inputs(rows=2000, depth=64)
+    config = replace(CONFIG, labels=labels, budget=budget)
+    screen = train_fixed(replace(inputs, config=config))
+    candidates = written(screen.arrays, inputs)
+    assert 8 < candidates <= budget + filled_up
+    assert screen.summary["candidates"] == pytest.approx(candidates)
+
+
+def test_what_fills_up_short_lists_is_counted(inputs: FitInputs) -> None:
+    screen = train_fixed(replace(inputs, config=replace(CONFIG, budget=1.0)))
+    assert screen.summary["candidates"] == pytest.approx(written(screen.arrays, inputs))
+    assert (np.diff(screen.arrays["offsets"]) >= 5).all()
+
+
+def test_without_a_budget_every_label_seen_is_kept(inputs: FitInputs) -> None:
+    config = BuildConfig(clusters=10, rounds=1, steps=5, batch_rows=64, waste_weight=0)
+    screen = train_fixed(replace(inputs, config=config))
+    keep = screen.partition.knapsack.select(screen.partition.knapsack.everything)
+    assert keep.all()
+    assert fixed_plan(screen.plain, None).budget is None
+
+
+def test_scaled_centroids_route_as_unit_ones(inputs: FitInputs) -> None:
+    norms = np.linalg.norm(plain_centroids(replace(inputs, config=CONFIG), 10), axis=1)
+    np.testing.assert_allclose(norms, norms[0], rtol=1e-5)
+
+
+def test_the_arrays_serve() -> None:
+    softmax, inputs = make_inputs()
+    screen = train_fixed(replace(inputs, config=CONFIG))
+    exact = make_exact(softmax)
+    head = HEADS["screen"].from_arrays(softmax, screen.arrays, fallback=exact, threads=1, knobs={})
+    hidden = inputs.sample
+    right = (head.topk(hidden, 1).ids == exact.topk(hidden, 1).ids).mean()
+    assert right > 0.9
+
+
+def test_more_clusters_than_contexts() -> None:
+    _, inputs = make_inputs(rows=30, heldout=20)
+    screen = train_fixed(replace(inputs, config=BuildConfig(clusters=100, rounds=1, steps=2)))
+    assert 1 <= screen.summary["clusters"] <= 30
+    assert (np.diff(screen.arrays["offsets"]) >= 5).all()
