@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from logitsieve.decoding.machine import data_caches
 from logitsieve.index_builder.calibrate import machine
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.lanes import load, multiply_add, pair_sum, splat32, zeros32
@@ -103,7 +103,14 @@ def measure_bandwidth() -> Bandwidth:
 
 def cache_sizes() -> dict[str, int]:
     """Bytes of the data caches that the first core sees; empty where the system does not tell."""
-    return {level: int(size.removesuffix("K")) << 10 for level, size in data_caches().items()}
+    sizes = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (
+            (index / fact).read_text(encoding="utf-8").strip() for fact in ("level", "type", "size")
+        )
+        if kind != "Instruction":
+            sizes[f"L{level}"] = int(size.removesuffix("K")) << 10
+    return sizes
 
 
 def describe() -> dict[str, Any]:

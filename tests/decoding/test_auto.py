@@ -9,10 +9,8 @@ import pytest
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import Answer
 from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
-from logitsieve.decoding.machine import machine_facts
 from logitsieve.evaluation import cpu_name
 from logitsieve.index import open_index
-from logitsieve.index.calibration import pack_contexts
 from tests.server.running import MEASURED, calibration, entries, write_model
 from tests.synthetic import make_hidden
 
@@ -167,33 +165,6 @@ def test_contradictions(tmp_path: Path, kernel_cache: Path, options: Any, field:
     assert refused.value.field == field
 
 
-def test_times_are_measured_again_and_precision_stays(tmp_path: Path, kernel_cache: Path) -> None:
-    contexts = pack_contexts(make_hidden(9))
-    decoder = opened(tmp_path, kernel_cache, {**MEASURED, "contexts": contexts}, p1=0.95)
-    before, spent = decoder.points, list[float]()
-
-    def pause(seconds: float) -> bool:
-        spent.append(seconds)
-        assert decoder.points is before  # requests go by the old times until all are new
-        assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
-        return False
-
-    assert decoder.measure_again(pause)
-    assert len(spent) == 9
-    for old, new in zip(before, decoder.points, strict=True):
-        assert (new.head, new.knobs, new.low) == (old.head, old.knobs, old.low)
-        assert set(new.us_per_row) == {1, 8, 64}
-        assert set(new.us_per_row.values()).isdisjoint(old.us_per_row.values())
-    assert decoder.topk(make_hidden(1), 1).answer.head in ("screen", "exact")
-
-
-def test_nothing_to_measure_on(tmp_path: Path, kernel_cache: Path) -> None:
-    decoder = opened(tmp_path, kernel_cache)
-    before = decoder.points
-    assert not decoder.measure_again()
-    assert decoder.points is before
-
-
 def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None:
     assert measured_elsewhere(opened(tmp_path / "a", kernel_cache).index) == ""
     assert measured_elsewhere(opened(tmp_path / "b", kernel_cache, None).index) == ""
@@ -201,33 +172,6 @@ def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None
         tmp_path / "c", kernel_cache, calibration(entries("exact", (1, 1, 1), 1), cpu="Z80")
     )
     assert measured_elsewhere(other.index) == "Z80" != cpu_name()
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"features": "abacus"}, "(features: abacus, here "),
-        ({"caches": "L1 1K"}, "(caches: L1 1K, here "),
-        ({"threads": "64"}, "(threads: 64, here 1)"),
-    ],
-)
-def test_another_machine_of_the_same_name_is_another(
-    tmp_path: Path, changed: dict[str, str], said: str
-) -> None:
-    measured = {**MEASURED, "machine": {**machine_facts(threads=1), **changed}}
-    index = open_index(write_model(tmp_path, calibration=measured))
-    assert measured_elsewhere(index).startswith(f"{cpu_name()} {said}")
-
-
-def test_a_calibration_with_no_more_than_a_name_may_be_of_another_machine(tmp_path: Path) -> None:
-    measured = {**MEASURED, "machine": {"cpu": cpu_name(), "threads": "1"}}
-    index = open_index(write_model(tmp_path, calibration=measured))
-    assert "features: not stored" in measured_elsewhere(index)
-
-
-def test_threads_that_answer_are_compared(tmp_path: Path) -> None:
-    index = open_index(write_model(tmp_path, calibration=MEASURED), threads=2)
-    assert measured_elsewhere(index).endswith("(threads: 1, here 2)")
 
 
 def test_what_was_measured_on_a_processor_was_not_measured_on_a_gpu(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from logitsieve.server import ServeConfig
 from logitsieve.server.kserve import kserve_services
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.repository import Repository
-from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
@@ -105,7 +104,7 @@ class Services:
         nothing = Shadow(0.0, 0.0, judged=lambda judgement: None, lost=lambda *why: None)
         decoder = DecoderService(config, repository, self._work, metrics, nothing)
         describing = ModelsService(config, repository, 1 << 20)
-        self._admin = AdminService(repository, metrics, Recalibrator(), describing.describe)
+        self._admin = AdminService(repository, metrics, describing.describe)
         public = (decoder.handler(), service(describing, metrics))
         kserve = kserve_services()
         self._handlers = {

@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from logitsieve.client import AdminClient, DecoderClient
-from logitsieve.decoding.machine import machine_facts
+from logitsieve.evaluation import cpu_name
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.server import ServeConfig, Server, create_server
 from logitsieve.server.models.repository import Repository
@@ -92,7 +92,7 @@ def entries(
 def calibration(*points: list[dict[str, Any]], cpu: str = "", **more: Any) -> dict[str, Any]:
     """The measurements of a builder, on this machine unless another processor is named."""
     return {
-        "machine": {"cpu": cpu} if cpu else machine_facts(threads=1),
+        "machine": {"cpu": cpu or cpu_name()},
         "heldout_rows": 100,
         "points": [entry for point in points for entry in point],
         "compared": [],

@@ -12,37 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
-from time import perf_counter
 
 from logitsieve.api.decoder import KnobValues, PointRequest
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.decoding.engine import Engine
-from logitsieve.decoding.machine import differences, machine_facts
 from logitsieve.evaluation import (
     Chooser,
     OperatingPoint,
     cpu_name,
     read_points,
     read_target,
-    us_per_row,
 )
 from logitsieve.evaluation.operating_points import k_class
-from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads._base.head import Head, checked_k
 from logitsieve.index import Index
-from logitsieve.index.calibration import unpack_contexts
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
 # Choices kept: batch sizes times ks times the precisions that clients ask for.
 CHOICES_KEPT = 256
-# Measured again beside requests: short, so that others get the processor soon.
-AGAIN_CALLS, AGAIN_NS = 300, 50_000_000
 
 Kind = tuple[int, int]  # (a measured batch size, a class of k)
 HeadOf = Callable[[str, KnobValues], Head]
 EngineOf = Callable[[str, KnobValues, str, float], Engine]
-Pause = Callable[[float], bool]  # seconds of a core just spent -> whether to stop
 
 
 class Auto(Chooser):
@@ -62,10 +54,6 @@ class Auto(Chooser):
         self._vocab_size, self._engine_of = vocab_size, engine_of
         # (kind, the request's precision or None, normalizer or "", width) -> Engine
         self.engine = lru_cache(maxsize=CHOICES_KEPT)(self._engine)
-
-    def over(self, points: Sequence[OperatingPoint]) -> Auto:
-        """A copy over other points."""
-        return Auto(points, self.target, self._vocab_size, self._engine_of)
 
     def downgrades(
         self, kind: Kind, precision: float | None, ceiling: Callable[[OperatingPoint, int], float]
@@ -142,40 +130,6 @@ def answers_on(index: Index) -> str:
 
 
 def measured_elsewhere(index: Index) -> str:
-    """The machine of the calibration, if its times are not those of this one; "" otherwise.
-
-    A processor is compared by its name, features, caches and threads, a GPU by its name.
-    """
-    if index.measured is None:
-        return ""
-    measured = index.measured["machine"]
-    if index.backend is None:
-        return differences(measured, machine_facts(index.threads))
-    return "" if measured["cpu"] == answers_on(index) else str(measured["cpu"])
-
-
-def measure_again(
-    index: Index, auto: Auto, head_of: HeadOf, pause: Pause
-) -> list[OperatingPoint] | None:
-    """The points of `auto` with their times on this machine.
-
-    None without contexts in calibration.json, or once `pause` says to stop.
-    """
-    try:
-        hidden = unpack_contexts(index.measured or {}, index.dim)
-    except ValueError as error:
-        raise unreadable(index.path / CALIBRATION_FILE, error) from error
-    if hidden is None:
-        return None
-    timed = []
-    for point in auto.points:
-        head = head_of(point.head, tuple(sorted(point.knobs.items())))
-        times: dict[int, float] = {}
-        for batch in BATCHES:
-            started = perf_counter()
-            k = min(TIMED_K, index.vocab_size)
-            times[batch] = us_per_row(head, hidden, k, batch, AGAIN_CALLS, AGAIN_NS)
-            if pause((perf_counter() - started) * min(batch, index.threads)):
-                return None
-        timed.append(replace(point, us_per_row=times))
-    return timed
+    """Return the processor or GPU of the calibration if the index answers on another, else ""."""
+    measured_on = "" if index.measured is None else str(index.measured["machine"]["cpu"])
+    return "" if measured_on == answers_on(index) else measured_on

@@ -30,7 +30,7 @@ from logitsieve.api.results import (
     ScoreReply,
     TopKReply,
 )
-from logitsieve.decoding.auto import Auto, Pause, measure_again, proving_draws, read_auto
+from logitsieve.decoding.auto import Auto, proving_draws, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.head import Head
@@ -160,19 +160,6 @@ class LocalDecoder:
             return self.engine(request.head, request.knobs, request.normalizer, request.width)
         kind = auto.kind(rows, k, request.precision)
         return auto.engine(kind, request.precision, request.normalizer, request.width)
-
-    def measure_again(self, pause: Pause = lambda seconds: False) -> bool:
-        """Time every operating point on this machine; AUTO chooses by that from then on.
-
-        It uses the contexts that the index keeps for it: False if it keeps none. `pause` is called
-        after each measurement with its seconds, and ends it all by True: then nothing changes.
-        The index itself is not written to. Precision does not depend on the machine.
-        """
-        points = measure_again(self.index, self.auto, self._head, pause)
-        if points is not None:
-            old, self.auto = self.auto, self.auto.over(points)
-            old.engine.cache_clear()  # what it keeps would outlive `close`
-        return points is not None
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel that a request may need, so that none waits for a compiler."""

@@ -19,7 +19,7 @@ Check = Callable[[str, object], None]  # (place in the file, value): ValueError
 
 LIMIT = 1e15  # no measurement comes near; NaN is not below it either
 MAX_TEXT = 200  # characters of a name
-CONTEXT_ROWS = 256  # contexts kept to time heads on, on other machines
+CONTEXT_ROWS = 256  # contexts kept for the console
 CONTEXT_BYTES = 4 << 20  # and at most so much of them: the file has a limit
 _K = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 

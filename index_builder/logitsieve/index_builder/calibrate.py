@@ -13,8 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from logitsieve.api.results import Float32
-from logitsieve.decoding.machine import machine_facts
-from logitsieve.evaluation import Judge, us_per_row
+from logitsieve.evaluation import Judge, cpu_name, us_per_row
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import Each, in_turn
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
@@ -117,9 +116,10 @@ def calibrate(
 
 
 def machine() -> dict[str, str]:
-    """The facts that times depend on, the date and the versions of the libraries."""
+    """Return the processor, the threads, the date and the versions of the libraries."""
     facts = {
-        **machine_facts(threads=1),
+        "cpu": cpu_name(),
+        "threads": "1",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
     }

@@ -30,7 +30,6 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.devices import Devices, answering
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics
-from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.precision.shadow import Shadow
 from logitsieve.server.rpc.admin_service import AdminService
 from logitsieve.server.rpc.decoder_service import DecoderService
@@ -71,7 +70,6 @@ class Server:
             device_ns=gpu_ns if self._devices.gpus else None,
         )
         self.metrics.queue_rows.set_function(lambda: self._work.batcher.rows)
-        self._recalibrator = Recalibrator()
         precision = PrecisionMetrics(self.metrics.registry, repository.versions)
         self._shadow = Shadow(
             config.shadow_share, config.shadow_cpu, judged=precision.judged, lost=precision.lost
@@ -110,7 +108,6 @@ class Server:
         self.repository.changed = partial(soon, self._publish)
         self.repository.lost = lambda error: soon(self._lose, error)
         self._publish()
-        self._recalibrator.start(self.repository.versions())
         self._shadow.start()
 
     async def stop(self) -> None:
@@ -121,7 +118,6 @@ class Server:
         await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers))
         if self._admin is not None:
             self._admin.close()
-        await asyncio.to_thread(self._recalibrator.stop)
         await asyncio.to_thread(self._shadow.stop)
         await asyncio.to_thread(self._desk.close)
         await asyncio.to_thread(self._work.close)
@@ -174,9 +170,7 @@ class Server:
         add_HealthServicer_to_server(self._health, server)
         self.port = ports.bind(server, "port", config.host, config.port)
         if config.admin:
-            self._admin = AdminService(
-                self.repository, self.metrics, self._recalibrator, models.describe
-            )
+            self._admin = AdminService(self.repository, self.metrics, models.describe)
             handlers = [service(self._admin, self.metrics)]
             if kserve is not None:
                 handlers.append(service(kserve.KserveAdmin(self._admin), self.metrics))

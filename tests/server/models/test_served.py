@@ -9,7 +9,6 @@ import pytest
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.models.served import BYTES_PER_US, US_PER_RANDOM, Costs, Served
 from logitsieve.server.rpc.codec import to_point_request
 from logitsieve.utils.wire_tensors import put
@@ -17,7 +16,6 @@ from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.running import MEASURED, Running, calibration, entries, write_model
 from tests.synthetic import make_hidden
 
-ELSEWHERE = "another processor"
 DENSE_US = 300 * 24 * 4 / BYTES_PER_US
 
 
@@ -81,9 +79,7 @@ def test_points_as_clients_see_them(measured: Running) -> None:
 
 @pytest.fixture
 def served(tmp_path: Path, kernel_cache: Path) -> Served:
-    contexts = pack_contexts(make_hidden(4))
-    measured = {**MEASURED, "machine": {"cpu": ELSEWHERE}, "contexts": contexts}
-    folder = write_model(tmp_path, calibration=measured)
+    folder = write_model(tmp_path, calibration=MEASURED)
     return Served(LocalDecoder(open_index(folder, kernel_cache=kernel_cache)))
 
 
@@ -95,21 +91,6 @@ def test_requests_of_different_widths_are_answered_apart(served: Served) -> None
     assert len({plain.point, one.point, other.point}) == 3
     assert (plain.point.normalizer, one.point.normalizer) == ("", "exact")
     assert plain.us_per_row < one.us_per_row == other.us_per_row
-
-
-def test_prices_follow_the_measurements(served: Served) -> None:
-    aim = to_point_request(pb.Target(exact=True))
-    assert served.at(aim, 64, 1).us_per_row == 3.0
-    assert served.measure_again(lambda seconds: False)
-    assert served.at(aim, 64, 1).us_per_row != 3.0
-    assert {point.us_per_row for point in served.points}.isdisjoint({9.0, 8.0, 3.0})
-    assert [point.precision_at[1] for point in served.points[::3]] == [1.0, 0.9, 0.99]
-
-
-def test_stopped_measurements_change_nothing(served: Served) -> None:
-    before = served.points
-    assert not served.measure_again(lambda seconds: True)
-    assert served.points == before
 
 
 def costs(folder: Path, **more: Any) -> tuple[Costs, dict[str, float]]:

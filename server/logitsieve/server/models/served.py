@@ -116,17 +116,6 @@ class Served:
             for rows, us in point.us_per_row.items()
         ]
 
-    def measure_again(self, pause: Callable[[float], bool]) -> bool:
-        """Measure as LocalDecoder does; choices and costs change together, between two requests.
-
-        Ends early, and changes nothing, where the version is being unloaded.
-        """
-        with self.leases:
-            measured = self.decoder.measure_again(lambda spent: pause(spent) or self.leases.ended)
-            if measured:
-                self._renew_table()
-            return measured
-
     @property
     def downgrade_depth(self) -> int:
         return max((len(points) - 1 for points in self._table.downgrades.values()), default=0)

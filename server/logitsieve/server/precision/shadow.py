@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from collections.abc import Callable, Mapping
 from math import inf, log, log1p
 from queue import SimpleQueue
 from random import Random
-from threading import Event, Thread
+from threading import Event, Thread, get_native_id
 from time import thread_time
 from typing import NamedTuple
 
@@ -29,12 +31,20 @@ from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import hits
 from logitsieve.server.models.served import CostedPoint, Served
-from logitsieve.server.precision.recalibrator import step_back
 
 logger = logging.getLogger(__name__)
 
 QUEUE = 256  # rows that wait at most
 JOIN_S = 5.0
+# Not the lowest priority: a thread holds the interpreter's lock for moments, and must get time to
+# release it on a machine that is busy with other work.
+NICE = 10
+
+
+def step_back() -> None:
+    """Give the calling thread a lower priority, so that requests come first."""
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
 
 
 class AnsweredRow(NamedTuple):

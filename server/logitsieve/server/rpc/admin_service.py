@@ -17,7 +17,6 @@ from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.models.repository import Repository, log_time
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.precision.recalibrator import Recalibrator
 from logitsieve.server.rpc.handlers import Context
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -28,11 +27,8 @@ Describe = Callable[[Version], pb.Model]
 class AdminService:
     SERVICE = pb.DESCRIPTOR.services_by_name["Admin"]
 
-    def __init__(
-        self, repository: Repository, metrics: Metrics, again: Recalibrator, describe: Describe
-    ) -> None:
-        self._repository, self._metrics, self._again = repository, metrics, again
-        self._describe = describe
+    def __init__(self, repository: Repository, metrics: Metrics, describe: Describe) -> None:
+        self._repository, self._metrics, self._describe = repository, metrics, describe
         self._loader = ThreadPoolExecutor(1, "logitsieve-load")
         self._loads: dict[tuple[str, int, str], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -82,7 +78,6 @@ class AdminService:
             self._metrics.reloads[self._label(name), "failed"] += 1
             raise
         self._metrics.reloads[self._label(name), "ok"] += 1
-        self._again.start([repository.routes.get(f"{name}@{number}")])
         if replaced is not None:
             self._begin(_retire(replaced))
 
