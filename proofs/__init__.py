@@ -6,9 +6,6 @@ from proofs import (
     certified,
     double_double,
     exponential,
-    gpu,
-    gpu_draws,
-    gpu_log_z,
     gumbel,
     intervals,
     log_z,
@@ -25,7 +22,4 @@ THEOREMS = [
     *double_double.THEOREMS,
     *gumbel.THEOREMS,
     *intervals.THEOREMS,
-    *gpu.THEOREMS,
-    *gpu_draws.THEOREMS,
-    *gpu_log_z.THEOREMS,
 ]

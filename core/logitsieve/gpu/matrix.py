@@ -28,7 +28,6 @@ DROPPED = {torch.float32: 2.0**-19, torch.float16: 2.0**-20, torch.int16: 2.0**-
 # up to 16 products and the sum so far. Two products for each weight need no more than this for one.
 CUT_OFF = 2.0**-22
 UNIT32 = 2.0**-24  # float32 rounds to this share
-# What proofs/gpu.py proves to be enough.
 STEPS_SPARE = 1.27  # for each product of a float32 logit
 COORDINATE_SPARE = 1.01  # of the rounding of a coordinate
 UNDERFLOW = 2.0**-120  # for each product, of factors and products too small for float32

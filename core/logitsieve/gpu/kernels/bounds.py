@@ -24,7 +24,7 @@ from logitsieve.gpu.kernels.status import PASSED_ON, WANTED, any_of
 from logitsieve.gpu.kernels.topk import kth_floor, kth_largest, ordered32, unordered32
 
 STEP = tl.constexpr(64)  # codes at once: T is a multiple
-CUT_SPARE = tl.constexpr(2.0**-22)  # of the k-th best and the margin: proofs/gpu.py
+CUT_SPARE = tl.constexpr(2.0**-22)  # of the k-th best and the margin
 
 
 @triton.jit

@@ -74,7 +74,6 @@ LARGEST_CODE = tl.constexpr(16256.0)  # kernels/simd/planes.py: 128 * 127
 LEAST, MOST = tl.constexpr(1e-30), tl.constexpr(1e30)  # between which a scale is a normal number
 NORMAL = tl.constexpr(1e-37)  # kernels/sketch/sketch.py: what float32 rounds by 2^-24 of itself
 ROUNDED = tl.constexpr(1.000001)
-# What proofs/gpu.py proves to be enough.
 BOUND_MARGIN = tl.constexpr(2.0**-20)  # of the largest magnitude that a bound is summed from
 LEAST_MARGIN = tl.constexpr(1e-30)  # for underflow
 LEFT_SPARE = tl.constexpr(1.01)

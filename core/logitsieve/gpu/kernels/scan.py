@@ -19,7 +19,7 @@ from logitsieve.gpu.kernels.dots import INTERPRETED, norm_of, widened
 from logitsieve.gpu.kernels.status import DENSE, PASSED_ON, REFUSED, WANTED, admissible, any_of
 from logitsieve.gpu.kernels.topk import kth_floor, ordered32, unordered32
 
-# Of a slack and of the largest logit, for what float32 rounds of a cut: proofs/gpu.py.
+# Of a slack and of the largest logit, for what float32 rounds of a cut.
 SLACK_SPARE, REACH_SPARE = tl.constexpr(1.0001), tl.constexpr(2.4e-7)
 
 

@@ -35,7 +35,6 @@ from logitsieve.gpu.kernels.gumbel import NOISE_ERROR, draw_of, factors, noise32
 from logitsieve.gpu.kernels.status import PASSED_ON, REFUSED, WANTED, admissible
 from logitsieve.gpu.kernels.topk import kth_floor, ordered32, unordered32
 
-# What proofs/gpu.py proves to be enough.
 NOISY_SPARE = tl.constexpr(2.0**-16)  # of b, for rounding a x + b G
 ERROR_SPARE, TWICE_SPARE = tl.constexpr(1.001), tl.constexpr(2.001)  # of errors
 BEST_SPARE = tl.constexpr(2.0**-20)  # of the largest
