@@ -128,11 +128,9 @@ def _completion(model: LanguageModel, prompts: list[Any], end: int) -> Search:
 
 # What decides a group of beams, in the order in which it is tried.
 STAGES = {
-    "exact": ("the first interval", "equal contexts", "float64", "double-double"),
-    "certified": (
-        "the first interval", "equal contexts", "the float32 pass", "float64", "double-double"
-    ),
-}  # fmt: skip
+    "exact": ("the first interval", "float64"),
+    "certified": ("the first interval", "the float32 pass", "float64"),
+}
 
 
 def count_stages(decoder: LocalDecoder, steps: list[Step], normalizer: str) -> Counter[str]:
@@ -151,7 +149,7 @@ def count_stages(decoder: LocalDecoder, steps: list[Step], normalizer: str) -> C
             left.clear()
             reply = decoder.beam_step(hidden, **options | {"normalizer": normalizer})
             counts["groups"] += (open_ := len(reply.parents))
-            for stage, after in zip(STAGES[normalizer], [*left, 0], strict=False):
+            for stage, after in zip(STAGES[normalizer], left, strict=False):
                 counts[stage] += open_ - after
                 open_ = after
             counts["not exact"] += int((~reply.answer.exact[:: options["beams_in"]]).sum())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from proofs import (
     certified,
-    double_double,
     exponential,
     gumbel,
     intervals,
@@ -19,7 +18,6 @@ THEOREMS = [
     *route.THEOREMS,
     *exponential.THEOREMS,
     *log_z.THEOREMS,
-    *double_double.THEOREMS,
     *gumbel.THEOREMS,
     *intervals.THEOREMS,
 ]

@@ -1,8 +1,9 @@
 """Attacks on `beam_step`: hypotheses whose best pairs are within 1e-7 of ties, and exact ties.
 
 The truth: a pair's rank is (score + log p) / divisor in real numbers, of float32 scores, float64
-logits and float64 divisors; equal ranks by the parent, then by the logit, then by the id. Ranks of
-different contexts count as equal within EQUAL. Scores must not rise above the parent's.
+logits and float64 divisors; equal ranks by the parent, then by the logit, then by the id. A group
+that is not proven must be nearly tied, and its order right but for ties within WITHIN. Scores must
+not rise above the parent's.
 
 Shape letters: B rows (hypotheses), V vocabulary, G groups, H hypotheses of a group, K pairs.
 """
@@ -26,7 +27,6 @@ from tests.attacks.topk import around
 
 GROUPS, WITHIN = 16, 1e-7
 DOUBT = LONG(2) ** -56
-EQUAL = LONG(2) ** -74  # over a divisor: docs/exactness.md lets 2^-75 of computed scores count
 Pair = tuple[int, int]  # the parent's place in its group, the token
 
 
@@ -81,8 +81,15 @@ class Group:
     """The hypotheses of one group, and which of two of their pairs (parent, token) is better."""
 
     def __init__(
-        self, hidden: Float32, logits: Float64, truth: Long, scores: Float32, divisors: Float64
+        self,
+        hidden: Float32,
+        logits: Float64,
+        truth: Long,
+        scores: Float32,
+        divisors: Float64,
+        equal: float,
     ) -> None:
+        self.equal = equal  # ranks of different contexts are so from this close on
         self.hidden, self.logits = hidden, logits  # [H, D], [H, V]
         self.scores, self.divisors = scores, divisors  # [H]
         self.ranks = (scores.astype(LONG)[:, None] + truth) / divisors[:, None]  # [H, V]
@@ -97,12 +104,11 @@ class Group:
         alike = self.divisors[parent] == self.divisors[second]
         if alike and (self.hidden[parent] == self.hidden[second]).all():
             x, y = self._exactly(one), self._exactly(other)
-            return x > y or (x == y and parent < second)
-        equal = EQUAL / min(self.divisors[parent], self.divisors[second])
+            return x - y > -self.equal or (x == y and parent < second)
         gap, off = self.gap(one, other), DOUBT * (abs(self.ranks[one]) + abs(self.ranks[other]))
-        if abs(gap + equal) > off:
-            return bool(gap > -equal)
-        return self._rank(one) - self._rank(other) >= -Decimal(float(equal))
+        if abs(gap + self.equal) > off:
+            return bool(gap > -self.equal)
+        return self._rank(one) - self._rank(other) >= -Decimal(self.equal)
 
     def gap(self, one: Pair, other: Pair) -> float:
         return self.ranks[one] - self.ranks[other]  # type: ignore[no-any-return]  # a long double
@@ -157,16 +163,20 @@ def judged(
     unproven = np.asarray(~reply.answer.exact.reshape(G, H).all(axis=1))
     for place in range(G):
         mine = slice(place * H, (place + 1) * H)
-        group = Group(hidden[mine], logits[mine], truth[mine], scores[mine], divisors[mine])
+        equal = WITHIN if unproven[place] else 0.0
+        arrays = hidden[mine], logits[mine], truth[mine], scores[mine], divisors[mine]
+        group = Group(*arrays, equal)
         right[place], close[place] = group.right(reply.parents[place], reply.tokens[place])
         rose[place] = (reply.scores[place] > scores[mine][reply.parents[place]]).any()
 
+    lost = unproven & ~close
+
     def describe(place: int) -> str:
-        named = [(~right, "order"), (rose, "a score above its parent's"), (unproven, "not exact")]
+        named = [(~right, "order"), (rose, "a score above its parent's"), (lost, "not exact")]
         names = ", ".join(name for faults, name in named if faults[counted][place])
         return f"{normalizer} V={V} a group of {H} hypotheses, {K} pairs: {names}"
 
-    wrong = ~right | rose | unproven
+    wrong = ~right | rose | lost
     counted = close | wrong
     tally.add(wrong[counted], describe)
     return tally

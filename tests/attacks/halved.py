@@ -90,7 +90,6 @@ CONSTANTS = (
     Constant(QUICK, "ROUNDED", SUMS),
     Constant(QUICK, "SUMMED", SUMS),
     Constant(QUICK, "TINY", SUMS),
-    Constant("kernels.sampling.double_double", "ERROR", (*SUMS, *STEPS)),
     Constant("kernels.topk.merge", "ROUNDED", STEPS),
     Constant("kernels.sampling.printing", "ROUNDED", ("score", "draws")),
     Constant("kernels.sampling.printing", "SUMMED", ("score", "draws")),

@@ -7,7 +7,6 @@ Shape letters: B batch rows, V vocabulary.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from functools import partial
 
 import numpy as np
@@ -16,14 +15,13 @@ from numpy.random import Generator
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
 from logitsieve.heads.exact import ExactHead
-from logitsieve.kernels.sampling.double_double import ERROR
 from tests.attacks import judge
 from tests.attacks.decoders import KINDS
-from tests.attacks.judge import DOUBT, LONG, Long, decimal_log_z, exact_logits
+from tests.attacks.judge import DOUBT, LONG, Long, exact_logits
 from tests.attacks.matrices import sketched
 from tests.attacks.tally import Tally
 
-ROWS, CLOSE_ROWS = 64, 2  # the second by Decimal
+ROWS = 64
 LEAST = 1e-200  # of log Z - top: below it an interval begins at 0
 
 
@@ -51,18 +49,6 @@ def by_codes(
     return tally
 
 
-def settled(random: Generator, kind: str) -> Tally:
-    """The pass in double-double arithmetic, which decides orders that nothing else does."""
-    softmax, hidden = KINDS[kind](random, CLOSE_ROWS)
-    logits, tally = exact_logits(softmax.weight, softmax.bias, hidden), Tally()
-    for row, (top, *rest) in enumerate(ExactHead(softmax).close_log_z(hidden).tolist()):
-        largest, truth = decimal_log_z(logits[row])
-        off = abs(Decimal(top) - largest + sum(map(Decimal, rest)) - truth)
-        tally.add(np.array([off > Decimal(ERROR)]), lambda _, off=off: f"off by {off:.3e}")  # type: ignore[misc]
-        tally.tighten(np.array([float(off / Decimal(ERROR))]))
-    return tally
-
-
 def judged(name: str, low: Float64, high: Float64, truth: Long) -> Tally:
     """`truth` [B] outside low .. high by more than the judge may be off is wrong.
 
@@ -83,6 +69,4 @@ def judged(name: str, low: Float64, high: Float64, truth: Long) -> Tally:
     return tally
 
 
-ATTACKS = {f"log-z-{kind}": partial(enclosed, kind=kind) for kind in KINDS} | {
-    f"log-z-settled-{kind}": partial(settled, kind=kind) for kind in KINDS
-}
+ATTACKS = {f"log-z-{kind}": partial(enclosed, kind=kind) for kind in KINDS}

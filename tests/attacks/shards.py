@@ -54,7 +54,6 @@ def best_ids(random: Generator) -> Tally:
         sums = [head.log_z(hidden, scale, edits) for head in (dense, whole)]
         tally.join(same("log Z", *sums))
     tally.join(same("quick log Z", dense.quick_log_z(hidden), whole.quick_log_z(hidden)))
-    tally.join(same("close log Z", dense.close_log_z(hidden[:1]), whole.close_log_z(hidden[:1])))
     return tally
 
 

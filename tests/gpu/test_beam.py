@@ -92,7 +92,7 @@ def test_a_search_whose_model_is_on_the_gpu(pair: Pair) -> None:
 @pytest.mark.parametrize("width", [0.0, 0.2, 1.5])
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_pairs_and_doubts_are_those_of_the_hosts_kernel(width: float, alpha: float) -> None:
-    """Small whole numbers tie everywhere, with twins and finished hypotheses among them."""
+    """Small whole numbers tie everywhere, with equal and finished hypotheses among them."""
     random = np.random.default_rng(3)
     groups, count, most = 400, 3, 4
     rows = groups * count
@@ -110,12 +110,12 @@ def test_pairs_and_doubts_are_those_of_the_hosts_kernel(width: float, alpha: flo
     )
     log_z[finished] = logits[finished] = 0
     same = (hidden.reshape(groups, -1, 1) == hidden.reshape(groups, 1, -1)).argmax(axis=2)
-    twins = np.where(finished, -1, (same + count * np.arange(groups)[:, None]).ravel())
+    alike = np.where(finished, -1, (same + count * np.arange(groups)[:, None]).ravel())
     parents, places = (np.empty((groups, most), np.int32) for _ in range(2))
     doubtful = np.empty(groups, np.bool_)
     divisors = ((5.0 + (lengths + ~finished)) / 6.0) ** alpha
     best_pairs(
-        scores.astype(np.float64), divisors, twins, logits,
+        scores.astype(np.float64), divisors, alike, logits,
         np.where(finished, 1, most), log_z, parents, places, doubtful,
     )  # fmt: skip
     np.testing.assert_array_equal(found[0].cpu(), parents)
@@ -140,8 +140,6 @@ def test_what_float64_leaves_open_is_not_exact(tmp_path: Path) -> None:
     asked: Any = {"beams_in": 2, "beams_out": 3}
     open_ = decoder.beam_step(there(hidden), **asked)
     assert open_.answer.exact.tolist() == [False, False, True, True]
-    by_host, settled = host.beam_step(hidden, **asked), decoder.beam_step(hidden, **asked)
-    assert settled.answer.exact.all()
-    np.testing.assert_array_equal(settled.tokens, by_host.tokens)
-    np.testing.assert_array_equal(settled.parents, by_host.parents)
+    by_host = host.beam_step(hidden, **asked)
+    assert by_host.answer.exact.tolist() == [False, False, True, True]
     np.testing.assert_array_equal(open_.tokens[1].cpu(), by_host.tokens[1])

@@ -31,12 +31,10 @@ def test_log_z_is_the_oracles(scale: float) -> None:
     assert (high - low < 3e-12).all()
 
 
-def test_a_quick_log_z_is_an_interval_and_a_close_one_closer() -> None:
-    quick, fine, close = HEAD.quick_log_z(HIDDEN), HEAD.log_z(HIDDEN, 1.0), HEAD.close_log_z(HIDDEN)
+def test_a_quick_log_z_is_an_interval() -> None:
+    _, low, high = HEAD.quick_log_z(HIDDEN).T
     wanted = [log_sum_exp(row) for row in TRUE]
-    assert ((quick[:, 1] <= wanted) & (wanted <= quick[:, 2])).all()
-    np.testing.assert_array_equal(close[:, 0], fine[:, 0])
-    np.testing.assert_allclose(close[:, 1] + close[:, 2], fine[:, 1], rtol=1e-14)
+    assert ((low <= wanted) & (wanted <= high)).all()
 
 
 def test_draws_follow_the_softmax() -> None:

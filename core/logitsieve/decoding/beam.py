@@ -2,9 +2,7 @@
 
 A pair's score is that of its hypothesis plus logit - log Z. Where the interval in which log Z is
 proven to lie leaves open which pairs of a group are best, or their order, log Z of the group's rows
-is found anew: in float64, to some 1e-12, then in double-double arithmetic, to 2^-76, and the pairs
-are compared as rational numbers. Rows with the same bits of hidden have the same log Z, whatever it
-is. Scores of other rows that are within 2^-75 of each other count as equal.
+is computed in float64, to some 1e-12. A group that is still open is not exact.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
@@ -15,7 +13,6 @@ K pairs a group.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -35,7 +32,6 @@ from logitsieve.decoding.log_z import LogZ, PrintedLogZ
 from logitsieve.decoding.logit_edits import check_ids, edits_of
 from logitsieve.decoding.normalizers import EXACT, Normalizer, Query
 from logitsieve.heads.exact import ExactHead
-from logitsieve.kernels.sampling.double_double import ERROR
 from logitsieve.kernels.sampling.printing import print_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 
@@ -74,7 +70,7 @@ class _Step(NamedTuple):
 
     scores: Float64  # [B]
     divisors: Float64  # [B] of scores, to rank by
-    twins: Int64  # [B] equal for rows that have the same log Z; -1 for finished ones, whose is 0
+    alike: Int64  # [B] equal for rows that have the same log Z; -1 for finished ones, with a 0
     lists: _Lists
     log_z: Float64  # [B, 4] TOP, VALUE, LOW, HIGH
 
@@ -95,17 +91,16 @@ def beam_step(
     lists, estimate = _lists(query, beams, constraints, live, normalizer)
     log_z, of_live = np.zeros((rows, FIELDS)), live if live.size < rows else EVERY
     log_z[of_live] = estimate.fields
-    divisors, twins = np.ones(rows), np.arange(rows)
+    divisors, alike = np.ones(rows), np.arange(rows)
     if beams.length_alpha:
         lengths = beams.lengths.astype(np.float64) + ~beams.finished
         divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
     if live.size < rows:
-        twins[beams.finished] = -1
-    step = _Step(beams.scores.astype(np.float64), divisors, twins, lists, log_z)
+        alike[beams.finished] = -1
+    step = _Step(beams.scores.astype(np.float64), divisors, alike, lists, log_z)
     pairs = _pairs(beams, step)
     if normalizer.has_bounds and pairs.doubtful.any():
-        closer = CLOSER[1:] if normalizer is EXACT else CLOSER
-        pairs = _refined(query, beams, step, pairs.doubtful, closer)
+        pairs = _refined(query, beams, step, pairs, CLOSER[normalizer is EXACT :])
     if constraints is None:
         last = estimate._replace(fields=log_z[of_live])
         log_z[of_live] = last.raised(lists.logits[of_live], lists.ids[of_live]).fields
@@ -113,69 +108,22 @@ def beam_step(
 
 
 def _refined(
-    query: Query, beams: Beams, step: _Step, doubtful: Bool, closer: Sequence[FindLogZ]
+    query: Query, beams: Beams, step: _Step, pairs: _Pairs, closer: Sequence[FindLogZ]
 ) -> _Pairs:
-    """The pairs after log Z of the rows of doubtful groups is found as closely as it takes."""
-    for group in np.flatnonzero(doubtful).tolist():
+    """The pairs after log Z of the rows of doubtful groups is computed more closely.
+
+    Rows of a group with the same bits of hidden have the same log Z.
+    """
+    for group in np.flatnonzero(pairs.doubtful).tolist():
         rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
         equal = (query.hidden[rows, None] == query.hidden[rows]).all(axis=2)
-        step.twins[rows] = np.where(beams.finished[rows], -1, rows.start + equal.argmax(axis=1))
-    pairs = _pairs(beams, step)
+        step.alike[rows] = np.where(beams.finished[rows], -1, rows.start + equal.argmax(axis=1))
     for find_log_z in closer:
         open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
         if open_.size:
             step.log_z[open_] = find_log_z(query.rows(open_)).fields
             pairs = _pairs(beams, step)
-    for group in np.flatnonzero(pairs.doubtful).tolist():
-        _settle(query, beams, step, pairs, group)
     return pairs
-
-
-def _settle(query: Query, beams: Beams, step: _Step, pairs: _Pairs, group: int) -> None:
-    """Choose a group's pairs anew by rational numbers.
-
-    Each log Z is within ERROR of its number. Scores of different hypotheses that this leaves open
-    count as equal.
-    """
-    first, lists = group * beams.beams_in, step.lists
-    rows = range(first, first + beams.beams_in)
-    close = cast(ExactHead, EXACT.source(query.index)).close_log_z(query.hidden[rows])
-    log_z = [sum(map(Fraction, fields)) for fields in close.tolist()]
-    error = [Fraction(ERROR if query.index.vocab_size > 1 else 0)] * len(rows)
-    for beam in np.flatnonzero(beams.finished[rows]).tolist():
-        log_z[beam] = error[beam] = Fraction(0)
-    divisors = [Fraction(divisor) for divisor in step.divisors[rows].tolist()]
-    scores = [Fraction(score) for score in step.scores[rows].tolist()]
-    fronts = [0] * len(rows)
-
-    def rank(beam: int) -> Fraction:
-        logit = Fraction(float(lists.logits[first + beam, fronts[beam]]))
-        return (scores[beam] + logit - log_z[beam]) / divisors[beam]
-
-    def off(beam: int, other: int) -> Fraction:
-        """The difference from which on two ranks are unequal."""
-        alike = step.twins[first + beam] == step.twins[first + other]
-        if alike and divisors[beam] == divisors[other]:
-            return Fraction(0)
-        return error[beam] / divisors[beam] + error[other] / divisors[other]
-
-    for pair in range(beams.beams_out):
-        open_ = [beam for beam in range(len(rows)) if fronts[beam] < lists.counts[first + beam]]
-        pairs.parents[group, pair], pairs.places[group, pair] = -1, 0
-        if not open_:
-            continue
-        ranks = {beam: rank(beam) for beam in open_}
-        best = max(open_, key=lambda beam: (ranks[beam], -beam))
-        ties = [beam for beam in open_ if ranks[best] - ranks[beam] <= off(beam, best)]
-        # Of rows that have the same log Z the order is never left open.
-        chosen = next(
-            beam
-            for beam in ties
-            if not any(ranks[other] > ranks[beam] and not off(beam, other) for other in ties)
-        )
-        pairs.parents[group, pair], pairs.places[group, pair] = chosen, fronts[chosen]
-        fronts[chosen] += 1
-    pairs.doubtful[group] = False
 
 
 def _lists(

@@ -32,7 +32,7 @@ class PairColumns(NamedTuple):
     low: Tensor
     high: Tensor
     divisors: Tensor  # of scores, to rank by
-    twins: Tensor  # equal numbers for hypotheses of a group that have the same log Z
+    alike: Tensor  # equal numbers for hypotheses of a group that have the same log Z
     missing: Tensor  # bool
 
     def ranks(self, rest: Tensor, off: float) -> Tensor:
@@ -40,6 +40,11 @@ class PairColumns(NamedTuple):
         magnitude = self.scores.abs() + self.apart.abs() + rest.abs()
         ranks = (self.scores + (self.apart - rest) + off * ROUNDED * magnitude) / self.divisors
         return ranks.masked_fill(self.missing, -torch.inf)
+
+    def unnormalized(self, off: float) -> Tensor:
+        """score + logit, and `off` times more than it can be rounded by."""
+        magnitude = self.scores.abs() + self.logits.abs()
+        return self.scores + self.logits + off * ROUNDED * magnitude
 
     def at(self, places: Tensor) -> PairColumns:
         """The pairs at places [G, ...]."""
@@ -61,7 +66,7 @@ def next_beams(
     order = torch.sort(ranks, dim=1, descending=True, stable=True).indices[:, : beams.beams_out]
     best = pairs.at(order)
     off = ROUNDED * (best.scores.abs() + best.apart.abs() + best.value.abs())
-    off = off.masked_fill(best.twins < 0, 0.0)
+    off = off.masked_fill(best.alike < 0, 0.0)
     scores = best.scores + (best.apart - best.value) - off
     ranks = (scores / best.divisors).masked_fill(best.missing, -torch.inf).cummin(1).values
     short = max(0, beams.beams_out - order.shape[1])
@@ -96,18 +101,18 @@ def _pairs(
     divisors = ((5.0 + (lengths.double() + ~finished)) / 6.0) ** beams.length_alpha
     live = logits, logits - log_z.top[:, None], *(each[:, None] for each in log_z[:3])
     numbers = [each.masked_fill(finished, 0.0) for each in live]
-    twins = _twins(hidden.float().reshape(-1, beams.beams_in, hidden.shape[1])).view(-1, 1)
+    alike = _alike(hidden.float().reshape(-1, beams.beams_in, hidden.shape[1])).view(-1, 1)
     rank = scores + numbers[1] - numbers[2]
     missing = (finished & ~first) | ~torch.isfinite(rank)
     for end in beams.eos_ids:
         ended = ended | (tokens == end)
-    fields = scores, *numbers, divisors, twins.masked_fill(finished, -1), missing
+    fields = scores, *numbers, divisors, alike.masked_fill(finished, -1), missing
     count = beams.beams_in * ids.shape[1]
     flat = (each.expand(ids.shape).reshape(-1, count) for each in fields)
     return tokens.reshape(-1, count), ended.reshape(-1, count), PairColumns(*flat)
 
 
-def _twins(hidden: Tensor) -> Tensor:
+def _alike(hidden: Tensor) -> Tensor:
     """[G, H] the first hypothesis of the group with the same row of hidden [G, H, D]."""
     found = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
     for beam in reversed(range(hidden.shape[1])):
@@ -127,17 +132,9 @@ def _doubtful(pairs: PairColumns, best: PairColumns, order: Tensor, width: int) 
     rivals = pairs.at(beams * width + fronts.clamp(max=width - 1))
     best = PairColumns(*(field[:, :, None] for field in best))
     least, most = best.ranks(best.high, -1.0), rivals.ranks(rivals.low, 1.0)
-    order_of_twins = _sum_sign(best.scores, best.logits, rivals.scores, rivals.logits)
-    worse = (order_of_twins < 0) | ((order_of_twins == 0) & (beams < parents))
-    alike = (best.twins == rivals.twins) & (best.divisors == rivals.divisors)
-    doubt = torch.where(alike, worse, ~(most < least))
+    tied = (best.scores == rivals.scores) & (best.logits == rivals.logits) & (parents < beams)
+    open_ = ~(tied | (rivals.unnormalized(1.0) < best.unnormalized(-1.0)))
+    alike = (best.alike == rivals.alike) & (best.divisors == rivals.divisors)
+    doubt = torch.where(alike, open_, ~(most < least))
     possible = (fronts < width) & ~rivals.missing & ~best.missing & (parents != beams)
     return (doubt & possible).flatten(1).any(1)
-
-
-def _sum_sign(a: Tensor, b: Tensor, c: Tensor, e: Tensor) -> Tensor:
-    """The sign of (a + b) - (c + e), exactly: kernels/topk/merge.py."""
-    left, right = a + b, c + e
-    d, f = left - a, right - c
-    below, other = (a - (left - d)) + (b - d), (c - (right - f)) + (e - f)
-    return torch.where(left == right, (below - other).sign(), (left - right).sign())

@@ -11,11 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, UInt64
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
 from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sampling.double_double import double_double_log_z
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
 from logitsieve.kernels.sampling.printing import ROUNDED
@@ -94,24 +93,6 @@ class ExactHead(KernelHead):
         fill = partial(quick_log_z.entry(), self._address, hidden, *options)
         refuse_first(run_slices(fill, rows, self._threads))
         return ids, logits, log_z
-
-    def close_log_z(self, hidden: Float32) -> Float64:
-        """[B, 3] log Z as `top` and two numbers more to add to it, within 2^-76 nats."""
-        rows = len(hidden)
-        best = self.topk(hidden, 1).ids[:, 0]
-        tops = self._softmax.logits64(hidden, np.arange(rows + 1), best)
-        return self.close_log_z_beside(hidden, best.astype(np.int64), tops, np.zeros((rows, 2)))
-
-    def close_log_z_beside(
-        self, hidden: Float32, best: Int64, tops: Float64, sums: Float64
-    ) -> Float64:
-        """`close_log_z`, given the largest logits [B] and the rows that have them, -1 elsewhere.
-
-        Of a shard of W: with that of the shards before it, whose sums [B, 2] are replaced.
-        """
-        log_z = np.empty((len(hidden), 3))
-        double_double_log_z(self._address, hidden, best, tops, sums, log_z)
-        return log_z
 
     def draw(
         self,

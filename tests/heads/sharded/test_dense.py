@@ -75,14 +75,6 @@ def test_log_z_and_draws_are_those_of_one_matrix(
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("shards", SHARDS)
-def test_a_close_log_z_is_that_of_one_matrix(shards: int, tied: bool) -> None:
-    whole, parts = pair(shards, tied)
-    hidden = make_hidden(3, D, seed=shards)
-    np.testing.assert_array_equal(parts.close_log_z(hidden), whole.close_log_z(hidden))
-
-
 @pytest.mark.parametrize("filters", FILTERS)
 def test_a_shard_of_which_nothing_is_left(filters: dict[str, Any]) -> None:
     whole, parts = pair(3, True)

@@ -33,7 +33,6 @@ def calls_of(shard: Shard) -> list[tuple[Any, ...]]:
     return [
         (shard.log_z, HIDDEN, 1.0, EDITS, sums),
         (shard.quick_log_z, HIDDEN, np.zeros((ROWS, STATE))),
-        (shard.close_log_z, HIDDEN, best, tops, sums),
         (shard.race, HIDDEN, EDITS, noise, leading, nothing_carried(ROWS)),
         (shard.bounded_race, HIDDEN, EDITS, noise, leading),
         (shard.bounded_log_z, HIDDEN, 1.0, EDITS, 0.1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,24 +99,32 @@ def test_groups_do_not_meet() -> None:
     doubtful, log_z = np.empty(2, np.bool_), np.zeros((4, 4))
     log_z[1, 2:] = -2.0, 2.0
     counts = np.full(4, 2, np.int64)
-    twins = np.arange(4)
-    best_pairs(np.zeros(4), np.ones(4), twins, logits, counts, log_z, parents, places, doubtful)
+    alike = np.arange(4)
+    best_pairs(np.zeros(4), np.ones(4), alike, logits, counts, log_z, parents, places, doubtful)
     assert parents.tolist() == [[0, 1], [1, 1]]
     assert places.tolist() == [[0, 0], [0, 1]]
     assert doubtful.tolist() == [True, False]
 
 
-def test_rows_with_the_same_log_z_need_none() -> None:
-    """Sums that only exact arithmetic tells apart, and equal ones, which parents order."""
-    scores, logits = np.array([1.0, 1.0 + 2.0**-52, 1.0]), np.full((3, 1), 2.0**30)
-    parents, places = np.empty((1, 3), np.int32), np.empty((1, 3), np.int32)
-    doubtful, counts = np.empty(1, np.bool_), np.ones(3, np.int64)
+@pytest.mark.parametrize(
+    ("scores", "parents", "doubt"),
+    [
+        ((1.0, 2.0, 1.0), [1, 0, 2], False),  # equal ones are ordered by the parent
+        ((1.0, 1.0 + 2.0**-52, 1.0), None, True),  # apart by less than sums are rounded by
+    ],
+)
+def test_rows_with_the_same_log_z_need_none(
+    scores: tuple[float, ...], parents: list[int] | None, doubt: bool
+) -> None:
+    found, places = np.empty((1, 3), np.int32), np.empty((1, 3), np.int32)
+    doubtful, counts, logits = np.empty(1, np.bool_), np.ones(3, np.int64), np.full((3, 1), 2.0**20)
     log_z = np.array([[0.0, 9.0, -np.inf, np.inf]] * 3)
-    for twins, doubt in ((np.zeros(3, np.int64), False), (np.arange(3), True)):
-        best_pairs(scores, np.ones(3), twins, logits, counts, log_z, parents, places, doubtful)
-        assert doubtful.tolist() == [doubt]
-        if not doubt:
-            assert parents.tolist() == [[1, 0, 2]]
+    for alike, unknown in ((np.zeros(3, np.int64), doubt), (np.arange(3), True)):
+        asked = np.array(scores), np.ones(3), alike, logits, counts, log_z
+        best_pairs(*asked, found, places, doubtful)
+        assert doubtful.tolist() == [unknown]
+    if parents is not None:
+        assert found[0].tolist() == parents
 
 
 def test_edited_ids_are_merged_into_rows_of_any_length() -> None:

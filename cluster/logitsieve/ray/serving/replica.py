@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 # The methods of a shard that give arrays for arrays.
 METHODS = (
     *("weight", "logits64", "best", "candidates", "above"),
-    *("log_z", "quick_log_z", "close_log_z", "race"),
+    *("log_z", "quick_log_z", "race"),
     *("bound_log_z", "bounded_log_z", "bounded_race"),
 )
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Bounds, Float32, Float64, UInt64
+from logitsieve.api.results import ArrayLike, Bounds, UInt64
 from logitsieve.gpu.device import to_device
 from logitsieve.gpu.heads.base import LARGEST_BUCKET, GpuHead, Launch, chunks, refuse_unanswered
 from logitsieve.gpu.plans import LaunchPlan
@@ -35,7 +35,7 @@ from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from logitsieve.gpu.plans.nucleus import LOGITS_AT_ONCE, NucleusPlan
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
-from logitsieve.heads.exact import ExactHead, interval_of
+from logitsieve.heads.exact import interval_of
 
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
 Room: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # a row's shape and type in an output
@@ -217,10 +217,6 @@ class GpuExact(GpuDrawHead):
     def quick_log_z(self, hidden: Any) -> Any:
         """[B, 3] an estimate of log Z and a proven interval, mostly from float32 dots."""
         return self.draw_in_bounds(hidden, 0, None, 0, 1.0)[1]
-
-    def close_log_z(self, hidden: Float32) -> Float64:
-        """Call the head on the host, whose double-double arithmetic has no kernel here."""
-        return cast(ExactHead, self.cpu_head).close_log_z(hidden)
 
     def draw(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,

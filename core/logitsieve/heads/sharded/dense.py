@@ -128,16 +128,6 @@ class ShardedExact(ShardedHead):
             log_z, sums = shard.quick_log_z(hidden, sums)
         return log_z
 
-    def close_log_z(self, hidden: Float32) -> Float64:
-        """[B, 3] as `ExactHead.close_log_z`: the sum goes from one shard to the next."""
-        rows = len(hidden)
-        best = self.topk(hidden, 1).ids[:, 0]
-        tops = self._softmax.logits64(hidden, np.arange(rows + 1), best)
-        sums = np.zeros((rows, 2))
-        for shard in self._shards:
-            log_z, sums = shard.close_log_z(hidden, best, tops, sums)
-        return log_z
-
     def draw(
         self,
         hidden: Float32,

@@ -148,17 +148,6 @@ class Shard:
             carried = self.first, sums.copy()
         return self._exact.quick_log_z(hidden, carried), carried[1]
 
-    def close_log_z(
-        self, hidden: Float32, best: Int32, tops: Float64, sums: Float64
-    ) -> tuple[Float64, Float64]:
-        """(log Z [B, 3] of the rows up to this shard's last, the sums [B, 2] to go on from).
-
-        `best` [B] are the ids of the largest logits of all shards, `tops`.
-        """
-        sums, inside = sums.copy(), (best >= self.first) & (best < self.first + self.rows)
-        places = np.where(inside, best.astype(np.int64) - self.first, -1)
-        return self._exact.close_log_z_beside(hidden, places, tops, sums), sums
-
     def race(
         self, hidden: Float32, edits: Edits, noise: Noise, leading: Leading, sums: Float64
     ) -> tuple[Leading, Float64, Float64]:
@@ -223,7 +212,6 @@ class Shard:
         leading = Leading.nobody(1, 1)
         self.best("exact", zeros, 1)
         self.race(zeros, edits, noise, leading, nothing_carried(1))
-        self.close_log_z(zeros, np.zeros(1, np.int32), none, np.zeros((1, 2)))
         if "certified" in self._heads:
             self.bounded_race(zeros, edits, noise, leading)
 

@@ -56,23 +56,11 @@ def _rank(score, apart, rest, divisor, off):
     return (score + (apart - rest) + off * ROUNDED * magnitude) / divisor
 
 
-@inline
-def _sum_exceeds(a, b, c, e):
-    """The sign of (a + b) - (c + e), exactly."""
-    left, right = a + b, c + e
-    if left != right:
-        return 1 if left > right else -1
-    # What the sums were rounded by: Knuth 1969, The Art of Computer Programming, 4.2.2.
-    d, f = left - a, right - c
-    left, right = (a - (left - d)) + (b - d), (c - (right - f)) + (e - f)
-    return 1 if left > right else (-1 if left < right else 0)
-
-
 @kernel(
     "(float64[::1], float64[::1], int64[::1], float64[:,::1], int64[::1], float64[:,::1],"
     " int32[:,::1], int32[:,::1], boolean[::1])"
 )
-def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, doubtful):
+def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, doubtful):
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
     Row r has score scores[r] and counts[r] tokens of falling logits[r] [B, N], so that a group's
@@ -80,7 +68,7 @@ def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, 
     (score + logit - log Z) / divisors[r], equal ones by parent, then by place; where a group has
     too few, -1 and 0. log_z [B, 4] holds `top` of each row, the rest of its log Z, and bounds of
     that; a group is doubtful if bounds leave open which pairs are chosen, or their order. Rows of a
-    group with equal twins[r] have the same log Z, which need not be known then.
+    group with equal alike[r] have the same log Z.
     """
     groups, most = parents.shape
     beams = scores.size // groups
@@ -95,13 +83,7 @@ def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, 
                 if place < counts[row]:
                     apart = logits[row, place] - log_z[row, TOP]
                     rank = _rank(scores[row], apart, log_z[row, VALUE], divisors[row], 0.0)
-                    better = chosen < 0 or rank > best
-                    if chosen >= 0:
-                        other, front = start + chosen, fronts[chosen]
-                        if twins[row] == twins[other] and divisors[row] == divisors[other]:
-                            value, rival = logits[row, place], logits[other, front]
-                            better = _sum_exceeds(scores[row], value, scores[other], rival) > 0
-                    if better:
+                    if chosen < 0 or rank > best:
                         chosen, best = beam, rank
             parents[group, pair], places[group, pair] = chosen, 0
             if chosen < 0:
@@ -115,9 +97,10 @@ def best_pairs(scores, divisors, twins, logits, counts, log_z, parents, places, 
                 if beam == chosen or front >= counts[other]:
                     continue
                 rival = logits[other, front]
-                if twins[row] == twins[other] and divisors[row] == divisors[other]:
-                    order = _sum_exceeds(scores[row], value, scores[other], rival)
-                    doubt |= order < 0 or (order == 0 and beam < chosen)
+                if alike[row] == alike[other] and divisors[row] == divisors[other]:
+                    tied = scores[row] == scores[other] and value == rival and chosen < beam
+                    floor = _rank(scores[row], value, 0.0, 1.0, -1.0)
+                    doubt |= not (tied or _rank(scores[other], rival, 0.0, 1.0, 1.0) < floor)
                 else:
                     apart = rival - log_z[other, TOP]
                     doubt |= not (
