@@ -83,7 +83,7 @@ bench: .venv/dev      ## timings against the exact softmax of numpy, torch and f
 race: .venv/dev       ## every method on one dataset: make race DATA=demo (docs/race.md lists them)
 	$(BIN)/python -m benchmarks.race $(DATA)
 
-tables: .venv/dev     ## every table and figure of README.md and docs/ from benchmarks/results
+tables: .venv/dev     ## every table of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks.tables
 
 docs: .venv/docs      ## the documentation with an API reference: site/index.html

@@ -1,8 +1,7 @@
-"""Write every table and figure of the documentation from the raw results: `make tables`.
+"""Write every table of the documentation from the raw results: `make tables`.
 
-Tables stand between marks on the pages, figures in sentences that benchmarks/tables/sentences.py
-repeats; the tables beside raw results are written too. --check writes nothing and exits with 1
-where a page and the raw results disagree.
+Tables stand between marks on the pages; each race's and the load's own tables stand next to their
+raw results. --check writes nothing and exits with 1 where a page and the raw results disagree.
 """
 
 from __future__ import annotations
@@ -14,22 +13,20 @@ from benchmarks.tables.documents import ROOT, documents
 
 
 def main() -> int:
-    """Write or compare, and print what changed and what could not be placed."""
+    """Write or compare, and print what changed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only")
     check = parser.parse_args().check
-    wrong = 0
-    for path, rendered in documents():
-        for problem in rendered.problems:
-            print(f"{path}: {problem}")
+    stale = 0
+    for path, text in documents():
         place = ROOT / path
-        changed = not place.exists() or place.read_text(encoding="utf-8") != rendered.text
-        if changed:
-            print(f"{path}: {'differs from the raw results' if check else 'written'}")
-            if not check:
-                place.write_text(rendered.text, encoding="utf-8")
-        wrong += bool(rendered.problems) or (changed and check)
-    return 1 if wrong else 0
+        if place.exists() and place.read_text(encoding="utf-8") == text:
+            continue
+        stale += 1
+        print(f"{path}: {'differs from the raw results' if check else 'written'}")
+        if not check:
+            place.write_text(text, encoding="utf-8")
+    return int(check and stale > 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every page that has measurements, as the raw results have it; which raw file feeds which page."""
+"""Every page with tables, as the raw results have it; which command measured each raw file."""
 
 from __future__ import annotations
 
@@ -7,63 +7,46 @@ from collections.abc import Callable, Iterator
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import (
-    building,
-    draws,
-    experiments,
-    llamacpp,
-    races,
-    results,
-    scale,
-    service,
-)
+from benchmarks.tables import draws, llamacpp, races, scale, service
 from benchmarks.tables.figures import markdown
-from benchmarks.tables.ledger import unaccounted
-from benchmarks.tables.page import Rendered, render
-from benchmarks.tables.sentences import SENTENCES
+from benchmarks.tables.page import render
+from benchmarks.tables.results import GROWTH, load
 
 ROOT = raw.RESULTS.parents[1]
 PAGES = sorted(
     str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 )
-COMMANDS = {  # what measures each raw file anew, by the beginning of its name
+FROZEN = "at commit aa2981c; no longer in the tree"
+COMMANDS = {  # what measures each raw file, by the beginning of its name
     "screen-avx2": "`AVX2 make bench OUT=screen-avx2`",
     "screen": "`make bench`, then `python -m benchmarks.plots`",
     "kernels": "`python -m benchmarks.kernels`",
     "rpc": "`python -m benchmarks.rpc`",
-    "console": "`python -m benchmarks.console`",
+    "console": f"`python -m benchmarks.console` {FROZEN}",
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
-    "building": "`python -m benchmarks.building --workers 2 1`",
+    "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
     "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
     "scale": "`python -m benchmarks.scale`",
-    "exactness": "`python -m benchmarks.exactness nmt`, then `demo`",
-    "race/growth": "`python -m benchmarks.race.growth --again`",
-    "race/proof": "`python -m benchmarks.race.proof`",
+    "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
+    "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
+    "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
     "race/": "`python -m benchmarks.race {name} --cold`",
 }
-SEVERAL = (results.GROWTH, "draws", "exactness", "llamacpp")  # files of several runs by their names
+SEVERAL = (GROWTH, "draws", "exactness", "llamacpp")  # files of several runs by their names
 
 
-def documents() -> Iterator[tuple[str, Rendered]]:
-    """Each page and each table beside raw results, by its path from the root of the checkout."""
+def documents() -> Iterator[tuple[str, str]]:
+    """Each page and each table next to raw results: its path from the root, and its text."""
     for page in PAGES:
-        done = rendered(page)
-        done.problems += unaccounted(page, done)
-        yield page, done
+        yield page, render((ROOT / page).read_text(encoding="utf-8"), TABLES)
     for name in raw_names():
-        found = raw.read(raw.RESULTS / f"{name}.json.gz")
+        found = load(name)
         path = str((raw.RESULTS / f"{name}.md").relative_to(ROOT))
         if name == "load":
-            yield path, Rendered(load_markdown(found))
+            yield path, load_markdown(found)
         elif "points" in found:
-            yield path, Rendered(race_markdown(found))
-
-
-def rendered(page: str, **other: Callable[[], str]) -> Rendered:
-    """One page of the documentation; `other` tables stand in for those of their names."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return render(text, TABLES | other, SENTENCES.get(page, list))
+            yield path, race_markdown(found)
 
 
 def raw_names() -> list[str]:
@@ -73,20 +56,14 @@ def raw_names() -> list[str]:
 
 
 def index() -> str:
-    """Each raw file, its command, when it was measured, and the pages that it feeds."""
-    fed: dict[str, list[str]] = {}
-    for page in PAGES:
-        with results.noted() as names:
-            rendered(page, index=str)
-        for name in names:
-            fed.setdefault(name, []).append(page.removeprefix("docs/"))
+    """Each raw file, its command, and when it was measured."""
     rows = []
     for name in raw_names():
-        found = raw.read(raw.RESULTS / f"{name}.json.gz")
+        found = load(name)
         parts = list(found.values()) if name in SEVERAL else [found]
         dates = sorted({part.get("machine", part)["date"][:10] for part in parts})
-        rows.append([f"`{name}`", command(name), ", ".join(dates), ", ".join(fed.get(name, []))])
-    return markdown(["raw file", "measured by", "on", "feeds"], rows)
+        rows.append([f"`{name}`", command(name), ", ".join(dates)])
+    return markdown(["raw file", "measured by", "on"], rows)
 
 
 def command(name: str) -> str:
@@ -94,13 +71,6 @@ def command(name: str) -> str:
     return first.format(name=name.rpartition("/")[2])
 
 
-TABLES = (
-    races.TABLES
-    | service.TABLES
-    | building.TABLES
-    | draws.TABLES
-    | experiments.TABLES
-    | llamacpp.TABLES
-    | scale.TABLES
-    | {"index": index}
+TABLES: dict[str, Callable[[], str]] = (
+    races.TABLES | service.TABLES | draws.TABLES | llamacpp.TABLES | scale.TABLES | {"index": index}
 )

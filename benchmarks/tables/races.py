@@ -7,7 +7,7 @@ from itertools import compress
 
 from benchmarks.race.kinds import is_narrow
 from benchmarks.race.table import FLOAT32
-from benchmarks.tables.figures import ABSENT, digits, markdown, percent, plain, ratio
+from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
 from benchmarks.tables.results import (
     BATCH,
     COLD,
@@ -18,7 +18,6 @@ from benchmarks.tables.results import (
     Race,
     Time,
     load,
-    of,
     present,
     race,
 )
@@ -63,8 +62,8 @@ def against(time: Time | None, *others: Time | None) -> str:
     """`25.9 (4.5x, 2.0x)`: microseconds, and how many times as fast as each other."""
     if time is None:
         return ABSENT
-    times = ", ".join(f"{ratio(other.us / time.us)}x" for other in others if other)
-    return plain(f"{digits(time.us)} ({times})" if times else digits(time.us))
+    times = ", ".join(ratio(other.us / time.us) for other in others if other)
+    return f"{digits(time.us)} ({times})" if times else digits(time.us)
 
 
 def comparison(names: Iterable[str], field: str = WARM, loose: bool = True) -> str:
@@ -117,8 +116,8 @@ def certified_by_shape() -> str:
         batch = f"{digits(exact64.us)} / {against(certified64, exact64)}" if exact64 else ABSENT
         share = each.point("logitsieve certified")["bytes_beyond_w"] / each.results["weight_bytes"]
         shape = f"{each.vocab_size:,}", f"{each.dim:,}"
-        memory = plain(f"{percent(share)} % of W")
-        rows.append([name, *shape, digits(exact.us), against(certified, exact), batch, memory])
+        times = digits(exact.us), against(certified, exact), batch
+        rows.append([name, *shape, *times, f"{100 * share:.0f} % of W"])
     return markdown(head, rows)
 
 
@@ -129,7 +128,9 @@ def growth() -> str:
     head = ["V", "best exact float32", "`exact`", "`certified`", "`screen`, P@1 >= 0.98"]
     rows = []
     for name, each in (slices | races).items():
-        best, about = of(each.exact()), each.results["machine"]
+        best, about = each.exact(), each.results["machine"]
+        if best is None:
+            continue
         rates, l1 = about["read_GBps"], about["caches"]["L1"]
         heads = each.head("exact"), each.head("certified"), each.head("screen", LOW)
         machine = f"{l1 >> 10} KiB; {rates['L3']:.0f}, {rates['DRAM']:.0f} GB/s"
@@ -150,7 +151,7 @@ def screen() -> str:
         cells = [shown(name)]
         for each in times.values():
             us = each[name]["median"]
-            by = "" if name == SCREEN else plain(f" ({ratio(us / each[SCREEN]['median'])}x)")
+            by = "" if name == SCREEN else f" ({ratio(us / each[SCREEN]['median'])})"
             cells.append(digits(us) + by)
         rows.append(cells)
     batches = (f"B = {batch}" for batch in times)

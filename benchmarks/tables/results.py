@@ -1,10 +1,8 @@
-"""The raw results that tables are made of: races by their points, and tables that were kept."""
+"""The raw results that tables are made of: races by their points."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,27 +14,12 @@ Precision = tuple[float, float]  # the least P@1 and P@5
 ANY, HIGH, LOW = (0.0, 0.0), (0.998, 0.99), (ASKED, 0.0)
 WARM, COLD = "us_per_row", "cold_us_per_row"
 GROWTH = "race/growth"
-_noting: list[set[str]] = []
-
-
-@contextmanager
-def noted() -> Iterator[set[str]]:
-    """The names of the raw files that are read inside."""
-    _noting.append(set())
-    yield _noting[-1]
-    _noting.pop()
 
 
 @cache
-def _load(name: str) -> Any:
-    return raw.read(raw.RESULTS / f"{name}.json.gz")
-
-
 def load(name: str) -> Any:
     """What `benchmarks/results/<name>.json.gz` holds."""
-    for names in _noting:
-        names.add(name)
-    return _load(name)
+    return raw.read(raw.RESULTS / f"{name}.json.gz")
 
 
 def present(name: str) -> bool:
@@ -100,30 +83,3 @@ class Race:
 
 def race(data: str) -> Race:
     return Race(load(f"race/{data}"))
-
-
-def of(time: Time | None) -> Time:
-    """A time that a sentence needs."""
-    if time is None:
-        raise LookupError("not among the raw results")
-    return time
-
-
-Kept = list[dict[str, str]]
-
-
-@cache
-def _kept(name: str) -> list[Kept]:
-    tables: list[Kept] = []
-    text = (raw.RESULTS / f"{name}.md").read_text(encoding="utf-8")
-    for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
-        lines = block.strip().split("\n")
-        head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines)
-        names = [name if head.count(name) == 1 else f"{name} {i}" for i, name in enumerate(head)]
-        tables.append([dict(zip(names, row, strict=True)) for row in rows])
-    return tables
-
-
-def kept(name: str) -> list[Kept]:
-    """The tables of `benchmarks/results/<name>.md`, of an experiment that ran once."""
-    return _kept(name)

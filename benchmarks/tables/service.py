@@ -1,4 +1,4 @@
-"""Tables of kernels and proofs, of calls beside an echo, and of the service under load."""
+"""Tables of kernels, of calls compared with an echo, and of the service under load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.tables.figures import ABSENT, digits, markdown
+from benchmarks.tables.figures import digits, markdown
 from benchmarks.tables.results import load
 
 
@@ -31,45 +31,6 @@ def calls() -> str:
         rows.append([name, *times, *over, f"{found['server_compute_us_p50']:.0f}"])
     head = ["TopK", "echo p50", "p99", "ours p50", "p99 us", "ours / echo at p50"]
     return markdown([*head, "/ echo on uvloop", "compute us"], rows)
-
-
-MODELS = {"nmt": "German-English Transformer", "demo": "the demo's language model"}
-
-
-def models() -> dict[str, Any]:
-    """The results of `benchmarks.exactness` by the model and its shape."""
-    found = load("exactness")
-    return {
-        f"{MODELS[name]}, V = {one['vocab_size']:,}, D = {one['dim']:,}": one
-        for name, one in found.items()
-    }
-
-
-def beam_groups() -> str:
-    """The share of groups of beams that each stage of log Z decides, in the order of the stages."""
-    found = {
-        f"{model}, `{normalizer}`": counts
-        for model, one in models().items()
-        for normalizer, counts in one["groups"].items()
-    }
-    stages = "the first interval", "the float32 pass", "float64", "not exact"
-    rows = []
-    for name, counts in found.items():
-        groups = counts["groups"]
-        shares = (f"{counts[one] / groups:.2%}" if one in counts else "" for one in stages)
-        rows.append([name, f"{groups:,}", *shares])
-    return markdown(["", "groups", *stages], rows)
-
-
-def proofs() -> str:
-    """What proven log-probabilities, steps and draws cost, by model."""
-    columns = models()
-    names = list(dict.fromkeys(name for one in columns.values() for name in one["us_per_row"]))
-    rows = []
-    for name in names:
-        times = (one["us_per_row"].get(name) for one in columns.values())
-        rows.append([name, *(ABSENT if us is None else digits(us) for us in times)])
-    return markdown(["µs per row", *columns], rows)
 
 
 STEPS = {"top_k": "`topk`", "beam_step": "beam 5"}
@@ -117,32 +78,9 @@ def under_load() -> str:
     return markdown(["rows per call, clients", "", "answers/s", "p50", "p99", "p99.9 ms"], lines)
 
 
-def console_calls() -> str:
-    """Runs that alternate, while nobody looks at the console and while somebody does."""
-    found, ranks = load("console"), ("p50", "p99")
-    rows = []
-    for name, label in (("without", "closed"), ("with", "open and refreshing")):
-        for rank in ranks:
-            times = [f"{run[rank] / 1000:.2f}" for run in found["runs"][name]]
-            rows.append([label if rank == ranks[0] else "", rank, *times])
-    return markdown(["console", "ms", *map(str, range(1, len(found["ratios_p99"]) + 1))], rows)
-
-
-def console_size() -> str:
-    """Milliseconds to the first paint of each page, and the bytes of all pages and files."""
-    found = load("console")
-    paints = [f"{ms:.0f}" for ms in found["paint_ms"].values()]
-    size = f"{sum(found['bytes'].values()) / 1000:.0f}"
-    return markdown(["", *found["paint_ms"], "all, KB"], [["first paint, ms", *paints, size]])
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "kernels": kernels,
-    "beam groups": beam_groups,
-    "proofs": proofs,
     "calls": calls,
     "steps": steps,
     "load": under_load,
-    "console calls": console_calls,
-    "console size": console_size,
 }
