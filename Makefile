@@ -9,6 +9,11 @@ FUZZ_SECONDS ?= 60
 ATTACK_MINUTES ?= 10
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# What a CPU with AVX2 and nothing newer has; ONNX Runtime takes no such setting.
+AVX2 := NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+popcnt \
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell
+AVX2_TESTS := tests/kernels/simd tests/kernels/topk tests/kernels/sketch tests/kernels/screen \
+	tests/heads/test_certified.py tests/decoding/test_sampler.py tests/benchmarks/test_race_data.py
 # Modules are byte-compiled when they are first imported, not all of them when they are installed.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,11 +66,18 @@ test-gpu:             ## the same tests on a GPU, with the python that PYTHON na
 test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
 	$(BIN)/pytest -m 'ray and not exhaustive'
 
+test-avx2: .venv/dev  ## some tests as on a CPU with AVX2 and nothing newer, where this one has more
+	@if grep -qE 'avx512f|avx_vnni' /proc/cpuinfo; \
+	then $(AVX2) $(PYTEST) -m 'not exhaustive' $(AVX2_TESTS); \
+	else echo 'This CPU has nothing newer than AVX2: all tests run so.'; fi
+
 test: check           ## everything but the exhaustive sweeps
 	$(PYTEST) -m 'not ray and not exhaustive'
+	$(MAKE) test-avx2
 
 test-all: check       ## everything
 	$(PYTEST)
+	$(MAKE) test-avx2
 
 fuzz: .venv/dev       ## every target for FUZZ_SECONDS; the corpora keep what is new
 	$(INSTALL) '.[fuzz]'
@@ -92,4 +104,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test test-all fuzz attack proofs bench race tables docs proto
+.PHONY: demo serve wheel check unit test-system test-gpu-kernels test-gpu test-ray test-avx2 test test-all fuzz attack proofs bench race tables docs proto

@@ -129,6 +129,11 @@ def batches(ids_N: Tensor, words: int) -> list[Tensor]:
     return list(torch.split(windows[order], RUNS_AT_ONCE))
 
 
+def has_bfloat16() -> bool:
+    """True if oneDNN multiplies bfloat16 on this CPU; elsewhere it has no LSTM of that type."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def train(model: Reader, ids_N: Tensor, design: Design, progress: Progress) -> nn.Linear:
     """The output layer after one pass; the step rises first, then falls linearly to nothing."""
     counts_V = torch.bincount(ids_N, minlength=design.vocabulary).clamp(min=1)
@@ -148,7 +153,7 @@ def train(model: Reader, ids_N: Tensor, design: Design, progress: Progress) -> n
         cycle_momentum=False,
     )
     for number, window_RT in enumerate(windows):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16()):
             contexts = model(window_RT[:, :-1])
         optimizer.zero_grad()
         loss(contexts.float().flatten(0, 1), window_RT[:, 1:].flatten()).backward()
