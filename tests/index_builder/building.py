@@ -1,10 +1,7 @@
-"""Small builds whose bytes are compared, and a build that kills its own process."""
+"""Small builds with bytes to compare."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -49,17 +46,3 @@ def judged(index: Index) -> list[Any]:
     assert index.calibration is not None
     entries = [*index.calibration["points"], *index.calibration["compared"]]
     return [{key: value for key, value in e.items() if key != "us_per_row"} for e in entries]
-
-
-def kill_after(stage: str, done: int) -> Any:
-    """A progress that kills this process at that step."""
-
-    def progress(name: str, steps: int, total: int) -> None:
-        if name == stage and steps >= done:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return progress
-
-
-if __name__ == "__main__":
-    build_small(Path(sys.argv[1]), progress=kill_after(sys.argv[2], int(sys.argv[3])))

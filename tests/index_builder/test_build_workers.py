@@ -1,11 +1,8 @@
-"""A build gives the same bytes whichever workers make its calls, and however often it is killed."""
+"""A build gives the same bytes whichever workers make its calls."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,11 +15,8 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
-from logitsieve.index_builder.labels import best_of_shard
+from logitsieve.index_builder.labels import label_block
 from tests.index_builder.building import CONFIG, build_small, files, judged
-from tests.index_builder.clustered import make_contexts
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -62,75 +56,26 @@ def test_a_thread_for_each_core_changes_only_what_the_manifest_says_of_it(
     assert written == expected
 
 
-class Watching(ThreadPoolExecutor):
-    """Counts the blocks of labels that are computed, and fails at some."""
+class Failing(ThreadPoolExecutor):
+    """Fails at a block of labels."""
 
-    def __init__(self, error: BaseException | None = None, at: int = -1) -> None:
+    def __init__(self, error: BaseException, at: int) -> None:
         super().__init__(1)
         self.labels, self._error, self._at = 0, error, at
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        if call is best_of_shard:
+        if call is label_block:
             if self.labels == self._at:
-                assert self._error is not None
                 raise self._error
             self.labels += 1
         return super().submit(call, *args, **options)
 
 
-BLOCKS = 10  # of labels
-
-
-def kept(folder: Path) -> list[Path]:
-    """Files of finished blocks."""
-    return sorted(file for work in folder.glob(".tmp-build-*") for file in work.glob("l*-*[0-9]"))
-
-
-@pytest.mark.parametrize(("stage", "done"), [("label", 4096), ("judge", 512)])
-def test_a_killed_build_goes_on_from_what_is_on_disk(
-    stage: str, done: int, alone: Index, tmp_path: Path
-) -> None:
-    """Also if it is killed again, and a block has become unreadable."""
-    out = tmp_path / "lm" / "1"
-    command = [sys.executable, "-m", "tests.index_builder.building", str(out), stage, str(done)]
-    died = subprocess.run(command, cwd=ROOT, timeout=120, check=False, capture_output=True)
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    assert not out.exists()
-    found = kept(tmp_path)
-    assert 3 <= len(found) <= BLOCKS
-    found[1].write_bytes(found[1].read_bytes()[:-3] + b"abc")
-    with Watching() as pool:
-        index = build_small(out, pool)
-    assert pool.labels == BLOCKS - len(found) + 1
-    assert (files(index), judged(index)) == (files(alone), judged(alone))
-    assert not kept(tmp_path)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenProcessPool("lost")])
-def test_an_interrupted_build_keeps_its_blocks(
-    error: BaseException, alone: Index, tmp_path: Path
-) -> None:
-    with Watching(error, at=6) as pool, pytest.raises(type(error)):
-        build_small(tmp_path / "lm" / "1", pool)
-    found = len(kept(tmp_path))
-    assert 0 < found <= 6
-    with Watching() as pool:
-        index = build_small(tmp_path / "lm" / "1", pool)
-    assert files(index) == files(alone)
-    assert pool.labels == BLOCKS - found
-
-
-def test_a_build_of_other_contexts_takes_no_block_of_it(tmp_path: Path) -> None:
-    with Watching(KeyboardInterrupt(), at=6) as pool, pytest.raises(KeyboardInterrupt):
-        build_small(tmp_path / "lm" / "1", pool)
-    with Watching() as pool:
-        build_small(tmp_path / "lm" / "1", pool, heldout=make_contexts(1000, seed=8))
-    assert pool.labels == BLOCKS
-
-
-def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    error = InvalidRequest("weight", "nothing", "rows")
-    with Watching(error, at=6) as pool, pytest.raises(InvalidRequest):
+@pytest.mark.parametrize(
+    "error", [InvalidRequest("weight", "nothing", "rows"), KeyboardInterrupt()]
+)
+def test_an_error_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
+    with Failing(error, at=6) as pool, pytest.raises(type(error)):
         build_small(tmp_path / "lm" / "1", pool)
     assert not list(tmp_path.iterdir())
 
@@ -145,7 +90,7 @@ class Dying(ProcessPoolExecutor):
     """Two processes, one of which ends in a call for labels."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        if args[0] is best_of_shard:
+        if args[0] is label_block:
             return super().submit(os.abort)
         return super().submit(call, *args, **options)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.kept import KeptBlocks
 from logitsieve.index_builder.workers import Shared, SharingExecutor, Workers, in_threads
 
 ROWS = np.arange(40.0).reshape(10, 4)
@@ -44,8 +43,8 @@ def calls(rows: int = 10) -> list[tuple[Any, ...]]:
     return [(shared, row) for row in range(rows)]
 
 
-def sums(workers: Workers, stage: str = "") -> list[float]:
-    return [float(result[0]) for result in workers.map(row_sum, calls(), stage)]
+def sums(workers: Workers) -> list[float]:
+    return [float(result[0]) for result in workers.map(row_sum, calls())]
 
 
 EXPECTED = (2 * ROWS).sum(axis=1).tolist()
@@ -110,20 +109,6 @@ def test_an_error_of_another_process_is_raised_as_it_is(
     with pytest.raises(InvalidRequest) as caught:
         list(Workers(processes, tmp_path).map(refuse, calls()))
     assert caught.value.field == "hidden[0]"
-
-
-def test_kept_results_are_not_computed_again(tmp_path: Path) -> None:
-    kept, executor = KeptBlocks(tmp_path), Counting()
-    assert sums(Workers(kept=kept), "sum") == EXPECTED
-    assert sums(Workers(executor, kept=kept), "sum") == EXPECTED
-    assert executor.begun == 0
-    files = sorted(tmp_path.iterdir())
-    files[3].write_bytes(files[3].read_bytes()[:-1])
-    files[7].unlink()
-    assert sums(Workers(executor, kept=kept), "sum") == EXPECTED
-    assert executor.begun == 2
-    assert sums(Workers(executor, kept=kept), "other") == EXPECTED
-    assert executor.begun == 12
 
 
 def test_threads_are_begun_only_for_more_than_one() -> None:

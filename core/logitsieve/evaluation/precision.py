@@ -167,20 +167,13 @@ class Each(Protocol):
     """Makes calls for blocks of contexts, of which one does not depend on another."""
 
     def __call__(
-        self,
-        call: Callable[..., R],
-        head: Answering,
-        blocks: Iterable[tuple[Any, ...]],
-        stage: str = "",
+        self, call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]]
     ) -> Iterator[R]:
-        """The results of `call(head, *block)` in their order.
-
-        A stage names those that may be kept: tuples of arrays.
-        """
+        """The results of `call(head, *block)` in their order."""
 
 
 def in_turn(
-    call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]], stage: str = ""
+    call: Callable[..., R], head: Answering, blocks: Iterable[tuple[Any, ...]]
 ) -> Iterator[R]:
     """An `Each` that makes one call after the other."""
     return (call(head, *block) for block in blocks)
@@ -202,7 +195,7 @@ class Judge:
     ) -> None:
         self._exact, self._blocks, self._ks, self._each = exact, blocks, ks, each
         wanted = ((block, max(ks)) for block in blocks())
-        self._truths = [Truth(*found) for found in each(find_truth, exact, wanted, "truth")]
+        self._truths = [Truth(*found) for found in each(find_truth, exact, wanted)]
 
     def evaluate(self, head: Answering) -> Evaluation:
         judged = (

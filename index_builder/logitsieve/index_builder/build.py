@@ -6,7 +6,6 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.arrays import stored_matrix, vector
 from logitsieve.index_builder.data.contexts import Source, open_contexts
 from logitsieve.index_builder.data.gguf import gguf_output_layer, is_gguf
-from logitsieve.index_builder.kept import KeptBlocks, until_done
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import ProgressOption, to_progress
 from logitsieve.utils.stored import StoredMatrix
@@ -61,11 +59,9 @@ def build(
     labels, budget, probes and the rows left to the fallback for the least measured time;
     TargetNotReached if that cannot be met, unless `best_effort`. `executor` makes the calls that do
     not depend on each other: blocks of contexts against W, mostly; without one, `config.threads`
-    threads do. A build that is killed or interrupted goes on, if called again within a day, from
-    the blocks that lie beside `out`. `progress` gets (stage, done,
-    total); "auto" prints a line for each stage to stderr once the build has taken two seconds, None
-    nothing. InvalidRequest names the argument at fault, also a `weight` that is written to
-    meanwhile. If it raises, nothing is written.
+    threads do. `progress` gets (stage, done, total); "auto" prints a line for each stage to stderr
+    once the build has taken two seconds, None nothing. InvalidRequest names the argument at fault,
+    also a `weight` that is written to meanwhile. If it raises, nothing is written.
     """
     require("builder", "numba", "torch", "faiss", "threadpoolctl")
     from logitsieve.heads import Softmax
@@ -117,11 +113,9 @@ def build(
             unseen=heldout is not None,
             best_effort=best_effort,
             progress=progress,
+            workers=Workers(pool, scratch),
         )
-        blocks = beside / f"{SCRATCH}{pipeline.blocks_name(inputs)}"
-        with until_done(blocks):
-            inputs = replace(inputs, workers=Workers(pool, scratch, KeptBlocks(blocks)))
-            index = pipeline.run(inputs, names, vocabulary, out, scratch)
+        index = pipeline.run(inputs, names, vocabulary, out, scratch)
     if target_precision is None:
         _warn_of_misses(index)
     return index

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -19,11 +17,9 @@ from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.data.contexts import Contexts
-from logitsieve.index_builder.labels import exact_labels, shards_of
 from logitsieve.index_builder.workers import Workers
 from logitsieve.utils.options import Progress, no_progress
 
-EVALUATED = 10  # held-out precision is judged at up to so many answers
 COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 that a stored operating point reaches on held-out contexts
 JUDGED = 2048  # held-out contexts that choose it
@@ -108,26 +104,6 @@ def fastest_proving(heads: Mapping[str, Head], us: Callable[[Head], float]) -> s
     for _ in range(TIMINGS):
         times = {name: min(least, us(proving[name])) for name, least in times.items()}
     return min(times, key=times.__getitem__)
-
-
-def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
-    """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
-    vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
-    shards, depth = shards_of(inputs.softmax), min(depth, vocab_size)
-    judged = min(max(depth, EVALUATED), vocab_size)
-
-    def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
-        report = partial(inputs.progress, stage)
-        return exact_labels(shards, contexts, depth, scratch / file, report, inputs.workers)
-
-    rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
-    return FitInputs(
-        **vars(inputs),
-        labels=label(train, depth, "labels-fitted.npy", "label"),
-        heldout_labels=label(inputs.heldout, judged, "labels-heldout.npy", "label held-out"),
-        sample=train.take(rows_S),
-        sample_rows=rows_S,
-    )
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:

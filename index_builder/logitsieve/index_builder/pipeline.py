@@ -5,13 +5,14 @@ Shape letters: D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import faiss
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -21,6 +22,7 @@ from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import TIMED_ROWS, calibrate
+from logitsieve.index_builder.data.contexts import Contexts
 from logitsieve.index_builder.fit.certified import fit_certified
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
@@ -35,10 +37,10 @@ from logitsieve.index_builder.fitting import (
     fastest_proving,
     heads_of,
     part_name,
-    prepare,
+    sample_rows,
 )
+from logitsieve.index_builder.labels import exact_labels
 from logitsieve.index_builder.remote_heads import each_by, shared_head
-from logitsieve.version import __version__
 
 FITS: dict[
     str, Callable[[FitInputs], FitResult]
@@ -53,6 +55,7 @@ FITS: dict[
 }
 
 EXACT = "exact"
+EVALUATED = 10  # answers at which held-out precision is judged, at most
 
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "run"]
 
@@ -140,16 +143,25 @@ def _threads(count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before[1])
 
 
-def blocks_name(inputs: BuildInputs) -> str:
-    """A name (hex) for what the results of blocks depend on, which are kept by it."""
-    facts = (
-        __version__,
-        inputs.softmax.sha256,
-        inputs.train.sha256,
-        inputs.heldout.sha256,
-        str(label_depth(inputs)),
+def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
+    """Label every context with its exact top `depth`, and draw the sample that fits in memory."""
+    vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
+    depth = min(depth, vocab_size)
+    judged = min(max(depth, EVALUATED), vocab_size)
+    exact = shared_head(EXACT, heads_of(inputs.softmax, {})[EXACT], inputs.softmax)
+
+    def label(contexts: Contexts, depth: int, file: str, stage: str) -> np.ndarray:
+        report, path = partial(inputs.progress, stage), scratch / file
+        return exact_labels(exact, contexts, depth, vocab_size, path, report, inputs.workers)
+
+    rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
+    return FitInputs(
+        **vars(inputs),
+        labels=label(train, depth, "labels-fitted.npy", "label"),
+        heldout_labels=label(inputs.heldout, judged, "labels-heldout.npy", "label held-out"),
+        sample=train.take(rows_S),
+        sample_rows=rows_S,
     )
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def check_heads(heads: Sequence[str], targeted: bool) -> tuple[str, ...]:

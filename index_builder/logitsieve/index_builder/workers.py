@@ -1,8 +1,8 @@
 """Calls spread over an executor: blocks of one size for any number of workers, merged in order.
 
-What a call needs beside its block is shared: the object itself where calls run in this process,
-else one that each worker makes once, from arrays that are sent once. Every call has one thread for
-matrix products. So the results are those of one thread, bit for bit.
+An object that many calls need is shared: calls in this process get the object itself; each worker
+in another process makes it once, from arrays that are sent once. Every call has one thread for
+matrix products, so the results equal those of a single thread, bit for bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from logitsieve.index_builder.data.arrays import save
-from logitsieve.index_builder.kept import KeptBlocks
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,53 +62,27 @@ class Workers:
     """Makes calls by an executor; without one, in this thread.
 
     For other processes, arrays are written to `scratch`, unless the executor shares them itself.
-    Results of calls that have a stage are kept in `kept`, and taken from there.
     """
 
-    def __init__(
-        self,
-        executor: Executor | None = None,
-        scratch: Path | None = None,
-        kept: KeptBlocks | None = None,
-    ) -> None:
-        self._executor = executor or _ThisThread()
-        self._scratch, self._kept = scratch, kept
+    def __init__(self, executor: Executor | None = None, scratch: Path | None = None) -> None:
+        self._executor, self._scratch = executor or _ThisThread(), scratch
         self._here = is_here(executor)
         self._sent: dict[int, tuple[np.ndarray, Any]] = {}  # by the id of an array that it keeps
 
-    def map(
-        self, call: Callable[..., R], calls: Iterable[tuple[Any, ...]], stage: str = ""
-    ) -> Iterator[R]:
-        """Results of `call(value, *others)` for each (Shared, *others), in their order.
-
-        With a `stage`, a name for these calls among all of a build, results are tuples of arrays.
-        """
-        kept = self._kept if stage else None
-        waiting: deque[tuple[int, Future[R] | None, R | None]] = deque()
-
-        def first() -> R:
-            number, future, found = waiting.popleft()
-            if future is None:
-                return cast(R, found)
-            result = future.result()
-            if kept is not None:
-                kept.put(stage, number, cast(tuple[np.ndarray, ...], result))
-            return result
-
+    def map(self, call: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> Iterator[R]:
+        """Results of `call(value, *others)` for each (Shared, *others), in their order."""
+        waiting: deque[Future[R]] = deque()
         try:
             with one_thread():
-                for number, (shared, *others) in enumerate(calls):
-                    found = None if kept is None else kept.get(stage, number)
-                    future = self._begin(call, shared, others) if found is None else None
-                    waiting.append((number, future, cast(R, found)))
+                for shared, *others in calls:
+                    waiting.append(self._begin(call, shared, others))
                     if len(waiting) > self._ahead:
-                        yield first()
+                        yield waiting.popleft().result()
                 while waiting:
-                    yield first()
+                    yield waiting.popleft().result()
         finally:
-            for _, future, _ in waiting:
-                if future is not None:
-                    future.cancel()
+            for future in waiting:
+                future.cancel()
 
     @property
     def _ahead(self) -> int:

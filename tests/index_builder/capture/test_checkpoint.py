@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,19 +106,46 @@ def test_a_killed_capture_goes_on(whole: dict[str, bytes], tmp_path: Path) -> No
     assert net.calls < BATCHES
 
 
-@pytest.mark.parametrize("other", [batches(changed=2), batches(count=3)])
-def test_other_batches_are_refused_and_then_begin_anew(
-    other: Iterator[Tensor], tmp_path: Path
+@pytest.mark.parametrize("other", [list(batches(changed=2)), list(batches(count=3))])
+def test_a_capture_of_other_batches_starts_over(
+    other: list[Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     progress = stop_after(5 * ROWS, interrupt)
     with pytest.raises(KeyboardInterrupt):
         capture(Net(), batches(), tmp_path / "out", config=CONFIG, progress=progress)
-    with pytest.raises(InvalidRequest, match="batches: got others than"):
-        capture(Net(), other, tmp_path / "out", config=CONFIG)
+    capture(Net(), other, tmp_path / "out", config=CONFIG)
+    assert "read other batches: starting over" in caplog.text
+    capture(Net(), other, tmp_path / "again", config=CONFIG)
+    assert contents(tmp_path / "out") == contents(tmp_path / "again")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "out"]
+
+
+def test_other_batches_that_cannot_be_read_twice_are_refused_once(tmp_path: Path) -> None:
+    progress = stop_after(5 * ROWS, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        capture(Net(), batches(), tmp_path / "out", config=CONFIG, progress=progress)
+    with pytest.raises(InvalidRequest, match=r"batches: got others than .* call again to start"):
+        capture(Net(), batches(changed=2), tmp_path / "out", config=CONFIG)
     assert not list(tmp_path.iterdir())
     capture(Net(), batches(changed=2), tmp_path / "out", config=CONFIG)
-    capture(Net(), batches(changed=2), tmp_path / "again", config=CONFIG)
-    assert contents(tmp_path / "out") == contents(tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [(None, False), (ValueError, False), (KeyboardInterrupt, True), (BrokenExecutor, True)],
+)
+def test_the_state_stays_if_another_try_may_end_otherwise(
+    tmp_path: Path, error: type[BaseException] | None, stays: bool
+) -> None:
+    raised = None
+    try:
+        with module.capture_checkpoint(tmp_path / "out", DIM, CONFIG):
+            if error:
+                raise error
+    except BaseException as caught:
+        raised = type(caught)
+    assert raised is error
+    assert bool(list(tmp_path.iterdir())) is stays
 
 
 def test_another_model_takes_nothing_of_it(whole: dict[str, bytes], tmp_path: Path) -> None:

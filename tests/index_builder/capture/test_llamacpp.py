@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.capture.llamacpp import capture_gguf, windows
+from logitsieve.index_builder.capture.llamacpp import Windows, capture_gguf
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.llamacpp import LlamaContext
 from tests.llamacpp.small_model import BEGIN, POSITIONS, Make
@@ -44,7 +44,7 @@ def test_contexts_are_those_of_windows_of_the_text(
     )
     with LlamaContext(make_gguf(), positions=16) as context:
         context.headless = True
-        read = list(windows(context, text, 16))
+        read = list(Windows(context, text, 16))
         assert {len(tokens) for tokens in read[:-1]} == {16}
         assert {tokens[0] for tokens in read} == {BEGIN}
         flat = [token for tokens in read for token in tokens[1:]]

@@ -1,8 +1,7 @@
-"""Addresses of clusters, and drivers that are killed."""
+"""Addresses of clusters, and the command on one."""
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
@@ -13,15 +12,13 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import open_index
-from tests.index_builder.building import build_small, files
 from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax
 
 pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
-from logitsieve.ray.building import RayExecutor, connected
+from logitsieve.ray.building import connected
 
 pytestmark = pytest.mark.ray
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("address", ["", "node", "node:", ":6379", "node:port", "node:70000"])
@@ -50,35 +47,6 @@ def test_an_executor_without_a_connection_is_refused() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert "ray: got no connection" in done.stdout
-
-
-def test_a_killed_driver_goes_on_from_what_is_on_disk(address: str, tmp_path: Path) -> None:
-    out = tmp_path / "lm" / "1"
-    command = [
-        sys.executable,
-        "-m",
-        "tests.ray.building.driver",
-        address,
-        str(out),
-        "label",
-        "4096",
-    ]
-    died = subprocess.run(command, cwd=ROOT, timeout=120, check=False, capture_output=True)
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    blocks = ".tmp-build-*/labels-*-[0-9]*"
-    found = list(tmp_path.glob(blocks))
-    assert len(found) >= 4
-    before = {file: file.stat().st_mtime_ns for file in found}
-    seen: list[bool] = []
-
-    def progress(stage: str, done: int, total: int) -> None:
-        if stage == "judge" and not seen:
-            seen.append(all(file.stat().st_mtime_ns == was for file, was in before.items()))
-
-    index = build_small(out, RayExecutor(), progress=progress)
-    assert seen == [True]  # no block was done twice
-    assert files(index) == files(build_small(tmp_path / "alone" / "1"))
-    assert not list(tmp_path.glob(blocks))
 
 
 def test_the_command_builds_on_a_cluster(address: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import Index
-from logitsieve.index_builder.labels import best_of_shard
+from logitsieve.index_builder.labels import label_block
 from logitsieve.index_builder.workers import Shared, Workers
 from tests.index_builder.building import build_small, files, judged
 
@@ -100,7 +100,7 @@ class Killing(RayExecutor):
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         self.calls += 1
-        if self.calls % 3 == 1 and args[0] is best_of_shard:
+        if self.calls % 3 == 1 and args[0] is label_block:
             call = partial(killed_once, self._folder / str(self.calls), call)
         return super().submit(call, *args, **options)
 

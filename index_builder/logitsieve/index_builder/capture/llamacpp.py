@@ -8,14 +8,10 @@ Shape letters: T tokens of a window, D hidden size.
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
-from dataclasses import asdict
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -23,13 +19,13 @@ from typing import Any, NamedTuple
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
-from logitsieve.index_builder.capture.checkpoint import SCRATCH, kept_sample
+from logitsieve.index.files import new_folder
+from logitsieve.index_builder.capture.checkpoint import capture_checkpoint
 from logitsieve.index_builder.capture.text_chunks import TEXT, text_chunks
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers
 from logitsieve.llamacpp import LlamaContext
-from logitsieve.utils.environment import name_in_errors
-from logitsieve.utils.options import Progress, ProgressOption, to_progress
+from logitsieve.utils.options import ProgressOption, to_progress
 
 SHORTER = "window: got %d, but the model was trained on %d positions: it reads so many"
 logger = logging.getLogger(__name__)
@@ -53,8 +49,9 @@ def capture_gguf(
     logits, so that W h + b are the model's logits but for a softcap. `progress` gets (stage, rows
     seen, 0). `executor` reads the stretches side by side; other processes open `gguf` by its path,
     each with `threads` threads. InvalidRequest names the argument at fault, also the `text` that
-    makes no tokens; then nothing is written. A capture that is killed or interrupted goes on, if
-    called again within a day with the same text, from what lies beside `out`.
+    makes no tokens; then nothing is written. A capture that is killed or interrupted resumes, if
+    called again within a day with the same text, from a folder next to `out`; with another text it
+    starts over.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, text = Path(out), Path(text)
@@ -68,61 +65,30 @@ def capture_gguf(
         if window > context.trained_positions:
             logger.warning(SHORTER, window, context.trained_positions)
             window = context.trained_positions
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=out.parent))
-        try:
-            shared = Shared(
-                OneReader(context, Lock()), _open, (), (str(Path(gguf).absolute()), window, threads)
+        model, path = context.gguf, str(context.gguf.path.absolute())
+        found = context.gguf.path.stat()
+        identity = path, found.st_size, found.st_mtime_ns, window
+        shared = Shared(OneReader(context, Lock()), _open, (), (path, window, threads))
+        with (
+            new_folder(out) as folder,
+            capture_checkpoint(out, model.dim, config, *identity) as checkpoint,
+        ):
+            missing = checkpoint.missing(Windows(context, text, window))
+            calls = ((shared, tokens) for tokens in missing)
+            for rows_TD in Workers(executor, folder).map(read_stretch, calls):
+                checkpoint.add(rows_TD)
+                progress("capture", checkpoint.rows.seen, 0)
+            if not checkpoint.rows.seen:
+                raise InvalidRequest("text", f"{text}, of no tokens", "text of one token or more")
+            return checkpoint.write(
+                folder,
+                config,
+                vocabulary_size=model.vocab_size,
+                dim=model.dim,
+                model=str(model.path),
+                output_layer=model.matrix.name,
+                window=window,
             )
-            read = partial(_read, Workers(executor, folder), shared)
-            summary = _capture(context, read, text, folder, window, config, progress)
-            folder.chmod(0o755)
-            folder.rename(out)
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
-    return summary
-
-
-def _capture(
-    context: LlamaContext,
-    read: Callable[[Iterable[list[int]]], Iterable[Float32]],
-    text: Path,
-    folder: Path,
-    window: int,
-    config: CaptureConfig,
-    progress: Progress,
-) -> dict[str, Any]:
-    gguf = context.gguf
-    file = gguf.path.stat()
-    model = f"{gguf.path.absolute()}", file.st_size, file.st_mtime_ns
-    with kept_sample(folder.parent, gguf.dim, config, *model, window) as sample:
-        for rows_TD in read(sample.missing(windows(context, text, window))):
-            sample.add(rows_TD)
-            progress("capture", sample.rows.seen, 0)
-        if not sample.rows.seen:
-            raise InvalidRequest("text", f"{text}, of no tokens", "text of one token or more")
-        rows, seen = sample.write_shards(folder, config.shard_rows)
-    summary = {
-        "rows": rows,
-        "rows_seen": seen,
-        "vocabulary_size": gguf.vocab_size,
-        "dim": gguf.dim,
-        "model": str(gguf.path),
-        "output_layer": gguf.matrix.name,
-        "window": window,
-        **asdict(config),
-    }
-    written = folder / "capture.json"
-    with name_in_errors(written):
-        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
-
-
-def _read(
-    workers: Workers, shared: Shared[OneReader], stretches: Iterable[list[int]]
-) -> Iterator[Float32]:
-    return workers.map(read_stretch, ((shared, tokens) for tokens in stretches))
 
 
 class OneReader(NamedTuple):
@@ -145,15 +111,23 @@ def _open(gguf: str, window: int, threads: int) -> OneReader:
     return OneReader(context, Lock())
 
 
-def windows(context: LlamaContext, text: Path, window: int) -> Iterator[list[int]]:
-    """The tokens of `text`, [T] at a time, the last time fewer; T = `window` with the first one."""
-    begun = context.begin
-    length = window - len(begun)
-    ids: list[int] = []
-    for chunk in text_chunks(text):
-        ids += context.tokenize(chunk, begin=False, special=False)
-        while len(ids) >= length:
-            yield begun + ids[:length]
-            del ids[:length]
-    if ids:
-        yield begun + ids
+@dataclass(frozen=True)
+class Windows:
+    """The tokens of a text, `window` at a time with the first one, the last time fewer."""
+
+    context: LlamaContext
+    text: Path
+    window: int
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """[T] token ids of each window."""
+        begun = self.context.begin
+        length = self.window - len(begun)
+        ids: list[int] = []
+        for chunk in text_chunks(self.text):
+            ids += self.context.tokenize(chunk, begin=False, special=False)
+            while len(ids) >= length:
+                yield begun + ids[:length]
+                del ids[:length]
+        if ids:
+            yield begun + ids

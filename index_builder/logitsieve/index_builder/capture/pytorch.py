@@ -8,13 +8,9 @@ Shape letters: B rows of a batch, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.capture.checkpoint import SCRATCH, kept_sample
+from logitsieve.index.files import new_folder
+from logitsieve.index_builder.capture.checkpoint import capture_checkpoint
 from logitsieve.index_builder.capture.output_layer_hook import (
     LayerInputs,
     call_model,
@@ -33,7 +30,6 @@ from logitsieve.index_builder.capture.output_layer_hook import (
 from logitsieve.index_builder.config import CaptureConfig
 from logitsieve.index_builder.data.arrays import save
 from logitsieve.index_builder.workers import Shared, Workers, is_here
-from logitsieve.utils.environment import name_in_errors
 from logitsieve.utils.options import Progress, ProgressOption, to_progress
 
 __all__ = ["CaptureConfig", "capture"]
@@ -61,9 +57,10 @@ def capture(
     `progress` gets (stage, rows seen, 0), as in `build`. Returns the contents of `capture.json`,
     also the attribute `window` of `batches`, tokens that the model reads at a stretch, if it has
     one. `executor` runs the batches side by side; in other processes runs, on one thread, the model
-    that `load` makes, a function of a module. A capture that is killed or interrupted goes on, if
-    called again within a day with the same batches, from what lies beside `out`. InvalidRequest if
-    `out` exists, or if the model's output is not W h + b; then nothing is written.
+    that `load` makes, a function of a module. A capture that is killed or interrupted resumes, if
+    called again within a day with the same batches, from a folder next to `out`; with others it
+    starts over. InvalidRequest if `out` exists, or if the model's output is not W h + b; then
+    nothing is written.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out = Path(out)
@@ -72,18 +69,9 @@ def capture(
         raise InvalidRequest("executor", type(executor).__name__, allowed)
     if out.exists():
         raise InvalidRequest("out", out, "a path that does not exist")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=out.parent))
-    try:
-        with _evaluating(model):
-            run = _Run(model, batches, load, Workers(executor, folder))
-            summary = _capture(run, folder, output_layer, config, progress)
-        folder.chmod(0o755)
-        folder.rename(out)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    return summary
+    with new_folder(out) as folder, _evaluating(model):
+        run = _Run(model, batches, load, Workers(executor, folder))
+        return _capture(run, out, folder, output_layer, config, progress)
 
 
 class _Run(NamedTuple):
@@ -95,6 +83,7 @@ class _Run(NamedTuple):
 
 def _capture(
     run: _Run,
+    out: Path,
     folder: Path,
     output_layer: str | nn.Linear | None,
     config: CaptureConfig,
@@ -114,30 +103,24 @@ def _capture(
         if skip := inputs.once:
             inputs.skip_product()
         shared = Shared(inputs, make_layer_inputs, (), (run.load, name, skip))
-        with kept_sample(
-            folder.parent, layer.in_features, config, weight, bias, name, hidden_BD
-        ) as sample:
-            missing = sample.missing(chain([first], iterator))
+        whole = chain([first], iterator) if iterator is batches else batches
+        identity = weight, bias, name, hidden_BD
+        with capture_checkpoint(out, layer.in_features, config, *identity) as checkpoint:
+            missing = checkpoint.missing(whole)
             for rows_BD in run.workers.map(rows_of_batch, ((shared, batch) for batch in missing)):
-                sample.add(rows_BD)
-                progress("capture", sample.rows.seen, 0)
-            rows, seen = sample.write_shards(folder, config.shard_rows)
-    save(folder / "weight.npy", weight.float().cpu().numpy())
-    save(folder / "bias.npy", bias.float().cpu().numpy())
-    summary = {
-        "rows": rows,
-        "rows_seen": seen,
-        "vocabulary_size": layer.out_features,
-        "dim": layer.in_features,
-        "model": type(model).__qualname__,
-        "output_layer": name,
-        **({"window": batches.window} if hasattr(batches, "window") else {}),
-        **asdict(config),
-    }
-    written = folder / "capture.json"
-    with name_in_errors(written):
-        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
+                checkpoint.add(rows_BD)
+                progress("capture", checkpoint.rows.seen, 0)
+            save(folder / "weight.npy", weight.float().cpu().numpy())
+            save(folder / "bias.npy", bias.float().cpu().numpy())
+            return checkpoint.write(
+                folder,
+                config,
+                vocabulary_size=layer.out_features,
+                dim=layer.in_features,
+                model=type(model).__qualname__,
+                output_layer=name,
+                **({"window": batches.window} if hasattr(batches, "window") else {}),
+            )
 
 
 @contextmanager

@@ -5,9 +5,7 @@ Shape letters: N contexts, D hidden size, S rows taken.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -120,17 +118,6 @@ class Contexts:
             raise InvalidRequest(self.field, f"{self.rows} rows", "2 rows or more, or `heldout`")
         border = self.rows - max(1, self.rows // HELD_OUT)
         return self.between(0, border), self.between(border, self.rows)
-
-    @cached_property
-    def sha256(self) -> str:
-        """The identity of the rows as they are stored, and of their order (hex)."""
-        digest = hashlib.sha256()
-        for shard in self._shards:
-            digest.update(f"{shard.dtype} {shard.shape}\n".encode())
-            for start in range(0, len(shard), BLOCK_ROWS):
-                rows = np.ascontiguousarray(shard[start : start + BLOCK_ROWS])
-                digest.update(rows.view(np.uint8).data)
-        return digest.hexdigest()
 
     def _read(self, rows: np.ndarray, first: int) -> Float32:
         block = as_hidden(rows, self.dim)
