@@ -24,7 +24,7 @@ from benchmarks.race.prepare import CACHE, SHARED
 from demo.excerpt import read_paragraphs
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.llamacpp import LlamaContext
-from logitsieve.training.losses import UnigramSoftmax
+from logitsieve.training import FrequencyProposal, SampledSoftmax
 
 KINDS = ("F16", "Q8_0", "Q4_0")
 TARGET = {"p1": 0.998, "p5": 0.99}
@@ -131,7 +131,8 @@ def trained(reading: Reading, counts_V: Tensor, progress: Progress) -> Tensor:
     """The output layer [V, D] after PASSES; the step falls linearly to nothing."""
     torch.manual_seed(0)
     dim, rows = reading.hidden.shape[1], len(counts_V)
-    loss = UnigramSoftmax(dim, rows, bias=False, class_counts=counts_V, n_sampled=NEGATIVES, seed=0)
+    proposal = FrequencyProposal(counts_V, n_sampled=NEGATIVES)
+    loss = SampledSoftmax(dim, rows, proposal, bias=False, seed=0)
     begin_with_frequencies(loss.classes.weight, reading.hidden, counts_V)
     optimizer = torch.optim.SparseAdam(list(loss.parameters()), LEARNING_RATE)
     steps = PASSES * (len(reading.hidden) // BATCH)

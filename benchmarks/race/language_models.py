@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.race.wide_layer import UNSEEN_SHARE, Progress, encode
 from demo.excerpt import read_paragraphs
-from logitsieve.training.losses import UnigramSoftmax
+from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.trainer import Vocabulary
 from logitsieve.training.trainer.vocabulary import END
 
@@ -138,7 +138,8 @@ def train(model: Reader, ids_N: Tensor, design: Design, progress: Progress) -> n
     """The output layer after one pass; the step rises first, then falls linearly to nothing."""
     counts_V = torch.bincount(ids_N, minlength=design.vocabulary).clamp(min=1)
     sizes = design.dim, design.vocabulary
-    loss = UnigramSoftmax(*sizes, class_counts=counts_V, n_sampled=NEGATIVES, seed=1, sparse=False)
+    proposal = FrequencyProposal(counts_V, n_sampled=NEGATIVES)
+    loss = SampledSoftmax(*sizes, proposal, seed=1, sparse=False)
     if model.embedding.weight.shape == loss.classes.weight.shape:
         loss.tie(model.embedding)
     parameters = list({*model.parameters(), *loss.parameters()})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from inspect import signature
-from typing import Any, Unpack
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
-from logitsieve.training.autograd.batch import RaggedCandidates, SharedCandidates, Targets
+from logitsieve.training import LOSSES, FrequencyProposal, Proposal, SampledSoftmax, SoftmaxLoss
+from logitsieve.training.autograd.batch import (
+    Candidates,
+    SharedCandidates,
+    Targets,
+    read_batch,
+)
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.loss import LossOptions
 
 EVERY_CLASS = ("full", "chunked", "d-softmax", "exp")  # these look at every class in every step
 SUB_LINEAR = [name for name in LOSSES if name not in EVERY_CLASS]
@@ -19,11 +23,9 @@ SUB_LINEAR = [name for name in LOSSES if name not in EVERY_CLASS]
 
 def make(name: str, in_features: int, n_classes: int, **options: Any) -> SoftmaxLoss:
     """The loss of that name, with frequencies if it takes them, and weights drawn from a seed."""
-    kind = LOSSES[name]
-    if "class_counts" in signature(kind).parameters:
-        options.setdefault("class_counts", torch.arange(n_classes, 0, -1.0))
     torch.manual_seed(11)
-    return kind(in_features, n_classes, **options)
+    options.setdefault("class_counts", torch.arange(max(n_classes, 1), 0, -1.0))
+    return LOSSES[name](in_features, n_classes, **options)
 
 
 def rewind(criterion: SoftmaxLoss, step: int = 0) -> None:
@@ -32,23 +34,68 @@ def rewind(criterion: SoftmaxLoss, step: int = 0) -> None:
         random.step = step
 
 
-class GivenCandidates(SampledSoftmax):
-    """A sampled softmax whose candidates are those it was given."""
+@dataclass(kw_only=True, eq=False)
+class Given(Proposal):
+    """A proposal whose candidates were given to it."""
 
-    def __init__(
-        self,
-        candidates: SharedCandidates | RaggedCandidates,
-        in_features: int,
-        n_classes: int,
-        **common: Unpack[LossOptions],
-    ) -> None:
-        super().__init__(in_features, n_classes, **common)
-        self.candidates = candidates
+    candidates: Candidates = field(kw_only=False)
 
-    def propose(
-        self, hidden_BD: Tensor, targets: Targets, random: StepRng
-    ) -> SharedCandidates | RaggedCandidates:
+    def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
         return self.candidates
+
+
+def given(
+    candidates: Candidates, in_features: int, n_classes: int, **common: Any
+) -> SampledSoftmax:
+    """A sampled softmax over these candidates."""
+    return SampledSoftmax(in_features, n_classes, Given(candidates), **common)
+
+
+def proposed(
+    criterion: SampledSoftmax, hidden: Tensor, target: Tensor, rng: StepRng | None = None
+) -> Candidates:
+    """What the proposal of a loss draws in its next step, or by `rng`; -100 for no target."""
+    batch = read_batch(hidden, target, criterion.in_features, criterion.n_classes, -100)
+    prepared = criterion.prepare(batch.hidden).detach()
+    return criterion.proposal.propose(prepared, batch.targets, rng or criterion.random.next())
+
+
+def estimates(
+    criterion: SampledSoftmax, hidden: Tensor, target: Tensor, drawn: Candidates
+) -> Tensor:
+    """[B]: what candidates make of the sum of e^x over all classes but the targets."""
+    batch = read_batch(hidden, target, criterion.in_features, criterion.n_classes, -100)
+    x_BV = criterion.logits(batch.hidden).detach()
+    x_BV[batch.targets.rows, batch.targets.classes] = -torch.inf
+    if isinstance(drawn, SharedCandidates):
+        return (x_BV[:, drawn.ids] + drawn.log_weights).exp().sum(1)
+    rows = torch.arange(len(x_BV)).repeat_interleave(drawn.offsets.diff())
+    terms = (x_BV[rows, drawn.ids] + drawn.log_weights).exp()
+    return torch.zeros(len(x_BV), dtype=x_BV.dtype).index_add_(0, rows, terms)
+
+
+def rest_of(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> Tensor:
+    """[B]: the sum of e^x over all classes but the targets."""
+    x_BV = criterion.logits(hidden).detach()
+    several = target[:, None] if target.ndim == 1 else target
+    for row, ids in enumerate(several):
+        x_BV[row, ids[ids != -100]] = -torch.inf
+    return x_BV.exp().sum(1)
+
+
+def middles(fixed: FrequencyProposal) -> Tensor:
+    """A number for each class that draws it [V]."""
+    return fixed.sums - fixed.log_q.exp() / 2
+
+
+def assert_unbiased(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> None:
+    """The mean of Z' over 400 steps is Z within four standard errors, which are small."""
+    with torch.no_grad():
+        full = full_cross_entropy(criterion, hidden, target)
+        ratios = torch.stack([(criterion(hidden, target) - full).exp() for _ in range(400)])
+    error = ratios.std(0) / len(ratios) ** 0.5
+    assert bool((error < 0.02).all())
+    assert bool(((ratios.mean(0) - 1).abs() < 4 * error).all())
 
 
 class Numbers(StepRng):

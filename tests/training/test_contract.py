@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
-from logitsieve.training.losses.sampled import SeededLoss
 from tests.training.loss_kit import SUB_LINEAR, doubles, make, rewind
 
 D, V, B = 8, 60, 6
@@ -159,7 +158,7 @@ def test_bad_construction_is_named(name: str, field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, 2**31])
-@pytest.mark.parametrize("name", [n for n, kind in LOSSES.items() if issubclass(kind, SeededLoss)])
+@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if loss.draws])
 def test_bad_seeds_are_named(name: str, seed: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         make(name, D, V, seed=seed)
@@ -198,9 +197,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
 def test_equal_seeds_are_equal_runs(name: str) -> None:
     runs = []
     for seed in (5, 5):
-        criterion = make(
-            name, D, V, **({"seed": seed} if hasattr(make(name, D, V), "random") else {})
-        )
+        criterion = make(name, D, V, **({"seed": seed} if LOSSES[name].draws else {}))
         trained(criterion, torch.optim.SGD(criterion.parameters(), lr=0.5), range(4))
         runs.append(torch.cat([p.detach().view(-1) for p in criterion.parameters()]))
     assert torch.equal(*runs)
@@ -267,9 +264,6 @@ def step(criterion: SoftmaxLoss, seed: int) -> None:
 
 FORMS: dict[str, list[dict[str, Any]]] = {
     **{name: [{}, {"per_row": True}] for name in ("uniform", "log-uniform", "unigram")},
-    **{
-        name: [{"form": f} for f in ("shared", "per_row", "pooled")] for name in ("rf", "quadratic")
-    },
     **{name: [{"per_row": True}, {"per_row": False}] for name in ("lsh", "kmeans", "top-k")},
     "lns": [{"query": "label"}, {"query": "embedding"}],
 }
@@ -329,7 +323,7 @@ NOT_UNBIASED = ("top-k", "lns")
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, kind in LOSSES.items() if issubclass(kind, SampledSoftmax)]
+    "name", [name for name, loss in LOSSES.items() if loss.proposal is not None]
 )
 @pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
 def test_the_inner_sum_is_z_in_the_mean(name: str, target: Tensor) -> None:

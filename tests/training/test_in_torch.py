@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from logitsieve.training import LOSSES, FullSoftmax, SoftmaxLoss, UniformSoftmax
+from logitsieve.training import LOSSES, FullSoftmax, SampledSoftmax, SoftmaxLoss
 from logitsieve.training.autograd.batch import RaggedCandidates, SharedCandidates
-from tests.training.loss_kit import GivenCandidates, doubles, make
+from tests.training.loss_kit import doubles, given, make
 
 D, V, B = 4, 30, 6
 TARGET = torch.tensor([1, 2, 3, 1, 29, 9])
@@ -34,14 +34,15 @@ class Model(nn.Module):
         return loss
 
 
-def given(ragged: bool) -> GivenCandidates:
+def three(ragged: bool) -> SampledSoftmax:
+    """A loss over three candidates, for the batch or for each row of half of it."""
     torch.manual_seed(1)
     ids, weights = torch.tensor([4, 9, 20]), torch.tensor([0.0, 1.5, 1.5])
     if not ragged:
-        return GivenCandidates(SharedCandidates(ids, weights), D, V)
+        return given(SharedCandidates(ids, weights), D, V)
     rows = B // 2
     offsets = torch.arange(0, 3 * rows + 1, 3)
-    return GivenCandidates(RaggedCandidates(offsets, ids.repeat(rows), weights.repeat(rows)), D, V)
+    return given(RaggedCandidates(offsets, ids.repeat(rows), weights.repeat(rows)), D, V)
 
 
 def one_of_two(rank: int, folder: str) -> None:
@@ -53,7 +54,7 @@ def one_of_two(rank: int, folder: str) -> None:
     mine = slice(rank * B // 2, (rank + 1) * B // 2)
     states = []
     for ragged in (False, True):
-        model = Model(given(ragged))
+        model = Model(three(ragged))
         parallel = DistributedDataParallel(model)
         optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
         for step in range(3):
@@ -61,14 +62,14 @@ def one_of_two(rank: int, folder: str) -> None:
             parallel(doubles(B, D, seed=step).float()[mine], TARGET[mine]).backward()
             optimizer.step()
         states.append(model.state_dict())
-    key = UniformSoftmax(D, V).random.next().key
+    key = three(False).random.next().key
     torch.save({"states": states, "key": key}, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 def test_two_processes_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
     spawn(one_of_two, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
-    model = Model(given(False))
+    model = Model(three(False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for step in range(3):
         optimizer.zero_grad()
@@ -121,7 +122,7 @@ def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
         torch.arange(0, 3 * V + 1, V), everything.ids.repeat(3), torch.zeros(3 * V)
     )
     embedding = nn.Embedding(V, D, sparse=sparse)
-    criterion, full = GivenCandidates(rows if ragged else everything, D, V), FullSoftmax(D, V)
+    criterion, full = given(rows if ragged else everything, D, V), FullSoftmax(D, V)
     gradients = []
     for each, source in ((criterion, embedding), (full, nn.Embedding(V, D))):
         source.weight.data.copy_(doubles(V, D, seed=3).float())
@@ -137,7 +138,7 @@ def test_tied_weights_get_both_gradients(sparse: bool, ragged: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.dtype) -> None:
-    criterion, embedding = given(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
+    criterion, embedding = three(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
     criterion.tie(embedding)
     exact = copy.deepcopy(criterion).double()
     hidden, target = doubles(B, D)[: B // 2], TARGET[: B // 2]
@@ -153,7 +154,7 @@ def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.
 @pytest.mark.parametrize("ragged", [False, True])
 def test_gradients_of_a_copy_are_marked_as_coalesced_too(ragged: bool) -> None:
     """What copy makes of parameters has no hooks; pickle, by which processes are spawned, too."""
-    criterion = copy.deepcopy(given(ragged))
+    criterion = copy.deepcopy(three(ragged))
     criterion(doubles(B, D).float()[: B // 2], TARGET[: B // 2]).backward()
     assert [p.grad.is_coalesced() for p in criterion.parameters() if p.grad is not None] == [
         True,
@@ -168,7 +169,7 @@ def test_an_embedding_of_another_shape_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam])
 def test_optimizers_move_only_the_rows_that_were_there(kind: type[torch.optim.Optimizer]) -> None:
-    criterion = given(False)
+    criterion = three(False)
     before = criterion.classes.weight.detach().clone()
     optimizer = kind(list(criterion.parameters()), lr=0.1)  # type: ignore[call-arg]
     for _ in range(3):
@@ -182,8 +183,8 @@ def test_optimizers_move_only_the_rows_that_were_there(kind: type[torch.optim.Op
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_of_half_precision_are_computed_in_single(dtype: torch.dtype) -> None:
     for ragged in (False, True):
-        criterion = given(ragged).to(dtype)
-        exact = given(ragged)
+        criterion = three(ragged).to(dtype)
+        exact = three(ragged)
         exact.load_state_dict(criterion.state_dict())
         rows = slice(0, B // 2)
         hidden, target = doubles(B, D).to(dtype)[rows], TARGET[rows]

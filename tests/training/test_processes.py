@@ -69,14 +69,14 @@ def followed(rank: int, name: str) -> dict[str, Any]:
     losses.append(criterion.full_loss(model.hidden(seen), seen))
     rebuilt = copy.deepcopy(criterion)
     rebuilt.rebuild()
-    assert criterion.structure is not None
-    assert rebuilt.structure is not None
+    assert criterion.proposal.index is not None
+    assert rebuilt.proposal.index is not None
     return {
         "losses": losses,
         "middle": middle,
         "end": model.state_dict(),
-        "kept": criterion.structure.state_dict(),
-        "rebuilt": rebuilt.structure.state_dict(),
+        "kept": criterion.proposal.index.state_dict(),
+        "rebuilt": rebuilt.proposal.index.state_dict(),
         "key": criterion.random.next().key,
     }
 

@@ -16,9 +16,14 @@ INDEX = ROOT / "docs" / "training" / "index.md"
 EVERY = pytest.mark.parametrize("name", LOSSES)
 
 
+def class_of(name: str) -> type:
+    """The class of its proposal, or of the loss itself."""
+    return LOSSES[name].proposal or LOSSES[name].kind
+
+
 @EVERY
 def test_it_has_a_page_and_a_row_in_the_index(name: str) -> None:
-    loss = LOSSES[name].__name__
+    loss = class_of(name).__name__
     text = INDEX.read_text(encoding="utf-8")
     row = re.search(rf"^\| `{name}` \| \[{loss}\]\((\S+\.md)\) \|", text, re.MULTILINE)
     assert row is not None, f"{INDEX}: no row '| `{name}` | [{loss}](PAGE.md) |'"
@@ -29,7 +34,7 @@ def test_it_has_a_page_and_a_row_in_the_index(name: str) -> None:
 
 @EVERY
 def test_it_has_tests_of_its_own(name: str) -> None:
-    loss = LOSSES[name]
+    loss = class_of(name)
     module = loss.__module__.removeprefix("logitsieve.training.")
     *folders, file = module.split(".")
     tests = Path(__file__).parent.joinpath(*folders, f"test_{file}.py")

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def _show_losses(wanted: bool) -> None:
     if wanted:
         from logitsieve.training import LOSSES
-        from logitsieve.training.trainer.losses import default_of, options_of, shown_type
+        from logitsieve.training.trainer.losses import shown_type
 
         rows = [
-            (name, option, shown_type(hint), default_of(name, option))
-            for name in LOSSES
-            for option, hint in options_of(name).items()
+            (name, key, shown_type(option), repr(option.default))
+            for name, loss in LOSSES.items()
+            for key, option in loss.options.items()
         ]
         print_table("Losses and their options", ["loss", "option", "type", "default"], rows)
         raise typer.Exit

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from logitsieve.training import SoftmaxLoss
+from logitsieve.training import SampledSoftmax, SoftmaxLoss
 from logitsieve.training.autograd.batch import (
+    Candidates,
     RaggedCandidates,
     SharedCandidates,
     read_batch,
 )
-from logitsieve.training.autograd.classes import LogitForm
-from logitsieve.training.autograd.ragged import _TorchLoss, ragged_losses
-from tests.training.loss_kit import GivenCandidates, doubles, full_cross_entropy
+from logitsieve.training.autograd.ragged import ragged_losses, torch_losses
+from tests.training.loss_kit import doubles, full_cross_entropy, given
 
 D, V = 6, 11
 ONE = torch.tensor([3, 0, -100, 10, 3])
@@ -39,14 +39,9 @@ def rows_of(target: Tensor) -> int:
     return int((target.view(5, -1) != -100).any(1).sum())
 
 
-def given(
-    candidates: SharedCandidates | RaggedCandidates, form: dict[str, Any], **common: Any
-) -> GivenCandidates:
+def loss_over(candidates: Candidates, form: dict[str, Any], **common: Any) -> SampledSoftmax:
     torch.manual_seed(3)
-    absolute = form.get("absolute", False)
-    rest = {key: value for key, value in form.items() if key != "absolute"}
-    criterion = GivenCandidates(candidates, D, V, **{"dtype": torch.float64, **common, **rest})
-    criterion.logit_form = LogitForm(scale=criterion.logit_form.scale, absolute=absolute)
+    criterion = given(candidates, D, V, **{"dtype": torch.float64, **common, **form})
     if criterion.classes.bias is not None:
         criterion.classes.bias.data.copy_(doubles(V, 1, seed=8))
     return criterion
@@ -80,7 +75,7 @@ def test_all_candidates_are_the_full_softmax(
     form: dict[str, Any], target: Tensor, ragged: bool
 ) -> None:
     candidates = as_ragged(EVERYTHING, rows_of(target)) if ragged else EVERYTHING
-    criterion, hidden = given(candidates, form), doubles(5, D, seed=1)
+    criterion, hidden = loss_over(candidates, form), doubles(5, D, seed=1)
     wanted = hidden.clone().requires_grad_()
     losses = full_cross_entropy(criterion, wanted, target)
     (losses.sum() / rows_of(target)).backward()  # type: ignore[no-untyped-call]
@@ -96,29 +91,22 @@ def test_ragged_equals_shared_where_the_candidates_are_the_same(
     form: dict[str, Any], target: Tensor
 ) -> None:
     hidden = doubles(5, D, seed=1)
-    shared = run(given(SOME, form), hidden, target)
-    assert_same(shared, run(given(as_ragged(SOME, rows_of(target)), form), hidden, target))
+    shared = run(loss_over(SOME, form), hidden, target)
+    assert_same(shared, run(loss_over(as_ragged(SOME, rows_of(target)), form), hidden, target))
 
 
 @TARGETS
 @FORMS
 def test_the_kernel_equals_the_form_in_torch(form: dict[str, Any], target: Tensor) -> None:
     candidates = as_ragged(SOME, rows_of(target))
-    criterion = given(candidates, form)
+    criterion = loss_over(candidates, form)
     for parameter in criterion.parameters():
         parameter.data[7] = 0  # a logit of 0, where |x| has a corner
     batch = read_batch(doubles(5, D, seed=1), target, D, V, -100)
     hidden = criterion.prepare(batch.hidden).requires_grad_()
     inputs = [hidden, *criterion.parameters()]
-    kernel = ragged_losses(
-        hidden, criterion.classes, criterion.logit_form, batch.targets, candidates
-    )
-    plain = _TorchLoss.apply(  # type: ignore[no-untyped-call]
-        hidden,
-        criterion.classes.weight,
-        criterion.classes.bias,
-        (batch.targets, candidates, criterion.logit_form, True),
-    )
+    terms = criterion.classes, criterion.logit_form, batch.targets, candidates
+    kernel, plain = ragged_losses(hidden, *terms), torch_losses(hidden, *terms)
     weights = doubles(len(kernel), seed=4)
     got, expected = (torch.autograd.grad(x, inputs, weights) for x in (kernel, plain))
     assert_same([kernel, *(g.to_dense() for g in got)], [plain, *(g.to_dense() for g in expected)])
@@ -131,7 +119,10 @@ def test_a_normalised_row_of_zeros_has_the_gradient_that_torch_gives(
 ) -> None:
     """As the row of an embedding's padding_idx is, once it is tied."""
     candidates = as_ragged(EVERYTHING, rows_of(ONE)) if ragged else EVERYTHING
-    criterion, hidden = given(candidates, {"scale": 5.0}).to(dtype), doubles(5, D, seed=1).to(dtype)
+    criterion, hidden = (
+        loss_over(candidates, {"scale": 5.0}).to(dtype),
+        doubles(5, D, seed=1).to(dtype),
+    )
     criterion.classes.weight.data[3] = 0
     _, _, found = run(criterion, hidden, ONE)
     criterion.zero_grad()
@@ -147,7 +138,7 @@ def test_gradients_are_those_of_finite_differences(
     form: dict[str, Any], target: Tensor, ragged: bool
 ) -> None:
     candidates = as_ragged(SOME, rows_of(target)) if ragged else SOME
-    criterion = given(candidates, form, sparse=False, reduction="none")
+    criterion = loss_over(candidates, form, sparse=False, reduction="none")
     hidden = doubles(5, D, seed=1).requires_grad_()
     assert gradcheck(lambda h, *_: criterion(h, target), (hidden, *criterion.parameters()))
 
@@ -156,8 +147,8 @@ def test_gradients_are_those_of_finite_differences(
 @FORMS
 def test_float32_is_near_float64(form: dict[str, Any], ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    exact = run(given(candidates, form), doubles(5, D, seed=1), ONE)
-    single = given(candidates, form).float()
+    exact = run(loss_over(candidates, form), doubles(5, D, seed=1), ONE)
+    single = loss_over(candidates, form).float()
     rounded = run(single, doubles(5, D, seed=1).float(), ONE)
     assert all(each.dtype == torch.float32 for each in rounded)
     assert_same([each.double() for each in rounded], exact, 2e-5)
@@ -168,7 +159,7 @@ def test_duplicates_count_as_often_as_they_are_there(ragged: bool) -> None:
     twice = SharedCandidates(torch.tensor([7, 2, 7]), torch.tensor([0.3, 0.1, 0.3]))
     once = SharedCandidates(torch.tensor([2, 7]), torch.tensor([0.1, 0.3 + log(2)]))
     both = [as_ragged(x, rows_of(ONE)) if ragged else x for x in (twice, once)]
-    first, second = (run(given(x, {}), doubles(5, D, seed=1), ONE) for x in both)
+    first, second = (run(loss_over(x, {}), doubles(5, D, seed=1), ONE) for x in both)
     assert_same(first, second, 1e-6)
 
 
@@ -177,7 +168,7 @@ def test_no_candidates_leave_the_targets(ragged: bool) -> None:
     none = SharedCandidates(torch.empty(0, dtype=torch.int64), torch.empty(0))
     no_rows = RaggedCandidates(torch.zeros(5, dtype=torch.int64), none.ids, none.log_weights)
     candidates = no_rows if ragged else none
-    loss, *gradients = run(given(candidates, {}), doubles(5, D, seed=1), ONE)
+    loss, *gradients = run(loss_over(candidates, {}), doubles(5, D, seed=1), ONE)
     assert loss == 0
     assert all(float(each.abs().max()) == 0 for each in gradients)
 
@@ -189,7 +180,7 @@ def test_rows_of_unequal_sets() -> None:
         doubles(10, seed=2),
     )
     target = torch.tensor([3, 0, 1, 2])
-    criterion, hidden = given(candidates, {}, reduction="none"), doubles(4, D, seed=1)
+    criterion, hidden = loss_over(candidates, {}, reduction="none"), doubles(4, D, seed=1)
     losses = criterion(hidden, target).detach()
     x_BV = criterion.logits(hidden).detach()
     for row in range(4):
@@ -204,7 +195,7 @@ def test_rows_of_unequal_sets() -> None:
 @pytest.mark.parametrize("ragged", [False, True])
 def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    criterion = given(candidates, {})
+    criterion = loss_over(candidates, {})
     criterion(doubles(5, D, seed=1), ONE).backward()
     for parameter in criterion.parameters():
         gradient = parameter.grad
@@ -223,7 +214,7 @@ def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: 
 @pytest.mark.parametrize("ragged", [False, True])
 def test_large_logits_stay_finite(ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
-    criterion = given(candidates, {}).float()
+    criterion = loss_over(candidates, {}).float()
     hidden = doubles(5, D, seed=1).float() * 1e4
     for each in run(criterion, hidden, ONE):
         assert bool(each.isfinite().all())

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAdam
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training import LOSSES
+from logitsieve.training import LOSSES, SampledSoftmax, SoftmaxLoss
 from logitsieve.training.autograd.batch import SharedCandidates
-from tests.training.loss_kit import GivenCandidates, doubles, make
+from tests.training.loss_kit import doubles, given, make
 
 D, V = 4, 9
 
 
 class Seen:
-    """A structure that notes what it was told."""
+    """An index that notes what it was told."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -38,16 +38,18 @@ class Seen:
         self.events = []
 
 
-def made(**common: Any) -> tuple[GivenCandidates, Seen]:
-    criterion, seen = (
-        GivenCandidates(SharedCandidates(torch.tensor([7]), torch.zeros(1)), D, V, **common),
-        Seen(),
-    )
-    criterion.structure = seen
+def made(**common: Any) -> tuple[SampledSoftmax, Seen]:
+    candidates, seen = SharedCandidates(torch.tensor([7]), torch.zeros(1)), Seen()
+    criterion = given(candidates, D, V, **common)
+    criterion.proposal.index = seen
     return criterion, seen
 
 
-def train(criterion: GivenCandidates, optimizer: Optimizer, targets: list[int]) -> None:
+def has_index(criterion: SoftmaxLoss) -> bool:
+    return isinstance(criterion, SampledSoftmax) and criterion.proposal.index is not None
+
+
+def train(criterion: SampledSoftmax, optimizer: Optimizer, targets: list[int]) -> None:
     for target in targets:
         optimizer.zero_grad()
         criterion(doubles(1, D).float(), torch.tensor([target])).backward()
@@ -198,7 +200,7 @@ def test_tying_and_following_say_the_same_in_either_order(name: str, case: str) 
     options, expected = TIED[case]
     tied_first = answer(name, ("tie", "follow"), **{"kept": True, **options})
     assert answer(name, ("follow", "tie"), **{"kept": True, **options}) == tied_first
-    if getattr(make(name, 8, 60), "structure", None) is not None:
+    if has_index(make(name, 8, 60)):
         assert tied_first.startswith(expected)
         assert bool(tied_first) == bool(expected)
 
@@ -276,7 +278,7 @@ def test_bad_periods_are_named(options: dict[str, Any]) -> None:
 def test_every_loss_with_a_structure_refuses_momentum(name: str) -> None:
     criterion = make(name, 8, 60)
     optimizer = SGD(criterion.parameters(), lr=0.1, momentum=0.9)
-    if getattr(criterion, "structure", None) is None:
+    if not has_index(criterion):
         assert criterion.track(optimizer) is None
         return
     with pytest.raises(InvalidRequest, match="momentum"):

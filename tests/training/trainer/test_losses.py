@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training import LOSSES
-from logitsieve.training.trainer.losses import default_of, make_loss, options_of, read_options
+from logitsieve.training.trainer.losses import make_loss, read_options
 
 COUNTS = np.array([0, 9, 5, 3, 1] * 12)
 
@@ -15,17 +16,21 @@ COUNTS = np.array([0, 9, 5, 3, 1] * 12)
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_is_made_of_a_vocabulary_alone(name: str) -> None:
     criterion = make_loss(name, (), dim=8, counts=COUNTS, seed=3, device="cpu")
-    assert type(criterion) is LOSSES[name]
+    assert type(criterion) is LOSSES[name].kind
     assert (criterion.in_features, criterion.n_classes) == (8, 60)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_trainer_decides_what_is_its_own(name: str) -> None:
-    assert not {"seed", "device", "in_features", "n_classes", "class_counts"} & set(
-        options_of(name)
-    )
-    for option in options_of(name):
-        assert isinstance(default_of(name, option), str)
+    decided = {"seed", "device", "in_features", "n_classes", "class_counts", "weights", "sparse"}
+    assert not decided & set(LOSSES[name].options)
+
+
+def test_options_have_the_defaults_of_their_loss() -> None:
+    assert LOSSES["uniform"].options["n_sampled"] == ((int,), 100)
+    assert LOSSES["rf"].options["scale"] == ((float, NoneType), 1 / 0.3**2)
+    assert LOSSES["lns"].options["query"] == (("label", "embedding"), "label")
+    assert "bias" not in LOSSES["quadratic"].options
 
 
 def test_options_become_what_the_loss_takes() -> None:
@@ -33,11 +38,10 @@ def test_options_become_what_the_loss_takes() -> None:
     assert read == {"n_sampled": 7, "per_row": True, "bias": False, "scale": 3.0}
     assert isinstance(read["scale"], float)
     assert read_options("uniform", ["scale=none"]) == {"scale": None}
-    assert default_of("uniform", "n_sampled") == "100"
     criterion: Any = make_loss(
         "uniform", ["n_sampled=7"], dim=8, counts=COUNTS, seed=3, device="cpu"
     )
-    assert criterion.n_sampled == 7
+    assert criterion.proposal.n_sampled == 7
 
 
 @pytest.mark.parametrize(

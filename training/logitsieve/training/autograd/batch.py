@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +53,18 @@ class Targets:
         lowest = values_P.new_full((self.count,), -torch.inf)
         return lowest.scatter_reduce_(0, self.rows, values_P, "amax")
 
+    def padded(self) -> Int64:
+        """int64 [B, M] on the CPU: each row's targets, padded by -1."""
+        classes = self.classes.cpu().numpy()
+        if self.single:
+            return np.ascontiguousarray(classes[:, None])
+        rows = self.rows.cpu().numpy()
+        counts_B = np.bincount(rows, minlength=self.count)
+        out = np.full((self.count, int(counts_B.max(initial=1))), -1, np.int64)
+        firsts_B = np.cumsum(counts_B) - counts_B
+        out[rows, np.arange(len(rows)) - firsts_B[rows]] = classes
+        return out
+
     def slice(self, first: int, last: int) -> Targets:
         if self.single:
             return Targets(self.rows[: last - first], self.classes[first:last], last - first, True)
@@ -88,6 +102,9 @@ class RaggedCandidates:
     def from_numpy(cls, offsets: Int64, ids: Int32, log_weights: Float64) -> RaggedCandidates:
         ids_E = torch.from_numpy(ids).long()
         return cls(torch.from_numpy(offsets), ids_E, torch.from_numpy(log_weights))
+
+
+Candidates: TypeAlias = SharedCandidates | RaggedCandidates
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,21 @@ def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
     return rows
 
 
+def read_rows(
+    classes: ClassWeights, ids: Tensor, form: LogitForm, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """Rows `ids` [U], each once, for autograd: weights [U, D], normalised if the logits are; bias.
+
+    Where a loss takes its gradient by hand, `read_touched` reads the same.
+    """
+    weight_UD = gather(classes.weight, ids, classes.sparse).to(dtype)
+    if form.scale is not None:
+        weight_UD = normalize(weight_UD, dim=-1)
+    if classes.bias is None:
+        return weight_UD, None
+    return weight_UD, gather(classes.bias, ids, classes.sparse).view(-1).to(dtype)
+
+
 @torch.no_grad()
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from logitsieve.api.results import Float64, Int64
 from logitsieve.kernels.pool import run_slices
 from logitsieve.training.autograd.batch import RaggedCandidates, Targets
-from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place, read_touched
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place, read_rows
 from logitsieve.training.kernels.ragged import FORWARD, ROWS
 
 Matrix = NDArray[Any]  # float32 or float64, as the weights are
@@ -95,14 +95,15 @@ class RaggedTerms:
 def ragged_losses(
     hidden_BD: Tensor,
     classes: ClassWeights,
-    logit_form: LogitForm,
+    form: LogitForm,
     targets: Targets,
     candidates: RaggedCandidates,
 ) -> Tensor:
     """The sampled softmax loss of each row [B]; duplicates of a candidate count."""
-    form = _KernelLoss if _kernel_reads(classes) else _TorchLoss
-    losses: Tensor = form.apply(  # type: ignore[no-untyped-call]
-        hidden_BD, classes.weight, classes.bias, (targets, candidates, logit_form, classes.sparse)
+    if not _kernel_reads(classes):
+        return torch_losses(hidden_BD, classes, form, targets, candidates)
+    losses: Tensor = _KernelLoss.apply(  # type: ignore[no-untyped-call]
+        hidden_BD, classes.weight, classes.bias, (targets, candidates, form, classes.sparse)
     )
     return losses
 
@@ -151,68 +152,33 @@ class _KernelLoss(torch.autograd.Function):
         return d_hidden, d_weight, d_bias, None
 
 
-class _TorchLoss(torch.autograd.Function):
-    """The loss in torch's operations, for any device: holds [N, D]."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V1: Tensor | None, rest: _Rest
-    ) -> Tensor:
-        targets, candidates, logit_form, sparse = rest
-        row_N, id_N, offset_N = _terms(targets, candidates, len(weight_VD), hidden_BD.dtype)
-        ids, slot_N = torch.unique(id_N, return_inverse=True)
-        rows = read_touched(weight_VD, bias_V1, ids, logit_form, hidden_BD.dtype)
-        x_N = (hidden_BD[row_N] * rows.classes[slot_N]).sum(-1)
-        if rows.bias is not None:
-            x_N += rows.bias[slot_N]
-        sign_N = x_N.sign() if logit_form.absolute else None
-        if logit_form.absolute:
-            x_N.abs_()
-        shares_P = targets.shares(x_N.dtype)
-        mean_B = targets.sums(x_N[: len(shares_P)] * shares_P)
-        x_N += offset_N
-        most_B = x_N.new_full((targets.count,), -torch.inf)
-        most_B.scatter_reduce_(0, row_N, x_N, "amax")
-        x_N.sub_(most_B[row_N]).exp_()
-        total_B = torch.zeros_like(most_B).index_add_(0, row_N, x_N)
-        x_N.div_(total_B[row_N])
-        x_N[: len(shares_P)] -= shares_P
-        if sign_N is not None:
-            x_N *= sign_N
-        ctx.save_for_backward(hidden_BD)
-        ctx.rows, ctx.weight, ctx.sparse = rows, weight_VD, sparse
-        ctx.row_N, ctx.slot_N, ctx.g_N = row_N, slot_N, x_N
-        return total_B.log() + most_B - mean_B
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
-        (hidden_BD,) = ctx.saved_tensors
-        with torch.autocast(hidden_BD.device.type, enabled=False):
-            d_hidden = d_weight = d_bias = None
-            g_N = ctx.g_N * gradient_B[ctx.row_N]
-            if ctx.needs_input_grad[0]:
-                parts_ND = g_N[:, None] * ctx.rows.classes[ctx.slot_N]
-                d_hidden = torch.zeros_like(hidden_BD).index_add_(0, ctx.row_N, parts_ND)
-            if ctx.needs_input_grad[1]:
-                parts_ND = g_N[:, None] * hidden_BD[ctx.row_N]
-                values_UD = torch.zeros_like(ctx.rows.classes).index_add_(0, ctx.slot_N, parts_ND)
-                d_weight = ctx.rows.weight_gradient(values_UD, ctx.weight, ctx.sparse)
-            if ctx.needs_input_grad[2]:
-                values_U = g_N.new_zeros(len(ctx.rows.ids)).index_add_(0, ctx.slot_N, g_N)
-                d_bias = ctx.rows.bias_gradient(values_U, ctx.weight, ctx.sparse)
-            return d_hidden, d_weight, d_bias, None
-
-
-def _terms(
-    targets: Targets, candidates: RaggedCandidates, n_classes: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, id and log-weight of every term [N]: targets, then candidates, -inf if masked."""
-    device = targets.rows.device
-    counts = candidates.offsets.to(device).diff()
-    row_E = torch.arange(targets.count, device=device).repeat_interleave(counts)
-    id_E = candidates.ids.to(device)
-    target_E = torch.isin(row_E * n_classes + id_E, targets.rows * n_classes + targets.classes)
-    weight_E = candidates.log_weights.to(device, dtype).masked_fill(target_E, -torch.inf)
-    weight_N = torch.cat([weight_E.new_zeros(len(targets.rows)), weight_E])
-    return torch.cat([targets.rows, row_E]), torch.cat([targets.classes, id_E]), weight_N
+def torch_losses(
+    hidden_BD: Tensor,
+    classes: ClassWeights,
+    form: LogitForm,
+    targets: Targets,
+    candidates: RaggedCandidates,
+) -> Tensor:
+    """The same losses [B] by torch's operations and autograd, on any device: holds [N, D]."""
+    device, dtype = targets.rows.device, hidden_BD.dtype
+    counts_B = candidates.offsets.to(device).diff()
+    row_E = torch.arange(targets.count, device=device).repeat_interleave(counts_B)
+    id_E, log_weight_E = candidates.ids.to(device), candidates.log_weights.to(device, dtype)
+    row_N = torch.cat([targets.rows, row_E])
+    ids, slot_N = torch.unique(torch.cat([targets.classes, id_E]), return_inverse=True)
+    weight_UD, bias_U = read_rows(classes, ids, form, dtype)
+    x_N = (hidden_BD[row_N] * weight_UD[slot_N]).sum(-1)
+    if bias_U is not None:
+        x_N = x_N + bias_U[slot_N]
+    if form.absolute:
+        x_N = x_N.abs()
+    pairs = len(targets.rows)
+    mean_B = targets.sums(x_N[:pairs] * targets.shares(dtype))
+    keys_P = targets.rows * classes.num_embeddings + targets.classes
+    masked_E = torch.isin(row_E * classes.num_embeddings + id_E, keys_P)
+    log_weight_E = log_weight_E.masked_fill(masked_E, -torch.inf)
+    y_N = torch.cat([x_N[:pairs], x_N[pairs:] + log_weight_E])
+    most_B = y_N.new_full((targets.count,), -torch.inf)
+    most_B.scatter_reduce_(0, row_N, y_N.detach(), "amax")
+    total_B = y_N.new_zeros(targets.count).index_add(0, row_N, (y_N - most_B[row_N]).exp())
+    return total_B.log() + most_B - mean_B

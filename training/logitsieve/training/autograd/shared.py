@@ -12,13 +12,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from logitsieve.training.autograd.batch import SharedCandidates, Targets
 from logitsieve.training.autograd.classes import (
     ClassWeights,
     LogitForm,
-    gather,
+    read_rows,
     read_touched,
 )
 
@@ -153,18 +152,15 @@ def normalise(x_BC: Tensor, x_P: Tensor, targets: Targets) -> Tensor:
 def merged_logits(
     hidden_BD: Tensor,
     classes: ClassWeights,
-    logit_form: LogitForm,
+    form: LogitForm,
     merged: MergedClasses,
     targets: Targets,
 ) -> tuple[Tensor, Tensor]:
     """Logits of the candidates [B, C] and of the targets [P], without log-weights or masks."""
-    weight_UD = gather(classes.weight, merged.ids, classes.sparse).to(hidden_BD.dtype)
-    if logit_form.scale is not None:
-        weight_UD = functional.normalize(weight_UD, dim=-1)
+    weight_UD, bias_U = read_rows(classes, merged.ids, form, hidden_BD.dtype)
     count = len(merged.log_weights)
     x_BC = hidden_BD @ weight_UD[:count].T
     x_P = (targets.of(hidden_BD) * weight_UD[merged.slots]).sum(-1)
-    if classes.bias is not None:
-        bias_U = gather(classes.bias, merged.ids, classes.sparse).view(-1).to(hidden_BD.dtype)
+    if bias_U is not None:
         x_BC, x_P = x_BC + bias_U[:count], x_P + bias_U[merged.slots]
     return x_BC, x_P

@@ -4,7 +4,7 @@ Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling, section
 is phi(h).phi(c), the mass of any set of classes is phi(h).S with S the sum of phi over the set.
 
 Shape letters: V classes, D their size, F features, L leaves (a power of two), n classes a leaf,
-Q queries, M draws of each, N rows to add.
+M draws, N rows to add.
 
 Nodes are numbered as in a heap: 1 is the root, node i has the children 2 i and 2 i + 1, leaf l is
 node L + l and has the classes l n .. (l + 1) n - 1. Row i of `sums` [L, F] is the sum of phi over
@@ -41,10 +41,7 @@ from logitsieve.kernels.simd.pointers import pointer
 ONE = np.float32(1)
 DEEPEST = 64  # levels that the stack has room for
 
-# Pointers to sums, and to all queries' excluded ids and their masses, and sizes; excluded ids
-# first .. last-1 are one query's.
-Tree = namedtuple("Tree", "sums leaves size classes per_leaf excluded masses")
-Query = namedtuple("Query", "floor first last")
+Tree = namedtuple("Tree", "sums leaves size classes per_leaf")  # sums: a pointer
 
 
 @inline
@@ -78,18 +75,7 @@ def add32(target, values, size):
 
 
 @inline
-def _excluded_in(tree, one, low, high):
-    """The number of a query's excluded ids in low .. high-1, and the sum of their masses."""
-    count, mass = 0, 0.0
-    for i in range(one.first, one.last):
-        if low <= tree.excluded[i] < high:
-            count += 1
-            mass += tree.masses[i]
-    return count, mass
-
-
-@inline
-def _split(tree, query, one, first, span, dot):
+def _split(tree, query, floor, first, span, dot):
     """The masses of the children of the node over leaves first .. first + span - 1, and phi.left.
 
     dot: phi.S of the node itself.
@@ -98,41 +84,37 @@ def _split(tree, query, one, first, span, dot):
     c0 = min(first * tree.per_leaf, tree.classes)
     c1 = min((first + span // 2) * tree.per_leaf, tree.classes)
     c2 = min((first + span) * tree.per_leaf, tree.classes)
-    less, mass = _excluded_in(tree, one, c0, c1)
-    dot_left = dot32(query, row_of(tree.sums, node, tree.size), tree.size) - mass
-    count_left = c1 - c0 - less
-    count_right = c2 - c1 - _excluded_in(tree, one, c1, c2)[0]
-    left = max(dot_left, one.floor * count_left) if count_left > 0 else 0.0
-    right = max(dot - dot_left, one.floor * count_right) if count_right > 0 else 0.0
+    dot_left = dot32(query, row_of(tree.sums, node, tree.size), tree.size)
+    left = max(dot_left, floor * (c1 - c0)) if c1 > c0 else 0.0
+    right = max(dot - dot_left, floor * (c2 - c1)) if c2 > c1 else 0.0
     return left, right, dot_left
 
 
 @inline
-def log_of(probability):
-    """The logarithm, -inf for 0."""
-    return log(probability) if probability > 0 else -np.inf
-
-
-@inline
 def _push(places, shares, top, first, span, a, b, low, high, dot, log_p):
-    """Push a node with its draws a .. b - 1 onto the stack; returns the stack's new height."""
-    if a == b:
-        return top
+    """Push a node with its draws a .. b - 1 onto the stack; return the stack's new height."""
     places[top, 0], places[top, 1], places[top, 2], places[top, 3] = first, span, a, b
     shares[top, 0], shares[top, 1], shares[top, 2], shares[top, 3] = low, high, dot, log_p
     return top + 1
 
 
-@inline
-def _descend_one(tree, query, one, given, uniforms, leaves, log_q, draws, places, shares):
-    """`descend` for one query; a node is visited once, whatever the number of draws below it."""
-    less, mass = _excluded_in(tree, one, 0, tree.classes)
-    if less == tree.classes:
-        for i in range(draws):
-            leaves[i], log_q[i] = -1, -np.inf
-        return
-    dot = dot32(query, tree.sums, tree.size) - mass
-    top = _push(places, shares, 0, 0, tree.leaves, 0, draws, 0.0, 1.0, dot, 0.0)
+@kernel(
+    "(float32[:,::1], int64, int64, float32[::1], float64, float64[::1], int64[::1], float64[::1])"
+)
+def descend(
+    sums: Float32, classes: int, per_leaf: int, phi: Float32, floor: float, uniforms: Float64,
+    leaves: Int64, log_q: Float64,
+) -> None:  # fmt: skip
+    """Fill leaves [M] and log_q [M] with M draws for the query phi [F], and their probabilities.
+
+    A class has at least the mass `floor`. uniforms [M] ascend and decide the leaves, which ascend
+    too. A node is visited once, whatever the number of draws below it: O(F log L) a draw at most.
+    """
+    count, size = sums.shape
+    query, tree = pointer(phi), Tree(pointer(sums), count, size, classes, per_leaf)
+    places, shares = np.empty((DEEPEST, 4), np.int64), np.empty((DEEPEST, 4))
+    dot = dot32(query, tree.sums, size)
+    top = _push(places, shares, 0, 0, count, 0, leaves.size, 0.0, 1.0, dot, 0.0)
     while top > 0:
         top -= 1
         first, span, a, b = places[top, 0], places[top, 1], places[top, 2], places[top, 3]
@@ -141,49 +123,23 @@ def _descend_one(tree, query, one, given, uniforms, leaves, log_q, draws, places
             for i in range(a, b):
                 leaves[i], log_q[i] = first, log_p
             continue
-        left, right, dot_left = _split(tree, query, one, first, span, dot)
+        left, right, dot_left = _split(tree, query, floor, first, span, dot)
         whole, half = left + right, span // 2
-        if whole == 0:
-            whole = 1.0  # no class below: only given leaves come here, and get probability 0
         # No draw may go to a side without classes, however things are rounded.
         split = high if right == 0 else low + (high - low) * (left / whole)
         c = a  # the first draw that goes right
-        while c < b and (leaves[c] < first + half if given else uniforms[c] < split):
+        while c < b and uniforms[c] < split:
             c += 1
-        log_left, log_right = log_p + log_of(left / whole), log_p + log_of(right / whole)
-        right_dot = dot - dot_left
-        top = _push(
-            places, shares, top, first + half, half, c, b, split, high, right_dot, log_right
-        )
-        top = _push(places, shares, top, first, half, a, c, low, split, dot_left, log_left)
-
-
-@kernel(
-    "(float32[:,::1], int64, int64, float32[:,::1], float64[::1], int64[::1], int64[::1],"
-    " float64[::1], boolean, float64[:,::1], int64[:,::1], float64[:,::1])"
-)
-def descend(
-    sums: Float32, classes: int, per_leaf: int, queries: Float32, floors: Float64, offsets: Int64,
-    excluded: Int64, masses: Float64, given: bool, uniforms: Float64, leaves: Int64,
-    log_q: Float64,
-) -> None:  # fmt: skip
-    """Fill leaves [Q, M] and log_q [Q, M]: M leaves for each of the queries [Q, F].
-
-    A class has at least the mass floors[r]. Query r never goes to excluded[offsets[r] :
-    offsets[r+1]], different ids, whose masses are phi.phi(id). uniforms [Q, M] ascend in each row
-    and decide the leaves, which ascend too. With `given`, the leaves are read, ascending, and
-    `uniforms` are not. Where no class is left the leaf is -1. O(F log L) a draw at most.
-    """
-    count, size = sums.shape
-    draws = leaves.shape[1]
-    places, shares = np.empty((DEEPEST, 4), np.int64), np.empty((DEEPEST, 4))
-    tree = Tree(pointer(sums), count, size, classes, per_leaf, pointer(excluded), pointer(masses))
-    for r in range(queries.shape[0]):
-        _descend_one(
-            tree, row_of(pointer(queries), r, size), Query(floors[r], offsets[r], offsets[r + 1]),
-            given, row_of(pointer(uniforms), r, draws), row_of(pointer(leaves), r, draws),
-            row_of(pointer(log_q), r, draws), draws, places, shares,
-        )  # fmt: skip
+        if c < b:
+            top = _push(
+                places, shares, top, first + half, half, c, b, split, high, dot - dot_left,
+                log_p + log(right / whole),
+            )  # fmt: skip
+        if a < c:
+            top = _push(
+                places, shares, top, first, half, a, c, low, split, dot_left,
+                log_p + log(left / whole),
+            )  # fmt: skip
 
 
 @inline

@@ -108,7 +108,7 @@ class Buckets:
 
 
 class HashTables(Buckets):
-    """The buckets of every row: a Structure. mips: hash for h.w + b instead of the angle.
+    """The buckets of every row: a RowIndex. mips: hash for h.w + b instead of the angle.
 
     keep: store the rows as they were hashed, for `Hashing.chances`; V rows more.
     """

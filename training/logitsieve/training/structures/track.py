@@ -1,4 +1,4 @@
-"""Index structures over the rows of W, kept up to date with an optimizer.
+"""Indexes of the rows of W, kept up to date with an optimizer.
 
 Rows with a gradient are dirty; they are indexed again once a period, all together: doing so after
 every step would cost many times the loss itself. This requires an optimizer that moves the rows
@@ -28,7 +28,7 @@ _TRACKABLE: dict[type[Optimizer], tuple[str, ...]] = {
 _ALLOWED = "SGD without momentum, Adagrad or SparseAdam, without weight decay, or rebuild_every=N"
 
 
-class Structure(Protocol):
+class RowIndex(Protocol):
     """An index over the rows of W: hash tables, a kernel tree, inverted lists.
 
     weight [V, D] and bias [V, 1] (or None) are the parameters, detached.
@@ -91,11 +91,11 @@ class TrackingState:
 
 @dataclass(frozen=True)
 class Tracker:
-    """Updates `structure` every `every` steps, a period that grows by `growth` each time."""
+    """Updates `index` every `every` steps, a period that grows by `growth` each time."""
 
     optimizer: Optimizer
     classes: ClassWeights
-    structure: Structure
+    index: RowIndex
     state: TrackingState
     every: int
     growth: float
@@ -122,10 +122,10 @@ class Tracker:
                 raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
         weight, bias = self.classes.detached()
         if self.rebuild_every is not None and state.steps % self.rebuild_every == 0:
-            self.structure.rebuild(weight, bias)
+            self.index.rebuild(weight, bias)
             state.clean()
         elif state.steps - state.updated >= self.every * self.growth**state.updates:
-            self.structure.update(state.rows().to(weight.device), weight, bias)
+            self.index.update(state.rows().to(weight.device), weight, bias)
             state.clean()
             state.updates += 1
 

@@ -12,8 +12,9 @@ row.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, log2
-from typing import Literal, NamedTuple, Unpack
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from torch import Tensor
@@ -22,12 +23,13 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
 from logitsieve.kernels.retrieval.simhash import LARGEST_BITS
 from logitsieve.training.autograd.batch import RaggedCandidates, Targets, check_at_least
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.loss import LossOptions
-from logitsieve.training.losses.sampled import SampledSoftmax
-from logitsieve.training.losses.search_softmax import UniformSampler, padded, sqrt_classes
+from logitsieve.training.proposals.proposal import Proposal
+from logitsieve.training.proposals.search import UniformSampler, sqrt_classes
 from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash
 from logitsieve.training.structures.tables import HashTables
+from logitsieve.utils.options import option
 
 BITS, TABLES = 9, 50  # the paper's K and L for SimHash
 LEAST_TABLES = 20
@@ -43,83 +45,77 @@ class DrawnIds(NamedTuple):
     shares: Float64
 
 
-class LNSSoftmax(SampledSoftmax):
-    """query: "label" looks up the target's row in the tables, "embedding" the context.
+QueryName = Literal["label", "embedding"]
+HashingName = Literal["simhash", "dwta"]
 
-    corrected: as above; without it `export` raises. hashing: "simhash" (K = 9, L = 50, or what
-    `default_tables` gives for more classes) or "dwta" (K = 6, L = 400, windows of `window`
-    coordinates); hashes is K, tables L. cap: candidates kept of those that collide, a
-    uniform sample (default 5 sqrt V). n_uniform: u (default sqrt V); uncorrected, they are
-    used only where nothing collides. Of several targets a row, one drawn for the step is the query.
-    """
 
-    def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        *,
-        query: Literal["label", "embedding"] = "label",
-        corrected: bool = True,
-        hashing: Literal["simhash", "dwta"] = "simhash",
-        hashes: int | None = None,
-        tables: int | None = None,
-        window: int = 4,
-        cap: int | None = None,
-        n_uniform: int | None = None,
-        seed: int = 0,
-        **common: Unpack[LossOptions],
-    ) -> None:
-        super().__init__(in_features, n_classes, seed=seed, **common)
-        if query not in ("label", "embedding"):
-            raise InvalidRequest("query", query, "label, embedding")
-        self.by_label = query == "label"
-        self.corrected = corrected
-        self.cap = sqrt_classes(n_classes, 5) if cap is None else cap
-        self.n_uniform = sqrt_classes(n_classes) if n_uniform is None else n_uniform
-        check_at_least("cap", self.cap, 1)
-        check_at_least("n_uniform", self.n_uniform, 1, n_classes)
-        family: Hashing
-        if hashing == "simhash":
-            bits = default_bits(n_classes) if hashes is None else hashes
-            tables = default_tables(bits) if tables is None else tables
-            family = SimHash(in_features, tables=tables, bits=bits, seed=seed)
-        elif hashing == "dwta":
+@dataclass(kw_only=True, eq=False)
+class LNS(Proposal):
+    """The classes that collide with a query; of several targets a row, one is drawn a step."""
+
+    query: QueryName = option("label", "What is looked up: the target's row, or the context.")
+    corrected: bool = option(
+        True, "Weighted by the probability of colliding; false: as published, not servable."
+    )
+    hashing: HashingName = option("simhash", "The family of hash functions.")
+    hashes: int | None = option(None, "K, hashes of a table; none: by V, or 6 for dwta.")
+    tables: int | None = option(None, "L; none: by K, or 400 for dwta.")
+    window: int = option(4, "Coordinates of a window of dwta.")
+    cap: int | None = option(
+        None, "Colliding classes kept, a uniform sample of them; none: 5 sqrt V.", 1
+    )
+    n_uniform: int | None = option(
+        None, "Uniform classes; uncorrected, only where nothing collides. None: sqrt V.", 1
+    )
+
+    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
+        super().start(classes, form, seed)
+        for name, value, allowed in (
+            ("query", self.query, get_args(QueryName)),
+            ("hashing", self.hashing, get_args(HashingName)),
+        ):
+            if value not in allowed:
+                raise InvalidRequest(name, value, ", ".join(allowed))
+        if not self.corrected:
+            self.unservable = "a softmax over what collides (corrected=False)"
+        count = self.n_classes
+        self.most = sqrt_classes(count, 5) if self.cap is None else self.cap
+        self.uniform = sqrt_classes(count) if self.n_uniform is None else self.n_uniform
+        check_at_least("n_uniform", self.uniform, 1, count)
+        family = self._family(classes.embedding_dim, seed)
+        self.index = self.hashed = HashTables(count, family, keep=self.corrected)
+        self.sampler = UniformSampler(count)
+
+    def _family(self, dim: int, seed: int) -> Hashing:
+        tables, hashes = self.tables, self.hashes
+        if self.hashing == "dwta":
             tables, hashes = 400 if tables is None else tables, 6 if hashes is None else hashes
-            family = DWTA(in_features, tables=tables, hashes=hashes, window=window, seed=seed)
-        else:
-            raise InvalidRequest("hashing", hashing, "simhash, dwta")
-        self.tables = HashTables(n_classes, family, keep=corrected)
-        self.structure = self.tables
-        self.sampler = UniformSampler(n_classes)
-        self.rebuild()
+            return DWTA(dim, tables=tables, hashes=hashes, window=self.window, seed=seed)
+        bits = default_bits(self.n_classes) if hashes is None else hashes
+        tables = default_tables(bits) if tables is None else tables
+        return SimHash(dim, tables=tables, bits=bits, seed=seed)
 
-    @property
-    def unservable(self) -> str | None:
-        return None if self.corrected else "a softmax over what collides (corrected=False)"
-
-    def propose(self, hidden_BD: Tensor, targets: Targets, random: StepRng) -> RaggedCandidates:
-        targets_BM = padded(targets)
-        query_B = _picked(targets_BM, random)
-        if self.by_label:
-            buckets, vectors = self.tables.of_classes(query_B), None
+    def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> RaggedCandidates:
+        targets_BM = targets.padded()
+        query_B = _picked(targets_BM, rng)
+        if self.query == "label":
+            buckets, vectors = self.hashed.of_classes(query_B), None
         else:
-            buckets, vectors = self.tables.of_contexts(hidden_BD)
-        offsets, ids, sizes_B = self.tables.look_up(
-            buckets, targets_BM, self.cap, random, fair=True
-        )
+            buckets, vectors = self.hashed.of_contexts(hidden_BD)
+        offsets, ids, sizes_B = self.hashed.look_up(buckets, targets_BM, self.most, rng, fair=True)
         kept_B = np.diff(offsets)
         colliding = DrawnIds(offsets, ids, kept_B / np.maximum(sizes_B, 1))
-        uniform = self._uniform(targets_BM, random)
+        uniform = self._uniform(targets_BM, rng)
         if not self.corrected:
             return _as_published(colliding, uniform)
-        rows = self.tables.kept
+        rows = self.hashed.kept
         assert rows is not None, "corrected tables keep their rows"
-        queries = rows[query_B] if vectors is None else self.tables.hashing.kept(vectors)
+        queries = rows[query_B] if vectors is None else self.hashed.hashing.kept(vectors)
         return self._weighed(queries, rows, colliding, uniform)
 
-    def _uniform(self, targets_BM: Int64, random: StepRng) -> DrawnIds:
+    def _uniform(self, targets_BM: Int64, rng: StepRng) -> DrawnIds:
         no_ids = np.zeros(len(targets_BM) + 1, np.int64), np.empty(0, np.int32)
-        offsets, ids, _ = self.sampler.add(*no_ids, targets_BM, self.n_uniform, random)
+        offsets, ids, _ = self.sampler.add(*no_ids, targets_BM, self.uniform, rng)
         others_B = self.n_classes - _distinct(targets_BM)
         return DrawnIds(offsets, ids, np.diff(offsets) / np.maximum(others_B, 1))
 
@@ -131,7 +127,7 @@ class LNSSoftmax(SampledSoftmax):
         If only a share of the colliding ones was kept, each stands for 1 / share of them.
         """
         offsets, ids, places = _joined(colliding, uniform)
-        chances_E = self.tables.hashing.chances(queries, rows, offsets, ids)
+        chances_E = self.hashed.hashing.chances(queries, rows, offsets, ids)
         log_weights_E = -np.log(chances_E + np.repeat(uniform.shares, np.diff(offsets)))
         kept_B = np.diff(colliding.offsets)
         log_weights_E[places] -= np.repeat(np.log(np.maximum(colliding.shares, 1e-300)), kept_B)
@@ -154,11 +150,11 @@ def default_tables(bits: int) -> int:
     return min(max(TABLES - 10 * (bits - BITS), LEAST_TABLES), TABLES)
 
 
-def _picked(targets_BM: Int64, random: StepRng) -> Int64:
+def _picked(targets_BM: Int64, rng: StepRng) -> Int64:
     if targets_BM.shape[1] == 1:
         return targets_BM[:, 0]
     counts_B = (targets_BM >= 0).sum(1)
-    numbers_B = random.uniforms(len(targets_BM), PICK).numpy()
+    numbers_B = rng.uniforms(len(targets_BM), PICK).numpy()
     picked: Int64 = targets_BM[np.arange(len(targets_BM)), (numbers_B * counts_B).astype(np.int64)]
     return picked
 

@@ -10,7 +10,8 @@ Shape letters: B rows, D hidden size, V classes, C clusters, M targets of a row.
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,21 +22,18 @@ from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index_builder.row_clusters import cluster_arrays
 from logitsieve.training.autograd.batch import check_at_least
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.search_softmax import (
-    Csr,
-    SearchOptions,
-    SearchSoftmax,
-    sqrt_classes,
-)
+from logitsieve.training.proposals.search import Csr, SearchProposal, sqrt_classes
 from logitsieve.training.structures.tables import Buckets
+from logitsieve.utils.options import option
 
-ITERATIONS = 10  # of k-means; clusters that last for some steps need no more
+KMEANS_ITERATIONS = 10  # clusters that last for some steps need no more
 UNIFORM = 5  # |T| = 5 |S|, as in the paper
 
 
 class InvertedLists(Buckets):
-    """Rows by cluster: a Structure. An update clusters all rows again, as in the paper.
+    """Rows by cluster: a RowIndex. An update clusters all rows again, as in the paper.
 
     A row that moves between updates stays in its list: the loss recomputes its logit.
     """
@@ -54,7 +52,7 @@ class InvertedLists(Buckets):
             np.ascontiguousarray(rows.numpy()),
             np.ascontiguousarray(biases.to("cpu", torch.float32).numpy()),
         )
-        self._hold(cluster_arrays(softmax, self.n_lists, ITERATIONS, self.seed))
+        self._hold(cluster_arrays(softmax, self.n_lists, KMEANS_ITERATIONS, self.seed))
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self.rebuild(weight, bias)
@@ -85,41 +83,36 @@ class InvertedLists(Buckets):
         self.extents = np.ascontiguousarray(np.stack([starts, sizes, sizes], axis=1), np.int32)
 
 
-class KMeansSoftmax(SearchSoftmax):
-    """S: the `nprobe` best of `n_lists` clusters (default 4 sqrt V).
+@dataclass(kw_only=True, eq=False)
+class KMeans(SearchProposal):
+    """S: all classes of the `nprobe` best clusters; k is what these should hold on average.
 
-    k: classes that these should hold on average, from which nprobe follows unless it is given; S
-    has all that they hold. n_uniform: default 5 k. The paper's period p is `every` of `track`.
+    n_uniform: default 5 k. The paper's period p is `every` of `track`.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        *,
-        n_lists: int | None = None,
-        nprobe: int | None = None,
-        **options: Unpack[SearchOptions],
-    ) -> None:
-        super().__init__(in_features, n_classes, **options)
-        n_lists = sqrt_classes(n_classes, 4) if n_lists is None else n_lists
-        check_at_least("n_lists", n_lists, 1, n_classes)
-        self.nprobe = max(1, round(self.k * n_lists / n_classes)) if nprobe is None else nprobe
-        check_at_least("nprobe", self.nprobe, 1, n_lists)
-        self.lists = InvertedLists(
-            n_classes, n_lists, self.random.seed, normalized=self.logit_form.scale is not None
+    n_lists: int | None = option(None, "Clusters; none: 4 sqrt V.", 1)
+    nprobe: int | None = option(None, "Clusters of a row; none: enough for k classes.", 1)
+
+    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
+        super().start(classes, form, seed)
+        count = self.n_classes
+        n_lists = sqrt_classes(count, 4) if self.n_lists is None else self.n_lists
+        check_at_least("n_lists", n_lists, 1, count)
+        probes = self.nprobe
+        self.probes = max(1, round(self.sizes.k * n_lists / count)) if probes is None else probes
+        check_at_least("nprobe", self.probes, 1, n_lists)
+        self.index = self.lists = InvertedLists(
+            count, n_lists, seed, normalized=form.scale is not None
         )
-        self.structure = self.lists
-        self.rebuild()
 
     def default_n_uniform(self, k: int) -> int:
         return UNIFORM * k
 
-    def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, random: StepRng) -> Csr:
-        lists_BP = self.lists.probed(hidden_BD, self.nprobe)
-        offsets, ids, _ = self.lists.look_up(lists_BP, targets_BM, self.n_classes, random)
+    def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, rng: StepRng) -> Csr:
+        lists_BP = self.lists.probed(hidden_BD, self.probes)
+        offsets, ids, _ = self.lists.look_up(lists_BP, targets_BM, self.n_classes, rng)
         return offsets, ids
 
     def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
-        lists_BP = self.lists.probed(hidden_BD, self.nprobe)
-        return self.lists.look_up_batch(lists_BP, targets_BM, self.max_shared)
+        lists_BP = self.lists.probed(hidden_BD, self.probes)
+        return self.lists.look_up_batch(lists_BP, targets_BM, self.sizes.max_shared)

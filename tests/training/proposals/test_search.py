@@ -12,29 +12,24 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training import KMeansSoftmax, LSHSoftmax, SoftmaxLoss, TopKSoftmax
+from logitsieve.training import LSH, KMeans, SampledSoftmax, SoftmaxLoss, TopK
 from logitsieve.training.autograd.batch import (
+    Candidates,
     RaggedCandidates,
     SharedCandidates,
     Targets,
     read_batch,
 )
-from logitsieve.training.autograd.rng import StepRng
-from logitsieve.training.losses.search_softmax import (
-    SearchSoftmax,
-    default_bits,
-    padded,
-    sqrt_classes,
-)
-from tests.training.loss_kit import doubles, full_cross_entropy
+from logitsieve.training.proposals.search import SearchProposal, sqrt_classes
+from tests.training.loss_kit import doubles, full_cross_entropy, proposed
 
 D = 8
-KINDS: dict[str, tuple[type[SearchSoftmax], dict[str, Any]]] = {
-    "lsh": (LSHSoftmax, {"tables": 6, "bits": 4}),
-    "lsh-dense": (LSHSoftmax, {"tables": 6, "bits": 4, "structured": False}),
-    "lsh-mips": (LSHSoftmax, {"tables": 6, "bits": 4, "mips": True}),
-    "kmeans": (KMeansSoftmax, {"n_lists": 5}),
-    "top-k": (TopKSoftmax, {}),
+KINDS: dict[str, tuple[type[SearchProposal], dict[str, Any]]] = {
+    "lsh": (LSH, {"tables": 6, "bits": 4}),
+    "lsh-dense": (LSH, {"tables": 6, "bits": 4, "structured": False}),
+    "lsh-mips": (LSH, {"tables": 6, "bits": 4, "mips": True}),
+    "kmeans": (KMeans, {"n_lists": 5}),
+    "top-k": (TopK, {}),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 BOTH_FORMS = pytest.mark.parametrize("per_row", [True, False])
@@ -42,10 +37,12 @@ ONE = torch.tensor([3, 0, -100, 10, 3])
 SEVERAL = torch.tensor([[3, 1, -100], [0, 0, 5], [-100, -100, -100], [10, 9, 8], [-100, 3, -100]])
 
 
-def make(kind: str, n_classes: int, **options: Any) -> SearchSoftmax:
+def make(kind: str, n_classes: int, **options: Any) -> SampledSoftmax:
     cls, own = KINDS[kind]
     torch.manual_seed(3)
-    criterion = cls(D, n_classes, **{"dtype": torch.float64, **own, **options})
+    common = {key: options.pop(key) for key in ("reduction", "scale") if key in options}
+    proposal = cls(**{**own, **options})
+    criterion = SampledSoftmax(D, n_classes, proposal, dtype=torch.float64, **common)
     criterion.classes.weight.data.mul_(4)
     if criterion.classes.bias is not None:
         criterion.classes.bias.data.copy_(doubles(n_classes, 1, seed=8, scale=0.3))
@@ -53,15 +50,7 @@ def make(kind: str, n_classes: int, **options: Any) -> SearchSoftmax:
     return criterion
 
 
-def proposed(
-    criterion: SearchSoftmax, hidden: Tensor, target: Tensor
-) -> SharedCandidates | RaggedCandidates:
-    batch = read_batch(hidden, target, D, criterion.n_classes, -100)
-    with torch.no_grad():
-        return criterion.propose(batch.hidden, batch.targets, criterion.random.next())
-
-
-def sets(candidates: SharedCandidates | RaggedCandidates) -> list[tuple[list[int], list[int]]]:
+def sets(candidates: Candidates) -> list[tuple[list[int], list[int]]]:
     """(S, T) of each row, or of the batch; S without the rows' own targets if it is a row's."""
     ids, weights = candidates.ids.tolist(), candidates.log_weights.tolist()
     bounds = (
@@ -174,7 +163,7 @@ def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
     criterion = make(kind, V, k=6, max_shared=9, n_uniform=10, per_row=per_row)
     hidden = doubles(5, D, seed=1)
     batch = read_batch(hidden, SEVERAL, D, V, -100)
-    named = padded(batch.targets)
+    named = batch.targets.padded()
     candidates = proposed(criterion, hidden, SEVERAL)
     for row, (best, drawn) in enumerate(sets(candidates)):
         own = {int(t) for t in (named[row] if per_row else named.ravel()) if t >= 0}
@@ -269,8 +258,8 @@ def test_few_rows_have_sets_of_their_own() -> None:
 @EVERY_KIND
 def test_defaults_follow_V(kind: str) -> None:
     criterion = make(kind, 400)
-    assert criterion.k == criterion.max_shared == 200
-    assert criterion.n_uniform == {"kmeans": 400, "top-k": 0}.get(kind, 20)
+    assert isinstance(criterion.proposal, SearchProposal)
+    assert criterion.proposal.sizes == (200, {"kmeans": 400, "top-k": 0}.get(kind, 20), 200)
     assert sqrt_classes(10_000, 10) == 1000
     assert sqrt_classes(4, 10) == 4
 
@@ -293,51 +282,4 @@ def test_bad_options_are_named(kind: str, options: dict[str, int], field: str) -
 
 def test_padding_of_several_targets() -> None:
     targets = Targets(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([4, 9, 1, 3, 3]), 3, False)
-    assert padded(targets).tolist() == [[4, 9], [1, -1], [3, 3]]
-
-
-def test_most_of_the_probability_is_found() -> None:
-    """Tables find many times what as many classes at random would."""
-    V, D, k = 2000, 16, 100
-    torch.manual_seed(0)
-    criterion = LSHSoftmax(D, V, k=k)
-    criterion.classes.weight.data.normal_()
-    criterion.rebuild()
-    hidden = 2 * torch.randn(32, D)
-    none = np.full((32, 1), -1)
-    probabilities = criterion.log_prob(hidden).exp().detach()
-    offsets, ids = criterion.search_rows(hidden, none, StepRng(0, 0))
-    mass = [
-        float(probabilities[row, ids[offsets[row] : offsets[row + 1]].astype(np.int64)].sum())
-        for row in range(32)
-    ]
-    best = probabilities.topk(k).values.sum(1).mean()
-    assert np.diff(offsets).max() <= k
-    assert np.mean(mass) > 0.8 * float(best)
-    together = torch.from_numpy(criterion.search_batch(hidden[:2], none[:2])).long()
-    assert float(probabilities[:2, together].sum(1).mean()) > 0.5
-
-
-def test_buckets_get_smaller_as_classes_get_more() -> None:
-    bits = [default_bits(v, 128, round(10 * v**0.5)) for v in (10, 1000, 10_000, 250_000, 10**6)]
-    assert bits == sorted(bits)
-    assert bits[2:] == [8, 11, 12]
-
-
-def test_training_follows_its_rows() -> None:
-    """Rows that moved are found by where they are after a period, and not before."""
-    torch.manual_seed(0)
-    criterion = LSHSoftmax(8, 300, k=20, tables=20, bits=5, per_row=True)
-    optimizer = torch.optim.SGD(criterion.parameters(), lr=5.0)
-    criterion.track(optimizer, every=3)
-    first, hidden = criterion.tables.codes.copy(), torch.randn(4, 8)
-    for step in range(3):
-        np.testing.assert_array_equal(criterion.tables.codes, first)
-        optimizer.zero_grad()
-        criterion(hidden, torch.arange(4)).backward()
-        optimizer.step()
-        assert step < 3
-    assert (criterion.tables.codes != first).any()
-    fresh = criterion.tables.codes.copy()
-    criterion.rebuild()
-    np.testing.assert_array_equal(criterion.tables.codes, fresh)
+    assert targets.padded().tolist() == [[4, 9], [1, -1], [3, 3]]

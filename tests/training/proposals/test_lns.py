@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training import LNSSoftmax
-from logitsieve.training.autograd.batch import RaggedCandidates, read_batch
-from logitsieve.training.losses.lns import default_bits, default_tables
+from logitsieve.training import LNS, SampledSoftmax
+from logitsieve.training.autograd.batch import RaggedCandidates
+from logitsieve.training.proposals.lns import default_bits, default_tables
 from tests.training.loss_kit import doubles
+from tests.training.loss_kit import proposed as drawn_by
 
 V, D = 120, 10
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -28,10 +29,11 @@ TARGET = torch.tensor([3, 0, 77, 3])
 
 def make(
     family: str, *, classes: int = V, seed: int = 0, stale: bool = False, **options: Any
-) -> LNSSoftmax:
+) -> SampledSoftmax:
     torch.manual_seed(3)
-    own = {"dtype": torch.float64, "seed": seed, **FAMILIES[family], **options}
-    criterion = LNSSoftmax(D, classes, **own)
+    common = {key: options.pop(key) for key in ("bias", "reduction") if key in options}
+    proposal = LNS(**{**FAMILIES[family], **options})
+    criterion = SampledSoftmax(D, classes, proposal, dtype=torch.float64, seed=seed, **common)
     criterion.classes.weight.data.mul_(1.5)
     if criterion.classes.bias is not None:
         criterion.classes.bias.data.copy_(doubles(classes, 1, seed=8, scale=0.3))
@@ -42,22 +44,26 @@ def make(
 
 
 def proposed(
-    criterion: LNSSoftmax, hidden: Tensor, target: Tensor
+    criterion: SampledSoftmax, hidden: Tensor, target: Tensor
 ) -> list[tuple[list[int], list[float]]]:
-    batch = read_batch(hidden, target, D, V, -100)
-    found = criterion.propose(batch.hidden.detach(), batch.targets, criterion.random.next())
+    found = drawn_by(criterion, hidden, target)
     assert isinstance(found, RaggedCandidates)
     ids, weights = found.ids.tolist(), found.log_weights.tolist()
     return [(ids[a:b], weights[a:b]) for a, b in pairwise(found.offsets.tolist())]
 
 
-def colliding(criterion: LNSSoftmax, hidden: Tensor, target: Tensor) -> list[list[int]]:
+def lns(criterion: SampledSoftmax) -> LNS:
+    assert isinstance(criterion.proposal, LNS)
+    return criterion.proposal
+
+
+def colliding(criterion: SampledSoftmax, hidden: Tensor, target: Tensor) -> list[list[int]]:
     """By the codes alone: ids that share a bucket with the query, without the row's target."""
-    codes = criterion.tables.codes
-    if criterion.by_label:
+    codes = lns(criterion).hashed.codes
+    if lns(criterion).query == "label":
         asked = codes[target.numpy()]
     else:
-        asked = criterion.tables.of_contexts(hidden)[0] % criterion.tables.buckets
+        asked = lns(criterion).hashed.of_contexts(hidden)[0] % lns(criterion).hashed.buckets
     together = (asked[:, None] == codes[None]).any(-1)
     together[np.arange(len(target)), target.numpy()] = False
     return [np.flatnonzero(row).tolist() for row in together]
@@ -155,7 +161,7 @@ def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) 
         chosen = [int(TARGET[row]), *ids]
         expected.append(x[row, chosen].logsumexp(0) - x[row, TARGET[row]])
     torch.testing.assert_close(criterion(hidden, TARGET).detach(), torch.stack(expected))
-    assert criterion.tables.kept is None, "nothing has to be weighed"
+    assert lns(criterion).hashed.kept is None, "nothing has to be weighed"
 
 
 def test_where_nothing_collides_uniform_classes_come() -> None:
@@ -182,17 +188,17 @@ def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
         assert ids[:-5] == lists[row]
         assert len(set(ids[-5:])) == 5
         assert int(TARGET[row]) not in ids
-        kept = criterion.tables.kept
+        kept = lns(criterion).hashed.kept
         assert kept is not None
         if query == "label":
             asking = kept[TARGET[row : row + 1].numpy()]
         else:
-            asking = criterion.tables.hashing.kept(
-                criterion.tables.of_contexts(hidden[row : row + 1])[1]
+            asking = lns(criterion).hashed.hashing.kept(
+                lns(criterion).hashed.of_contexts(hidden[row : row + 1])[1]
             )
         offsets = np.array([0, len(ids)])
-        p = criterion.tables.hashing.agreements(asking, kept, offsets, np.array(ids, np.int32))
-        K, L = criterion.tables.hashing.hashes, criterion.tables.hashing.tables
+        p = lns(criterion).hashed.hashing.agreements(asking, kept, offsets, np.array(ids, np.int32))
+        K, L = lns(criterion).hashed.hashing.hashes, lns(criterion).hashed.hashing.tables
         expected = 1 / (1 - (1 - p**K) ** L + 5 / (V - 1))
         np.testing.assert_allclose(np.exp(weights), expected, rtol=1e-9)
 
@@ -235,17 +241,17 @@ def test_a_bucket_holds_some_25_of_many_classes(classes: int, bits: int, tables:
 
 def test_defaults_are_those_of_the_number_of_classes() -> None:
     for classes in (V, 30_000):
-        hashing = LNSSoftmax(2, classes).tables.hashing
+        hashing = lns(SampledSoftmax(2, classes, LNS())).hashed.hashing
         assert hashing.bits == default_bits(classes)
         assert hashing.tables == default_tables(hashing.bits)
-    hashing = LNSSoftmax(2, 30_000, hashes=4).tables.hashing
+    hashing = lns(SampledSoftmax(2, 30_000, LNS(hashes=4))).hashed.hashing
     assert (hashing.bits, hashing.tables) == (4, 50)
 
 
 def test_only_what_is_corrected_is_exported() -> None:
-    assert LNSSoftmax(D, V).export().weight.shape == (V, D)
+    assert SampledSoftmax(D, V, LNS()).export().weight.shape == (V, D)
     with pytest.raises(InvalidRequest, match=r"what collides.*cannot be served") as caught:
-        LNSSoftmax(D, V, corrected=False).export()
+        SampledSoftmax(D, V, LNS(corrected=False)).export()
     assert caught.value.field == "export"
 
 
@@ -263,5 +269,5 @@ def test_only_what_is_corrected_is_exported() -> None:
 )
 def test_bad_options_are_named(options: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        LNSSoftmax(D, V, **options)
+        SampledSoftmax(D, V, LNS(**options))
     assert caught.value.field == field

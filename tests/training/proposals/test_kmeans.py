@@ -9,25 +9,30 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training import KMeansSoftmax
+from logitsieve.training import KMeans, SampledSoftmax
 from logitsieve.training.autograd.rng import StepRng
 
 V, D = 300, 8
 
 
-def make(**options: Any) -> KMeansSoftmax:
+def make(*, seed: int = 0, **options: Any) -> SampledSoftmax:
     torch.manual_seed(0)
-    criterion = KMeansSoftmax(D, V, **options)
+    criterion = SampledSoftmax(D, V, KMeans(**options), seed=seed)
     criterion.classes.weight.data.normal_()
     criterion.rebuild()
     return criterion
 
 
+def kmeans(criterion: SampledSoftmax) -> KMeans:
+    assert isinstance(criterion.proposal, KMeans)
+    return criterion.proposal
+
+
 def test_a_row_finds_what_its_lists_hold() -> None:
     criterion, hidden = make(n_lists=20, nprobe=3), torch.randn(6, D)
-    arrays = criterion.lists.arrays
+    arrays = kmeans(criterion).lists.arrays
     scores = hidden.numpy() @ arrays["centroids"].T + arrays["biases"]
-    offsets, ids = criterion.search_rows(hidden, np.full((6, 1), -1), StepRng(0, 0))
+    offsets, ids = kmeans(criterion).search_rows(hidden, np.full((6, 1), -1), StepRng(0, 0))
     for row in range(6):
         best = np.argsort(-scores[row])[:3]
         held = [arrays["ids"][arrays["offsets"][c] : arrays["offsets"][c + 1]] for c in best]
@@ -36,14 +41,14 @@ def test_a_row_finds_what_its_lists_hold() -> None:
 
 def test_all_lists_hold_all_classes_once() -> None:
     criterion = make(n_lists=20, nprobe=20)
-    _, ids = criterion.search_rows(torch.randn(1, D), np.array([[4]]), StepRng(0, 0))
+    _, ids = kmeans(criterion).search_rows(torch.randn(1, D), np.array([[4]]), StepRng(0, 0))
     assert ids.tolist() == [i for i in range(V) if i != 4]
 
 
 def test_probes_follow_k() -> None:
-    assert make(n_lists=30, k=60).nprobe == 6
-    assert make(n_lists=30, k=1).nprobe == 1
-    offsets, _ = make(n_lists=30, k=60).search_rows(
+    assert kmeans(make(n_lists=30, k=60)).probes == 6
+    assert kmeans(make(n_lists=30, k=1)).probes == 1
+    offsets, _ = kmeans(make(n_lists=30, k=60)).search_rows(
         torch.randn(200, D), np.full((200, 1), -1), StepRng(0, 0)
     )
     assert 30 < np.diff(offsets).mean() < 120
@@ -51,13 +56,13 @@ def test_probes_follow_k() -> None:
 
 def test_an_update_clusters_all_rows_anew() -> None:
     criterion = make(n_lists=20, nprobe=1)
-    before = {name: array.copy() for name, array in criterion.lists.arrays.items()}
+    before = {name: array.copy() for name, array in kmeans(criterion).lists.arrays.items()}
     criterion.classes.weight.data[7:9] *= -3
-    criterion.lists.update(torch.tensor([7, 8]), *criterion.classes.detached())
-    after = criterion.lists.arrays
+    kmeans(criterion).lists.update(torch.tensor([7, 8]), *criterion.classes.detached())
+    after = kmeans(criterion).lists.arrays
     assert before["ids"].tolist() != after["ids"].tolist()
     criterion.rebuild()
-    for name, array in criterion.lists.arrays.items():
+    for name, array in kmeans(criterion).lists.arrays.items():
         np.testing.assert_array_equal(array, after[name])
 
 
@@ -65,21 +70,21 @@ def test_a_state_goes_on_with_the_same_lists() -> None:
     criterion, other = make(n_lists=20), make(n_lists=20, seed=1)
     criterion.classes.weight.data.normal_()
     criterion.rebuild()
-    other.lists.load_state_dict(criterion.lists.state_dict())
+    kmeans(other).lists.load_state_dict(kmeans(criterion).lists.state_dict())
     hidden, none = torch.randn(9, D), np.full((9, 1), -1)
-    fewer = KMeansSoftmax(D, V - 1, n_lists=20)
+    fewer = SampledSoftmax(D, V - 1, KMeans(n_lists=20))
     with pytest.raises(InvalidRequest, match="classes"):
-        fewer.lists.load_state_dict(criterion.lists.state_dict())
+        kmeans(fewer).lists.load_state_dict(kmeans(criterion).lists.state_dict())
     for a, b in zip(
-        criterion.search_rows(hidden, none, StepRng(0, 0)),
-        other.search_rows(hidden, none, StepRng(0, 0)),
+        kmeans(criterion).search_rows(hidden, none, StepRng(0, 0)),
+        kmeans(other).search_rows(hidden, none, StepRng(0, 0)),
         strict=True,
     ):
         np.testing.assert_array_equal(a, b)
-    for lists in (criterion.lists, other.lists):
+    for lists in (kmeans(criterion).lists, kmeans(other).lists):
         lists.rebuild(*other.classes.detached())
-    for name, array in criterion.lists.arrays.items():
-        np.testing.assert_array_equal(array, other.lists.arrays[name])
+    for name, array in kmeans(criterion).lists.arrays.items():
+        np.testing.assert_array_equal(array, kmeans(other).lists.arrays[name])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,216 @@
+"""RF-softmax and the quadratic kernel: candidates count as often as they are expected.
+
+The distribution of a batch within leaves, against its definition in float64.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training import LOSSES, Quadratic, RandomFeatures, SampledSoftmax
+from logitsieve.training.autograd.batch import Targets, read_batch
+from logitsieve.training.autograd.classes import LogitForm
+from logitsieve.training.proposals.kernel import KernelProposal, LeafSoftmax, draw_by
+from tests.training.loss_kit import Numbers, doubles, estimates, proposed, rest_of
+
+DIM = 6
+METHODS = pytest.mark.parametrize("name", ["rf", "quadratic"])
+
+
+def loss_of(name: str, classes: int, **options: Any) -> SampledSoftmax:
+    torch.manual_seed(2)
+    if name == "rf":  # few directions: many partial sums are negative
+        options = {"n_features": 8, "scale": 4.0, **options}
+    criterion = LOSSES[name](DIM, classes, dtype=torch.float64, **options)
+    assert isinstance(criterion, SampledSoftmax)
+    with torch.no_grad():
+        criterion.classes.weight.mul_(3)
+    criterion.rebuild()
+    return criterion
+
+
+def kernel(criterion: SampledSoftmax) -> KernelProposal:
+    assert isinstance(criterion.proposal, KernelProposal)
+    return criterion.proposal
+
+
+def vectors_of(criterion: SampledSoftmax, hidden: Tensor) -> Tensor:
+    """Contexts as the kernel takes them."""
+    return criterion.prepare(hidden) / (criterion.logit_form.scale or 1.0)
+
+
+@METHODS
+def test_the_estimated_normaliser_is_right_on_average(name: str) -> None:
+    # With few directions sums that are cut off at the floor make rare draws count for very much.
+    more = {"n_features": 256} if name == "rf" else {}
+    criterion = loss_of(name, 1000, n_sampled=8, leaf=16, **more)
+    hidden, target = doubles(4, DIM), torch.tensor([5, 999, 30, 5])
+    found = torch.stack(
+        [
+            estimates(criterion, hidden, target, proposed(criterion, hidden, target))
+            for _ in range(400)
+        ]
+    )
+    error = found.std(0) / len(found) ** 0.5
+    assert (error < 0.2 * found.mean(0)).all()
+    assert ((found.mean(0) - rest_of(criterion, hidden, target)).abs() < 4 * error).all()
+
+
+def middle_of(masses: np.ndarray, place: int) -> float:
+    """The number at which inversion chooses a place, in the middle of those that do."""
+    ends = np.concatenate([[0], np.cumsum(masses)]) / masses.sum()
+    return float((ends[place] + ends[place + 1]) / 2)
+
+
+@METHODS
+def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
+    """All pairs of leaves for V = 9, m = 2, and within them all pairs of classes."""
+    criterion = loss_of(name, 9, n_sampled=2, leaf=3)
+    hidden, target = doubles(3, DIM), torch.tensor([4, 0, 4])
+    tree, targets = kernel(criterion).tree, read_batch(hidden, target, DIM, 9, -100).targets
+    mixture = tree.mixture(vectors_of(criterion, hidden))
+    leaves, log_q = tree.draw(mixture, (np.arange(2000) + 0.5) / 2000)
+    leaf_q = np.zeros(4)
+    leaf_q[leaves] = np.exp(log_q)
+    weight = criterion.classes.weight.detach()
+    leaf_softmax = LeafSoftmax(criterion.prepare(hidden), targets, weight, criterion.logit_form)
+    total, mean = 0.0, torch.zeros(3).double()
+    for a, b in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]:
+        log_q_of_pair = torch.from_numpy(np.log(leaf_q[[a, b]]))
+        within = leaf_softmax.probabilities(
+            tree.members(torch.tensor([a, b])), torch.arange(2), log_q_of_pair
+        ).numpy()
+        for i, j in product(range(3), repeat=2):
+            branches = [middle_of(leaf_q, a), middle_of(leaf_q, b)]
+            places = [middle_of(within[0], i), middle_of(within[1], j)]
+            numbers = Numbers(torch.tensor([*branches, *places]).double())
+            drawn = proposed(criterion, hidden, target, numbers)
+            assert drawn.ids.tolist() == [3 * a + i, 3 * b + j]
+            times = 1 if a == b else 2  # draws are put in the order of their leaves
+            probability = leaf_q[a] * leaf_q[b] * within[0, i] * within[1, j]
+            total += times * probability
+            mean += times * probability * estimates(criterion, hidden, target, drawn)
+    assert total == pytest.approx(1, rel=1e-9)
+    torch.testing.assert_close(mean, rest_of(criterion, hidden, target), rtol=1e-9, atol=0)
+
+
+def test_more_features_come_nearer_to_the_kernel() -> None:
+    """Leaves of one class: probabilities are those of the features, and tend to exp(nu cos)."""
+    hidden, distances = doubles(1, DIM), []
+    for n_features in (16, 256, 4096):
+        options = {"n_features": n_features, "features": "fourier", "nu": 2.0, "leaf": 1}
+        criterion = loss_of("rf", 30, **options)
+        masses = (2.0 * criterion.logits(hidden).detach()[0] / 4.0).exp()
+        tree = kernel(criterion).tree
+        ids, log_q = tree.draw(
+            tree.mixture(vectors_of(criterion, hidden)), (np.arange(20_000) + 0.5) / 20_000
+        )
+        probabilities = np.zeros(30)
+        probabilities[ids] = np.exp(log_q)
+        assert probabilities.sum() == pytest.approx(1)
+        distances.append(float(np.abs(probabilities - (masses / masses.sum()).numpy()).sum()))
+    assert distances[1] < distances[0] / 2
+    assert distances[2] < distances[1] / 2
+    assert distances[2] < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_weights_of_any_precision_are_read(dtype: torch.dtype) -> None:
+    same = loss_of("rf", 50).to(torch.bfloat16).float()
+    other = loss_of("rf", 50)
+    other.load_state_dict(same.state_dict())
+    other.to(dtype)
+    hidden = doubles(3, DIM).float()
+    drawn = [proposed(each, hidden, torch.tensor([0, 1, 2])) for each in (same, other)]
+    assert torch.equal(drawn[0].ids, drawn[1].ids)
+    torch.testing.assert_close(drawn[0].log_weights, drawn[1].log_weights, atol=1e-5, rtol=1e-5)
+
+
+def test_the_distribution_survives_logits_of_any_size() -> None:
+    criterion = LOSSES["quadratic"](DIM, 50, n_sampled=20, leaf=8)
+    assert isinstance(criterion, SampledSoftmax)
+    with torch.no_grad():
+        criterion.classes.weight.mul_(1000)
+    criterion.rebuild()
+    assert torch.isfinite(criterion(1000 * torch.randn(3, DIM), torch.tensor([0, 1, 2])))
+
+
+def test_the_distribution_survives_the_largest_nu() -> None:
+    """Sums below their floor, e^-700 V, make shares that no float32 holds."""
+    criterion = loss_of("rf", 50, nu=350.0)
+    losses = [criterion(doubles(6, DIM, seed=seed), torch.arange(6)).detach() for seed in range(20)]
+    assert bool(torch.stack(losses).isfinite().all())
+
+
+def test_exports() -> None:
+    exported = LOSSES["rf"](DIM, 20).export()
+    assert exported.normalized_contexts
+    torch.testing.assert_close(exported.weight.norm(dim=1), torch.full((20,), 1 / 0.09))
+    with pytest.raises(InvalidRequest, match="cannot be served"):
+        LOSSES["quadratic"](DIM, 20).export()
+
+
+def test_without_a_scale_there_are_no_unit_vectors_for_the_features() -> None:
+    with pytest.raises(InvalidRequest, match="unit vectors") as caught:
+        SampledSoftmax(DIM, 20, RandomFeatures())
+    assert caught.value.field == "scale"
+    assert SampledSoftmax(DIM, 20, Quadratic()).export().weight.shape == (20, DIM)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "field"),
+    [
+        ("rf", {"nu": 0.0}, "nu"),
+        ("rf", {"nu": float("nan")}, "nu"),
+        ("rf", {"nu": 351.0}, "nu"),
+        ("rf", {"features": "sine"}, "features"),
+        ("rf", {"n_features": 0}, "n_features"),
+        ("rf", {"n_features": 65_537}, "n_features"),
+        ("rf", {"scale": None}, "scale"),
+        ("rf", {"leaf": 0}, "leaf"),
+        ("quadratic", {"alpha": -1.0}, "alpha"),
+        ("quadratic", {"n_sampled": 0}, "n_sampled"),
+    ],
+)
+def test_options_out_of_range_are_named(name: str, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LOSSES[name](DIM, 20, **options)
+    assert caught.value.field == field
+
+
+V, D = 7, 5
+MEMBERS = torch.tensor([[0, 1, 2], [3, 4, 5], [6, V, V]])  # V: a place without a class
+TARGETS = Targets(torch.arange(4), torch.tensor([0, 6, 3, 3]), 4, True)
+
+
+@pytest.mark.parametrize("form", [LogitForm(), LogitForm(absolute=True), LogitForm(scale=2.0)])
+def test_a_leaf_softmax_is_the_mean_of_the_rows_distributions(form: LogitForm) -> None:
+    """Every leaf drawn once, all equally likely: Z^ is 3 Z and the target's term."""
+    hidden, weight = doubles(4, D), doubles(V, D, seed=1)
+    if form.scale is not None:
+        hidden = form.scale * torch.nn.functional.normalize(hidden, dim=-1)
+    log_q = torch.full((3,), 1 / 3, dtype=torch.float64).log()
+    leaf_softmax = LeafSoftmax(hidden, TARGETS, weight, form)
+    masses = leaf_softmax.probabilities(MEMBERS, torch.arange(3), log_q)
+    rows = weight if form.scale is None else torch.nn.functional.normalize(weight, dim=-1)
+    x_BV = hidden @ rows.T
+    x_BV = x_BV.abs() if form.absolute else x_BV
+    z_B = x_BV.exp().sum(1) + x_BV[TARGETS.rows, TARGETS.classes].exp()
+    expected = torch.zeros(3, 3, dtype=torch.float64)
+    for leaf, members in enumerate(MEMBERS):
+        classes = members[members < V]
+        expected[leaf, : len(classes)] = (x_BV[:, classes].exp() / z_B[:, None]).sum(0)
+    torch.testing.assert_close(masses, expected / expected.sum(1, keepdim=True))
+
+
+def test_a_place_is_drawn_by_inversion_and_never_one_without_mass() -> None:
+    masses = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]]).double().expand(5, 5)
+    uniforms = torch.tensor([1e-17, 0.2, 0.3, 0.9, 1 - 1e-16]).double()
+    assert draw_by(masses, uniforms).tolist() == [1, 1, 3, 3, 3]

@@ -1,0 +1,60 @@
+"""LSH Softmax: what its tables find; test_search.py has what holds for every search."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from logitsieve.training import LSH, SampledSoftmax
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.proposals.lsh import default_bits
+
+
+def test_most_of_the_probability_is_found() -> None:
+    """Tables find many times what as many classes at random would."""
+    V, D, k = 2000, 16, 100
+    torch.manual_seed(0)
+    criterion = SampledSoftmax(D, V, LSH(k=k))
+    criterion.classes.weight.data.normal_()
+    criterion.rebuild()
+    hidden = 2 * torch.randn(32, D)
+    none = np.full((32, 1), -1)
+    probabilities = criterion.log_prob(hidden).exp().detach()
+    assert isinstance(criterion.proposal, LSH)
+    offsets, ids = criterion.proposal.search_rows(hidden, none, StepRng(0, 0))
+    mass = [
+        float(probabilities[row, ids[offsets[row] : offsets[row + 1]].astype(np.int64)].sum())
+        for row in range(32)
+    ]
+    best = probabilities.topk(k).values.sum(1).mean()
+    assert np.diff(offsets).max() <= k
+    assert np.mean(mass) > 0.8 * float(best)
+    together = torch.from_numpy(criterion.proposal.search_batch(hidden[:2], none[:2])).long()
+    assert float(probabilities[:2, together].sum(1).mean()) > 0.5
+
+
+def test_buckets_get_smaller_as_classes_get_more() -> None:
+    bits = [default_bits(v, 128, round(10 * v**0.5)) for v in (10, 1000, 10_000, 250_000, 10**6)]
+    assert bits == sorted(bits)
+    assert bits[2:] == [8, 11, 12]
+
+
+def test_training_follows_its_rows() -> None:
+    """Rows that moved are found by where they are after a period, and not before."""
+    torch.manual_seed(0)
+    criterion = SampledSoftmax(8, 300, LSH(k=20, tables=20, bits=5, per_row=True))
+    assert isinstance(criterion.proposal, LSH)
+    hashed = criterion.proposal.hashed
+    optimizer = torch.optim.SGD(criterion.parameters(), lr=5.0)
+    criterion.track(optimizer, every=3)
+    first, hidden = hashed.codes.copy(), torch.randn(4, 8)
+    for step in range(3):
+        np.testing.assert_array_equal(hashed.codes, first)
+        optimizer.zero_grad()
+        criterion(hidden, torch.arange(4)).backward()
+        optimizer.step()
+        assert step < 3
+    assert (hashed.codes != first).any()
+    fresh = hashed.codes.copy()
+    criterion.rebuild()
+    np.testing.assert_array_equal(hashed.codes, fresh)

@@ -1,0 +1,140 @@
+"""The losses by name, and their options as `logitsieve train --loss-option` takes them."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any
+
+from torch import Tensor
+
+from logitsieve.training.losses.baselines import (
+    NCE,
+    DSoftmax,
+    Exp,
+    ImportanceSoftmax,
+    Quadratic,
+    TopK,
+)
+from logitsieve.training.losses.full import ChunkedSoftmax, FullSoftmax
+from logitsieve.training.losses.loss import LossOptions, SoftmaxLoss
+from logitsieve.training.losses.sampled import SampledSoftmax
+from logitsieve.training.proposals.frequency import (
+    FrequencyProposal,
+    log_uniform_weights,
+    uniform_weights,
+    unigram_weights,
+)
+from logitsieve.training.proposals.kernel import RF_SCALE, RandomFeatures
+from logitsieve.training.proposals.kmeans import KMeans
+from logitsieve.training.proposals.lns import LNS
+from logitsieve.training.proposals.lsh import LSH
+from logitsieve.training.proposals.proposal import Proposal
+
+TEXT_TYPES = (bool, int, float, str, NoneType)  # values that text can express, and lists of them
+COMMON = ("bias", "scale")  # options of every loss; the others of LossOptions are the program's
+
+
+class Option(typing.NamedTuple):
+    """An option of a loss: the types or words that it allows, and its default."""
+
+    kinds: tuple[Any, ...]
+    default: Any
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of the registry; call it as its class, with the options of its proposal among others.
+
+    kind, proposal: the class, and that of its proposal, if it is a `SampledSoftmax`. weights: makes
+    those of a FrequencyProposal from V and class_counts. common: its own defaults of LossOptions.
+    """
+
+    kind: type[SoftmaxLoss]
+    proposal: type[Proposal] | None = None
+    weights: Callable[[int, Tensor | None], Tensor] | None = None
+    common: LossOptions = field(default_factory=LossOptions)
+
+    def __call__(
+        self,
+        in_features: int,
+        n_classes: int,
+        *,
+        class_counts: Tensor | None = None,
+        **options: Any,
+    ) -> SoftmaxLoss:
+        """Make the loss; class_counts [V] are used by losses that go by frequency."""
+        options = {**self.common, **options}
+        if self.proposal is None:
+            if class_counts is not None and "class_counts" in self._parameters():
+                options["class_counts"] = class_counts
+            return self.kind(in_features, n_classes, **options)
+        own = {each.name for each in fields(self.proposal)}
+        chosen = {name: options.pop(name) for name in own & options.keys()}
+        if self.weights is not None:
+            chosen["weights"] = self.weights(n_classes, class_counts)
+        return SampledSoftmax(in_features, n_classes, self.proposal(**chosen), **options)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it takes a seed."""
+        return issubclass(self.kind, SampledSoftmax)
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """What text can choose: options of the proposal, of the class, and of every loss."""
+        hints: dict[str, tuple[Any, Any]] = {}
+        if self.proposal is not None:
+            types = typing.get_type_hints(self.proposal)
+            hints = {each.name: (types[each.name], each.default) for each in fields(self.proposal)}
+        types = typing.get_type_hints(self.kind.__init__)
+        for name, parameter in self._parameters().items():
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "seed":
+                hints[name] = types[name], parameter.default
+        types, base = typing.get_type_hints(LossOptions), inspect.signature(SoftmaxLoss)
+        for name in COMMON:
+            if name not in self.common or name == "scale":
+                default = self.common.get(name, base.parameters[name].default)
+                hints[name] = types[name], default
+        found = {name: Option(kinds_of(hint), default) for name, (hint, default) in hints.items()}
+        return {name: each for name, each in found.items() if all(map(_is_text, each.kinds))}
+
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(self.kind).parameters)
+
+
+def kinds_of(hint: Any) -> tuple[Any, ...]:
+    """Return the types, or the words of a Literal, that a hint allows."""
+    if typing.get_origin(hint) in (typing.Union, UnionType):
+        return tuple(kind for each in typing.get_args(hint) for kind in kinds_of(each))
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)
+    return (typing.get_origin(hint) or hint or NoneType,)
+
+
+def _is_text(kind: Any) -> bool:
+    return isinstance(kind, str) or kind in (*TEXT_TYPES, Sequence)
+
+
+# By the name that `logitsieve train --loss` takes. tests/training/test_registry.py names what each
+# loss needs besides: documentation and tests.
+LOSSES: dict[str, Loss] = {
+    "full": Loss(FullSoftmax),
+    "chunked": Loss(ChunkedSoftmax),
+    "uniform": Loss(SampledSoftmax, FrequencyProposal, uniform_weights),
+    "log-uniform": Loss(SampledSoftmax, FrequencyProposal, log_uniform_weights),
+    "unigram": Loss(SampledSoftmax, FrequencyProposal, unigram_weights),
+    "importance": Loss(ImportanceSoftmax),
+    "exp": Loss(SampledSoftmax, Exp),
+    "nce": Loss(NCE),
+    "d-softmax": Loss(DSoftmax),
+    "rf": Loss(SampledSoftmax, RandomFeatures, common={"scale": RF_SCALE}),
+    "quadratic": Loss(SampledSoftmax, Quadratic, common={"bias": False, "absolute": True}),
+    "lsh": Loss(SampledSoftmax, LSH),
+    "lns": Loss(SampledSoftmax, LNS),
+    "kmeans": Loss(SampledSoftmax, KMeans),
+    "top-k": Loss(SampledSoftmax, TopK),
+}

@@ -1,0 +1,1 @@
+"""How a sampled softmax draws its candidates: a file for each method."""

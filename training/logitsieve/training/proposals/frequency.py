@@ -1,0 +1,114 @@
+"""Negatives from a fixed distribution over the classes, whatever the context.
+
+Bengio and Senecal 2008, Adaptive Importance Sampling (IEEE Trans. Neural Networks 19(4)); Jean et
+al. 2015, On Using Very Large Target Vocabulary. Draws are independent: some classes are drawn
+twice.
+
+Shape letters: B rows, D hidden size, V classes, m draws, E = B m of all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import log
+
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.training.autograd.batch import (
+    Candidates,
+    RaggedCandidates,
+    SharedCandidates,
+    Targets,
+)
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.proposals.proposal import Proposal
+from logitsieve.utils.options import option
+
+
+@dataclass(kw_only=True, eq=False)
+class FrequencyProposal(Proposal):
+    """m draws from q [V] in proportion to positive `weights` [V].
+
+    Shared: log-weight -log(m q_j), the target masked, m counting the masked draws. Per row, and one
+    target: draws from q_j / (1 - q_t), log-weight -log(m q_j / (1 - q_t)).
+    """
+
+    weights: Tensor = field(kw_only=False)
+    n_sampled: int = option(100, "m, the number of draws.", 1)
+    per_row: bool = option(False, "A set for each row.")
+
+    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
+        super().start(classes, form, seed)
+        q = positive("weights", self.weights, self.n_classes)
+        q = q / q.sum()
+        self.log_q, self.sums = q.log(), q.cumsum(0)  # float64, on the CPU
+
+    def draw(self, uniforms: Tensor) -> Tensor:
+        """Return ids [N] for uniforms [N] in (0, 1), by inverting the distribution function."""
+        return torch.searchsorted(self.sums, uniforms, right=True).clamp_(max=len(self.sums) - 1)
+
+    def shared(self, rng: StepRng) -> SharedCandidates:
+        """Return one set for the batch."""
+        ids = self.draw(rng.uniforms(self.n_sampled))
+        return SharedCandidates(ids, -log(self.n_sampled) - self.log_q[ids])
+
+    def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
+        if not self.per_row:
+            return self.shared(rng)
+        m = self.n_sampled
+        uniforms_BM = rng.uniforms(targets.count * m).view(-1, m)
+        offsets = torch.arange(0, targets.count * m + 1, m)
+        if not targets.single:
+            ids_E = self.draw(uniforms_BM.view(-1))
+            return RaggedCandidates(offsets, ids_E, -log(m) - self.log_q[ids_E])
+        target_B1 = targets.classes.cpu()[:, None]
+        q_B1 = self.log_q[target_B1].exp()
+        # Uniforms over all but the target's own stretch: those above its start skip it.
+        skipped_BM = uniforms_BM * (1 - q_B1)
+        before_B1 = self.sums[target_B1] - q_B1
+        ids_E = self.draw((skipped_BM + q_B1 * (skipped_BM >= before_B1)).view(-1))
+        log_weights_BM = (1 - q_B1).log() - log(m) - self.log_q[ids_E].view(-1, m)
+        return RaggedCandidates(offsets, ids_E, log_weights_BM.view(-1))
+
+
+def uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
+    """Return equal weights [V]: q = 1 / V."""
+    return torch.ones(n_classes, dtype=torch.float64)
+
+
+def log_uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
+    """Return weights [V] of q = log((r + 2) / (r + 1)) / log(V + 1), r the rank from 0.
+
+    As TensorFlow's log_uniform_candidate_sampler. The most frequent class comes first; without
+    class_counts [V] ids are ranks.
+    """
+    ranks = torch.arange(n_classes, dtype=torch.float64)
+    if class_counts is not None:
+        ranks = torch.empty_like(ranks).scatter_(0, by_frequency(n_classes, class_counts), ranks)
+    return (1 / (ranks + 1)).log1p()
+
+
+def unigram_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
+    """Return class_counts [V]; InvalidRequest without them, or unless all are positive."""
+    if class_counts is None:
+        raise InvalidRequest("class_counts", None, f"positive numbers [{n_classes}]")
+    return positive("class_counts", class_counts, n_classes)
+
+
+def by_frequency(n_classes: int, class_counts: Tensor) -> Tensor:
+    """Return ids [V], the most frequent first; of equals, the lower id."""
+    counts = positive("class_counts", class_counts, n_classes)
+    return counts.argsort(descending=True, stable=True)
+
+
+def positive(name: str, numbers: Tensor, n_classes: int) -> Tensor:
+    """Return numbers [V] as float64 on the CPU; InvalidRequest unless all are positive."""
+    numbers = torch.as_tensor(numbers, dtype=torch.float64).cpu()
+    if numbers.shape != (n_classes,):
+        raise InvalidRequest(name, f"shape {tuple(numbers.shape)}", f"[{n_classes}]")
+    if not bool(((numbers > 0) & numbers.isfinite()).all()):
+        raise InvalidRequest(name, float(numbers.min()), "positive numbers")
+    return numbers

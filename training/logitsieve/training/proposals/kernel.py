@@ -1,0 +1,180 @@
+"""Negatives from a kernel tree: RF-softmax, and the base of the quadratic kernel.
+
+Blanc, Rendle 2018, Adaptive Sampled Softmax with Kernel Based Sampling; Rawat et al. 2019, Sampled
+Softmax with Random Fourier Features, section 3.2.
+
+m draws for the batch come from the mean of the rows' distributions, with log-weight -log(m q_j). A
+row's targets are masked, and m counts the masked draws: correcting by 1 - q_t would be wrong.
+
+Shape letters: B rows that have a target, D hidden size, V classes, m draws, L' different leaves, n
+classes a leaf.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.kernels.simd.lanes import cpu_has
+from logitsieve.training.autograd.batch import SharedCandidates, Targets
+from logitsieve.training.autograd.classes import ClassWeights, LogitForm, read_touched
+from logitsieve.training.autograd.rng import StepRng
+from logitsieve.training.proposals.proposal import Proposal
+from logitsieve.training.structures.features import FEATURES, Features
+from logitsieve.training.structures.tree import KernelTree
+from logitsieve.utils.options import option
+
+ROWS_AT_ONCE = 2048  # rows of W whose logits for the whole batch are held at a time
+LEAVES_OF_ESTIMATE = 32  # leaves from which Z^ is estimated
+BFLOAT16_IS_FAST = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
+LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of them
+
+
+@dataclass(frozen=True)
+class LeafSoftmax:
+    """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
+
+    Within a leaf, class j is drawn with a probability in proportion to
+
+        sum over the rows b of e^{x_bj} / Z^_b,
+
+    the batch's own softmax within the leaf if Z^_b is row b's normaliser. Any Z^_b gives a valid
+    distribution, as long as it does not depend on what is drawn within: given the leaves, draws
+    within them are independent, and each candidate counts with the probability it really had. Z^_b
+    is the importance-sampled sum over some of the drawn leaves, plus the target's e^x, so that a
+    row that is sure of itself does not count for more than it should.
+
+    Shape letters: L' different leaves, n classes a leaf, M draws.
+    """
+
+    hidden: Tensor
+    targets: Targets
+    weight: Tensor
+    logit_form: LogitForm
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the distribution, which need not be exact: draws count as they were made."""
+        fast = BFLOAT16_IS_FAST and self.hidden.device.type == "cpu"
+        single = self.hidden.dtype == torch.float32
+        return torch.bfloat16 if fast and single else self.hidden.dtype
+
+    def probabilities(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
+        """float64 [L', n]: the distribution within each leaf, of members [L', n], V for none.
+
+        leaf_of_draw [M]: the place in `members` of each draw's leaf; log_q [M]: of that leaf.
+        """
+        log_z_B = self._log_normalisers(members, leaf_of_draw, log_q)
+        n = members.shape[1]
+        parts = [
+            self._logits(part, log_z_B)
+            .clamp_(-LARGEST_LOGIT, LARGEST_LOGIT)
+            .exp_()
+            .sum(1, dtype=torch.float64)
+            for part in torch.split(members, max(ROWS_AT_ONCE // n, 1))
+        ]
+        masses = torch.cat(parts).view(-1, n)
+        masses.masked_fill_(members == len(self.weight), 0.0)
+        return masses / masses.sum(1, keepdim=True)
+
+    def _log_normalisers(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
+        every = -(-len(log_q) // LEAVES_OF_ESTIMATE)
+        leaves, log_q = leaf_of_draw[::every], log_q[::every]
+        some = members[leaves]
+        zeros_B = self.hidden.new_zeros(len(self.hidden))
+        x_B = self._logits(some, zeros_B).to(self.hidden.dtype).view(*some.shape, -1)
+        x_B.masked_fill_((some == len(self.weight))[..., None], -torch.inf)
+        x_B -= (log_q + torch.tensor(float(len(log_q))).log()).to(x_B)[:, None, None]
+        x_P = (self.targets.of(self.hidden) * self._read(self.targets.classes)).sum(-1)
+        largest_B = self.targets.most(x_P.abs_() if self.logit_form.absolute else x_P)
+        return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), largest_B)
+
+    def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
+        """x - log Z^ [L' n, B] in precision `dtype`; any number where a place has no class."""
+        ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
+        rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden.T.to(self.dtype)
+        if self.logit_form.absolute:
+            return (rows @ hidden_DB).abs_().sub_(log_z_B.to(self.dtype))
+        return torch.addmm(-log_z_B.to(self.dtype), rows, hidden_DB)
+
+    def _read(self, ids: Tensor) -> Tensor:
+        return read_touched(self.weight, None, ids, self.logit_form, self.hidden.dtype).classes
+
+
+def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """int64 [M]: a place drawn from each row of probabilities [M, n], by inversion."""
+    sums = probabilities.cumsum(-1)
+    below = sums <= (uniforms * sums[:, -1])[:, None]
+    last = probabilities.shape[1] - 1 - (probabilities.flip(-1) > 0).to(torch.uint8).argmax(-1)
+    return torch.minimum(below.sum(-1), last)
+
+
+@dataclass(kw_only=True, eq=False)
+class KernelProposal(Proposal):
+    """Candidates in proportion to a kernel above the leaves and to e^logit within them.
+
+    A method implements `feature_map`. Larger leaves draw closer to the softmax and cost more: all
+    rows' logits are computed in each leaf drawn.
+    """
+
+    n_sampled: int = option(100, "m, the number of draws.", 1)
+    leaf: int = option(32, "Classes of a leaf, at most.", 1)
+
+    @abstractmethod
+    def feature_map(self, dim: int, seed: int) -> Features:
+        """Return the feature map of the kernel."""
+
+    def start(self, classes: ClassWeights, form: LogitForm, seed: int) -> None:
+        super().start(classes, form, seed)
+        dim = classes.embedding_dim
+        self.index = self.tree = KernelTree(
+            self.feature_map(dim, seed), dim, self.n_classes, form, self.leaf
+        )
+
+    def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> SharedCandidates:
+        weight, m = self.classes.weight.detach(), self.n_sampled
+        uniforms = rng.uniforms(2 * m).view(2, m)
+        scale = self.form.scale
+        # With a scale the kernel is of vectors of length 1.
+        query = self.tree.mixture(hidden_BD if scale is None else hidden_BD / scale)
+        drawn, log_q = self.tree.draw(query, uniforms[0].numpy())
+        leaves, places = np.unique(drawn, return_inverse=True)
+        log_q_M, place_M = (torch.from_numpy(x).to(weight.device) for x in (log_q, places))
+        members = self.tree.members(torch.from_numpy(leaves)).to(weight.device)
+        leaf_softmax = LeafSoftmax(hidden_BD, targets, weight, self.form)
+        p_Mn = leaf_softmax.probabilities(members, place_M, log_q_M)[place_M]
+        within_M = draw_by(p_Mn, uniforms[1].to(weight.device))
+        log_q_M = log_q_M + p_Mn.gather(1, within_M[:, None])[:, 0].log()
+        return SharedCandidates(members[place_M, within_M], -log(m) - log_q_M)
+
+
+RF_SCALE = 1 / 0.3**2  # tau: the temperature 0.3 of section 4.1 is 1 / sqrt(tau)
+LARGEST_FEATURES = 1 << 16
+LARGEST_NU = 350.0  # e^{-2 nu}, below which no class's mass falls, is still above 0
+
+
+@dataclass(kw_only=True, eq=False)
+class RandomFeatures(KernelProposal):
+    """Branches by random-feature estimates of exp(nu cos(h, w)), for a loss with a `scale`.
+
+    nu is below tau (Remark 2); T = 1 / sqrt(nu) = 0.5 in Figure 1.
+    """
+
+    n_features: int = option(512, "R, random directions (the paper's D).", 1, LARGEST_FEATURES)
+    nu: float = option(4.0, "Larger: nearer to the softmax, and noisier.")
+    features: str = option("structured", f"Feature map: {', '.join(FEATURES)}.")
+
+    def feature_map(self, dim: int, seed: int) -> Features:
+        if not 0 < self.nu <= LARGEST_NU:
+            raise InvalidRequest("nu", self.nu, f"a positive number, at most {LARGEST_NU:g}")
+        if self.features not in FEATURES:
+            raise InvalidRequest("features", self.features, ", ".join(FEATURES))
+        if self.form.scale is None:
+            raise InvalidRequest("scale", None, "a positive number: the kernel needs unit vectors")
+        return FEATURES[self.features](dim, self.n_features, self.nu, seed)
