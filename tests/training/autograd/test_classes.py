@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training import UniformSoftmax, clip_grad_norm_
+from logitsieve.training import LOSSES, clip_grad_norm_
 from logitsieve.training.autograd.classes import (
     BlockWeights,
     ClassWeights,
@@ -93,7 +93,7 @@ def gradients(sparse: bool, times: int = 1) -> list[nn.Parameter]:
     """Parameters of a layer and a loss, with gradients of `times` batches added up."""
     torch.manual_seed(1)
     layer = nn.Linear(4, 4)
-    criterion = UniformSoftmax(4, 20, n_sampled=5, sparse=sparse)
+    criterion = LOSSES["uniform"](4, 20, n_sampled=5, sparse=sparse)
     for step in range(times):
         criterion(
             layer(doubles(6, 4, seed=step).float()), torch.tensor([1, 2, 3, 1, 1, 9])

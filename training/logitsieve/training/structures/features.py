@@ -124,7 +124,7 @@ def _waves(angles: Float32) -> Float32:
     return phi
 
 
-# By the name that `features` of RFSoftmax takes.
+# By the name that `features` of RandomFeatures takes.
 FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
     "structured": StructuredFourier,
     "fourier": RandomFourier,
