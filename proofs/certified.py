@@ -7,14 +7,16 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 from math import ceil, inf, isqrt
+from typing import Any
 
-from logitsieve.heads.certified import WIDEST
 from logitsieve.index.sketch_rows import ROUNDED
-from logitsieve.index_builder.fit import certified as fit_certified
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, NO_LARGER, SMALLEST
-from logitsieve.kernels.sketch import sketch, thresholds
-from logitsieve.kernels.topk.descriptor import LARGEST_LOGIT, UNIT32
+from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, SMALLEST, encode_planes
+from logitsieve.kernels.sketch import sketch
+from logitsieve.kernels.sketch.bounds import CoarseFactors, _bound_group
+from logitsieve.kernels.sketch.certified import _above
+from logitsieve.kernels.sketch.thresholds import reached_by
+from proofs.expression import Symbol, assigned, traced
 from proofs.theorem import (
     DIMS,
     MOST32,
@@ -36,11 +38,6 @@ ACCEPTED = Fraction(ROUNDED) - 1
 # away underflow is, and that matters most to the first.
 BINADES = range(-84, 127, 15)
 TREE = 4  # steps in which sixteen lanes are added
-
-
-def rounded_steps(x: str, y: str, z: str, fused: bool) -> str:
-    """z + x y, rounded once or twice."""
-    return f"f({z} + {x} * {y})" if fused else f"f({z} + f({x} * {y}))"
 
 
 # One product more
@@ -129,14 +126,17 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     """
     most = number(magnitude)
     half = number(magnitude / 2)
-    upper = rounded_steps("n", "f(R)", "estimate", fused)
+    extras = {0: Symbol("s", "f"), LANES: Symbol("n", "f"), 2 * LANES: Symbol("b", "f")}
+    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), Symbol("f(R)", "f"))
+    dots: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
+    estimate, upper = traced(_bound_group, extras, query, "sums", fused=fused, **dots).returned
     return f"""dot = f(dot_); s = f(s_); b = f(b_); n = f(n_);
-    estimate = {rounded_steps("dot", "s", "b", fused)};
-    upper = {rounded_steps("s", "f(K)", upper, fused)};
-    A = b + X * s;
+    estimate = {estimate};
+    upper = {upper};
+    A = b + s * X;
     {{ dot -/ X in [{number(-TWICE)}, {number(TWICE)}]
     /\\ R in [1b-125, 1b126] /\\ K in [1b-125, 1b126] /\\ |n * R| <= {half} /\\ |s * K| <= {half}
-    /\\ |X * s| <= {most} /\\ |A| <= {most} /\\ |A + n * R| <= {most}
+    /\\ |s * X| <= {most} /\\ |A| <= {most} /\\ |A + n * R| <= {most}
     /\\ |A + n * R + s * K| <= {most} -> {goal} }}
     {LOWER} -> (estimate - A) - (upper - (estimate + n * R + s * K));"""
 
@@ -164,7 +164,7 @@ def underflow(least: float) -> Checks:
 def finite(largest: float) -> Checks:
     """Nothing that is summed for a bound overflows."""
     for fused in (True, False):
-        for value in ("dot * s", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"):
+        for value in ("s * dot", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"):
             yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
 
 
@@ -184,10 +184,14 @@ def whole_sums(width: float) -> Checks:
 
 def codes(no_larger: float) -> Checks:
     """No code is above LARGEST_CODE: x factor rounds to a whole number no larger."""
+    scale = Symbol("scale", "f")
+    factor = assigned(encode_planes, "factor", scale=scale, NO_LARGER=no_larger)
+    x, rounded = Symbol("x", "f"), Symbol("factor", "f")
+    code = assigned(encode_planes, "r", x=x, factor=rounded, scale=scale)
     most, less = number(LARGEST_CODE), number(no_larger)
-    yield f"""m = f(m_); x = f(x_); scale = f(m / {most}); factor = f({less} / scale);
+    yield f"""m = f(m_); x = f(x_); scale = f(m / {most}); factor = {factor};
     {{ m in [{number(SMALLEST)}, {number(LARGEST)}] /\\ x / m in [-1, 1]
-    -> |f(x * factor)| <= {number(LARGEST_CODE + 0.499)} }}
+    -> |{code}| <= {most} }}
     x * factor -> x / m * (m * factor) {{ m <> 0 }};
     m * factor -> {most} * {less} * (1 + (factor - {less} / scale) / ({less} / scale))
     / (1 + (scale - m / {most}) / (m / {most})) {{ m <> 0, scale <> 0 }};"""
@@ -196,13 +200,17 @@ def codes(no_larger: float) -> Checks:
 # What a threshold and a bound round
 
 
+CUT = Symbol("w", "d", "a"), Symbol("m", "d")  # a threshold and the margin
+
+
 def rounded_below(share: float) -> Checks:
     """A threshold is at most the worst answer less the margin, but for SPARED of the margin.
 
     The worst is in a binade and the margin is no larger, or the other way round.
     """
     exact = f"w - m - {number(share)} * a"
-    yield from float32_cuts(f"f(d(d(w - m) - {number(share)} * a)) - ({exact})", share)
+    threshold = traced(reached_by, *CUT, SPARE=share).returned
+    yield from float32_cuts(f"{threshold} - ({exact})", share)
 
 
 def float32_cuts(
@@ -233,7 +241,8 @@ def rounded_above(share: float) -> Checks:
     Where the worst answer is the bound, without a margin, others are below it by LEAST_MARGIN.
     """
     exact = f"w + m + {number(share)} * a"
-    yield from float32_cuts(f"f(d(d(w + m) + {number(share)} * a)) - ({exact})", share)
+    bound = traced(_above, *CUT, SPARE=share).returned
+    yield from float32_cuts(f"{bound} - ({exact})", share)
 
 
 def exact_steps(steps: float, unit: float) -> Checks:
@@ -254,85 +263,30 @@ SKETCH, THRESHOLDS = "kernels.sketch.sketch", "kernels.sketch.thresholds"
 STEPS, SPARE = sketch.ROTATION_STEPS, sketch.ROTATION_SPARE
 
 THEOREMS = [
+    Theorem("one step", "kernels.topk.descriptor.UNIT32", one_step, 1.01),
+    Theorem("coordinates", f"{SKETCH}.ROTATION_STEPS", partial(coordinate, spare=SPARE), 1.3),
     Theorem(
-        "one step", "a product, a sum or both in float32, but for underflow of products",
-        "kernels.topk.descriptor.UNIT32", UNIT32, one_step, 1.01,
+        "coordinates, growth",
+        f"{SKETCH}.ROTATION_SPARE",
+        partial(coordinate, STEPS),
+        20,
+        nearer_one,
     ),
-    Theorem(
-        "coordinates", "c = L U h: roundings of a product beside D / 16",
-        f"{SKETCH}.ROTATION_STEPS", STEPS, partial(coordinate, spare=SPARE), 1.3,
-    ),
-    Theorem(
-        "coordinates, growth", "c = L U h: what these roundings come to together",
-        f"{SKETCH}.ROTATION_SPARE", SPARE, partial(coordinate, STEPS), 20, nearer_one,
-    ),
-    Theorem(
-        "coordinates, underflow", "c = L U h: what D products lose of D coordinates",
-        f"{SKETCH}.ROTATION_UNDERFLOW", sketch.ROTATION_UNDERFLOW, coordinate_underflow, 3,
-    ),
-    Theorem(
-        "outside", "||E h||^2 - ||y||^2 in float64, in shares of both",
-        f"{SKETCH}.CANCELLED", sketch.CANCELLED, cancelled, 3,
-    ),
-    Theorem(
-        "norms of U and L", "in float64, in any order",
-        f"{SKETCH}.SUMMED", sketch.SUMMED, summed, 40, nearer_one,
-    ),
-    Theorem(
-        "skew", "U U^T - I in float64: roundings beside D",
-        f"{SKETCH}.EXACT_STEPS", sketch.EXACT_STEPS, partial(skew, unit=sketch.UNIT64), inf,
-    ),
-    Theorem(
-        "norms", "||a - g|| and rho in float64",
-        f"{SKETCH}.NORM_SPARE", sketch.NORM_SPARE, norm, 1e6, nearer_one,
-    ),
-    Theorem(
-        "stored norms", "n, kappa and Q of the builder, in float64",
-        "index_builder.fit.certified.ROUNDED", fit_certified.ROUNDED, stored, 1e5, nearer_one,
-    ),
-    Theorem(
-        "codes of a query", "no code is above 16256",
-        "kernels.simd.planes.NO_LARGER", NO_LARGER, codes, inf, nearer_one,
-    ),
-    Theorem(
-        "sums of codes", "sums of products fit 31 bits",
-        "heads.certified.WIDEST", WIDEST, whole_sums, 1.02, multiplied,
-    ),
-    Theorem(
-        "factors", "K and rho are normal numbers of float32",
-        f"{SKETCH}.NORMAL", sketch.NORMAL, normal, 8.6,
-    ),
-    Theorem(
-        "bound", "what bounds round and a sketch may be off by, in shares of T",
-        f"{SKETCH}.BOUND_MARGIN", sketch.BOUND_MARGIN, margin, 2,
-    ),
-    Theorem(
-        "bound, underflow", "what bounds round where T is below 2^-80",
-        f"{SKETCH}.LEAST_MARGIN", sketch.LEAST_MARGIN, underflow, 3,
-    ),
-    Theorem(
-        "bound, overflow", "the largest T whose bounds are finite",
-        "kernels.topk.descriptor.LARGEST_LOGIT", LARGEST_LOGIT, finite, 4, multiplied,
-    ),
-    Theorem(
-        "dot64", "an exact logit beside the real number: roundings beside D",
-        f"{SKETCH}.EXACT_STEPS", sketch.EXACT_STEPS,
-        partial(exact_steps, unit=sketch.UNIT64), 32,
-    ),
-    Theorem(
-        "dot64, unit", "an exact logit beside the real number: each rounding",
-        f"{SKETCH}.UNIT64", sketch.UNIT64, partial(exact_steps, sketch.EXACT_STEPS), 16,
-    ),
-    Theorem(
-        "left", "what of w - U^T L^T w' is within the span of U, and ||E h|| + ||y||",
-        f"{SKETCH}.LEFT_SPARE", sketch.LEFT_SPARE, left, 2e4, nearer_one,
-    ),
-    Theorem(
-        "threshold", "the k-th best less the margin, rounded to float32",
-        f"{THRESHOLDS}.SPARE", thresholds.SPARE, rounded_below, 2,
-    ),
-    Theorem(
-        "bounds of a logit", "a bound and the margin, rounded to float32",
-        f"{THRESHOLDS}.SPARE", thresholds.SPARE, rounded_above, 2,
-    ),
-]  # fmt: skip
+    Theorem("coordinates, underflow", f"{SKETCH}.ROTATION_UNDERFLOW", coordinate_underflow, 3),
+    Theorem("outside", f"{SKETCH}.CANCELLED", cancelled, 3),
+    Theorem("norms of U and L", f"{SKETCH}.SUMMED", summed, 40, nearer_one),
+    Theorem("skew", f"{SKETCH}.EXACT_STEPS", partial(skew, unit=sketch.UNIT64), inf),
+    Theorem("norms", f"{SKETCH}.NORM_SPARE", norm, 1e6, nearer_one),
+    Theorem("stored norms", "index_builder.fit.certified.ROUNDED", stored, 1e5, nearer_one),
+    Theorem("codes of a query", "kernels.simd.planes.NO_LARGER", codes, inf, nearer_one),
+    Theorem("sums of codes", "heads.certified.WIDEST", whole_sums, 1.02, multiplied),
+    Theorem("factors", f"{SKETCH}.NORMAL", normal, 8.6),
+    Theorem("bound", f"{SKETCH}.BOUND_MARGIN", margin, 2),
+    Theorem("bound, underflow", f"{SKETCH}.LEAST_MARGIN", underflow, 3),
+    Theorem("bound, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, multiplied),
+    Theorem("dot64", f"{SKETCH}.EXACT_STEPS", partial(exact_steps, unit=sketch.UNIT64), 32),
+    Theorem("dot64, unit", f"{SKETCH}.UNIT64", partial(exact_steps, sketch.EXACT_STEPS), 16),
+    Theorem("left", f"{SKETCH}.LEFT_SPARE", left, 2e4, nearer_one),
+    Theorem("threshold", f"{THRESHOLDS}.SPARE", rounded_below, 2),
+    Theorem("bounds of a logit", f"{THRESHOLDS}.SPARE", rounded_above, 2),
+]

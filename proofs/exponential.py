@@ -13,10 +13,11 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 from math import ceil, factorial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logitsieve.kernels.intervals.sums import LIFTED
 from logitsieve.kernels.simd import exponential
+from proofs.expression import Symbol, Traced, text_of, traced
 from proofs.theorem import Checks, Theorem, number
 
 with localcontext() as digits:
@@ -37,6 +38,12 @@ class ExpLanes(NamedTuple):
     series: tuple[float, ...]
     lowest: float
     highest: int  # the largest x
+    function: Any
+
+    def traced(self, fused: bool) -> Traced:
+        """The power of r, and how n and r are found."""
+        named = ("steps", "n", "r") if self.whole else ("n", "r")
+        return traced(self.function, Symbol("x", self.rounding), fused=fused, named=named)
 
     @property
     def unit(self) -> Fraction:
@@ -46,12 +53,13 @@ class ExpLanes(NamedTuple):
 FLOAT32 = ExpLanes(
     "f", 0, float(exponential.LOG2_E), float(exponential.LN2_HIGH),
     float(exponential.LN2_LOW), tuple(map(float, exponential.SERIES)), float(exponential.LOWEST),
-    int(LIFTED),
+    int(LIFTED), exponential.exp_lanes,
 )  # fmt: skip
 FLOAT64 = ExpLanes(
     "d", exponential.WHOLE,
     exponential.LOG2_E64, exponential.LN2_HIGH64, exponential.LN2_LOW64,
     exponential.SERIES64, exponential.LOWEST64, 0,
+    exponential.exp64_lanes,
 )  # fmt: skip
 
 
@@ -74,31 +82,31 @@ def reach(lanes: ExpLanes) -> Fraction:
 
 def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
     """The whole number n, fused or not; in float64 it is what a sum with `whole` has room for."""
-    rounding, whole = lanes.rounding, number(lanes.whole)
+    rounding, log2_e = lanes.rounding, number(lanes.log2_e)
     for fused in (True, False):
-        product = "x * L" if fused else f"{rounding}(x * L)"
-        sum_ = f"{rounding}({whole} + {product})"
-        n = f"{sum_} - {whole}" if lanes.whole else f"int<ne>({rounding}(x * L))"
-        hint = f"n - x * L -> ({sum_} - ({whole} + {product})) + ({product} - x * L);"
-        yield f"""x = {rounding}(x_); L = {number(lanes.log2_e)}; n = {n};
+        found = lanes.traced(fused).locals
+        product = f"x * {log2_e}" if fused else f"{rounding}(x * {log2_e})"
+        steps = f"steps = {found['steps']};" if lanes.whole else ""
+        hint = f"""n - x * {log2_e} -> (n - (steps + (-{number(lanes.whole)})))
+        + (steps - ({number(lanes.whole)} + {product})) + ({product} - x * {log2_e});"""
+        yield f"""x = {rounding}(x_); {steps} n = {found["n"]};
         {{ x in [{number(lanes.lowest)}, {lanes.highest}]
-        -> |n - x * L| <= {number(steps_off(lanes))} }}
+        -> |n - x * {log2_e}| <= {number(steps_off(lanes))} }}
         {hint if lanes.whole else ""}"""
 
 
 def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
     """The remainder r where n is not 0: the first product and its difference from x are exact."""
-    rounding, high, low = lanes.rounding, number(lanes.high), number(lanes.low)
+    rounding, high, low = lanes.rounding, text_of(-lanes.high), text_of(-lanes.low)
     exact = f"x - n * {LN2}"
     below = f"n in [{number(lanes.lowest * 2)}, -1] /\\ x in [{number(lanes.lowest)}, -1b-2]"
     above = f"n in [1, {2 * lanes.highest}] /\\ x in [1b-2, {lanes.highest}]"
     for fused, where in product((True, False), (below, above)[: 1 + lanes.highest]):
-        rest = f"n * {low}" if fused else f"{rounding}(n * {low})"
-        yield f"""x = {rounding}(x_); a = {rounding}(x - n * {high}); r = {rounding}(a - {rest});
+        yield f"""x = {rounding}(x_); r = {lanes.traced(fused).locals["r"]};
         {{ @FIX(n, 0) /\\ {where} /\\ |{exact}| <= {number(reach(lanes))}
         -> |r - ({exact})| <= {number(off)} /\\ {rounding}(n * {high}) - n * {high} in [0, 0] }}
-        x - n * {high} -> ({exact}) + n * ({LN2} - {high});
-        r - ({exact}) -> (r - ((x - n * {high}) - n * {low})) + n * ({LN2} - {high} - {low});"""
+        x + n * {high} -> ({exact}) + n * ({LN2} + {high});
+        r - ({exact}) -> (r - ((x + n * {high}) + n * {low})) + n * ({LN2} + {high} + {low});"""
 
 
 def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
@@ -108,12 +116,10 @@ def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
     for piece in range(-PIECES, PIECES):
         low, high = (rounded_up(edge * place / PIECES) for place in (piece, piece + 1))
         for fused in (True, False):
-            computed, exact = number(lanes.series[0]), f"1 / {factorial(degree)}"
-            for place, term in enumerate(lanes.series[1:], 1):
-                times = f"({computed}) * r"
-                times = times if fused else f"{lanes.rounding}({times})"
-                computed = f"{lanes.rounding}({times} + {number(term)})"
-                exact = f"({exact}) * r + 1 / {factorial(degree - place)}"
+            exact = f"1 / {factorial(degree)}"
+            for place in range(1, degree + 1):
+                exact = f"1 / {factorial(degree - place)} + ({exact}) * r"
+            computed = lanes.traced(fused).returned
             allowed = number(rounded_up(off * exponential_below(low)))
             yield f"""r = {lanes.rounding}(r_);
             {{ r in [{number(low)}, {number(high)}] -> |{computed} - ({exact})| <= {allowed} }}"""
@@ -148,12 +154,6 @@ def exponentials(lanes: ExpLanes, error: float) -> Checks:
 EXPONENTIAL = "kernels.simd.exponential"
 
 THEOREMS = [
-    Theorem(
-        "exponentials in float32", "e^x, of itself",
-        f"{EXPONENTIAL}.ERROR32", exponential.ERROR32, partial(exponentials, FLOAT32), 2,
-    ),
-    Theorem(
-        "exponentials in float64", "e^x, of itself",
-        f"{EXPONENTIAL}.ERROR64", exponential.ERROR64, partial(exponentials, FLOAT64), 8,
-    ),
-]  # fmt: skip
+    Theorem("exponentials in float32", f"{EXPONENTIAL}.ERROR32", partial(exponentials, FLOAT32), 2),
+    Theorem("exponentials in float64", f"{EXPONENTIAL}.ERROR64", partial(exponentials, FLOAT64), 8),
+]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from logitsieve.kernels.sampling import gumbel
 from logitsieve.kernels.simd.exponential import ERROR64
 from proofs.log_z import LIBM
 from proofs.theorem import U32, U64, Checks, Theorem, nearer_one
@@ -37,8 +36,5 @@ def passed_over(spare: float) -> Checks:
 
 
 THEOREMS = [
-    Theorem(
-        "draws, passed over", "a weight beside the least that wins",
-        "kernels.sampling.gumbel.SPARE", gumbel.SPARE, passed_over, 5, nearer_one,
-    ),
-]  # fmt: skip
+    Theorem("draws, passed over", "kernels.sampling.gumbel.SPARE", passed_over, 5, nearer_one),
+]

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
-from logitsieve.kernels.intervals import intervals, nucleus, sums
+from logitsieve.kernels.intervals import intervals, sums
 from logitsieve.kernels.sampling.gumbel import SPARE
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import UNIT64
-from logitsieve.kernels.sketch.thresholds import SPARE as LIMIT_SPARE
-from proofs.certified import float32_cuts
+from logitsieve.kernels.sketch.sketch import MARGIN, UNIT64
+from proofs.certified import CUT, float32_cuts
 from proofs.exponential import exponential_below
+from proofs.expression import Symbol, assigned, traced
 from proofs.log_z import COMPUTED, DEEPEST, LIBM, ROWS
 from proofs.theorem import U32, U64, Checks, Theorem, growth, nearer_one, number
 
@@ -35,12 +37,20 @@ SHARE = Fraction(5, 8)
 
 def with_margin(share: float, spare: float) -> Checks:
     """A bound with its share of itself and the margin, in float32, is at least both."""
-    margin = f"f(d(m * {number(spare)}))"
+    of_bound, of_margin = number(share), number(spare)
+    each: dict[str, Any] = {"MARGIN_SPARE": spare, "BOUND_SPARE": share}
+    factors = {MARGIN: CUT[1]}
+    query = SimpleNamespace(factors=factors)
+    margin = assigned(intervals.bound_all, "margin", intervals=query, **each)
     for fused in (True, False):
-        more = f"{number(share)} * a" if fused else f"f({number(share)} * a)"
-        exact = f"w + {number(share)} * a + m * {number(spare)}"
-        off = f"f(f(w + {more}) + {margin}) - ({exact})"
+        stored: dict[str, Any] = {"estimates": {}, "uppers": {}}
+        bounds = Symbol("e", "f"), Symbol("w", "f", "a")
+        traced(intervals._store, SimpleNamespace(**stored), 0, bounds, margin, fused=fused, **each)
+        off = f"{stored['uppers'][0]} - (w + a * {of_bound} + m * {of_margin})"
         yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
+    upper = assigned(intervals.refine_listed, "upper", upper=CUT[0], factors=factors, **each)
+    off = f"f({upper}) - (w + (m * {of_margin} + {of_bound} * a))"
+    yield from float32_cuts(off, share, Fraction(spare) - 1, "f")
 
 
 def lift(share: float, reach: float) -> Checks:
@@ -50,23 +60,26 @@ def lift(share: float, reach: float) -> Checks:
     """
     yield 3 * SHARE <= 2
     yield (1 - SHARE) * Fraction(share) * Fraction(reach) >= Fraction(SPARE) - 1 + Fraction(ERROR32)
+    lower = traced(sums._lower, Symbol("x", "f"), Symbol("u", "f")).returned
     for low, high in TOPS:
         size = high + NATS + 2
         whole = Fraction(share) * (low + Fraction(reach))
         yield from exponents(high, SHARE * whole - 2 * Fraction(ERROR32))
-        yield f"""x = f(x_); u = f(u_); y = 2 * x - u;
+        yield f"""x = f(x_); u = f(u_); y = 2b0 * x + (-1b0) * u;
         {{ |y * i| <= {number(size)} /\\ i in [1b-20, 1b20]
-        -> |f(y) * i - y * i| <= {number((1 - SHARE) * whole)} }}"""
+        -> |{lower} * i - y * i| <= {number((1 - SHARE) * whole)} }}"""
 
 
 def exponents(high: Fraction, allowed: Fraction) -> Iterator[str]:
-    """Exponents y inverse + v in float32; v is -top, with the lift or without."""
+    """Exponents x inverse - top in float32; those with a lift round as they do."""
+    scale = sums.Scale(Symbol("i", "d"), Symbol("t", "d"), Symbol("l", "d"))
+    rows = SimpleNamespace(estimates={0: Symbol("x", "f")}, uppers={0: Symbol("x", "f")})
     for fused in (True, False):
-        times = "x * f(i)" if fused else "f(x * f(i))"
-        yield f"""x = f(x_);
+        exponent = traced(sums.exponentials_at, rows, scale, 0, fused=fused).returned[0]
+        yield f"""x = f(x_); t = d(t_);
         {{ i in [1b-20, 1b20] /\\ |x * i| <= {number(high + NATS + 2)}
-        /\\ |v| <= {number(high + 2)} /\\ |x * i + v| <= {NATS}
-        -> |f({times} + f(v)) - (x * i + v)| <= {number(allowed)} }}"""
+        /\\ |t| <= {number(high + 2)} /\\ |(-(t)) + x * i| <= {NATS}
+        -> |{exponent} - ((-(t)) + x * i)| <= {number(allowed)} }}"""
 
 
 def least(value: float) -> Checks:
@@ -95,9 +108,9 @@ def logarithms(share: float) -> Checks:
 
 def limits(share: float) -> Checks:
     """A logit's limits in float32, the upper one of what was rounded to float32, too."""
-    exact = f"w + {number(share)} * a"
-    for off in (f"f(d(w + {number(share)} * a))", f"f(f(d(w + {number(share)} * a)))"):
-        yield from float32_cuts(f"{off} - ({exact})", share - float(U32) * 1.01)
+    below, _ = traced(sums.limits_of, CUT[0], SPARE=share).returned
+    for limit in (below, f"f({below})"):  # the other one is that of -w
+        yield from float32_cuts(f"{limit} - (w - {number(share)} * a)", share - float(U32) * 1.01)
 
 
 def close(share: float) -> Checks:
@@ -118,49 +131,25 @@ KERNELS = "kernels.intervals"
 
 THEOREMS = [
     Theorem(
-        "intervals, bound", "a bound with the margin in float32, in shares of the bound",
-        f"{KERNELS}.intervals.BOUND_SPARE", intervals.BOUND_SPARE,
-        partial(with_margin, spare=intervals.MARGIN_SPARE), 4,
+        "intervals, bound",
+        f"{KERNELS}.intervals.BOUND_SPARE",
+        partial(with_margin, spare=intervals.MARGIN_SPARE),
+        4,
     ),
     Theorem(
-        "intervals, margin", "a bound with the margin in float32, in shares of the margin",
-        f"{KERNELS}.intervals.MARGIN_SPARE", intervals.MARGIN_SPARE,
-        partial(with_margin, intervals.BOUND_SPARE), 16, nearer_one,
+        "intervals, margin",
+        f"{KERNELS}.intervals.MARGIN_SPARE",
+        partial(with_margin, intervals.BOUND_SPARE),
+        16,
+        nearer_one,
     ),
-    Theorem(
-        "intervals, exponents", "exponents in float32, in shares of |top|",
-        f"{KERNELS}.sums.LIFT", sums.LIFT, partial(lift, reach=sums.REACH), 4,
-    ),
-    Theorem(
-        "intervals, reach", "the nats that exponents reach below the top",
-        f"{KERNELS}.sums.REACH", sums.REACH, partial(lift, sums.LIFT), 4,
-    ),
-    Theorem(
-        "intervals, underflow", "what no exponential is below",
-        f"{KERNELS}.sums.LEAST", sums.LEAST, least, 1.3,
-    ),
-    Theorem(
-        "intervals, sums", "sums of exponentials of bounds, of themselves",
-        f"{KERNELS}.sums.SUM_SPARE", sums.SUM_SPARE, sums_of_bounds, 1e5,
-    ),
-    Theorem(
-        "intervals, known logits", "their exponentials, beside additions",
-        f"{KERNELS}.sums.KNOWN_SPARE", sums.KNOWN_SPARE, known_sums, 8,
-    ),
-    Theorem(
-        "intervals, logarithm", "log Z beside the top, in shares of both",
-        f"{KERNELS}.sums.LOG_SPARE", sums.LOG_SPARE, logarithms, 2,
-    ),
-    Theorem(
-        "intervals, limits", "what is above or below a logit, in float32",
-        "kernels.sketch.thresholds.SPARE", LIMIT_SPARE, limits, 4,
-    ),
-    Theorem(
-        "intervals, nucleus", "shares of mass in float64, beside additions",
-        f"{KERNELS}.nucleus.CLOSE", nucleus.CLOSE, close, 8,
-    ),
-    Theorem(
-        "intervals, min-p", "the logit that is min-p of the largest",
-        f"{KERNELS}.nucleus.EDGE", nucleus.EDGE, edge, 4,
-    ),
-]  # fmt: skip
+    Theorem("intervals, exponents", f"{KERNELS}.sums.LIFT", partial(lift, reach=sums.REACH), 4),
+    Theorem("intervals, reach", f"{KERNELS}.sums.REACH", partial(lift, sums.LIFT), 4),
+    Theorem("intervals, underflow", f"{KERNELS}.sums.LEAST", least, 1.3),
+    Theorem("intervals, sums", f"{KERNELS}.sums.SUM_SPARE", sums_of_bounds, 1e5),
+    Theorem("intervals, known logits", f"{KERNELS}.sums.KNOWN_SPARE", known_sums, 8),
+    Theorem("intervals, logarithm", f"{KERNELS}.sums.LOG_SPARE", logarithms, 2),
+    Theorem("intervals, limits", "kernels.sketch.thresholds.SPARE", limits, 4),
+    Theorem("intervals, nucleus", f"{KERNELS}.nucleus.CLOSE", close, 8),
+    Theorem("intervals, min-p", f"{KERNELS}.nucleus.EDGE", edge, 4),
+]

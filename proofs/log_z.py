@@ -10,10 +10,9 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 
-from logitsieve.kernels.sampling import log_z, printing, quick_log_z
+from logitsieve.kernels.sampling import quick_log_z
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST, LOWEST64
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.topk import merge
 from logitsieve.kernels.topk.queries import CHUNK
 from proofs.exponential import exponential_below
 from proofs.theorem import U64, Checks, Theorem, growth, number
@@ -125,62 +124,25 @@ PRINTING, MERGE = "kernels.sampling.printing", "kernels.topk.merge"
 EXACT, QUICK = "kernels.sampling.log_z", "kernels.sampling.quick_log_z"
 
 THEOREMS = [
+    Theorem("log Z, exponents", f"{EXACT}.SPREAD", spread, 4),
+    Theorem("log Z, additions", f"{EXACT}.STEP", step, 2),
+    Theorem("log Z, underflow", f"{EXACT}.TINY", tiny, 1 << 22),
+    Theorem("log Z, logarithm", f"{EXACT}.LOG_ERROR", log_error, 1.5),
+    Theorem("quick log Z, exponentials", f"{QUICK}.ROUGH", rough, 1.3),
+    Theorem("quick log Z, exponents", f"{QUICK}.ROUNDED", rounded, 2.1),
+    Theorem("quick log Z, sums", f"{QUICK}.SUMMED", partial(quick_sums, each=quick_log_z.STEP), 4),
+    Theorem("quick log Z, rows", f"{QUICK}.STEP", partial(quick_sums, quick_log_z.SUMMED), 4),
+    Theorem("quick log Z, underflow", f"{QUICK}.TINY", clamped, 1.5),
     Theorem(
-        "log Z, exponents", "an exponential and its exponent, of itself",
-        f"{EXACT}.SPREAD", log_z.SPREAD, spread, 4,
+        "quick log Z, logarithm",
+        f"{QUICK}.LOG_SPARE",
+        partial(logarithm, reach=quick_log_z.LOG_REACH),
+        4,
     ),
     Theorem(
-        "log Z, additions", "what each addition or replacement rounds, of the sum",
-        f"{EXACT}.STEP", log_z.STEP, step, 2,
+        "quick log Z, reach", f"{QUICK}.LOG_REACH", partial(logarithm, quick_log_z.LOG_SPARE), 4
     ),
-    Theorem(
-        "log Z, underflow", "a row that counts as 0",
-        f"{EXACT}.TINY", log_z.TINY, tiny, 1 << 22,
-    ),
-    Theorem(
-        "log Z, logarithm", "log1p of an end of the interval, of itself",
-        f"{EXACT}.LOG_ERROR", log_z.LOG_ERROR, log_error, 1.5,
-    ),
-    Theorem(
-        "quick log Z, exponentials", "a weight in float32, of itself",
-        f"{QUICK}.ROUGH", quick_log_z.ROUGH, rough, 1.3,
-    ),
-    Theorem(
-        "quick log Z, exponents", "a float32 logit and its distance from the largest",
-        f"{QUICK}.ROUNDED", quick_log_z.ROUNDED, rounded, 2.1,
-    ),
-    Theorem(
-        "quick log Z, sums", "exponents of a row in float64, of its weight",
-        f"{QUICK}.SUMMED", quick_log_z.SUMMED,
-        partial(quick_sums, each=quick_log_z.STEP), 4,
-    ),
-    Theorem(
-        "quick log Z, rows", "what each row rounds, of the sum",
-        f"{QUICK}.STEP", quick_log_z.STEP, partial(quick_sums, quick_log_z.SUMMED), 4,
-    ),
-    Theorem(
-        "quick log Z, underflow", "e^-87 in place of less",
-        f"{QUICK}.TINY", quick_log_z.TINY, clamped, 1.5,
-    ),
-    Theorem(
-        "quick log Z, logarithm", "a logarithm and its addition, in shares of nats",
-        f"{QUICK}.LOG_SPARE", quick_log_z.LOG_SPARE,
-        partial(logarithm, reach=quick_log_z.LOG_REACH), 4,
-    ),
-    Theorem(
-        "quick log Z, reach", "the nats of a logarithm",
-        f"{QUICK}.LOG_REACH", quick_log_z.LOG_REACH, partial(logarithm, quick_log_z.LOG_SPARE), 4,
-    ),
-    Theorem(
-        "printed log p", "log p less what it is rounded by, of its two numbers",
-        f"{PRINTING}.ROUNDED", printing.ROUNDED, printed, 4,
-    ),
-    Theorem(
-        "raised log Z", "a sum of exponentials, for each of them",
-        f"{PRINTING}.SUMMED", printing.SUMMED, raised, 4,
-    ),
-    Theorem(
-        "ranks of beams", "a score, a log p and their quotient, of what is added up",
-        f"{MERGE}.ROUNDED", merge.ROUNDED, ranks, 1.7,
-    ),
-]  # fmt: skip
+    Theorem("printed log p", f"{PRINTING}.ROUNDED", printed, 4),
+    Theorem("raised log Z", f"{PRINTING}.SUMMED", raised, 4),
+    Theorem("ranks of beams", f"{MERGE}.ROUNDED", ranks, 1.7),
+]

@@ -20,8 +20,8 @@ import numpy as np
 
 from logitsieve.kernels.screen import route
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
-from logitsieve.kernels.topk.descriptor import LARGEST_LOGIT
 from proofs.certified import lane_steps
+from proofs.expression import Symbol, assigned
 from proofs.scan import SPARED
 from proofs.theorem import (
     DIMS,
@@ -107,9 +107,11 @@ def whole_sums(dim: float) -> Checks:
 def codes(no_larger: float) -> Checks:
     """No code of a query is above 127: x factor rounds to a whole number no larger."""
     less = number(float(np.float32(no_larger)))
-    yield f"""m = f(m_); x = f(x_); factor = f({less} / m);
+    factor = assigned(route.encode_row, "factor", most=Symbol("m", "f"), NO_LARGER=no_larger)
+    code = assigned(route.encode_row, "z", x=Symbol("x", "f"), factor=Symbol("factor", "f"))
+    yield f"""m = f(m_); x = f(x_); factor = {factor};
     {{ m in [{number(SMALLEST)}, {number(LARGEST)}] /\\ x / m in [-1, 1]
-    -> |f(x * factor)| <= {number(LARGEST_CODE + 0.499)} }}
+    -> |{code}| <= {LARGEST_CODE} }}
     x * factor -> x / m * (m * factor) {{ m <> 0 }};
     m * factor -> {less} * (1 + (factor - {less} / m) / ({less} / m)) {{ m <> 0 }};"""
 
@@ -117,32 +119,11 @@ def codes(no_larger: float) -> Checks:
 ROUTE = "kernels.screen.route"
 
 THEOREMS = [
-    Theorem(
-        "routes, sums of codes", "sums of products of bytes fit 31 bits",
-        f"{ROUTE}.LARGEST_DIM", route.LARGEST_DIM, whole_sums, 1.02, multiplied,
-    ),
-    Theorem(
-        "routes, codes", "no code of a query is above 127",
-        f"{ROUTE}.NO_LARGER", route.NO_LARGER, codes, 1.04, multiplied,
-    ),
-    Theorem(
-        "routes, coding errors", "||r|| of centroids in float64",
-        f"{ROUTE}.ERROR_SPARE", route.ERROR_SPARE, stored_error, 512, nearer_one,
-    ),
-    Theorem(
-        "routes, slack", "what computing the slack rounds",
-        f"{ROUTE}.SLACK_SPARE", route.SLACK_SPARE, slack, 3e6, nearer_one,
-    ),
-    Theorem(
-        "routes, approximations", "what a scaled sum rounds, and dot64, of the reach",
-        f"{ROUTE}.ROUNDED", route.ROUNDED, margin, 6,
-    ),
-    Theorem(
-        "routes, underflow", "what a scaled sum loses to underflow, for each coordinate",
-        f"{ROUTE}.UNDERFLOW", route.UNDERFLOW, underflow, 4,
-    ),
-    Theorem(
-        "routes, overflow", "the largest reach whose approximations are finite",
-        "kernels.topk.descriptor.LARGEST_LOGIT", LARGEST_LOGIT, finite, 4, multiplied,
-    ),
-]  # fmt: skip
+    Theorem("routes, sums of codes", f"{ROUTE}.LARGEST_DIM", whole_sums, 1.02, multiplied),
+    Theorem("routes, codes", f"{ROUTE}.NO_LARGER", codes, 1.04, multiplied),
+    Theorem("routes, coding errors", f"{ROUTE}.ERROR_SPARE", stored_error, 512, nearer_one),
+    Theorem("routes, slack", f"{ROUTE}.SLACK_SPARE", slack, 3e6, nearer_one),
+    Theorem("routes, approximations", f"{ROUTE}.ROUNDED", margin, 6),
+    Theorem("routes, underflow", f"{ROUTE}.UNDERFLOW", underflow, 4),
+    Theorem("routes, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, multiplied),
+]

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 from math import inf
+from typing import Any
 
 from logitsieve.kernels.topk import descriptor, scan
+from logitsieve.kernels.topk.queries import SLACK
 from proofs.certified import lane_steps
+from proofs.expression import Symbol, assigned
 from proofs.theorem import (
     DIMS,
     MOST32,
@@ -23,7 +26,7 @@ from proofs.theorem import (
 )
 
 # Of a slack: what no theorem about its terms takes, so that computing a threshold may.
-SPARED = Fraction(1, 1 << 50)
+SPARED = Fraction(1, 1 << 49)
 
 
 def largest_norm(spare: float) -> Checks:
@@ -55,13 +58,12 @@ def finite(largest: float) -> Checks:
         yield Fraction(largest) * (1 + growth(dim + 1)) <= Fraction(MOST32)
 
 
-def threshold64(share: float, rounded: Fraction, slacks: int) -> Iterator[str]:
-    """w - slacks s - share |w| is at most w - rounded |w| - slacks s, but for SPARED of that.
+def threshold64(computed: Symbol, share: float, rounded: Fraction, slack: str) -> Iterator[str]:
+    """w - slack - share |w| is at most w - rounded |w| - slack, but for SPARED of that.
 
     In float64, which neither overflows nor underflows here: one binade stands for all.
     """
-    computed = f"d(d(w - {slacks} * s) - {number(share)} * a)"
-    exact = f"w - {slacks} * s - {number(share)} * a"
+    exact = f"w - {slack} - {number(share)} * a"
     for a, s, allowed in (
         ((1, 2), (0, 2), Fraction(share) - rounded),
         ((0, 1), (1, 2), SPARED),
@@ -71,46 +73,37 @@ def threshold64(share: float, rounded: Fraction, slacks: int) -> Iterator[str]:
         -> |{computed} - ({exact})| <= {number(allowed)} }}"""
 
 
+WORST, OF_SLACK = Symbol("w", "d", "a"), Symbol("s", "d")
+
+
 def rounding64(share: float) -> Checks:
     """The worst of k exact logits, whose own sum was rounded when its bias was added."""
-    yield from threshold64(share, U64, 1)
+    worst: dict[str, Any] = {"values": {0: WORST}, "state": {SLACK: OF_SLACK}}
+    threshold = assigned(scan.decide, "state[THRESHOLD]", ROUNDING64=share, **worst)
+    yield from threshold64(threshold, share, U64, "s")
 
 
 def rounding32(share: float) -> Checks:
     """The k-th best of float32 logits, rounded likewise."""
-    yield from threshold64(share, U32, 2)
+    ranked: dict[str, Any] = {"ranked": WORST, "state": {SLACK: OF_SLACK}}
+    floor = assigned(scan.decide_above, "floor", ROUNDING32=share, **ranked)
+    yield from threshold64(floor, share, U32, "2b0 * s")
 
 
 TOPK = "kernels.topk.descriptor"
 
 THEOREMS = [
+    Theorem("largest norm", f"{TOPK}.NORM_SPARE", largest_norm, 2, nearer_one),
     Theorem(
-        "largest norm", "max ||w|| in float64",
-        f"{TOPK}.NORM_SPARE", descriptor.NORM_SPARE, largest_norm, 2, nearer_one,
+        "slack",
+        f"{TOPK}.GAMMA_SPARE",
+        partial(slack, dot64=descriptor.DOT64_SPARE),
+        inf,
+        nearer_one,
     ),
-    Theorem(
-        "slack", "a float32 dot: what computing its slack rounds",
-        f"{TOPK}.GAMMA_SPARE", descriptor.GAMMA_SPARE,
-        partial(slack, dot64=descriptor.DOT64_SPARE), inf, nearer_one,
-    ),
-    Theorem(
-        "slack, dot64", "a float32 dot beside dot64, not the real number",
-        f"{TOPK}.DOT64_SPARE", descriptor.DOT64_SPARE, partial(slack, 1.0), 2e6,
-    ),
-    Theorem(
-        "slack, underflow", "what D products lose",
-        f"{TOPK}.DOT_UNDERFLOW", descriptor.DOT_UNDERFLOW, slack_underflow, 4,
-    ),
-    Theorem(
-        "logits, overflow", "the largest sum of products in float32",
-        f"{TOPK}.LARGEST_LOGIT", descriptor.LARGEST_LOGIT, finite, 4, multiplied,
-    ),
-    Theorem(
-        "worst of k", "a threshold from exact logits",
-        "kernels.topk.scan.ROUNDING64", scan.ROUNDING64, rounding64, 4,
-    ),
-    Theorem(
-        "worst of k, float32", "a threshold from float32 logits",
-        "kernels.topk.scan.ROUNDING32", scan.ROUNDING32, rounding32, 2,
-    ),
-]  # fmt: skip
+    Theorem("slack, dot64", f"{TOPK}.DOT64_SPARE", partial(slack, 1.0), 2e6),
+    Theorem("slack, underflow", f"{TOPK}.DOT_UNDERFLOW", slack_underflow, 4),
+    Theorem("logits, overflow", f"{TOPK}.LARGEST_LOGIT", finite, 4, multiplied),
+    Theorem("worst of k", "kernels.topk.scan.ROUNDING64", rounding64, 4),
+    Theorem("worst of k, float32", "kernels.topk.scan.ROUNDING32", rounding32, 2),
+]

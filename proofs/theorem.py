@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import cache
+from importlib import import_module
 from math import inf
 from typing import NamedTuple
 
@@ -47,12 +48,16 @@ class Theorem(NamedTuple):
     """A promise of a constant; `checks` are scripts for Gappa and truth values."""
 
     name: str
-    statement: str
     constant: str  # the module below logitsieve, and its name there
-    value: float
     checks: Callable[[float], Checks]
     slack: float  # weakened by this factor, the constant is not proven; inf: it is not needed
     weakened: Callable[[float, float], float] = divided
+
+    @property
+    def value(self) -> float:
+        """The constant as the kernels import it."""
+        module, name = self.constant.rsplit(".", 1)
+        return float(getattr(import_module(f"logitsieve.{module}"), name))
 
     def holds(self, value: float) -> bool:
         return all(

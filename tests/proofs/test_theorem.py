@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import import_module
 from math import inf
 from pathlib import Path
 
@@ -34,14 +33,6 @@ def test_no_hypotheses_contradict_one_another(theorem: Theorem) -> None:
     for check in list(theorem.checks(theorem.value))[::5]:
         if isinstance(check, str):
             assert not proven(f"{check.partition('->')[0]} -> unheard_of in [1, 2] }}")
-
-
-@BY_NAME
-def test_a_theorem_is_about_the_constant_of_the_kernels(theorem: Theorem) -> None:
-    module, name = theorem.constant.rsplit(".", 1)
-    constant = getattr(import_module(f"logitsieve.{module}"), name)
-    values = constant.values() if isinstance(constant, dict) else [constant]
-    assert theorem.value in [getattr(value, "value", value) for value in values]
 
 
 def test_names_are_different() -> None:
