@@ -1,18 +1,158 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from logitsieve.api.decoder import Target
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import Answer
 from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
+from logitsieve.decoding.auto import Auto
 from logitsieve.evaluation import cpu_name
+from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, nearest, undominated
 from logitsieve.index import open_index
+from tests.evaluation.test_operating_points import (
+    BATCHED,
+    CERTIFIED,
+    EXACT,
+    FAST,
+    POINTS,
+    WIDE,
+    make_point,
+)
 from tests.server.running import MEASURED, calibration, entries, write_model
 from tests.synthetic import make_hidden
+
+
+def auto(
+    points: list[OperatingPoint], target: dict[int, float] | None = None, stored: Any = FAST
+) -> Auto:
+    return Auto(points, target or {}, 300, stored.setting)
+
+
+def choose(
+    over: Auto, batch: int, k: int, precision: float | None, refuted: Any = None
+) -> OperatingPoint | None:
+    """The point of the choice; None where it was not measured."""
+    return over.measured.get(over.choose(batch, k, precision, refuted))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 22, 23, 64, 10**6])
+def test_the_batch_of_a_request_is_the_nearest_measured_one(rows: int) -> None:
+    assert auto(POINTS).batch(rows) == nearest([1, 8, 64], max(rows, 1))
+
+
+@pytest.mark.parametrize(
+    ("batch", "k", "precision", "expected"),
+    [
+        (1, 1, 0.98, FAST),
+        (1, 1, 0.981, WIDE),
+        (1, 5, 0.96, WIDE),
+        (8, 10, 0.9, FAST),
+        (64, 1, 0.99, BATCHED),
+        (1, 1, 0.9999, CERTIFIED),
+        (64, 1, 0.9999, EXACT),
+        (1, 1, 1.0, CERTIFIED),
+        (1, BEYOND, 0.5, CERTIFIED),
+        (64, BEYOND, 1e-9, EXACT),
+    ],
+)
+def test_the_cheapest_point_that_is_precise_enough(
+    batch: int, k: int, precision: float, expected: OperatingPoint
+) -> None:
+    assert choose(auto(POINTS), batch, k, precision) is expected
+
+
+def test_the_indexs_own_target_is_met_whole_whatever_k_is() -> None:
+    chooser = auto(POINTS, {1: 0.9, 5: 0.99})
+    assert [choose(chooser, 1, k, None) for k in (*KS, BEYOND)] == [WIDE] * 4
+    assert choose(chooser, 64, 1, None) is BATCHED
+    assert choose(auto(POINTS, {5: 1.0}), 1, 1, None) is CERTIFIED
+
+
+def test_without_a_target_the_default_head_answers_unless_a_proof_is_faster() -> None:
+    """A `certified` that rules out few rows is slower than `exact`, and never the default."""
+    slow = make_point("certified", (120, 110, 90), (1, 1, 1), proven=True)
+    for stored in (slow, EXACT):
+        assert choose(auto([EXACT, slow], stored=stored), 1, 1, None) is EXACT
+    for point in (CERTIFIED, FAST):
+        assert choose(auto([EXACT, slow, point], stored=point), 1, 1, None) is point
+    for precision in (0.5, 1.0):
+        assert choose(auto([EXACT, slow], stored=slow), 1, 1, precision) is EXACT
+    assert choose(auto([EXACT, CERTIFIED], stored=CERTIFIED), 64, 1, None) is EXACT
+    assert auto([EXACT, slow]).drawing_head == "exact"
+    assert auto([EXACT, CERTIFIED]).drawing_head == "certified"
+
+
+def test_a_target_that_no_point_meets_is_met_by_the_fastest_proof() -> None:
+    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 1, 1, None) is CERTIFIED
+    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 64, 1, None) is EXACT
+
+
+def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> None:
+    def refuted(point: OperatingPoint, goal: Mapping[int, float]) -> bool:
+        return point is FAST and goal[1] > 0.9
+
+    assert choose(auto(POINTS), 1, 1, 0.95, refuted) is CERTIFIED
+    assert choose(auto(POINTS), 64, 1, 0.95, refuted) is BATCHED
+    assert choose(auto(POINTS), 1, 1, 0.9, refuted) is FAST
+
+
+def test_what_was_not_measured() -> None:
+    assert auto([]).choose(auto([]).batch(100), 1, 0.5) == ("exact", ())
+    assert auto([]).choose(1, 0, None) == FAST.setting
+
+
+def test_luck_is_no_proof() -> None:
+    lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
+    assert choose(auto([lucky, EXACT]), 1, 1, 1.0) is EXACT
+    assert choose(auto([lucky, EXACT]), 1, 1, 0.99999) is lucky
+
+
+def test_of_equal_times_the_proven_point_is_taken() -> None:
+    equal = make_point("screen", (20, 22, 50))
+    assert choose(auto([equal, CERTIFIED]), 1, 1, 0.5) is CERTIFIED
+
+
+def test_a_batch_that_a_point_was_not_timed_at_takes_its_nearest() -> None:
+    one = make_point("exact", proven=True)
+    few = OperatingPoint(**{**vars(one), "us_per_row": {8: 0.5}})
+    assert choose(auto([one, few]), 64, 1, 1.0) is few
+
+
+def points_strategy() -> st.SearchStrategy[list[OperatingPoint]]:
+    few = st.sampled_from([1.0, 2.0, 3.0])
+    low = st.sampled_from([0.5, 0.9, 0.99])
+    unproven = st.builds(
+        make_point, us=st.tuples(few, few, few), low=st.tuples(low, low, low), probes=few
+    )
+    proven = st.builds(
+        lambda us, knob: make_point("certified", us, (1, 1, 1), proven=True, probes=knob),
+        st.tuples(few, few, few),
+        few,
+    )
+    points = st.one_of(unproven, proven)
+    return st.lists(points, min_size=1, max_size=12, unique_by=lambda point: point.setting)
+
+
+@given(points_strategy(), st.sampled_from([0.5, 0.9, 0.95, 1.0]))
+def test_dropping_dominated_points_makes_no_choice_dearer(
+    points: list[OperatingPoint], precision: float
+) -> None:
+    whole, kept = auto(points), auto(undominated(points))
+    for batch in (1, 8, 64):
+        for k in (*KS, BEYOND):
+            one, other = (choose(each, batch, k, precision) for each in (whole, kept))
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                assert other.us_at(batch) == one.us_at(batch)
+                assert other.meets(precision, k)
 
 
 def opened(
@@ -28,13 +168,14 @@ def used(answer: Answer) -> tuple[str, dict[str, float]]:
     return answer.head, {name: answer.knobs[name] for name in answer.knobs if name == "probes"}
 
 
-def test_without_a_target_the_default_head_answers_at_its_stored_knobs(
+def test_without_a_target_the_default_head_answers_at_its_stored_knobs_where_it_is_faster(
     tmp_path: Path, kernel_cache: Path
 ) -> None:
     decoder = opened(tmp_path, kernel_cache)
     for options in ({}, {"head": "AUTO"}, {"exact": False}):
-        answer = decoder.topk(make_hidden(64), 5, **options).answer
+        answer = decoder.topk(make_hidden(1), 5, **options).answer
         assert used(answer) == ("screen", {"probes": 1})
+        assert used(decoder.topk(make_hidden(64), 5, **options).answer) == ("exact", {})
 
 
 def test_the_indexs_own_target_chooses(tmp_path: Path, kernel_cache: Path) -> None:
@@ -99,13 +240,12 @@ def test_draws_do_not_go_by_the_times_of_the_best_ids(
     assert used(screened) == (("screen", {"probes": 1}) if rows == 1 else ("exact", {}))
 
 
-def test_requests_of_one_kind_share_a_point(tmp_path: Path, kernel_cache: Path) -> None:
-    auto = opened(tmp_path, kernel_cache).auto
-    kinds = {auto.kind(rows, k, 0.9) for rows in (1, 2) for k in (2, 5)}
-    assert len(kinds) == 1
-    kind = kinds.pop()
-    assert auto.engine(kind, 0.9, "") is auto.engine(kind, 0.9, "")
-    assert auto.kind(1, 1, None) == auto.kind(1, 300, None)
+def test_requests_alike_share_an_engine(tmp_path: Path, kernel_cache: Path) -> None:
+    decoder = opened(tmp_path, kernel_cache)
+    asked: Target = {"min_precision": 0.9}
+    engines = {decoder.engine_for(asked, rows, k) for rows in (1, 2) for k in (2, 5)}
+    assert len(engines) == 1
+    assert decoder.engine_for({}, 1, 1) is decoder.engine_for({}, 1, 300)
 
 
 def test_an_index_that_was_not_calibrated_is_exact_when_asked(

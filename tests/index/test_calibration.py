@@ -101,12 +101,6 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "points[1].precision.1.low: got nan": lambda c: c["points"][1]["precision"]["1"].update(
         low=math.nan
     ),
-    "points[1].precision.1.low_here: got 2": lambda c: c["points"][1]["precision"]["1"].update(
-        low_here=2
-    ),
-    "points[1].precision.1.built.rows: missing": lambda c: c["points"][1]["precision"]["1"].update(
-        built={"mean": 1.0, "low": 1.0}
-    ),
     "calibration.contexts: got 3": lambda c: c.update(contexts=3),
     "calibration.contexts.rows: missing": lambda c: c.update(contexts={}),
     "calibration.contexts.float32: needed: rows": lambda c: c.update(

@@ -147,36 +147,6 @@ def test_options_out_of_range(options: dict[str, Any], field: str) -> None:
     assert refused.value.field == field
 
 
-def precision_of(calibration: dict[str, Any]) -> dict[str, Any]:
-    """The P@1 of the screen at its stored setting."""
-    points = (point for point in calibration["points"] if point["head"]["name"] == "screen")
-    return dict(next(points)["precision"]["1"])
-
-
-def test_bounds_count_what_the_build_measured(index: Path) -> None:
-    _, first = tuned(index, minutes=0)
-    here = precision_of(first)
-    assert here["low_here"] == here["low"]
-    assert "built" not in here  # the index was not calibrated
-    measured = {**first, "heldout_rows": 5000}
-    del measured["settings"]  # as a build writes it
-    for point in measured["points"]:
-        for precision in point["precision"].values():
-            for name in ("low_here", "built"):
-                precision.pop(name, None)
-    built = precision_of(measured)
-    (index / "calibration.json").write_text(json.dumps(measured))
-    again = tune(index, HIDDEN[:100], index.parent / "3", TuneConfig(minutes=0))
-    assert again.measured is not None
-    second = precision_of(dict(again.measured))
-    assert second["built"] == {"mean": built["mean"], "low": built["low"], "rows": 5000}
-    assert second["low"] == built["low"]  # of more rows, and not contradicted
-    assert second["low_here"] < second["low"]
-    third = tune(again.path, HIDDEN[:50], index.parent / "4", TuneConfig(minutes=0))
-    assert third.measured is not None
-    assert precision_of(dict(third.measured))["built"] == second["built"]  # no sweep counts
-
-
 def test_the_points_of_an_index_are_measured_again_whatever_the_time(index: Path) -> None:
     first, calibration = tuned(index)
     swept = settings(calibration)

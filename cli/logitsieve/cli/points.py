@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logitsieve.cli.output import print_table, shown
 from logitsieve.evaluation import read_points
-from logitsieve.evaluation.evidence import MeasuredPrecision, contradicts, rows_needed
-from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint
+from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, Setting, setting_of
 
 if TYPE_CHECKING:
     from logitsieve.decoding.auto import Auto
@@ -48,7 +47,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
             point.candidates,
             *(point.us_per_row.get(batch) for batch in batches),
             "yes" if point.proven else "no",
-            marks.get(_key(point.head, point.knobs), "") if point in auto.points else "compared",
+            marks.get(point.setting, "") if point in auto.points else "compared",
         ]
         for point in (*auto.points, *compared)
     ]
@@ -56,7 +55,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
     print_table(
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
         "mass: probability kept; rows: rows of W read; B: us per row at B rows per call; "
-        f"{'in brackets: lower 95 % bounds, the build counting; ' if bounds else ''}"
+        f"{'in brackets: lower 95 % bounds; ' if bounds else ''}"
         f"AUTO: where it takes the point ({goal(auto, None)})",
         [*columns, *(f"B={batch}" for batch in batches), "proven", "AUTO"],
         rows,
@@ -72,12 +71,11 @@ def _precision(point: OperatingPoint, k: int, bounds: bool) -> object:
     return mean if not bounds or mean is None or low is None else f"{mean:.4f} ({low:.4f})"
 
 
-def _marks(auto: Auto) -> dict[object, str]:
+def _marks(auto: Auto) -> dict[Setting, str]:
     """The batch sizes at which AUTO takes a point for the index's own target."""
-    marks: dict[object, list[str]] = {}
+    marks: dict[Setting, list[str]] = {}
     for batch in auto.batches:
-        point = auto.engine((batch, BEYOND), None, "")
-        marks.setdefault(_key(point.head, point.knobs), []).append(f"B={batch}")
+        marks.setdefault(auto.choose(batch, BEYOND, None), []).append(f"B={batch}")
     return {key: ", ".join(batches) for key, batches in marks.items()}
 
 
@@ -85,19 +83,20 @@ def choices(
     auto: Auto, precision: float | None, ks: tuple[int, ...], batches: tuple[int, ...] = ()
 ) -> list[Choice]:
     """AUTO's point for each class of k and each batch size; `us_per_row` is None if unmeasured."""
-    measured = {_key(point.head, point.knobs): point for point in auto.points}
+    from logitsieve.heads import HEADS
+
     taken = []
     for k, batch in product(ks, batches or auto.batches):
-        point = auto.engine((batch, k), precision, "")
-        timed = measured.get(_key(point.head, point.knobs))
+        head, knobs = auto.choose(batch, k, precision)
+        point = auto.measured.get((head, knobs))
         choice = {
             "k": "any" if precision is None else K_LABELS[k],
             "rows": batch,
-            "head": point.head,
-            "knobs": dict(point.knobs),
-            "us_per_row": timed.us_at(batch) if timed else None,
-            "precision_low": dict(timed.low) if timed else None,
-            "proven": point.proves,
+            "head": head,
+            "knobs": dict(knobs),
+            "us_per_row": point.us_at(batch) if point else None,
+            "precision_low": dict(point.low) if point else None,
+            "proven": HEADS[head].proves,
         }
         taken.append(choice)
     return taken
@@ -131,60 +130,31 @@ def print_changes(before: Index, after: Index) -> None:
 
 
 def undecided(before: Index, after: Index) -> list[str]:
-    """Why AUTO leaves the stored point, and those that it took before, and what would decide."""
+    """Why AUTO leaves the stored point, and the points that it took before."""
     old, new = auto_of(before), auto_of(after)
-    taken = {
-        _key(choice["head"], choice["knobs"])
-        for choice in choices(old, None, (BEYOND,), new.batches)
-    }
     stored = after.head()
-    taken.add(_key(stored.name, stored.knobs))
-    calibration, warnings = after.measured or {}, []
-    for point in new.points:
-        if point.proven or _key(point.head, point.knobs) not in taken:
-            continue
-        entry = next(
-            entry
-            for entry in calibration["points"]
-            if entry["head"]["name"] == point.head
-            and entry["head"]["knobs"].items() <= point.knobs.items()
-        )
-        for k, wanted in new.target.items():
-            if (low := point.low.get(k, 0.0)) < wanted:
-                warnings.append(
-                    f"on these contexts the point {point.label} ({_times(point)}) is not proven to "
-                    f"meet the target: the lower bound of P@{k} is {low:.4f} < {wanted:g}, so AUTO "
-                    "takes slower points. "
-                    + _decider(entry["precision"][str(k)], calibration["heldout_rows"], k, wanted)
-                )
-    return warnings
+    left = {setting_of(stored.name, stored.knobs)}
+    left |= {old.choose(batch, BEYOND, None) for batch in new.batches}
+    return [
+        f"on these contexts the point {point.label} ({_times(point)}) is not proven to meet the "
+        f"target: the lower bound of P@{k} is {point.low.get(k, 0.0):.4f} < {wanted:g}, its mean "
+        f"{point.mean.get(k, 0.0):.4f}, so AUTO takes another. More contexts narrow the bound"
+        for point in new.points
+        if not point.proven and point.setting in left
+        for k, wanted in new.target.items()
+        if point.low.get(k, 0.0) < wanted
+    ]
 
 
 def _times(point: OperatingPoint) -> str:
     return ", ".join(f"{shown(us)} us at B={batch}" for batch, us in point.us_per_row.items())
 
 
-def _decider(precision: Mapping[str, Any], rows: int, k: int, wanted: float) -> str:
-    """Say whether the build's contexts are contradicted, and how many more would decide."""
-    new = MeasuredPrecision(precision["mean"], precision.get("low_here", precision["low"]), rows)
-    before, said = precision.get("built"), ""
-    built = MeasuredPrecision(before["mean"], before["low"], before["rows"]) if before else None
-    if built is not None and contradicts(new, built):
-        said = (
-            f"These {rows:,} contexts contradict the build's {built.rows:,}, on which P@{k} was "
-            f"{built.mean:.4f} and here {new.mean:.4f}. "
-        )
-    needed = rows_needed(new, built, wanted)
-    if needed is None:
-        return f"{said}More contexts would not change that: P@{k} here is {new.mean:.4f}."
-    return f"{said}About {needed - rows:,} more contexts like these would decide (--rows {needed})."
-
-
 def goal(auto: Auto, precision: float | None) -> str:
     if precision is not None:
         return "asked for a proof" if precision == 1 else f"asked for P@k >= {precision:g}"
     if not auto.target:
-        return "no target: the default head"
+        return "no target: the default head or a faster proof"
     return "for the index's target, " + ", ".join(f"P@{k} >= {p:g}" for k, p in auto.target.items())
 
 
@@ -194,7 +164,3 @@ def without_contexts(calibration: Mapping[str, Any] | None) -> dict[str, Any] | 
         return None if calibration is None else dict(calibration)
     contexts = {name: calibration["contexts"][name] for name in ("rows", "dim")}
     return {**calibration, "contexts": contexts}
-
-
-def _key(head: str, knobs: Mapping[str, float]) -> tuple[str, frozenset[tuple[str, float]]]:
-    return head, frozenset(knobs.items())

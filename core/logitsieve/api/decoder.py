@@ -36,10 +36,10 @@ class Target(TypedDict, total=False):
 
     `head` empty or "AUTO" is the cheapest measured operating point, for as many rows, whose
     P@k meets `min_precision`, k being rounded up to 1, 5 or 10, or that proves its answers, if
-    `exact`; with neither, that meets the target that the index was built for, and without one
-    the index's default head. Beyond k = 10 only a proof meets a `min_precision`. A head by name
-    answers at its stored knobs, but for those in `knobs`; so does the default head, where
-    `knobs` come without a name. The answer names head and knobs.
+    `exact`; with neither, that meets the target that the index was built for, and without one the
+    faster of the default head and the proving heads. Beyond k = 10 only a proof meets a
+    `min_precision`. A head by name answers at its stored knobs, except those in `knobs`; so does
+    the default head, if `knobs` come without a name. The answer names head and knobs.
 
     `normalizer` is the method for log Z. None: `topk` finds none; `score`, `beam_step` and `sample`
     choose one that fits the index and the head, and the answer names it.
@@ -62,8 +62,8 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: those of `Target`, and how to draw.
 
-    Without a head and a precision the draws are proven: `certified` answers where the index has it,
-    else `exact`.
+    Without a head and a precision the draws are proven: `certified` answers if the index has it and
+    it was not measured slower than `exact`, else `exact`.
 
     After the temperature only the `top_k` best ids remain (0: all), of those the least set
     with a probability of at least `top_p`, and those at least `min_p` as probable as the best.

@@ -1,126 +1,147 @@
-"""AUTO: the operating point that a request gets when it names no head.
+"""AUTO: the operating point that answers a request which names no head.
 
-The choice depends on the kind of a request: which measured batch size is nearest to its rows, and
-which measured k its k is rounded up to. It is made once for each kind.
-
-Shape letters: B batch rows, D hidden size, V vocabulary.
+It is the fastest measured point that meets the request: its precision, a proof, or else the target
+of the index. Times are those of the measured batch size nearest to the request's rows. Proven
+points meet every request and `exact` is always measured, so a point slower than `exact` is never
+taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from math import inf
 
 from logitsieve.api.decoder import KnobValues, PointRequest
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.decoding.engine import Engine
-from logitsieve.evaluation import (
-    Chooser,
-    OperatingPoint,
-    cpu_name,
-    read_points,
-    read_target,
-)
-from logitsieve.evaluation.operating_points import k_class
+from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
+from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads._base.head import Head, checked_k
 from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
-# Choices kept: batch sizes times ks times the precisions that clients ask for.
-CHOICES_KEPT = 256
-
-Kind = tuple[int, int]  # (a measured batch size, a class of k)
-HeadOf = Callable[[str, KnobValues], Head]
-EngineOf = Callable[[str, KnobValues, str, float], Engine]
+Goal = Mapping[int, float]  # class of k -> the precision that must be met there
+Refuted = Callable[[OperatingPoint, Goal], bool]
 
 
-class Auto(Chooser):
-    """Chooses among measured points, and makes engines of them. Any number of threads may call it.
+class Auto:
+    """The choice among measured points. Immutable; any number of threads may call it.
 
     `target`, k -> precision, is what the index was built for; empty where it was built for none.
+    `stored` is the default head at its stored knobs: without a target it is precise enough.
     """
 
     def __init__(
         self,
         points: Sequence[OperatingPoint],
-        target: Mapping[int, float],
+        target: Goal,
         vocab_size: int,
-        engine_of: EngineOf,
+        stored: Setting = ("exact", ()),
     ) -> None:
-        super().__init__(points, target)
-        self._vocab_size, self._engine_of = vocab_size, engine_of
-        # (kind, the request's precision or None, normalizer or "", width) -> Engine
-        self.engine = lru_cache(maxsize=CHOICES_KEPT)(self._engine)
+        self.points = tuple(points)
+        self.target = dict(target)
+        self.measured = {point.setting: point for point in points}
+        self.drawing_head = _drawing_head(points)
+        self._vocab_size, self._stored = vocab_size, stored
+        batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
+        # Points by their time at each batch size, of equals the proven one first.
+        self._fastest = {
+            batch: sorted(points, key=lambda point: (point.us_at(batch), not point.proven))
+            for batch in batches
+        }
+        self._batch_of = tuple(nearest(batches, max(1, rows)) for rows in range(batches[-1] + 1))
 
-    def downgrades(
-        self, kind: Kind, precision: float | None, ceiling: Callable[[OperatingPoint, int], float]
-    ) -> tuple[OperatingPoint | None, ...]:
-        """The points that live answers refute, cheapest first, and the one that answers instead.
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The measured batch sizes, rising."""
+        return tuple(self._fastest)
 
-        `ceiling(point, k)` is the precision that the point was seen to reach at most at a class of
-        k. None, which can only be the last, is the exact head; if it is also the first and there is
-        no precision, the default head.
-        """
-        batch, k = kind
-        goal, chosen = self.goal(k, precision), [self.choose(batch, k, precision)]
-        while (point := chosen[-1]) is not None and not point.proven:
-            if all(ceiling(point, each) >= least for each, least in goal.items()):
-                break
-            chosen.append(self.next_safer(point, batch, goal))
-        return tuple(chosen)
+    def batch(self, rows: int) -> int:
+        """Return the measured batch size nearest to `rows` a call, in ratio."""
+        return self._batch_of[min(rows, len(self._batch_of) - 1)]
 
-    def kind(self, rows: int, k: int, precision: float | None) -> Kind:
-        """The kind of a request, which decides its point; the index's own target ignores k.
+    def k_class(self, k: int, precision: float | None) -> int:
+        """Return the class of `k` on which the choice depends; the index's own target ignores k.
 
         InvalidRequest for a precision at a k that is not in 1 .. V.
         """
-        if precision is None:
-            return self.batch(rows), 0
-        return self.batch(rows), k_class(checked_k(k, self._vocab_size))
+        return 0 if precision is None else k_class(checked_k(k, self._vocab_size))
 
-    def _engine(
-        self, kind: Kind, precision: float | None, normalizer: str, width: float = inf
-    ) -> Engine:
-        chosen = self.choose(*kind, precision)
-        if chosen is None:
-            return self._engine_of("" if precision is None else "exact", (), normalizer, width)
-        knobs = tuple(sorted(chosen.knobs.items()))
-        return self._engine_of(chosen.head, knobs, normalizer, width)
+    def goal(self, k: int, precision: float | None) -> Goal:
+        """Return what a request must meet, by class of k; `precision` None: the index's target."""
+        return self.target if precision is None else {k: precision}
+
+    def choose(
+        self, rows: int, k: int, precision: float | None, refuted: Refuted | None = None
+    ) -> Setting:
+        """Return the head and knobs of the fastest point at `rows` a call.
+
+        It meets `precision` at class `k`, which for k BEYOND only a proof does. If live answers
+        have `refuted` it, the fastest proven point is returned. Of an index that was not measured:
+        the default head, or `exact` if there is a precision.
+        """
+        goal, points = self.goal(k, precision), self._fastest[self.batch(rows)]
+        point = next((point for point in points if self._meets(point, goal)), None)
+        if point is not None and refuted is not None and refuted(point, goal):
+            point = next((point for point in points if point.proven), None)
+        if point is None:
+            return self._stored if precision is None else ("exact", ())
+        return point.setting
+
+    def _meets(self, point: OperatingPoint, goal: Goal) -> bool:
+        if not goal:
+            return point.proven or point.setting == self._stored
+        return all(point.meets(least, k) for k, least in goal.items())
 
 
-def read_auto(index: Index, head_of: HeadOf, engine_of: EngineOf) -> Auto:
-    """AUTO over the points of calibration.json, and over none where there is no such file.
+def _drawing_head(points: Sequence[OperatingPoint]) -> str:
+    """Return the measured proving head of draws: `certified`, unless `exact` is faster.
+
+    Calibration times the best ids, not draws, so only one row a call is compared: there it shows
+    if bounds rule out too few rows. "" if neither was measured.
+    """
+    times = {
+        head: min(times)
+        for head in ("certified", "exact")
+        if (times := [point.us_at(1) for point in points if point.head == head])
+    }
+    return min(times, key=times.__getitem__, default="")
+
+
+def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
+    """Return AUTO over the points of calibration.json, or over none if there is no such file.
 
     Points of heads that the index or this version lacks are left out. A point is proven if its
     head proves its answers, whatever the file says. IndexUnreadable names what is
     wrong with the file.
     """
     points = []
-    measured = index.measured
-    for point in read_points(measured["points"] if measured is not None else ()):
+    for point in read_points(index.measured["points"] if index.measured is not None else ()):
         if point.head not in index.heads:
             continue
         try:
-            head = head_of(point.head, tuple(sorted(point.knobs.items())))
+            head = head_of(*point.setting)
         except InvalidKnob as error:
             raise unreadable(index.path / CALIBRATION_FILE, f"points: {error}") from error
         # All knobs: a file older than one of them does not name it.
         points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
-    return Auto(points, read_target(index.manifest.config), index.vocab_size, engine_of)
+    stored = head_of("", ())
+    return Auto(
+        points,
+        read_target(index.manifest.config),
+        index.vocab_size,
+        setting_of(stored.name, stored.knobs),
+    )
 
 
-def proving_draws(request: PointRequest, index: Index) -> PointRequest:
-    """The point of a request for draws: a head that proves them, if it leaves the choice to AUTO.
+def proving_draws(request: PointRequest, index: Index, auto: Auto) -> PointRequest:
+    """Return a request for draws with a head that proves them, if it leaves the choice to AUTO.
 
-    Calibration times the best ids, not draws, so the choice among proving heads does not depend on
-    it: `certified` where the index has it, else `exact`. A precision is AUTO's to meet as always.
+    A request for a precision is AUTO's to meet as always.
     """
     if not request.automatic or request.precision is not None:
         return request
-    head = "certified" if "certified" in index.heads else "exact"
+    head = auto.drawing_head or ("certified" if "certified" in index.heads else "exact")
     return request._replace(automatic=False, head=head)
 
 

@@ -38,6 +38,8 @@ from logitsieve.index import Index
 
 # Engines kept: clients use a handful, and a stream of fresh knobs must not grow memory.
 ENGINES_KEPT = 64
+# Choices kept: batch sizes times ks times the precisions that clients ask for.
+CHOICES_KEPT = 256
 
 
 class LocalDecoder:
@@ -65,7 +67,9 @@ class LocalDecoder:
         self._head = lru_cache(maxsize=ENGINES_KEPT)(self._make_head)
         # (head or "", knobs in order of their names, normalizer or "", width) -> Engine
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
-        self.auto: Auto = read_auto(index, self._head, self._make_engine)
+        self.auto: Auto = read_auto(index, self._head)
+        # (batch size, class of k, precision or None, normalizer or "", width) -> Engine
+        self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
 
     def __repr__(self) -> str:
         return f"<LocalDecoder {self._names[-1]}: default head {self.index.default_head}>"
@@ -150,16 +154,18 @@ class LocalDecoder:
         """The engine that answers a request for `k` ids, or for draws, of each of `rows` rows."""
         auto = self.auto
         if not target and not draws:  # the same as below, in less time
-            return auto.engine(auto.kind(rows, k, None), None, "")
+            return self._chosen(auto.batch(rows), 0, None, "", inf)
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
         request = point_request(target)
         if draws:
-            request = proving_draws(request, self.index)
+            request = proving_draws(request, self.index, auto)
         if not request.automatic:
             return self.engine(request.head, request.knobs, request.normalizer, request.width)
-        kind = auto.kind(rows, k, request.precision)
-        return auto.engine(kind, request.precision, request.normalizer, request.width)
+        k_class = auto.k_class(k, request.precision)
+        return self._chosen(
+            auto.batch(rows), k_class, request.precision, request.normalizer, request.width
+        )
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel that a request may need, so that none waits for a compiler."""
@@ -176,7 +182,7 @@ class LocalDecoder:
 
     def close(self) -> None:
         """Release the index and all that was made from it; no call may be under way."""
-        self.auto.engine.cache_clear()
+        self._chosen.cache_clear()
         self.engine.cache_clear()
         self._head.cache_clear()
         self.index.close()
@@ -189,6 +195,11 @@ class LocalDecoder:
             if not isfinite(value):
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
+
+    def _choose(
+        self, batch: int, k: int, precision: float | None, normalizer: str, width: float
+    ) -> Engine:
+        return self.engine(*self.auto.choose(batch, k, precision), normalizer, width)
 
     def _make_engine(
         self, head: str, knobs: KnobValues, normalizer: str, width: float = inf

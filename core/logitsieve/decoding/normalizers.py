@@ -10,8 +10,8 @@ Shape letters: B batch rows, D hidden size, V vocabulary, T targets, S rows of W
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from math import inf, sqrt
+from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -39,7 +39,6 @@ from logitsieve.kernels.topk.merge import FIELDS
 # Logits of all V at a time: 16 MiB of float32, whatever the number of rows.
 LOGITS_AT_ONCE = 1 << 22
 SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
-SAMPLED_ROOTS = 20  # logits beside the head's own, in square roots of V: its estimated cost
 
 
 class Query(NamedTuple):
@@ -73,15 +72,6 @@ class Query(NamedTuple):
         return source.draw(self.hidden, samples, seeds, step, self.scale, edits, **options)
 
 
-class Prices(NamedTuple):
-    """Microseconds a row: what the cost of a log Z is estimated from."""
-
-    head_us: float  # the answering head's top k
-    us_per_logit: float
-    vocab_size: int
-    pass_us: Callable[[str], float]  # name of a head -> the time of a pass over all V as it makes
-
-
 class Normalizer(ABC):
     """A way to find log Z. Stateless; any number of threads may call it."""
 
@@ -93,10 +83,6 @@ class Normalizer(ABC):
     @abstractmethod
     def log_z(self, query: Query) -> LogZ:
         """log Z over all V, or what the edits leave; InvalidRequest if the index lacks a head."""
-
-    def cost(self, prices: Prices) -> float:
-        """Microseconds that it takes a row, beside the top k."""
-        return prices.pass_us(self.reads) if self.reads else prices.head_us
 
     def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
         """log Z, and the logits [B, T] of `targets` that belong to it; -inf for those of p = 0."""
@@ -196,10 +182,6 @@ class _Sampled(Normalizer):
         sampled_log_z(address, hidden, _seeds(hidden), query.scale, *listed, sizes, log_z)
         value, error = log_z.T.astype(np.float64)
         return LogZ.estimate(value, query.scale, error)
-
-    def cost(self, prices: Prices) -> float:
-        sampled = SAMPLED_ROOTS * sqrt(prices.vocab_size) * prices.us_per_logit
-        return super().cost(prices) + sampled
 
 
 class _Certified(Normalizer):

@@ -1,11 +1,10 @@
-"""Precision and speed of heads, and the choice among their operating points."""
+"""Precision and speed of heads, and their operating points."""
 
-from logitsieve.evaluation.operating_points import Chooser, OperatingPoint, read_points, read_target
+from logitsieve.evaluation.operating_points import OperatingPoint, read_points, read_target
 from logitsieve.evaluation.precision import Evaluation, Judge, Precision, evaluate, evaluate_all
 from logitsieve.evaluation.timing import cpu_name, us_per_row
 
 __all__ = [
-    "Chooser",
     "Evaluation",
     "Judge",
     "OperatingPoint",

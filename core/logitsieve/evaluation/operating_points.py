@@ -1,8 +1,8 @@
-"""Operating points, and AUTO: the cheapest of them that is precise enough.
+"""Operating points: heads at one setting of their knobs, with their measurements.
 
-A point is a head at one setting of its knobs, with its measurements. Its precision is a
-property of the index; its time, of the machine and of the rows a call. A precision counts as met
-when its lower 95 % confidence bound meets it, so luck on few contexts buys nothing.
+Precision is a property of the index; time depends on the machine and on the rows a call. A
+precision counts as met when its lower 95 % confidence bound meets it, so luck on few contexts
+buys nothing.
 
 Shape letters: B batch rows, K answers.
 """
@@ -14,9 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from logitsieve.api.decoder import KnobValues
+
 KS = (1, 5, 10)  # P@k is measured at these; any k counts as the next one
-HALF = 0.5  # of the misses: so that a few steps lead from any point to a proof
 BEYOND = 0  # the class of a larger k: no precision was measured there, only a proof will do
+
+Setting = tuple[str, KnobValues]  # a head and its knobs
+
+
+def setting_of(head: str, knobs: Mapping[str, float]) -> Setting:
+    return head, tuple(sorted(knobs.items()))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,16 +48,20 @@ class OperatingPoint:
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
 
     @property
+    def setting(self) -> Setting:
+        return setting_of(self.head, self.knobs)
+
+    @property
     def label(self) -> str:
         return " ".join([self.head, *(f"{name}={value:g}" for name, value in self.knobs.items())])
 
 
 def read_points(entries: Iterable[Mapping[str, Any]]) -> tuple[OperatingPoint, ...]:
     """The `points` of a checked calibration.json: one for each head and setting, in their order."""
-    settings: dict[tuple[str, frozenset[tuple[str, float]]], list[Mapping[str, Any]]] = {}
+    settings: dict[Setting, list[Mapping[str, Any]]] = {}
     for entry in entries:
-        head = entry["head"]
-        settings.setdefault((head["name"], frozenset(head["knobs"].items())), []).append(entry)
+        setting = setting_of(entry["head"]["name"], entry["head"]["knobs"])
+        settings.setdefault(setting, []).append(entry)
     return tuple(_point(same) for same in settings.values())
 
 
@@ -116,66 +127,3 @@ def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:
         batch in one.us_per_row and one.us_per_row[batch] <= us
         for batch, us in other.us_per_row.items()
     ) and all(one.proven or one.low.get(k, 0.0) >= low for k, low in other.low.items())
-
-
-def _missed(point: OperatingPoint, ks: Iterable[int]) -> float:
-    return sum(1 - point.low.get(k, 0.0) for k in ks)
-
-
-class Chooser:
-    """Chooses among measured points by precision, k and batch size. Immutable."""
-
-    def __init__(
-        self, points: Sequence[OperatingPoint], target: Mapping[int, float] | None = None
-    ) -> None:
-        """`target`, k -> precision, is what the index was built for."""
-        self.points = tuple(points)
-        self.target = dict(target or {})
-        batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
-        # Points by their time at each batch size, of equals the proven one first.
-        self._cheapest = {
-            batch: sorted(points, key=lambda point: (point.us_at(batch), not point.proven))
-            for batch in batches
-        }
-        self._batch_of = tuple(nearest(batches, max(1, rows)) for rows in range(batches[-1] + 1))
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return tuple(self._cheapest)
-
-    def batch(self, rows: int) -> int:
-        """The calibrated batch size nearest to `rows` a call, in ratio."""
-        classes = self._batch_of
-        return classes[rows] if rows < len(classes) else classes[-1]
-
-    def choose(self, batch: int, k: int, precision: float | None) -> OperatingPoint | None:
-        """The cheapest point at `batch`, one of `batches`, that meets `precision` at class `k`.
-
-        `precision` None is the index's own target: each of its precisions, whatever k is. 1 is a
-        proof, and so is any precision for k BEYOND. None where nothing measured will do: no target
-        to go by, or no proven point among `points`.
-        """
-        goal = self.goal(k, precision)
-        if not goal:
-            return None
-        for point in self._cheapest[batch]:
-            if all(point.meets(least, each) for each, least in goal.items()):
-                return point
-        return None
-
-    def goal(self, k: int, precision: float | None) -> Mapping[int, float]:
-        """Class of k -> the precision that must be met there; empty where there is no target."""
-        return self.target if precision is None else {k: precision}
-
-    def next_safer(
-        self, than: OperatingPoint, batch: int, goal: Mapping[int, float]
-    ) -> OperatingPoint | None:
-        """The cheapest proven point, or one that was measured to miss at most half as often.
-
-        Misses are added up over the ks of `goal`, by the lower bounds. None: nothing is safer.
-        """
-        missed = _missed(than, goal)
-        for point in self._cheapest[batch]:
-            if not than.proven and (point.proven or _missed(point, goal) < HALF * missed):
-                return point
-        return None

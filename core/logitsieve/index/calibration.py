@@ -130,17 +130,7 @@ def _contexts(where: str, value: object) -> None:
         raise ValueError(f"{where}.float32: needed: finite numbers")
 
 
-def _precision(where: str, value: object) -> None:
-    """A mean and its bound; after a sweep, what the sweep and the build measured by themselves."""
-    _object(mean=_share, low=_share)(where, value)
-    assert isinstance(value, dict)
-    if "low_here" in value:
-        _share(f"{where}.low_here", value["low_here"])
-    if "built" in value:
-        _BUILT(f"{where}.built", value["built"])
-
-
-_BUILT = _object(mean=_share, low=_share, rows=_count)
+_precision = _object(mean=_share, low=_share)
 _POINT = _object(
     head=_object(name=_text, knobs=_each(_number, key=_text)),
     rows=_count,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain, product, zip_longest
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
-from logitsieve.evaluation.evidence import MeasuredPrecision, combined_low
-from logitsieve.evaluation.operating_points import read_points, undominated
+from logitsieve.evaluation.operating_points import read_points, setting_of, undominated
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import TuneConfig
 from logitsieve.index_builder.data.contexts import Source, open_contexts
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from logitsieve.heads import Head
     from logitsieve.index import Index
     from logitsieve.index_builder.calibrate import Bench, Entry, Times
-
-Setting = tuple[str, frozenset[tuple[str, float]]]  # a head and its knobs
 
 
 def tune(
@@ -39,10 +36,9 @@ def tune(
     `contexts` must not be those that the index was fitted on. The grid of each head is the product
     of its knobs' `tried` values. Only calibration.json differs: the other files are shared, the
     digest stays. Its points are those that no other dominates and those stored in the index; points
-    of heads that this version does not know are lost. A bound counts what the build measured beside
-    these contexts, where the two do not contradict each other (`evaluation/evidence.py`). One
-    thread; `progress` as in `build`. InvalidRequest names the argument at fault, IndexUnreadable
-    the file. If it raises, nothing is written.
+    of heads that this version does not know are lost. Precisions and bounds are those of `contexts`
+    alone. One thread; `progress` as in `build`. InvalidRequest names the argument at fault,
+    IndexUnreadable the file. If it raises, nothing is written.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index
@@ -58,10 +54,6 @@ def tune(
         heldout = judging.spread(config.rows, BLOCKS)
         bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
         kept, settings = _sweep(opened, bench, config.minutes, progress)
-        built = _built_evidence(opened)
-        for entries in kept:
-            name, knobs = entries[0]["head"]["name"], entries[0]["head"]["knobs"]
-            _add_evidence(entries, built.get((name, frozenset(knobs.items())), {}), heldout.rows)
         calibration = bench.calibration(_worth_keeping(kept, stored=len(opened.heads)), [])
     calibration["settings"] = settings
     if "fit" in (opened.calibration or {}):
@@ -80,8 +72,8 @@ def _sweep(
     """
     started = monotonic()
     stored = [index.head(name) for name in index.heads]
-    known = {_setting(head): head for head in [*stored, *_points(index)]}
-    further = [head for head in _further(stored) if _setting(head) not in known]
+    known = {setting_of(head.name, head.knobs): head for head in [*stored, *_points(index)]}
+    further = [head for head in _further(stored) if setting_of(head.name, head.knobs) not in known]
     always = list(known.values())
     kept: list[list[Entry]] = []
     proven: list[Times] = []
@@ -108,47 +100,6 @@ def _points(index: Index) -> list[Head]:
     if "points" not in (index.calibration or {}):
         return []
     return [index.head(point.head, **point.knobs) for point in LocalDecoder(index).points]
-
-
-def _built_evidence(index: Index) -> dict[Setting, dict[str, MeasuredPrecision]]:
-    """The build's measurements of each setting, by k as text.
-
-    A sweep passes it on: its own contexts, which may be met again, are no evidence of a build.
-    """
-    built: dict[Setting, dict[str, MeasuredPrecision]] = {}
-    if "points" not in (index.calibration or {}):
-        return built
-    measured = index.measured or {}
-    for entry in measured["points"]:
-        if entry["head"]["name"] not in index.heads:
-            continue
-        head = index.head(entry["head"]["name"], **entry["head"]["knobs"])
-        evidence = built.setdefault(_setting(head), {})
-        for k, precision in entry["precision"].items():
-            if (before := precision.get("built")) is not None:
-                evidence[k] = MeasuredPrecision(before["mean"], before["low"], before["rows"])
-            elif "settings" not in measured:
-                rows = measured["heldout_rows"]
-                evidence[k] = MeasuredPrecision(precision["mean"], precision["low"], rows)
-    return built
-
-
-def _setting(head: Head) -> Setting:
-    return head.name, frozenset(head.knobs.items())
-
-
-def _add_evidence(entries: list[Entry], built: Mapping[str, MeasuredPrecision], rows: int) -> None:
-    """Let `low` of a setting's entries count `built`; `low_here` is what these contexts prove."""
-    if entries[0]["proven"]:
-        return
-    precision_at_k = {}
-    for k, precision in entries[0]["precision"].items():
-        new, before = MeasuredPrecision(precision["mean"], precision["low"], rows), built.get(k)
-        precision_at_k[k] = {**precision, "low": combined_low(new, before), "low_here": new.low}
-        if before is not None:
-            precision_at_k[k]["built"] = before._asdict()
-    for entry in entries:
-        entry["precision"] = precision_at_k
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:

@@ -115,7 +115,7 @@ def test_what_is_warmed_is_what_answers(tmp_path: Path) -> None:
     decoder = LocalDecoder(open_index(path, device="cuda"))
     [head] = answering(decoder)
     assert head is decoder.engine("", (), "").answering is decoder.index.head("exact")
-    assert head is decoder.auto.engine((1, 0), 1.0, "").answering
+    assert head is decoder.engine_for({"exact": True}, 1, 1).answering
 
 
 def devices(*pairs: str, device: str = "cpu", **more: Any) -> Devices:

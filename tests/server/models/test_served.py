@@ -9,11 +9,11 @@ import pytest
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
-from logitsieve.server.models.served import BYTES_PER_US, US_PER_RANDOM, Costs, Served
+from logitsieve.server.models.served import BYTES_PER_US, US_PER_RANDOM, Served
 from logitsieve.server.rpc.codec import to_point_request
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.running import MEASURED, Running, calibration, entries, write_model
+from tests.server.running import MEASURED, Running, write_model
 from tests.synthetic import make_hidden
 
 DENSE_US = 300 * 24 * 4 / BYTES_PER_US
@@ -86,51 +86,33 @@ def served(tmp_path: Path, kernel_cache: Path) -> Served:
 def test_requests_of_different_widths_are_answered_apart(served: Served) -> None:
     """The batcher merges requests of one point."""
     aims = [to_point_request(pb.Target(log_z_width=width)) for width in (0.0, 0.1, 0.2, 0.1)]
-    plain, one, other, again = (served.at(aim, 1, 1) for aim in aims)
-    assert one.point is again.point
-    assert len({plain.point, one.point, other.point}) == 3
-    assert (plain.point.normalizer, one.point.normalizer) == ("", "exact")
+    plain, one, other, again = (served.choose(aim, 1, 1) for aim in aims)
+    assert one.engine is again.engine
+    assert len({plain.engine, one.engine, other.engine}) == 3
+    assert (plain.engine.normalizer, one.engine.normalizer) == ("", "exact")
     assert plain.us_per_row < one.us_per_row == other.us_per_row
 
 
-def costs(folder: Path, **more: Any) -> tuple[Costs, dict[str, float]]:
-    """The costs of an index, and the knobs of the screen as it is stored."""
-    index = open_index(write_model(folder, **more), verify="sizes")
-    return Costs(LocalDecoder(index).points, index), dict(index.head("screen").knobs)
+def test_an_estimate_is_the_measured_time_and_a_pass_over_w_for_log_z(served: Served) -> None:
+    def us(rows: int, log_z: bool = False, **target: Any) -> float:
+        return served.choose(to_point_request(pb.Target(**target)), rows, 1, log_z).us_per_row
+
+    assert us(64, exact=True) == 3.0
+    assert us(9, head=pb.Head(name="screen")) == 1.0
+    assert us(1, True, head=pb.Head(name="screen")) == 1.0 + DENSE_US
+    assert us(1, head=pb.Head(name="screen"), normalizer=pb.NORMALIZER_EXACT) == 1.0 + DENSE_US
+    assert us(1, head=pb.Head(name="screen", knobs={"probes": 2})) == DENSE_US
+    assert served.extra_us(300, 0) == pytest.approx(DENSE_US)
+    assert served.extra_us(0, 2) == 2 * 300 * US_PER_RANDOM
 
 
-def test_calibrated_points_decide(tmp_path: Path) -> None:
-    known, stored = costs(
-        tmp_path,
-        calibration=calibration(
-            entries("exact", (9.0, 8.0, 7.0), 1.0),
-            entries("screen", (0.5, 0.4, 0.25), 0.9, probes=1),
-        ),
+def test_an_engine_has_one_pace(served: Served) -> None:
+    one, same, other = (
+        served.choose(to_point_request(pb.Target(head=pb.Head(name=head))), 1, 1)
+        for head in ("screen", "screen", "exact")
     )
-    assert known.us_per_row("screen", stored, "", 1, False) == 0.5
-    assert known.us_per_row("screen", stored, "", 9, False) == 0.4
-    assert known.us_per_row("exact", {}, "", 1, False) == 9.0
-    assert known.us_per_row("screen", {**stored, "probes": 3}, "", 1, False) == DENSE_US
-
-
-def test_a_log_z_costs_what_a_head_does_that_goes_over_as_much(tmp_path: Path) -> None:
-    known, stored = costs(
-        tmp_path,
-        calibration=calibration(
-            entries("exact", (9.0, 8.0, 7.0), 1.0),
-            entries("screen", (0.5, 0.4, 0.25), 0.9, probes=1),
-        ),
-    )
-    assert known.us_per_row("screen", stored, "candidates", 1, False) == 1.0
-    assert known.us_per_row("screen", stored, "exact", 1, False) == 9.5
-    assert known.us_per_row("screen", stored, "", 1, True) == 9.5  # by the default normalizer
-    assert known.us_per_row("screen", stored, "lowrank", 1, True) == 0.5 + DENSE_US
-    assert known.us_per_row("screen", stored, "sampled", 1, True) > 1
-
-
-def test_without_calibration_all_of_w_is_read(tmp_path: Path) -> None:
-    unknown, stored = costs(tmp_path)
-    assert unknown.us_per_row("screen", stored, "", 1, False) == DENSE_US
-    assert unknown.us_per_row("screen", stored, "", 1, True) == 2 * DENSE_US
-    assert unknown.us_beside(300, 0) == pytest.approx(DENSE_US)
-    assert unknown.us_beside(0, 2) == 2 * 300 * US_PER_RANDOM
+    assert one.pace is same.pace
+    one.pace.add(3.0)
+    one.pace.add(2.0)
+    assert one.pace.value == pytest.approx(2.8)
+    assert other.pace.value == 0

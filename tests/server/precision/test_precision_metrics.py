@@ -8,6 +8,7 @@ import pytest
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import Served
+from logitsieve.server.precision.drift_guard import WINDOW
 from logitsieve.server.precision.precision_metrics import PrecisionMetrics, shares
 from logitsieve.server.precision.shadow import judge
 from tests.server.materials import TARGET_PRECISION, contexts
@@ -27,29 +28,24 @@ def watched(served: Served) -> tuple[PrecisionMetrics, Metrics]:
     return PrecisionMetrics(metrics.registry, lambda: [Version("demo", 1, served)]), metrics
 
 
-def test_auto_leaves_a_point_that_drifted_and_returns_when_it_is_over(
+def test_auto_leaves_a_point_that_drifted_for_a_proof(
     tmp_path: Path, kernel_cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = open_served(tmp_path, kernel_cache)
     live, metrics = watched(served)
     feed(live, served, domain=1, rows=200)
-    assert served.at(AUTO, 1, 5).point.knobs["probes"] == 1
+    assert served.choose(AUTO, 1, 5).engine.knobs["probes"] == 1
     assert samples(metrics, "logitsieve_guard_level") == {("demo", "1"): 0}
 
-    feed(live, served, domain=2, rows=1200)
-    chosen = served.at(AUTO, 1, 5)
-    assert chosen.point.head == "exact"
-    assert [point.knobs["probes"] for point in chosen.refuted] == [1, 2]
-    assert samples(metrics, "logitsieve_guard_level") == {("demo", "1"): 2}
-    assert samples(metrics, "logitsieve_guard_moves_total")[("safer", "demo")] == 2
-    assert "demo@1: AUTO moves from screen" in caplog.text
+    feed(live, served, domain=2, rows=3 * WINDOW)
+    assert served.choose(AUTO, 1, 5).engine.head == "exact"
+    assert samples(metrics, "logitsieve_guard_level") == {("demo", "1"): 1}
+    assert "demo@1: AUTO leaves screen" in caplog.text
 
-    feed(live, served, domain=1, rows=2000)
-    assert served.at(AUTO, 1, 5).point.knobs["probes"] == 1
-    assert samples(metrics, "logitsieve_guard_level") == {("demo", "1"): 0}
-    moves = samples(metrics, "logitsieve_guard_moves_total")
-    assert moves[("back", "demo")] >= 1
-    assert samples(metrics, "logitsieve_trial_possible_total")[("screen", "5", "demo")] > 0
+    feed(live, served, domain=1, rows=200)  # it returns when the version is loaded again
+    assert served.choose(AUTO, 1, 5).engine.head == "exact"
+    loaded = open_served(tmp_path / "again", kernel_cache)
+    assert loaded.choose(AUTO, 1, 5).engine.knobs["probes"] == 1
 
 
 def test_what_is_named_is_counted_and_not_held_against_auto(
@@ -57,12 +53,12 @@ def test_what_is_named_is_counted_and_not_held_against_auto(
 ) -> None:
     served = open_served(tmp_path, kernel_cache)
     live, metrics = watched(served)
-    served.at(AUTO, 1, 5)
+    served.choose(AUTO, 1, 5)
     for row in contexts(2, 300):
         live.judged(judge(sampled(served, row[None], 5, SCREEN)))
     assert samples(metrics, "logitsieve_shadow_rows_total") == {("screen", "demo"): 300}
     assert samples(metrics, "logitsieve_auto_missed_total") == {}
-    assert served.at(AUTO, 1, 5).refuted == ()
+    assert served.choose(AUTO, 1, 5).engine.head == "screen"
 
 
 def test_the_series_of_a_judged_row(tmp_path: Path, kernel_cache: Path) -> None:

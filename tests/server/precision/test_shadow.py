@@ -38,10 +38,10 @@ def open_served(folder: Path, cache: Path) -> Served:
 
 def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> AnsweredRow:
     """One row, answered as a request for it would be."""
-    costed = served.at(aim, 1, k)
-    reply = costed.point.topk(hidden, k)
+    chosen = served.choose(aim, 1, k)
+    reply = chosen.engine.topk(hidden, k)
     answer = TopK(reply.ids, reply.logits, reply.answer.exact, reply.answer.scanned)
-    return AnsweredRow(served, costed, hidden, answer)
+    return AnsweredRow(served, chosen, hidden, answer)
 
 
 def test_hits_are_those_of_the_true_answer(served: Served) -> None:
@@ -71,10 +71,10 @@ def test_a_proven_answer_is_its_own_truth(served: Served) -> None:
 
 def offered(shadow: Shadow, served: Served, requests: int, rows: int) -> None:
     hidden = contexts(1, rows)
-    costed = served.at(SCREEN, rows, 2)
-    reply = costed.point.topk(hidden, 2)
+    chosen = served.choose(SCREEN, rows, 2)
+    reply = chosen.engine.topk(hidden, 2)
     for _ in range(requests):
-        shadow.offer(served, costed, hidden, reply)
+        shadow.offer(served, chosen, hidden, reply)
 
 
 def waiting(shadow: Shadow) -> list[AnsweredRow]:
@@ -100,9 +100,9 @@ def test_each_row_has_the_same_chance_whatever_its_request_is(served: Served) ->
 
 def test_a_sample_is_a_copy_of_its_row(served: Served) -> None:
     shadow, hidden = make_shadow(1.0), contexts(1, 3)
-    costed = served.at(SCREEN, 3, 2)
-    reply = costed.point.topk(hidden, 2)
-    shadow.offer(served, costed, hidden, reply)
+    chosen = served.choose(SCREEN, 3, 2)
+    reply = chosen.engine.topk(hidden, 2)
+    shadow.offer(served, chosen, hidden, reply)
     found = waiting(shadow)
     assert len(found) == 3
     for row, sample in enumerate(found):

@@ -17,7 +17,14 @@ from logitsieve.decoding.engine import Engine
 from logitsieve.gpu.heads.base import LARGEST_BUCKET
 from logitsieve.index import open_index
 from logitsieve.server.rpc.methods import PreparedRequest
-from logitsieve.server.scheduling.batcher import BATCH_ROWS, BUCKET_ROWS, Batch, Batcher, Waiting
+from logitsieve.server.scheduling.batcher import (
+    BATCH_ROWS,
+    BUCKET_ROWS,
+    Batch,
+    Batcher,
+    RunningMean,
+    Waiting,
+)
 from logitsieve.server.scheduling.executor import compute, joined
 from tests.server.running import write_whole
 from tests.synthetic import make_hidden
@@ -44,6 +51,7 @@ def waiting(
     deadline: float | None = None,
     us: float = US,
     elsewhere: bool = False,
+    pace: RunningMean | None = None,
 ) -> Waiting:
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
@@ -51,7 +59,8 @@ def waiting(
         len(hidden), k, 0, 0, lambda point: point.topk(hidden, k), hidden if independent else None
     )
     future = asyncio.get_running_loop().create_future()
-    return Waiting(point, asked, us * len(hidden), 0, deadline, future, elsewhere)
+    pace = pace or RunningMean()
+    return Waiting(point, asked, us * len(hidden), pace, 0, deadline, future, elsewhere)
 
 
 def scene(work: Coroutine[Any, Any, None]) -> None:
@@ -148,13 +157,13 @@ def test_rows_beyond_the_bound_are_refused_but_one_request_always_may_wait() -> 
 
 def test_a_refused_client_is_told_the_time_that_the_queue_takes() -> None:
     async def play() -> None:
-        queue = batcher(max_in_flight=2)
-        queue.put(waiting(10))
+        queue, pace = batcher(max_in_flight=2), RunningMean()
+        queue.put(waiting(10, pace=pace))
         batch = queue.take()
         assert batch is not None
         finish(queue, batch, took_us=2 * 10 * US)  # twice as slow as estimated
-        queue.put(waiting(50))
-        queue.put(waiting(50))
+        queue.put(waiting(50, pace=pace))
+        queue.put(waiting(50, pace=pace))
         with pytest.raises(Overloaded) as caught:
             queue.put(waiting(1))
         assert caught.value.retry_after_s == pytest.approx(2 * 100 * US * 1e-6)
@@ -164,10 +173,10 @@ def test_a_refused_client_is_told_the_time_that_the_queue_takes() -> None:
 
 def test_who_cannot_be_answered_in_time_is_refused_at_once_or_never_computed() -> None:
     async def play() -> None:
-        queue = batcher()
-        queue.put(waiting(1))
+        queue, pace = batcher(), RunningMean()
+        queue.put(waiting(1, pace=pace))
         taken(queue)  # now the pace is known
-        queue.put(waiting(60))
+        queue.put(waiting(60, pace=pace))
         for left_s in (0.01, 0.1):  # the queue takes 0.06 s
             with pytest.raises(Overloaded, match="left"):
                 queue.put(waiting(1, deadline=monotonic() + left_s))
@@ -195,12 +204,12 @@ def test_at_twice_the_load_what_is_computed_is_in_time(missed: float) -> None:
 
     async def play() -> None:
         now, each_s, patience_s = 0.0, 0.005, 1.0
-        queue = batcher(max_in_flight=1000, max_rows=10**6, clock=lambda: now)
+        queue, pace = batcher(max_in_flight=1000, max_rows=10**6, clock=lambda: now), RunningMean()
         due, in_time, late, refused = 0.0, 0, 0, 0
         while now < 20:
             while due <= now:
                 try:
-                    queue.put(waiting(BATCH_ROWS, deadline=due + patience_s))
+                    queue.put(waiting(BATCH_ROWS, deadline=due + patience_s, pace=pace))
                 except (Overloaded, DeadlineExceeded):
                     refused += 1
                 due += each_s * missed / 2

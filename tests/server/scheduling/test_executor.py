@@ -12,6 +12,7 @@ from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unav
 from logitsieve.decoding.engine import Engine
 from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.methods import PreparedRequest
+from logitsieve.server.scheduling.batcher import RunningMean
 from logitsieve.server.scheduling.executor import INLINE_US, Executor
 from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S
@@ -50,6 +51,7 @@ async def run(
         NO_POINT,
         PreparedRequest(1, 1, 0, 0, lambda point: compute()),
         estimate_us=estimate_us,
+        pace=RunningMean(),
         arrived_ns=perf_counter_ns(),
         time_left_s=time_left_s,
         elsewhere=elsewhere,

@@ -85,10 +85,10 @@ def _auto_facts(served: Served) -> Facts:
     auto = served.decoder.auto
     taken = []
     for batch in auto.batches:
-        point = served.at(DEFAULT_REQUEST, batch, 1).point
+        point = served.choose(DEFAULT_REQUEST, batch, 1).engine
         taken.append({"rows": batch, "head": point.head, "knobs": point.knobs})
     target = {str(k): precision for k, precision in auto.target.items()}
-    return {"target": target, "auto": taken, "guard_level": served.downgrade_depth}
+    return {"target": target, "auto": taken, "guard_level": len(served.left)}
 
 
 def live_facts(registry: CollectorRegistry) -> Facts:
@@ -113,7 +113,6 @@ def live_facts(registry: CollectorRegistry) -> Facts:
         "precision": _precision(
             series("shadow_hits", "_total"), series("shadow_possible", "_total")
         ),
-        "moves": [{**labels, "count": count} for labels, count in series("guard_moves", "_total")],
         "memory": [
             {"device": labels["device"], "used": used}
             for labels, used in series("device_memory_used_bytes")

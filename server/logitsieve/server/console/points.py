@@ -9,7 +9,7 @@ from logitsieve.api.decoder import asked_precision
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
 from logitsieve.evaluation import OperatingPoint, read_points
-from logitsieve.evaluation.operating_points import KS, k_class
+from logitsieve.evaluation.operating_points import KS, k_class, setting_of
 from logitsieve.server.console.words import Facts
 
 
@@ -47,10 +47,9 @@ def chosen_facts(decoder: LocalDecoder, precision: float | None, k: int) -> Fact
     asked = asked_precision("", None, precision, False)
     chosen = []
     for batch in auto.batches:
-        engine = auto.engine(auto.kind(batch, k, asked), asked, "")
-        timed = next(
-            (p for p in auto.points if p.head == engine.head and p.knobs == engine.knobs), None
-        )
+        head, knobs = auto.choose(batch, auto.k_class(k, asked), asked)
+        engine = decoder.engine(head, knobs, "")
+        timed = auto.measured.get(setting_of(engine.head, engine.knobs))
         chosen.append(
             {
                 "rows": batch,

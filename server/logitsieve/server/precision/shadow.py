@@ -27,10 +27,9 @@ import numpy as np
 
 from logitsieve.api.errors import Unavailable
 from logitsieve.api.results import TopK, TopKReply
-from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import hits
-from logitsieve.server.models.served import CostedPoint, Served
+from logitsieve.server.models.served import Chosen, Served
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +47,10 @@ def step_back() -> None:
 
 
 class AnsweredRow(NamedTuple):
-    """A row to be judged, and the points that are judged on it."""
+    """A row to be judged, and what answered it."""
 
     served: Served
-    costed: CostedPoint
+    chosen: Chosen
     hidden: np.ndarray  # [1, D] in the dtype of the request
     answer: TopK  # of this row
 
@@ -61,7 +60,6 @@ class Judgement(NamedTuple):
 
     row: AnsweredRow
     hits: Mapping[int, float]
-    refuted: tuple[tuple[Engine, Mapping[int, float]], ...]  # hits of points that AUTO has left
     missed_mass: float  # probability of the true top-k that was not answered
 
 
@@ -79,10 +77,7 @@ def judge(row: AnsweredRow) -> Judgement:
         assert log_z is not None, "a normalizer was named"
         lost = truth.logits[0][~np.isin(truth.ids[0], answer.ids[0])]
         missed = float(np.exp(lost - float(log_z[0])).sum())
-    refuted = tuple(
-        (point, _hits(_top(point.topk(hidden, k)), truth)) for point in row.costed.refuted
-    )
-    return Judgement(row, hits_by_k, refuted, missed)
+    return Judgement(row, hits_by_k, missed)
 
 
 def _top(reply: TopKReply) -> TopK:
@@ -145,9 +140,7 @@ class Shadow:
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def offer(
-        self, served: Served, costed: CostedPoint, hidden: np.ndarray, reply: TopKReply
-    ) -> None:
+    def offer(self, served: Served, chosen: Chosen, hidden: np.ndarray, reply: TopKReply) -> None:
         """Copy the chosen rows of an answered request, `hidden` [B, D] and its reply."""
         while self._gap < len(hidden):
             row = int(self._gap)
@@ -156,7 +149,7 @@ class Shadow:
                 self._lost(reply.answer.model, "queue_full")
             else:
                 answer = TopK._make(array[one].copy() for array in _top(reply))
-                self._queue.put(AnsweredRow(served, costed, hidden[one].copy(), answer))
+                self._queue.put(AnsweredRow(served, chosen, hidden[one].copy(), answer))
             self._gap = row + 1 + int(self._draw())
         self._gap -= len(hidden)
 
@@ -181,8 +174,8 @@ class Shadow:
             with row.served.leases:
                 judgement = judge(row)
         except Unavailable:
-            return lambda: self._lost(row.costed.point.model, "unloaded")
+            return lambda: self._lost(row.chosen.engine.model, "unloaded")
         except Exception:  # requests are answered all the same
-            logger.exception("a row of %s was not judged", row.costed.point.model)
-            return lambda: self._lost(row.costed.point.model, "failed")
+            logger.exception("a row of %s was not judged", row.chosen.engine.model)
+            return lambda: self._lost(row.chosen.engine.model, "failed")
         return lambda: self._judged(judgement)

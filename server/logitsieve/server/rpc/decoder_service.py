@@ -78,18 +78,19 @@ class DecoderService:
             prepared = read(self.config, served.decoder.index)
             wanted = to_point_request(target, method.normalizer)
             if prepared.draws:
-                wanted = proving_draws(wanted, served.decoder.index)
-            costed = served.at(wanted, prepared.rows, prepared.k, method.finds_log_z)
+                wanted = proving_draws(wanted, served.decoder.index, served.decoder.auto)
+            chosen = served.choose(wanted, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
-                costed.point,
+                chosen.engine,
                 prepared,
-                estimate_us=prepared.rows * costed.us_per_row
-                + costed.us_beside(prepared.logits, prepared.draws),
+                estimate_us=prepared.rows * chosen.us_per_row
+                + served.extra_us(prepared.logits, prepared.draws),
+                pace=chosen.pace,
                 arrived_ns=call.arrived_ns,
                 time_left_s=time_left_s,
                 elsewhere=served.elsewhere,
             )
             call.answer = reply.answer
             if prepared.independent is not None and isinstance(reply, TopKReply):
-                self.shadow.offer(served, costed, prepared.independent, reply)
-            return write(reply, costed.origin, call.queue_ns)
+                self.shadow.offer(served, chosen, prepared.independent, reply)
+            return write(reply, chosen.origin, call.queue_ns)

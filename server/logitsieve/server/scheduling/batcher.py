@@ -46,6 +46,15 @@ PATIENCE = 0.5
 FRESH = 0.2
 
 
+class RunningMean:
+    """A mean that follows its last values; 0 until there is one. Any number of threads may add."""
+
+    value = 0.0
+
+    def add(self, value: float) -> None:
+        self.value += (FRESH if self.value else 1.0) * (value - self.value)
+
+
 class Computed(NamedTuple):
     """A reply, how long its request waited, and how long a GPU worked for it."""
 
@@ -61,6 +70,7 @@ class Waiting:
     point: Engine
     request: PreparedRequest
     estimate_us: float
+    pace: RunningMean  # of its engine: time taken / estimated; until measured it refuses no request
     arrived_ns: int
     deadline: float | None
     future: asyncio.Future[Computed]
@@ -71,11 +81,13 @@ class Waiting:
     device_ns: int = 0
     ready_at: float = 0.0  # from then on it is computed also if no other shares its batch
     us_per_row: float = field(init=False)
+    paced_us: float = field(init=False)  # the same at the pace of its arrival
     key: tuple[Engine, int, int] | None = field(init=False)  # equal ones may share a batch
 
     def __post_init__(self) -> None:
         hidden = self.request.independent
         self.us_per_row = self.estimate_us / self.request.rows
+        self.paced_us = self.us_per_row * self.pace.value
         self.key = None if hidden is None else (self.point, self.request.k, hidden.shape[1])
 
     @property
@@ -143,15 +155,14 @@ class Batcher:
         self._changed = Condition()
         self._queue: deque[Waiting] = deque()
         self._closed = False
-        self._pace = 0.0  # time taken / estimated; 0 until measured: a guess refuses no request
         self.in_flight = 0  # requests that wait or are computed
         self.rows = 0  # that wait
-        self._us = 0.0  # what all in flight were estimated to take yet
+        self._us = 0.0  # what all in flight are expected to take yet
 
     @property
     def wait_s(self) -> float:
         """About how long a request that comes now will wait."""
-        return self._us * self._pace / self._workers * 1e-6
+        return self._us / self._workers * 1e-6
 
     def admit(self, time_left_s: float | None) -> None:
         """Refuse a request by its time or the number in flight, before it is read.
@@ -179,7 +190,7 @@ class Batcher:
             alone = self.in_flight < self._workers
             waiting.ready_at = 0.0 if alone else self._clock() + self._delay_s
             self.in_flight += 1
-            self._us += waiting.left * waiting.us_per_row
+            self._us += waiting.left * waiting.paced_us
             self._append(waiting)
 
     def discard(self, waiting: Waiting) -> None:
@@ -214,10 +225,10 @@ class Batcher:
         """Account for a computed batch; requests that it does not answer go back into the queue."""
         with self._changed:
             if batch.slices:
-                ratio = took_us / max(batch.estimate_us, 1e-3)
-                self._pace += (FRESH if self._pace else 1.0) * (ratio - self._pace)
-            self._us -= batch.estimate_us
-            for waiting, _, stop in batch.slices:
+                pace = batch.slices[0].waiting.pace
+                pace.add(took_us / max(batch.estimate_us, 1e-3))
+            for waiting, start, stop in batch.slices:
+                self._us -= (stop - start) * waiting.paced_us
                 waiting.start = stop
                 if waiting in answered or waiting.future.done():
                     self._leave(waiting)
@@ -248,7 +259,7 @@ class Batcher:
 
     def _leave(self, waiting: Waiting) -> None:
         self.in_flight -= 1
-        self._us -= waiting.left * waiting.us_per_row
+        self._us -= waiting.left * waiting.paced_us
 
     def _pause_s(self, first: Waiting) -> float:
         if first.key is None or first.left >= first.batch_rows:

@@ -26,6 +26,7 @@ from logitsieve.server.scheduling.batcher import (
     Batcher,
     BatchSlice,
     Computed,
+    RunningMean,
     Waiting,
 )
 from logitsieve.utils.deadline import ending_by
@@ -95,6 +96,7 @@ class Executor:
         request: PreparedRequest,
         *,
         estimate_us: float,
+        pace: RunningMean,
         arrived_ns: int,
         time_left_s: float | None,
         elsewhere: bool = False,
@@ -114,7 +116,9 @@ class Executor:
             return Computed(request.compute(point), queue_ns, 0)
         deadline = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
-        waiting = Waiting(point, request, estimate_us, arrived_ns, deadline, future, elsewhere)
+        waiting = Waiting(
+            point, request, estimate_us, pace, arrived_ns, deadline, future, elsewhere
+        )
         self.batcher.put(waiting)
         try:
             return cast("Computed", await future)

@@ -105,7 +105,7 @@ function card(model) {
       ["Heads", model.heads.map(({ name }) => name).join(", ")],
       ["Built for", target || "no target"],
       ["AUTO", auto(model.auto)],
-      ["Drift guard", model.guard_level ? h("span", { class: "warn" }, `${model.guard_level} steps to safer points`) : "at rest"],
+      ["Drift guard", model.guard_level ? h("span", { class: "warn" }, `${model.guard_level} points left for proven ones`) : "at rest"],
       ["Contexts kept", whole(model.contexts)],
       ["Digest", h("code", {}, model.digest.slice(0, 16))],
     );
