@@ -27,6 +27,7 @@ from benchmarks.gpu.softmaxes import FitResult, Shape, make
 from benchmarks.race.bars import bars
 from logitsieve.gpu.device import device_named, name_of
 from logitsieve.gpu.heads.draws import GpuExact
+from logitsieve.heads._base.draw_options import DrawOptions
 
 OUT = Path(__file__).parents[1] / "results"
 SHAPES = "10000x200,15852x512,50257x1024,128256x2048,151936x4096,256000x2048"
@@ -104,9 +105,9 @@ def _drawn(made: FitResult, step: Step, about: Row, clock: Clock) -> Iterator[Ro
     asked, rows = {**about, "B": len(step.hidden), "k": 0}, len(step.hidden)
     for name, call in draws(step):
         yield {**asked, "method": f"torch {name}", **clock.us(call)}
-    seeds = torch.arange(rows, device=clock.device)
+    seeds: Any = torch.arange(rows, device=clock.device)
     exact = cast(GpuExact, made.heads["exact"])
-    draw = partial(exact.draw, step.hidden.float(), 1, seeds, 0, 1.0, None)
+    draw = partial(exact.draw, step.hidden.float(), DrawOptions(1, seeds))
     yield {**asked, "method": "exact, a draw", **clock.us(draw)}
 
 

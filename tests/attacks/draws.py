@@ -20,6 +20,7 @@ from numpy.random import Generator
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
 from logitsieve.heads import certified
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sampling.gumbel import noise_of
@@ -140,7 +141,7 @@ def winners(random: Generator) -> Tally:
     scale = 10.0 ** random.uniform(-4, 3)
     scaled = (logits - logits.max(axis=1, keepdims=True)) * scale
     seeds, step = random.integers(0, 2**63, ROWS).astype(np.uint64), int(random.integers(1 << 40))
-    ids = ExactHead(softmax).draw(hidden, SAMPLES, seeds, step, scale, None)[0]
+    ids = ExactHead(softmax).draw(hidden, DrawOptions(SAMPLES, seeds, step, scale))[0]
     wrong = np.zeros(ROWS, np.bool_)
     for row, seed in enumerate(seeds):
         for draw in range(SAMPLES):

@@ -17,8 +17,9 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.head import Edits
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import ExactHead, interval_of
 from tests.attacks.decoders import KINDS, Hard
 from tests.attacks.draws import fill_noise
 from tests.attacks.judge import DOUBT, LONG, exact_logits, log_z
@@ -59,16 +60,16 @@ def lawful(random: Generator, kind: str) -> Tally:
         scale, width = float(random.choice(SCALES)), float(random.choice(WIDTHS))
         top_p = float(random.choice([1.0, 1.0, 0.95, 0.5, 1e-6, random.random()]))
         min_p = float(random.choice([0.0, 0.0, 0.1, 1e-9, 1.0]))
-        draw = hidden, SAMPLES, seeds, step, scale, edits
+        options = DrawOptions(SAMPLES, seeds, step, scale, edits, top_p, min_p, width)
         left, unsure = remaining(logits, scale, top_p, min_p)
         values = noisy(logits, scale, seeds, step)
-        ids, _, _ = exact.draw(*draw, top_p=top_p, min_p=min_p)
+        ids, _, _ = exact.draw(hidden, options)
         name = f"scale {scale} top-p {top_p} min-p {min_p} width {width}"
         tally.join(judged(f"exact {name}", ids, values, left, unsure))
-        ids, interval, _ = certified.draw(*draw, top_p=top_p, min_p=min_p, width=width)
+        ids, fields, _ = certified.draw(hidden, options)
         tally.join(judged(f"certified {name}", ids, values, left, unsure))
         narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf
-        tally.join(enclosed(name, interval, logits, left, unsure, scale, narrow))
+        tally.join(enclosed(name, interval_of(fields, scale), logits, left, unsure, scale, narrow))
     return tally
 
 

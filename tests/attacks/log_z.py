@@ -14,7 +14,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.exact import ExactHead, interval_of
 from tests.attacks import judge
 from tests.attacks.decoders import KINDS
 from tests.attacks.judge import DOUBT, LONG, Long, exact_logits
@@ -33,7 +33,7 @@ def enclosed(random: Generator, kind: str) -> Tally:
     truth = judge.log_z(logits, scale)
     _, _, low, high = exact.log_z(hidden, scale).T
     tally.join(judged("float64", low, high, truth.rest))
-    _, low, high = exact.quick_log_z(hidden).T
+    _, _, low, high = exact.quick_log_z(hidden).T
     tally.join(judged("float32", low, high, judge.log_z(logits).value()))
     tally.join(by_codes(softmax, hidden, truth.value(scale), scale, random))
     return tally
@@ -44,7 +44,8 @@ def by_codes(
 ) -> Tally:
     head, tally = sketched(softmax, random).head, Tally()
     for width in (np.inf, 1.0, 0.1, 0.01):
-        _, low, high = head.log_z(hidden, scale, width=width).T
+        fields = head.log_z(hidden, scale, width=width)
+        _, low, high = interval_of(fields, scale).T
         tally.join(judged(f"width {width}", low, high, truth))
     return tally
 

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Int32
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.exact import ExactHead, interval_of
 from logitsieve.heads.sharded import ALIGNED, SHARDED_HEADS, ReplicatedRows, ShardedSoftmax
 from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact
 from logitsieve.heads.sharded.lost import Bounds
 from logitsieve.index.shard_parts import bounds_of, replicated_of
+from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
 from tests.sharded import cut, edits_of, rows_of
@@ -65,15 +67,15 @@ def draws(random: Generator) -> Tally:
     scale = float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
     filters: Any = {"top_p": float(random.choice([1.0, 1.0, 0.9, 0.3, 1e-6]))}
     filters["min_p"] = float(random.choice([0.0, 0.0, 0.05, 1.0]))
-    request = hidden, DRAWS, seeds, step, scale, None
-    ids, fields, _ = ExactHead(victim.softmax).draw(*request, **filters)
-    drawn, log_z, _ = exact_of(parts).draw(*request, **filters)
+    options = DrawOptions(DRAWS, seeds, step, scale, None, **filters)
+    ids, fields, _ = ExactHead(victim.softmax).draw(hidden, options)
+    drawn, log_z, _ = exact_of(parts).draw(hidden, options)
     tally.join(same(f"draws, {scale} {filters}", drawn, ids))
     tally.join(same(f"log Z, {scale} {filters}", log_z, fields))
-    drawn, log_z, _ = ShardedCertified(parts).draw(*request, **filters)
+    drawn, log_z, _ = ShardedCertified(parts).draw(hidden, options)
     tally.join(same(f"draws by bounds, {scale} {filters}", drawn, ids))
     _, low, high = interval_of(fields, scale).T
-    apart = (log_z[:, 1] > high) | (log_z[:, 2] < low)
+    apart = (log_z[:, LOW] > high) | (log_z[:, HIGH] < low)
     tally.add(apart, lambda row: f"{log_z[row]} apart from {low[row]} .. {high[row]}")
     return tally
 

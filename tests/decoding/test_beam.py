@@ -336,11 +336,12 @@ def test_ranks_that_are_apart_by_about_the_intervals_of_log_z(
     certified: Any = decoder.index.head("certified")
     logits = logits64(softmax.weight, softmax.bias, hidden)
     log_z = [log_z_of(row) for row in logits]
-    _, low, high = {
+    fields = {
         "quick": exact.quick_log_z(hidden),
         "sketch": certified.log_z(hidden, 1.0),
-        "float64": interval_of(exact.log_z(hidden, 1.0), 1.0),
-    }[first].T
+        "float64": exact.log_z(hidden, 1.0),
+    }[first]
+    _, low, high = interval_of(fields, 1.0).T
     best = [Fraction(float(row.max())) for row in logits]
     level = best[1] - log_z[1] - (best[0] - log_z[0])  # by which the first is behind
     most = Fraction(float(high[0] - low[0] + high[1] - low[1]))

@@ -5,25 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from logitsieve.decoding.log_z import LogZ
+from logitsieve.kernels.topk.merge import HIGH, LOW
 
-INTERVALS = np.array([[1.0, 0.5, 1.5], [0.1, -0.25, 0.75], [9.0, 2.0, 3.0]])
+FIELDS = np.array([[0.0, 1.0, 0.5, 1.5], [0.0, 0.1, -0.25, 0.75], [0.0, 3.0, 2.0, 3.0]])
 
 
-def test_an_estimate_beside_its_interval_is_taken_into_it() -> None:
-    log_z = LogZ.interval(INTERVALS, 1.0)
+def test_bounds_are_rounded_outward() -> None:
+    log_z = LogZ(FIELDS.copy(), 1.0)
     np.testing.assert_array_equal(log_z.value, [1.0, 0.1, 3.0])
-    assert (log_z.bounds()[:, 0] < INTERVALS[:, 1]).all()
-    assert (log_z.bounds()[:, 1] > INTERVALS[:, 2]).all()
+    assert (log_z.bounds()[:, 0] < FIELDS[:, LOW]).all()
+    assert (log_z.bounds()[:, 1] > FIELDS[:, HIGH]).all()
 
 
 def test_bounds_are_printed_outward_if_they_are_proven() -> None:
-    log_z = LogZ.interval(INTERVALS, 1.0)
+    log_z = LogZ(FIELDS.copy(), 1.0)
     value, low, high, error = log_z.printed()
     assert low is not None
     assert high is not None
     assert error is None
-    assert (low <= INTERVALS[:, 1]).all()
-    assert (high >= INTERVALS[:, 2]).all()
+    assert (low <= FIELDS[:, LOW]).all()
+    assert (high >= FIELDS[:, HIGH]).all()
     estimate = LogZ.estimate(log_z.value, 1.0, np.array([0.5, 0.25, 0.0])).printed()
     np.testing.assert_array_equal(estimate.value, value)
     assert estimate.low is None
@@ -33,7 +34,7 @@ def test_bounds_are_printed_outward_if_they_are_proven() -> None:
 
 
 def test_parts_are_joined_by_the_rows_they_are_of() -> None:
-    whole = LogZ.interval(INTERVALS, 2.0)
+    whole = LogZ(FIELDS.copy(), 2.0)
     rows = [np.array([2, 0]), np.array([1])]
     joined = LogZ.joined([LogZ(whole.fields[places], 2.0) for places in rows], rows)
     np.testing.assert_array_equal(joined.fields, whole.fields)

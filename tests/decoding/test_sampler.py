@@ -14,6 +14,7 @@ from logitsieve.api.results import SampleReply
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.sampler import TRUSTED
 from logitsieve.heads import Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.index import open_index
 from tests.attacks.draws import fill_noise
 from tests.decoding.drawn import edited_logits
@@ -380,7 +381,7 @@ def test_equal_rows_are_drawn_alike_however_large_their_logits(head: str) -> Non
     weight[10:14, 0] = 1e20
     made: Any = make_head(head, Softmax(weight, np.zeros(40, np.float32)))
     hidden = np.array([[1e10, 0, 0], [-1e10, 0, 0], [0, 0, 0]], np.float32)
-    ids = made.draw(hidden, 8000, np.arange(3, dtype=np.uint64), 0, 1e5, None)[0]
+    ids = made.draw(hidden, DrawOptions(8000, np.arange(3, dtype=np.uint64), 0, 1e5))[0]
     alike = np.zeros((3, 40))
     alike[0, 10:14], alike[1], alike[2] = 1 / 4, 1 / 36, 1 / 40
     alike[1, 10:14] = 0

@@ -9,6 +9,7 @@ from logitsieve.gpu.matrix import sketch_on
 from logitsieve.gpu.plans.certified_draws import CertifiedDrawPlan
 from logitsieve.gpu.plans.draws import DeviceEdits, DrawInputs, DrawPlan
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.kernels.topk.merge import TOP, VALUE
 from tests.gpu.plans.test_certified import sketched
 from tests.gpu.softmaxes import on_gpu, tensor
@@ -86,7 +87,9 @@ def exact_draws(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids [B, draws] and log Z [B] of the exact head on the host."""
     edits = csr(edited)
-    ids, log_z, _ = ExactHead(stored).draw(hidden, draws, seeds_of(len(hidden)), step, scale, edits)
+    ids, log_z, _ = ExactHead(stored).draw(
+        hidden, DrawOptions(draws, seeds_of(len(hidden)), step, scale, edits)
+    )
     return ids, scale * log_z[:, TOP] + log_z[:, VALUE]
 
 

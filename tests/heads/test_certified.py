@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import CertifiedHead, ExactHead, Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.index_builder.fit.certified import Widths, encode, narrow_rotation, rotation
+from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import best, logits64
 from tests.synthetic import basis_of, make_hidden, make_softmax
 
@@ -258,14 +260,32 @@ def test_many_draws_by_all_logits_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     softmax, hidden = decaying(2000, 64)
     head = certified(softmax, Widths(32, 64), hidden)
     seeds = np.arange(len(hidden), dtype=np.uint64)
-    ids, _, scanned = head.draw(hidden, 40, seeds, 3, 1.0, None)
+    ids, _, scanned = head.draw(hidden, DrawOptions(40, seeds, 3, 1.0))
     monkeypatch.setattr("logitsieve.heads.certified.PRODUCTS_A_DRAW", 2000 * 64 // 20)
     for samples, by_all in ((19, False), (20, True), (40, True)):
-        again, log_z, computed = head.draw(hidden, samples, seeds, 3, 1.0, None)
+        again, log_z, computed = head.draw(hidden, DrawOptions(samples, seeds, 3, 1.0))
         np.testing.assert_array_equal(again, ids[:, :samples])
-        assert (log_z[:, 1] <= log_z[:, 2]).all()
+        assert (log_z[:, LOW] <= log_z[:, HIGH]).all()
         assert by_all == (computed == 2000).all()
     assert (scanned < 2000).any()
+
+
+@pytest.mark.parametrize("by_all", [False, True])
+def test_noise_is_that_of_ids_from_the_first_id_on(
+    monkeypatch: pytest.MonkeyPatch, by_all: bool
+) -> None:
+    """Rows 960 .. 1919 of W draw what the whole draws of them."""
+    softmax, hidden = decaying(2000, 64)
+    monkeypatch.setattr("logitsieve.heads.certified.PRODUCTS_A_DRAW", 10**9 if by_all else 0)
+    own = slice(960, 1920)
+    part = Softmax(softmax.weight[own].copy(), softmax.bias[own].copy())
+    options = DrawOptions(20, np.arange(len(hidden), dtype=np.uint64), 3, 0.7, first_id=960)
+    ids, _, _ = certified(part, Widths(32, 64), hidden).draw(hidden, options)
+    others = np.delete(np.arange(2000, dtype=np.int32), own)
+    ends, none = np.arange(len(hidden) + 1) * others.size, np.full(others.size, -np.inf)
+    edits = ends, np.tile(others, len(hidden)), np.tile(none, len(hidden))
+    whole = ExactHead(softmax).draw(hidden, options._replace(edits=edits, first_id=0))
+    np.testing.assert_array_equal(ids + 960, whole.ids)
 
 
 def test_bounds_of_a_row_are_the_logits_where_they_were_computed() -> None:

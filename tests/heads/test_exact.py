@@ -7,6 +7,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.heads import ExactHead
+from logitsieve.heads._base.draw_options import DrawOptions
 from tests.oracle import chi_square_p, log_sum_exp, logits64, softmax
 from tests.synthetic import make_hidden, make_softmax
 
@@ -32,14 +33,14 @@ def test_log_z_is_the_oracles(scale: float) -> None:
 
 
 def test_a_quick_log_z_is_an_interval() -> None:
-    _, low, high = HEAD.quick_log_z(HIDDEN).T
+    _, _, low, high = HEAD.quick_log_z(HIDDEN).T
     wanted = [log_sum_exp(row) for row in TRUE]
     assert ((low <= wanted) & (wanted <= high)).all()
 
 
 def test_draws_follow_the_softmax() -> None:
     seeds = np.arange(3, dtype=np.uint64)
-    ids, log_z, scanned = HEAD.draw(HIDDEN, 4000, seeds, 0, 1.0, None)
+    ids, log_z, scanned = HEAD.draw(HIDDEN, DrawOptions(4000, seeds))
     for row in range(3):
         counts = np.bincount(ids[row], minlength=60)
         assert chi_square_p(counts, softmax(TRUE[row])) > 1e-6
@@ -50,7 +51,7 @@ def test_draws_follow_the_softmax() -> None:
 
 def test_edited_ids_have_the_given_logits() -> None:
     edits = np.array([0, 59]), np.delete(np.arange(60), 7).astype(np.int32), np.full(59, -np.inf)
-    ids, log_z, _ = HEAD.draw(HIDDEN[:1], 20, np.zeros(1, np.uint64), 0, 1.0, edits)
+    ids, log_z, _ = HEAD.draw(HIDDEN[:1], DrawOptions(20, np.zeros(1, np.uint64), edits=edits))
     assert (ids == 7).all()
     assert log_z[0].tolist()[:2] == [TRUE[0, 7], 0.0]
 
@@ -62,7 +63,7 @@ def test_a_row_that_is_not_finite_has_no_draw_and_no_log_z() -> None:
         HEAD.log_z(hidden, 1.0)
     assert refused.value.field == "hidden[2]"
     with pytest.raises(InvalidRequest):
-        HEAD.draw(hidden, 1, np.zeros(3, np.uint64), 0, 1.0, None)
+        HEAD.draw(hidden, DrawOptions(1, np.zeros(3, np.uint64)))
 
 
 def test_it_has_no_knobs() -> None:

@@ -182,12 +182,12 @@ def _best_with_log_z(
     rows = len(ids)
     scanned = np.full(rows, query.index.vocab_size, np.int32)
     provenance = Provenance(np.ones(rows, np.bool_), scanned, np.zeros(rows, np.bool_))
-    return BestLogits(ids, logits, provenance), wanted, LogZ.interval(log_z, query.scale)
+    return BestLogits(ids, logits, provenance), wanted, LogZ(log_z, query.scale)
 
 
 def _quick_log_z(query: Query) -> LogZ:
     exact = cast(ExactHead, EXACT.source(query.index))
-    return LogZ.interval(exact.quick_log_z(query.hidden), query.scale)
+    return LogZ(exact.quick_log_z(query.hidden), query.scale)
 
 
 # Ways to find log Z, each closer than the one before.

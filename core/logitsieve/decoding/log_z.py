@@ -45,15 +45,6 @@ class LogZ(NamedTuple):
         return cls(fields, scale, False, error).unbounded()
 
     @classmethod
-    def interval(cls, log_z: Float64, scale: float) -> LogZ:
-        """An estimate, and two numbers that log Z is proven to lie between: log_z [B, 3]."""
-        fields = np.zeros((len(log_z), FIELDS))
-        value, low, high = log_z.T
-        fields[:, VALUE] = np.minimum(np.maximum(value, low), high)
-        fields[:, LOW:] = log_z[:, 1:]
-        return cls(fields, scale)
-
-    @classmethod
     def joined(cls, parts: Sequence[LogZ], rows: Sequence[Int64]) -> LogZ:
         """Several parts in one; rows[i] are the rows of parts[i]."""
         fields = np.empty((sum(map(len, rows)), FIELDS))

@@ -12,11 +12,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32, Float64, Int32, Int64, UInt64
 from logitsieve.decoding.log_z import LogZ
 from logitsieve.decoding.logit_edits import (
@@ -27,6 +28,7 @@ from logitsieve.decoding.logit_edits import (
     keys_of,
     target_logits,
 )
+from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Head
 from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
@@ -63,13 +65,13 @@ class Query(NamedTuple):
         candidates = self.head.candidates(self.hidden, self.k)
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
-    def draw(
-        self, head: Head, samples: int, seeds: UInt64, step: int, **options: Any
-    ) -> tuple[Int32, Float64, Int32]:
-        """Draws by the exact or the certified head: ids [B, N], log Z and the rows scanned [B]."""
-        edits = self.edits and self.edits[:3]
-        source = cast(CertifiedHead, head)  # the exact head has no options
-        return source.draw(self.hidden, samples, seeds, step, self.scale, edits, **options)
+    def draw(self, how: Sampling, width: float = inf) -> Drawn:
+        """Draws from all that filters leave, by the answering head: the exact or the certified."""
+        options = DrawOptions(
+            how.samples, how.seeds, how.step, self.scale, self.edits and self.edits[:3],
+            how.top_p, how.min_p, width,
+        )  # fmt: skip
+        return cast(ExactHead, self.head).draw(self.hidden, options)
 
 
 class Normalizer(ABC):
@@ -193,10 +195,10 @@ class _Certified(Normalizer):
         source, edits = self.source(query.index), query.edits
         if edits is not None and edits.allow_list.any():
             return _with_allow_lists(self, query, edits)
-        found = cast(CertifiedHead, source).log_z(
+        fields = cast(CertifiedHead, source).log_z(
             query.hidden, query.scale, edits and edits[:3], query.width
         )
-        return narrowed(LogZ.interval(found, query.scale), query)
+        return narrowed(LogZ(fields, query.scale), query)
 
 
 class _Exact(Normalizer):

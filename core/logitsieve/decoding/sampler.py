@@ -12,7 +12,6 @@ Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,10 +123,12 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
-    normalizer = drawn.normalizer if _filtered(how) else normalizer or drawn.normalizer
-    log_z = drawn.log_z
-    if log_z is None or normalizer is not drawn.normalizer:
+    normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
+    if _filtered(how):
+        normalizer = CANDIDATES  # among what filters leave
+    elif log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
+    assert log_z is not None, "filters are met by heads that find log Z"
     logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
     rows = len(query.hidden)
@@ -136,26 +137,23 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
 
 
 def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    filters = {"top_p": how.top_p, "min_p": how.min_p} if _filtered(how) else {}
-    ids, log_z, scanned = query.draw(query.head, how.samples, how.seeds, how.step, **filters)
-    return _Drawn(ids, True, scanned, CANDIDATES if filters else EXACT, LogZ(log_z, query.scale))
+    ids, log_z, scanned = query.draw(how)
+    return _Drawn(ids, True, scanned, EXACT, LogZ(log_z, query.scale))
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     """log Z by the coarse codes that the draw needs anyway, or more closely, if named."""
-    draw = partial(query.draw, query.head, how.samples, how.seeds, how.step)
-    if _filtered(how):
-        filters = {"top_p": how.top_p, "min_p": how.min_p}
-        ids, log_z, scanned = draw(**filters)
-        interval = LogZ.interval(log_z, query.scale)
-        if (wide := np.flatnonzero(interval.spans > query.width)).size:
-            part, exact = query.rows(wide), EXACT.source(query.index)
-            interval.fields[wide] = part.draw(exact, 0, how.seeds[wide], how.step, **filters)[1]
-        return _Drawn(ids, True, scanned, CANDIDATES, interval)
-    width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
-    ids, log_z, scanned = draw(width=width)
-    interval = narrowed(LogZ.interval(log_z, query.scale), query)
-    return _Drawn(ids, True, scanned, CERTIFIED, interval)
+    if not _filtered(how):
+        width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
+        ids, fields, scanned = query.draw(how, width)
+        return _Drawn(ids, True, scanned, CERTIFIED, narrowed(LogZ(fields, query.scale), query))
+    ids, fields, scanned = query.draw(how)
+    log_z = LogZ(fields, query.scale)
+    if (wide := np.flatnonzero(log_z.spans > query.width)).size:
+        every = query.rows(wide)._replace(head=EXACT.source(query.index))
+        nothing = how._replace(samples=0, seeds=how.seeds[wide])
+        fields[wide] = every.draw(nothing).log_z
+    return _Drawn(ids, True, scanned, CERTIFIED, log_z)
 
 
 def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:

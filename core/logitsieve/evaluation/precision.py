@@ -24,6 +24,7 @@ from logitsieve.api.results import (
     TopK,
 )
 from logitsieve.evaluation.operating_points import KS
+from logitsieve.kernels.topk.merge import VALUE
 from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
@@ -231,7 +232,7 @@ def find_truth(exact: Answering, block: Float32, k: int) -> tuple[np.ndarray, ..
     """The fields of a `Truth`."""
     top = exact.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
-    log_z = cast(FindsLogZ, exact).quick_log_z(rows)[:, 0]
+    log_z = cast(FindsLogZ, exact).quick_log_z(rows)[:, VALUE]
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 

@@ -27,6 +27,7 @@ from logitsieve.api.results import (
     Int32,
     UInt64,
 )
+from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import (
     Edits,
     edits_of_rows,
@@ -37,7 +38,7 @@ from logitsieve.heads._base.head import (
 )
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
-from logitsieve.heads.exact import ExactHead, interval_of
+from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.intervals.log_z import interval_log_z
 from logitsieve.kernels.intervals.shard_draws import interval_race
@@ -148,7 +149,7 @@ class CertifiedHead(KernelHead):
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        """[B, 3] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
+        """[B, 4] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
 
         They are `width` nats apart at most, but in rows that would take too many logits: these get
         all of them, in float32 where that can do.
@@ -169,7 +170,7 @@ class CertifiedHead(KernelHead):
         At a width of inf the interval is that of coarse codes.
         """
         rows = len(hidden)
-        log_z, tops = np.empty((rows, 3)), np.empty(rows)
+        log_z, tops = np.empty((rows, FIELDS)), np.empty(rows)
         scanned, found = np.empty(rows, np.int32), np.empty(rows, np.bool_)
         options = scale, width, self._places, *(edits or no_edits(rows))
         answers = tops, log_z, scanned, found
@@ -179,53 +180,36 @@ class CertifiedHead(KernelHead):
 
     def _dense_log_z(self, hidden: Float32, scale: float, edits: Edits | None) -> Float64:
         """The same by all logits: in float32 of plain rows, else in float64."""
-        log_z, plain = np.empty((len(hidden), 3)), np.full(len(hidden), scale == 1.0)
+        log_z, plain = np.empty((len(hidden), FIELDS)), np.full(len(hidden), scale == 1.0)
         if edits is not None:
             plain &= np.diff(edits[0]) == 0
         log_z[plain] = self._exact.quick_log_z(hidden[plain])
         if not plain.all():
             rest = np.flatnonzero(~plain)
-            fields = self._exact.log_z(hidden[rest], scale, edits and edits_of_rows(edits, rest))
-            log_z[rest] = interval_of(fields, scale)
+            changed = edits and edits_of_rows(edits, rest)
+            log_z[rest] = self._exact.log_z(hidden[rest], scale, changed)
         return log_z
 
-    def draw(
-        self,
-        hidden: Float32,
-        samples: int,
-        seeds: UInt64,
-        step: int,
-        scale: float,
-        edits: Edits | None,
-        *,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        width: float = inf,
-    ) -> tuple[Int32, Float64, Int32]:
-        """The draws of head `exact`: ids [B, samples], log Z [B, 3], scanned [B].
+    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
+        """The draws of head `exact` for each row of hidden [B, D], and an interval of log Z.
 
-        log Z, of what filters leave, is an estimate and what it is proven to lie between; of all,
-        within `width` nats. A row on which the sketch says too little gets all logits, and all rows
-        where that takes less time than so many draws.
+        A row on which the sketch says too little gets all logits, and so do all rows where that
+        takes less time than that many draws.
         """
         rows = len(hidden)
-        offsets, edited, values = edits or no_edits(rows)
+        samples, seeds, step, scale, edits, top_p, min_p, width, first_id = options
         ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
-        log_z, found = np.empty((rows, 3)), np.zeros(rows, np.bool_)
-        options = seeds, step, scale, top_p, min_p, width, self._places, offsets, edited, values
-        answers = ids, log_z, scanned
-        draw = partial(interval_sample.entry(), self._address, hidden, *options, *answers, found)
+        log_z, found = np.empty((rows, FIELDS)), np.zeros(rows, np.bool_)
+        asked = seeds, step, scale, top_p, min_p, width, first_id, self._places
+        answers = *(edits or no_edits(rows)), ids, log_z, scanned, found
+        draw = partial(interval_sample.entry(), self._address, hidden, *asked, *answers)
         if samples * PRODUCTS_A_DRAW < self._vocab_size * self._dim:
             refuse_first(run_slices(draw, rows, self._threads))
         if not found.all():
             rest = np.flatnonzero(~found)
-            part = edits and edits_of_rows(edits, rest)
-            ids[rest], fields, scanned[rest] = self._exact.draw(
-                hidden[rest], samples, seeds[rest], step, scale, part,
-                top_p=top_p, min_p=min_p,
-            )  # fmt: skip
-            log_z[rest] = interval_of(fields, scale)
-        return answers
+            drawn = self._exact.draw(hidden[rest], options.rows(rest))
+            ids[rest], log_z[rest], scanned[rest] = drawn
+        return Drawn(ids, log_z, scanned)
 
     def race(
         self,
@@ -265,5 +249,5 @@ class CertifiedHead(KernelHead):
         """Call each kernel once but those of `bounds`, which no request needs."""
         super().warm()
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
-        self.draw(zeros, 1, seeds, 0, 1.0, None)
+        self.draw(zeros, DrawOptions(1, seeds))
         self.log_z(zeros, 1.0)

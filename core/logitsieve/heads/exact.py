@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
+from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import KernelHead
 from logitsieve.kernels.pool import run_slices
@@ -76,7 +77,7 @@ class ExactHead(KernelHead):
         return log_z
 
     def quick_log_z(self, hidden: Float32, carried: Carried | None = None) -> Float64:
-        """[B, 3] an estimate of log Z and a proven interval, mostly from float32 dots.
+        """[B, 4] an estimate of log Z and a proven interval, mostly from float32 dots.
 
         Of a shard of W: with that of the shards before it, whose sums [B, 8] are replaced.
         """
@@ -87,35 +88,23 @@ class ExactHead(KernelHead):
     ) -> tuple[Int32, Float64, Float64]:
         """The k best ids and their exact logits [B, k], and `quick_log_z`, in one pass."""
         rows = len(hidden)
-        ids, logits, log_z = np.empty((rows, k), np.int32), np.empty((rows, k)), np.empty((rows, 3))
+        ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k))
+        log_z = np.empty((rows, FIELDS))
         before, sums = carried or (0, np.empty((rows, QUICK_SUMS)))
         options = ids, logits, before, sums, log_z
         fill = partial(quick_log_z.entry(), self._address, hidden, *options)
         refuse_first(run_slices(fill, rows, self._threads))
         return ids, logits, log_z
 
-    def draw(
-        self,
-        hidden: Float32,
-        samples: int,
-        seeds: UInt64,
-        step: int,
-        scale: float,
-        edits: Edits | None,
-        *,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-    ) -> tuple[Int32, Float64, Int32]:
-        """Draws from softmax(scale x logits): ids [B, samples], `log_z` [B, 4], scanned [B].
-
-        top_p, then min_p leave some ids, which are drawn from; log Z is that of those.
-        """
+    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
+        """Draws for each row of hidden [B, D], and log Z to some 1e-12; `width` is met by that."""
         rows = len(hidden)
+        samples, seeds, step, scale, edits, top_p, min_p, _, first_id = options
         ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
-        options = seeds, step, scale, top_p, min_p, *(edits or no_edits(rows))
-        draw = partial(gumbel_sample.entry(), self._address, hidden, *options, ids, log_z)
+        asked = seeds, step, scale, top_p, min_p, first_id, *(edits or no_edits(rows))
+        draw = partial(gumbel_sample.entry(), self._address, hidden, *asked, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
-        return ids, log_z, np.full(rows, self._vocab_size, np.int32)
+        return Drawn(ids, log_z, np.full(rows, self._vocab_size, np.int32))
 
     def race(
         self,
@@ -150,4 +139,4 @@ class ExactHead(KernelHead):
         self._softmax.logits(zeros, np.zeros(2, np.int64), np.empty(0, np.int32))
         self.log_z(zeros, 1.0)
         self.quick_log_z(zeros)
-        self.draw(zeros, 1, seeds, 0, 1.0, None)
+        self.draw(zeros, DrawOptions(1, seeds))

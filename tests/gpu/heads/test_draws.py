@@ -13,6 +13,7 @@ from logitsieve.gpu.device import device_named
 from logitsieve.gpu.heads import draws, gpu_heads
 from logitsieve.gpu.heads.draws import GpuDrawHead, GpuExact, cut
 from logitsieve.heads import HEADS, ExactHead
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from tests.gpu.draw_plans import assert_within
 from tests.oracle import drawn, filtered, logits64
@@ -41,14 +42,14 @@ def heads() -> dict[str, GpuDrawHead]:
 
 def assert_log_z(found: np.ndarray, host: np.ndarray) -> None:
     """The host's but for its last bits, or an interval around it."""
-    if found.shape == host.shape:
+    if found[:, TOP].any():
         np.testing.assert_array_equal(found[:, TOP], host[:, TOP])
         # Bounds leave room for what underflows, of however many ids.
         np.testing.assert_allclose(found[:, VALUE:], host[:, VALUE:], rtol=2e-12, atol=1e-290)
         assert (found[:, LOW] <= host[:, HIGH]).all()
         assert (host[:, LOW] <= found[:, HIGH]).all()
     else:
-        assert_within(found, SCALE * host[:, TOP] + host[:, VALUE])
+        assert_within(found[:, VALUE:], SCALE * host[:, TOP] + host[:, VALUE])
 
 
 @DRAWING
@@ -56,8 +57,8 @@ def assert_log_z(found: np.ndarray, host: np.ndarray) -> None:
 @pytest.mark.parametrize("edited", [False, True])
 def test_arrays(heads: dict[str, GpuDrawHead], name: str, samples: int, edited: bool) -> None:
     hidden, edits = make_hidden(3, 12), EDITS if edited else None
-    ids, log_z, scanned = heads[name].draw(hidden, samples, SEEDS, STEP, SCALE, edits)
-    expected = HOST.draw(hidden, samples, SEEDS, STEP, SCALE, edits)
+    ids, log_z, scanned = heads[name].draw(hidden, DrawOptions(samples, SEEDS, STEP, SCALE, edits))
+    expected = HOST.draw(hidden, DrawOptions(samples, SEEDS, STEP, SCALE, edits))
     np.testing.assert_array_equal(ids, expected[0])
     assert_log_z(log_z, expected[1])
     assert (scanned <= 300).all()
@@ -70,11 +71,11 @@ def test_arrays_of_what_filters_leave(
     heads: dict[str, GpuDrawHead], name: str, edited: bool
 ) -> None:
     hidden, edits = make_hidden(3, 12), EDITS if edited else None
-    asked: Any = hidden, 4, SEEDS, STEP, SCALE, edits
     choices: list[Any] = [{"top_p": 0.8, "min_p": 0.01}, {"min_p": 0.05}]
     for filters in choices:
-        ids, log_z, scanned = heads[name].draw(*asked, **filters)
-        expected = HOST.draw(*asked, **filters)
+        options = DrawOptions(4, SEEDS, STEP, SCALE, edits, **filters)
+        ids, log_z, scanned = heads[name].draw(hidden, options)
+        expected = HOST.draw(hidden, options)
         np.testing.assert_array_equal(ids, expected[0])
         assert_log_z(log_z, expected[1])
         assert scanned.tolist() == [300] * 3
@@ -87,15 +88,15 @@ def test_more_draws_than_a_plan_holds_come_from_several(
 ) -> None:
     monkeypatch.setattr(draws, "SLOTS_AT_ONCE", 3)  # so that 3 are 2 + 1, for a row at once
     hidden, edits = make_hidden(3, 12), EDITS if edited else None
-    ids, log_z, scanned = heads[name].draw(hidden, 3, SEEDS, STEP, SCALE, edits)
-    expected = HOST.draw(hidden, 3, SEEDS, STEP, SCALE, edits)
+    ids, log_z, scanned = heads[name].draw(hidden, DrawOptions(3, SEEDS, STEP, SCALE, edits))
+    expected = HOST.draw(hidden, DrawOptions(3, SEEDS, STEP, SCALE, edits))
     np.testing.assert_array_equal(ids, expected[0])
     assert_log_z(log_z, expected[1])
     assert (scanned <= 300).all()
     there = torch.from_numpy(hidden).to(device_named("cuda"))
     if not edited:
-        seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
-        drawn = heads[name].draw(there, 3, seeds, STEP, SCALE, None)
+        seeds: Any = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
+        drawn: Any = heads[name].draw(there, DrawOptions(3, seeds, STEP, SCALE))
         np.testing.assert_array_equal(drawn[0].cpu().numpy(), expected[0])
 
 
@@ -113,9 +114,9 @@ def test_a_plan_holds_so_much_and_no_more(samples: int) -> None:
 def test_tensors(heads: dict[str, GpuDrawHead], name: str, samples: int) -> None:
     hidden = make_hidden(3, 12)
     there = torch.from_numpy(hidden).to(device_named("cuda"), torch.float64)
-    seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
-    found = heads[name].draw(there, samples, seeds, STEP, SCALE, None)
-    same = heads[name].draw(hidden, samples, SEEDS, STEP, SCALE, None)
+    seeds: Any = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
+    found: Any = heads[name].draw(there, DrawOptions(samples, seeds, STEP, SCALE))
+    same = heads[name].draw(hidden, DrawOptions(samples, SEEDS, STEP, SCALE))
     for mine, theirs in zip(found, same, strict=True):
         assert mine.device == there.device
         np.testing.assert_array_equal(mine.cpu().numpy(), theirs)
@@ -129,12 +130,12 @@ def test_a_bad_row_raises_or_is_told_from_the_others(
     hidden[1, 2] = np.nan
     for edits in (None, EDITS):
         with pytest.raises(InvalidRequest, match=r"hidden\[1\]"):
-            heads[name].draw(hidden, 1, SEEDS, STEP, SCALE, edits)
+            heads[name].draw(hidden, DrawOptions(1, SEEDS, STEP, SCALE, edits))
     there = torch.from_numpy(hidden).to(device_named("cuda"))
-    seeds = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
-    ids, log_z, _ = heads[name].draw(there, 2, seeds, STEP, SCALE, None)
-    assert (ids < 0).any(1).tolist() == [False, True, False]
-    assert log_z.reshape(3, -1).isnan().any(1).tolist() == [False, True, False]
+    seeds: Any = torch.from_numpy(SEEDS.view(np.int64)).to(there.device)
+    drawn: Any = heads[name].draw(there, DrawOptions(2, seeds, STEP, SCALE))
+    assert (drawn.ids < 0).any(1).tolist() == [False, True, False]
+    assert drawn.log_z.reshape(3, -1).isnan().any(1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("filters", [(0.9, 0.0), (1.0, 0.05)])

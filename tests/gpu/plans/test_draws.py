@@ -8,6 +8,7 @@ import pytest
 from logitsieve.gpu.plans import exact
 from logitsieve.gpu.plans.draws import DrawPlan
 from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads._base.draw_options import DrawOptions
 from tests.gpu.draw_plans import (
     STEP,
     Edited,
@@ -72,7 +73,7 @@ def test_steps_and_what_is_written_between_runs(step: int) -> None:
     plan.inputs.step[0].fill_(step + 1)
     plan.inputs.scale.fill_(2.0)
     plan.run()
-    ids, _, _ = ExactHead(softmax).draw(hidden, 4, seeds, step + 1, 2.0, None)
+    ids, _, _ = ExactHead(softmax).draw(hidden, DrawOptions(4, seeds, step + 1, 2.0))
     np.testing.assert_array_equal(plan.ids.cpu().numpy(), ids)
 
 

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.api.results import Float32, Float64
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads._base.head import no_edits
 from logitsieve.heads.exact import ExactHead, interval_of
 from logitsieve.heads.sharded import ReplicatedRows, Shard, ShardedSoftmax
 from logitsieve.heads.sharded.bounded import ShardedCertified, summed
 from logitsieve.heads.sharded.shard import Best
 from logitsieve.index.shard_parts import replicated_of
+from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.sharded import (
     SHARDS,
     D,
@@ -73,12 +75,12 @@ def test_draws_by_bounds_are_those_of_one_matrix(
     whole, parts = pair(shards, tied)
     hidden = make_hidden(ROWS, D, seed=seed, scale=size)
     edits = edits_of(seed, ROWS) if edited else None
-    ids, fields, _ = whole.draw(hidden, 3, SEEDS, seed, scale, edits)
-    drawn, log_z, scanned = parts.draw(hidden, 3, SEEDS, seed, scale, edits)
+    ids, fields, _ = whole.draw(hidden, DrawOptions(3, SEEDS, seed, scale, edits))
+    drawn, log_z, scanned = parts.draw(hidden, DrawOptions(3, SEEDS, seed, scale, edits))
     np.testing.assert_array_equal(drawn, ids)
     _, low, high = interval_of(fields, scale).T
-    assert (log_z[:, 1] <= high).all()
-    assert (log_z[:, 2] >= low).all()
+    assert (log_z[:, LOW] <= high).all()
+    assert (log_z[:, HIGH] >= low).all()
     assert tied or scanned.max() < V  # none needed all logits
     asked = shards_of(shards, tied).shards
     every = edits or no_edits(ROWS)
@@ -89,15 +91,15 @@ def test_draws_by_bounds_are_those_of_one_matrix(
 @pytest.mark.parametrize("samples", [1, 40])
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.8}, {"min_p": 0.1}])
 def test_draws_by_all_logits_are_those_of_one_matrix(
-    monkeypatch: pytest.MonkeyPatch, samples: int, filters: dict[str, float]
+    monkeypatch: pytest.MonkeyPatch, samples: int, filters: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("logitsieve.heads.certified.PRODUCTS_A_DRAW", V * D)
     whole, parts = pair(3, True)
     hidden = make_hidden(ROWS, D)
-    ids, fields, scanned = whole.draw(hidden, samples, SEEDS, 5, 0.7, None, **filters)
-    drawn = parts.draw(hidden, samples, SEEDS, 5, 0.7, None, **filters)
+    ids, fields, scanned = whole.draw(hidden, DrawOptions(samples, SEEDS, 5, 0.7, None, **filters))
+    drawn = parts.draw(hidden, DrawOptions(samples, SEEDS, 5, 0.7, None, **filters))
     np.testing.assert_array_equal(drawn[0], ids)
-    np.testing.assert_array_equal(drawn[1], interval_of(fields, 0.7))
+    np.testing.assert_array_equal(drawn[1], fields)
     np.testing.assert_array_equal(drawn[2], scanned)
 
 
@@ -110,7 +112,7 @@ def test_log_z_lies_in_its_interval_which_is_as_narrow_as_asked_for(
     hidden = make_hidden(ROWS, D)
     for edits in (None, edits_of(1, ROWS), shut(0, 256, ROWS)):
         _, low, high = interval_of(whole.log_z(hidden, 1.0, edits), 1.0).T
-        value, least, most = parts.log_z(hidden, 1.0, edits, width).T
+        _, value, least, most = parts.log_z(hidden, 1.0, edits, width).T
         assert (least <= high).all()
         assert (most >= low).all()
         assert ((least <= value) & (value <= most)).all()
@@ -123,14 +125,15 @@ def test_a_shard_of_which_nothing_is_left_wins_no_draw() -> None:
     first = parts._shards[1].first
     edits = shut(first, first + parts._shards[1].rows, ROWS)
     np.testing.assert_array_equal(
-        parts.draw(hidden, 1, SEEDS, 0, 1.0, edits)[0],
-        whole.draw(hidden, 1, SEEDS, 0, 1.0, edits)[0],
+        parts.draw(hidden, DrawOptions(1, SEEDS, 0, 1.0, edits))[0],
+        whole.draw(hidden, DrawOptions(1, SEEDS, 0, 1.0, edits))[0],
     )
 
 
 def test_a_sum_of_intervals_holds_what_they_hold() -> None:
-    parts = [np.array([[0.0, -1e-3, 1e-3], [700.0, 700.0, 700.0], [-np.inf] * 3]), np.zeros((3, 3))]
-    value, low, high = summed(parts).T
+    some = np.array([[0.0, -1e-3, 1e-3], [700.0, 700.0, 700.0], [-np.inf] * 3])
+    parts = [np.pad(some, ((0, 0), (1, 0))), np.zeros((3, 4))]
+    _, value, low, high = summed(parts, 1.0).T
     assert abs(value[0] - np.log(2.0)) < 1e-12
     assert low[0] < np.log1p(np.exp(-1e-3)) < value[0] < np.log1p(np.exp(1e-3)) < high[0]
     assert low[1] < 700.0 < high[1]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.sharded.dense import ShardedExact
 from tests.sharded import SHARDS, D, V, edits_of, head_of, sharded_head, shut
@@ -70,7 +71,10 @@ def test_log_z_and_draws_are_those_of_one_matrix(
         parts.log_z(hidden, scale, edits), whole.log_z(hidden, scale, edits)
     )
     np.testing.assert_array_equal(parts.quick_log_z(hidden), whole.quick_log_z(hidden))
-    draws = [head.draw(hidden, 4, SEEDS, seed, scale, edits, **filters) for head in (whole, parts)]
+    draws = [
+        head.draw(hidden, DrawOptions(4, SEEDS, seed, scale, edits, **filters))
+        for head in (whole, parts)
+    ]
     for one, other in zip(*draws, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -84,7 +88,10 @@ def test_a_shard_of_which_nothing_is_left(filters: dict[str, Any]) -> None:
         np.testing.assert_array_equal(
             parts.log_z(hidden, 1.0, edits), whole.log_z(hidden, 1.0, edits)
         )
-        draws = [head.draw(hidden, 4, SEEDS, 0, 1.0, edits, **filters) for head in (whole, parts)]
+        draws = [
+            head.draw(hidden, DrawOptions(4, SEEDS, 0, 1.0, edits, **filters))
+            for head in (whole, parts)
+        ]
         for one, other in zip(*draws, strict=True):
             np.testing.assert_array_equal(one, other)
 

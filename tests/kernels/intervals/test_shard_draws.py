@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.sharded.shard import Leading, Noise
 from logitsieve.kernels.topk.merge import TOP, VALUE
@@ -35,7 +36,9 @@ def test_the_largest_of_shards_that_know_nothing_of_each_other_wins(
     reached = np.stack([part.reached for part, _, _ in parts])
     best = reached.argmax(axis=0)  # of equal ones the first, whose ids are lower
     ids = np.take_along_axis(np.stack([part.ids for part, _, _ in parts]), best[None], axis=0)[0]
-    np.testing.assert_array_equal(ids, whole.draw(HIDDEN, DRAWS, SEEDS, 3, 1.0, edits)[0])
+    np.testing.assert_array_equal(
+        ids, whole.draw(HIDDEN, DrawOptions(DRAWS, SEEDS, 3, 1.0, edits))[0]
+    )
 
 
 def test_a_shard_far_below_the_largest_logit_wins_nothing_and_ends() -> None:

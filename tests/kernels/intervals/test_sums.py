@@ -32,6 +32,7 @@ from logitsieve.kernels.intervals.sums import (
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden
+from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import logits64
 from tests.synthetic import make_hidden, make_softmax
 
@@ -105,7 +106,7 @@ def sums_by(
     descriptor = sketch_descriptor(softmax.descriptor, arrays)
     places = np.argsort(arrays["order"]).astype(np.int32)
     edited, values = np.array(list(edits), np.int32), np.array(list(edits.values()), np.float64)
-    sums, log_z = np.full((1 + 3 * len(computed), 3), np.nan), np.empty(3)
+    sums, log_z = np.full((1 + 3 * len(computed), 3), np.nan), np.empty(4)
     rows = refined.astype(np.int32), computed.astype(np.int32)
     most = sums_of.entry()(
         descriptor.ctypes.data, hidden, places, edited, values, *rows, inverse, sums, log_z
@@ -176,7 +177,7 @@ def test_the_true_sums_are_within_their_bounds(
     assert found.every[1] <= true.sum() * (1 + off)
     assert true.sum() <= found.every[2] * (1 + off)
     log_z = float(np.log(true.sum())) + found.most * inverse
-    assert found.log_z[1] <= log_z <= found.log_z[2]
+    assert found.log_z[LOW] <= log_z <= found.log_z[HIGH]
     places = np.arange(vocab_size)
     for row, (before, rest, unsure) in zip(computed, found.beside, strict=True):
         first = (logits > logits[row]) | ((logits == logits[row]) & (places < row))
@@ -205,7 +206,7 @@ def test_all_rows_together_say_more_than_each_alone(refined: int, most: float) -
         assert each is not None
         np.testing.assert_array_equal(every.every[0], each.every[0])
         assert each.every[1] <= every.every[1] <= every.every[2] <= each.every[2]
-        assert np.ptp(every.log_z[1:]) < most * np.ptp(each.log_z[1:])
+        assert np.ptp(every.log_z[LOW:]) < most * np.ptp(each.log_z[LOW:])
 
 
 @pytest.mark.parametrize("refined", [0, 351])

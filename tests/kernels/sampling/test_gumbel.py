@@ -39,7 +39,7 @@ def drawn(
     seeds = np.arange(rows, dtype=np.uint64)
     bad = gumbel_sample(
         softmax.descriptor.ctypes.data, hidden, seeds, np.uint64(4), inverse, *filters,
-        offsets, named, values, ids, log_z, *part.indices(rows)[:2],
+        0, offsets, named, values, ids, log_z, *part.indices(rows)[:2],
     )  # fmt: skip
     assert bad == -1
     return ids, inverse * log_z[:, TOP] + log_z[:, VALUE]

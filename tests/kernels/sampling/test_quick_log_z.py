@@ -17,7 +17,7 @@ from tests.synthetic import make_hidden, make_softmax
 def test_the_interval_holds_log_z_and_a_row_is_as_if_alone(make: Make, V: int, D: int) -> None:
     head, hidden, logits = made(make, V, D)
     found, wanted = head.quick_log_z(hidden), logits.max(axis=1) + true_rest(logits, 1.0)
-    value, low, high = found.T
+    _, value, low, high = found.T
     assert ((low <= wanted) & (wanted <= high)).all()
     assert ((low <= value) & (value <= high)).all()
     assert (high - low <= 4e-4 * np.maximum(1, np.abs(wanted))).all()
@@ -30,7 +30,7 @@ def test_logits_that_float32_rounds_by_much(size: float) -> None:
     head, hidden, _ = made(gaussian, 700, 16)
     hidden = (hidden * np.float32(size)).astype(np.float32)
     logits = logits64(head._softmax.weight, head._softmax.bias, hidden)
-    _, low, high = head.quick_log_z(hidden).T
+    _, _, low, high = head.quick_log_z(hidden).T
     wanted = logits.max(axis=1) + true_rest(logits, 1.0)
     assert ((low <= wanted) & (wanted <= high)).all()
     assert (high - low <= 1e-6 * np.abs(wanted)).all()
@@ -62,7 +62,7 @@ def test_heavy_rows_at_the_beginning_and_at_the_end(rising: bool) -> None:
     head = ExactHead(Softmax(softmax.weight[order].copy(), softmax.bias[order].copy()))
     logits = logits64(head._softmax.weight, head._softmax.bias, hidden)
     ids, _, found = head.best_with_log_z(hidden, 3)
-    _, low, high = found.T
+    _, _, low, high = found.T
     wanted = logits.max(axis=1) + true_rest(logits, 1.0)
     assert ((low <= wanted) & (wanted <= high) & (high - low < 1e-5)).all()
     np.testing.assert_array_equal(ids, best(logits, 3))

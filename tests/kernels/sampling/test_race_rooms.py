@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.topk.queries import AT_ONCE
 from tests.synthetic import make_hidden, make_softmax
@@ -17,10 +18,10 @@ HIDDEN, SEEDS = make_hidden(ROWS), np.arange(ROWS, dtype=np.uint64)
 @pytest.mark.parametrize("size", [1, 16, 300])
 def test_a_row_alone_draws_what_it_draws_among_others(size: int) -> None:
     head = ExactHead(make_softmax(size))
-    ids, log_z, _ = head.draw(HIDDEN, 3, SEEDS, 0, 1.0, None)
+    ids, log_z, _ = head.draw(HIDDEN, DrawOptions(3, SEEDS))
     for row in (0, AT_ONCE - 1, AT_ONCE, ROWS - 1):
         one = slice(row, row + 1)
-        alone = head.draw(HIDDEN[one].copy(), 3, SEEDS[one], 0, 1.0, None)
+        alone = head.draw(HIDDEN[one].copy(), DrawOptions(3, SEEDS[one]))
         np.testing.assert_array_equal(alone[0], ids[one])
         np.testing.assert_array_equal(alone[1], log_z[one])
 
@@ -30,4 +31,4 @@ def test_the_first_row_that_cannot_be_answered_is_named(row: int) -> None:
     hidden = HIDDEN.copy()
     hidden[[row, row + 1]] = np.nan
     with pytest.raises(InvalidRequest, match=rf"hidden\[{row}\]"):
-        ExactHead(make_softmax()).draw(hidden, 1, SEEDS, 0, 1.0, None)
+        ExactHead(make_softmax()).draw(hidden, DrawOptions(1, SEEDS))

@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from logitsieve.heads._base.draw_options import DrawOptions
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.sharded.shard import Leading, Noise, nothing_carried
 from logitsieve.kernels.sampling.shard_gumbel import LEAST_VALUE, filtered_sample
@@ -40,7 +41,9 @@ def test_the_largest_of_shards_that_know_nothing_of_each_other_wins(
     reached = np.stack([part.reached for part in parts])
     best = reached.argmax(axis=0)  # of equal ones the first, whose ids are lower
     ids = np.take_along_axis(np.stack([part.ids for part in parts]), best[None], axis=0)[0]
-    np.testing.assert_array_equal(ids, whole.draw(HIDDEN, DRAWS, SEEDS, 3, 1.0, EDITS)[0])
+    np.testing.assert_array_equal(
+        ids, whole.draw(HIDDEN, DrawOptions(DRAWS, SEEDS, 3, 1.0, EDITS))[0]
+    )
     assert (reached.max(axis=0) > LEAST_VALUE).all()
 
 
@@ -71,6 +74,6 @@ def test_a_list_of_all_ids_is_filtered_as_the_matrix_is(filters: tuple[float, fl
         ids, log_z,
     )  # fmt: skip
     top_p, min_p = filters
-    wanted = whole.draw(HIDDEN, DRAWS, SEEDS, 3, 1.0, None, top_p=top_p, min_p=min_p)
+    wanted = whole.draw(HIDDEN, DrawOptions(DRAWS, SEEDS, 3, 1.0, None, top_p=top_p, min_p=min_p))
     np.testing.assert_array_equal(ids, wanted[0])
     np.testing.assert_array_equal(log_z, wanted[1])

@@ -33,9 +33,10 @@ from logitsieve.gpu.plans.draws import (
 )
 from logitsieve.gpu.plans.exact import ExactPlan, named_logits
 from logitsieve.gpu.plans.nucleus import LOGITS_AT_ONCE, NucleusPlan
+from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.certified import CertifiedHead
-from logitsieve.heads.exact import interval_of
+from logitsieve.kernels.topk.merge import HIGH, LOW, VALUE
 
 AnyDrawPlan: TypeAlias = DrawPlan | CertifiedDrawPlan
 Room: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # a row's shape and type in an output
@@ -62,27 +63,25 @@ class GpuDrawHead(GpuHead):
     def draw_plan(self, hidden: Tensor, edits: DeviceEdits | None, samples: int) -> AnyDrawPlan:
         """The plan that draws `samples` ids for each row of hidden [B, D]."""
 
-    def draw(
-        self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
-        edits: Edits | None, *, top_p: float = 1.0, min_p: float = 0.0, width: float = inf,
-    ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """Draws from softmax(scale x logits), as the head on the host has them.
+    def draw(self, hidden: Any, options: DrawOptions) -> Drawn:
+        """The draws of the head on the host, and log Z.
 
-        ids [B, N], log Z and scanned [B]. Tensors on the GPU (seeds int64) are answered in tensors
-        there, without edits or filters. No seeds are needed where `samples` is 0. The interval of
-        log Z is that of the fine codes, whatever the `width`; of what filters leave, of all logits.
+        Tensors on the GPU (seeds int64) are answered in tensors there, without edits or filters.
+        The interval of log Z is that of the fine codes, whatever the `width`; with filters, that of
+        all logits.
         """
+        samples, seeds, step, scale, edits, top_p, min_p, *_ = options
         drawing = hidden, samples, seeds, step
-        if top_p == 1.0 and min_p == 0.0:
-            return self.draw_in_bounds(*drawing, scale, edits)
+        if not options.filtered:
+            return Drawn(*self.draw_in_bounds(*drawing, scale, edits))
         ids, _, log_z = self.draw_filtered(*drawing, (scale, top_p, min_p), edits)
-        return ids, interval_of(log_z, scale), np.full(len(ids), self._vocab_size, np.int32)
+        return Drawn(ids, log_z, np.full(len(ids), self._vocab_size, np.int32))
 
     def draw_in_bounds(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
         edits: Edits | None = None,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """Draw likewise; log Z [B, 3] is an estimate and what it is proven to lie between."""
+        """Draw likewise; log Z [B, 4] is an estimate and what it is proven to lie between."""
         parts = []
         for first, count in portions(samples):
             fill = partial(_write, scale=scale, seeds=seeds, step=(step, first))
@@ -91,7 +90,7 @@ class GpuDrawHead(GpuHead):
             rooms = ((count,), torch.int32), ((3,), torch.float64), ((), torch.int32)
             parts.append(self._sums(launch, make, hidden, edits, rooms))
         scanned: Any = sum(part[2] for part in parts)
-        return _joined(parts, 0), parts[0][1], scanned.clip(max=self._vocab_size)
+        return _joined(parts, 0), _fields(parts[0][1]), scanned.clip(max=self._vocab_size)
 
     def draw_filtered(
         self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int,
@@ -159,6 +158,15 @@ class GpuDrawHead(GpuHead):
                     output[part] = answer
 
 
+def _fields(interval: Any) -> Any:
+    """log Z [B, 4] of an interval [B, 3], with a TOP of 0."""
+    if isinstance(interval, Tensor):
+        return torch.nn.functional.pad(interval, (1, 0))
+    fields = np.pad(interval, ((0, 0), (1, 0)))
+    fields[:, VALUE] = np.minimum(np.maximum(fields[:, VALUE], fields[:, LOW]), fields[:, HIGH])
+    return fields
+
+
 def _joined(parts: Sequence[tuple[Any, ...]], place: int) -> Any:
     """Draws of several plans side by side: what each has at that place."""
     join: Any = torch.cat if isinstance(parts[0][place], Tensor) else np.concatenate
@@ -215,20 +223,15 @@ class GpuExact(GpuDrawHead):
         return LogZPlan(self._gpu.matrix, hidden, draw_inputs(hidden), edits)
 
     def quick_log_z(self, hidden: Any) -> Any:
-        """[B, 3] an estimate of log Z and a proven interval, mostly from float32 dots."""
+        """[B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
         return self.draw_in_bounds(hidden, 0, None, 0, 1.0)[1]
 
-    def draw(
-        self, hidden: Any, samples: int, seeds: UInt64 | Tensor | None, step: int, scale: float,
-        edits: Edits | None, *, top_p: float = 1.0, min_p: float = 0.0, width: float = inf,
-    ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """Draw as `GpuDrawHead` does; log Z is [B, 4]."""
-        drawing = hidden, samples, seeds, step
-        if top_p == 1.0 and min_p == 0.0:
-            ids, _, scanned = self.draw_in_bounds(*drawing, scale, edits)
-            return ids, self.log_z(hidden, scale, edits), scanned
-        ids, _, log_z = self.draw_filtered(*drawing, (scale, top_p, min_p), edits)
-        return ids, log_z, np.full(len(ids), self._vocab_size, np.int32)
+    def draw(self, hidden: Any, options: DrawOptions) -> Drawn:
+        """Draw as `GpuDrawHead` does; log Z is that of all exact logits."""
+        drawn = super().draw(hidden, options)
+        if options.filtered:
+            return drawn
+        return drawn._replace(log_z=self.log_z(hidden, options.scale, options.edits))
 
     def logits64(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Exact logits float64 [B, M] of ids [B, M] for rows of hidden, tensors on the GPU.
@@ -287,7 +290,7 @@ class GpuCertified(GpuDrawHead):
     def log_z(
         self, hidden: Any, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Any:
-        """[B, 3] an estimate of log Z and a proven interval, that of the fine codes."""
+        """[B, 4] an estimate of log Z and a proven interval, that of the fine codes."""
         return self.draw_in_bounds(hidden, 0, None, 0, scale, edits)[1]
 
     def draw_plan(self, hidden: Tensor, edits: DeviceEdits | None, samples: int) -> AnyDrawPlan:

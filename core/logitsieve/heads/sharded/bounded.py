@@ -16,13 +16,14 @@ import numpy as np
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, UInt64
 from logitsieve.heads import certified
+from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Edits, edits_of_rows
-from logitsieve.heads.exact import interval_of
 from logitsieve.heads.sharded.dense import ShardedExact, ShardedHead
 from logitsieve.heads.sharded.shard import Best, Leading, Noise, edits_or_none
 from logitsieve.heads.sharded.softmax import ShardedSoftmax
 from logitsieve.kernels.intervals.draws import GUESSED_BY_BOUNDS
 from logitsieve.kernels.sampling.printing import ROUNDED
+from logitsieve.kernels.topk.merge import FIELDS, VALUE
 
 SUMMED = 2.0**-50  # of a sum of exponentials, for each: more than they and their sum are rounded by
 
@@ -57,7 +58,7 @@ class ShardedCertified(ShardedHead):
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        """[B, 3] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
+        """[B, 4] an estimate of log Z of all e^{scale x}, and the two numbers that it is between.
 
         No interval is wider than the widest of the shards' own, which are `width` nats at most, but
         for rows of which a shard had to compute all logits, in float32 where that can do.
@@ -66,42 +67,28 @@ class ShardedCertified(ShardedHead):
         parts = self._softmax.ask(
             len(hidden), lambda shard: shard.bounded_log_z(hidden, scale, changed, width)
         )
-        self._softmax.require_some(np.max(parts, axis=0)[:, 0])
-        return summed(parts)
+        self._softmax.require_some(np.max(parts, axis=0)[:, VALUE])
+        return summed(parts, scale)
 
-    def draw(
-        self,
-        hidden: Float32,
-        samples: int,
-        seeds: UInt64,
-        step: int,
-        scale: float,
-        edits: Edits | None,
-        *,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        width: float = inf,
-    ) -> tuple[Int32, Float64, Int32]:
-        """The draws of head `exact`: ids [B, samples], log Z [B, 3], scanned [B].
+    def draw(self, hidden: Float32, how: DrawOptions) -> Drawn:
+        """The draws of head `exact`, and an interval of log Z.
 
         A row on which a sketch says too little gets all logits, and so do all rows with filters, or
         where that takes less time than so many draws.
         """
+        samples, seeds, step, scale, edits, top_p, min_p, width, _ = how
         rows, edits = len(hidden), edits_or_none(edits, len(hidden))
         ids, scanned = np.empty((rows, samples), np.int32), np.empty(rows, np.int32)
-        log_z, found = np.empty((rows, 3)), np.zeros(rows, np.bool_)
+        log_z, found = np.empty((rows, FIELDS)), np.zeros(rows, np.bool_)
         size = self._softmax.vocab_size * self._softmax.dim
         few = samples * certified.PRODUCTS_A_DRAW < size
         if few and top_p == 1.0 and min_p == 0.0:
             found = self._race(hidden, seeds, step, scale, edits, width, (ids, log_z, scanned))
         if not found.all():
             rest = np.flatnonzero(~found)
-            ids[rest], fields, scanned[rest] = self._exact.draw(
-                hidden[rest], samples, seeds[rest], step, scale, edits_of_rows(edits, rest),
-                top_p=top_p, min_p=min_p,
-            )  # fmt: skip
-            log_z[rest] = interval_of(fields, scale)
-        return ids, log_z, scanned
+            drawn = self._exact.draw(hidden[rest], how._replace(edits=edits).rows(rest))
+            ids[rest], log_z[rest], scanned[rest] = drawn
+        return Drawn(ids, log_z, scanned)
 
     def _race(
         self,
@@ -121,9 +108,9 @@ class ShardedCertified(ShardedHead):
         if not (rows := np.flatnonzero(found)).size:
             return found
         ids, log_z, scanned = answers
-        log_z[rows] = summed([part[0][rows] for part in parts])
+        log_z[rows] = summed([part[0][rows] for part in parts], scale)
         tops = np.max([part[1][rows] for part in parts], axis=0)
-        guesses = log_z[rows, 0] - scale * tops - GUESSED_BY_BOUNDS
+        guesses = log_z[rows, VALUE] - scale * tops - GUESSED_BY_BOUNDS
         noise = Noise(seeds[rows], step, scale, tops, guesses)
         leading, hidden = Leading.nobody(len(rows), ids.shape[1]), hidden[rows]
         edits, computed = edits_of_rows(edits, rows), np.sum([part[2][rows] for part in parts], 0)
@@ -135,11 +122,11 @@ class ShardedCertified(ShardedHead):
         return found
 
 
-def summed(parts: Sequence[Float64]) -> Float64:
-    """log of the sum of exponentials of estimates and intervals [B, 3], rounded outward."""
-    stacked = np.stack(parts)  # [S, B, 3]
+def summed(parts: Sequence[Float64], scale: float) -> Float64:
+    """log of the sum of exponentials of estimates and intervals [B, 4], rounded outward."""
+    stacked = np.stack([scale * part[:, :1] + part[:, VALUE:] for part in parts])  # [S, B, 3]
     tops = stacked.max(axis=0)
     sums = np.exp(stacked - tops).sum(axis=0)
     off = np.array([0.0, -1.0, 1.0]) * len(parts) * SUMMED
     off = off + np.array([0.0, -1.0, 1.0]) * ROUNDED * (np.abs(tops) + np.log(sums))
-    return np.asarray(tops + np.log(sums) + off)
+    return np.pad(tops + np.log(sums) + off, ((0, 0), (1, 0)))

@@ -18,8 +18,8 @@ from logitsieve.api.results import (
     Int32,
     Int64,
     TopK,
-    UInt64,
 )
+from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Edits, Head, Knob, Softmax, checked_knobs, ready_request
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.heads.exact import NO_SUM
@@ -122,30 +122,20 @@ class ShardedExact(ShardedHead):
         return log_z
 
     def quick_log_z(self, hidden: Float32) -> Float64:
-        """[B, 3] as `ExactHead.quick_log_z`: the sum goes from one shard to the next."""
+        """[B, 4] as `ExactHead.quick_log_z`: the sum goes from one shard to the next."""
         sums: Float64 | None = None
         for shard in self._shards:
             log_z, sums = shard.quick_log_z(hidden, sums)
         return log_z
 
-    def draw(
-        self,
-        hidden: Float32,
-        samples: int,
-        seeds: UInt64,
-        step: int,
-        scale: float,
-        edits: Edits | None,
-        *,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-    ) -> tuple[Int32, Float64, Int32]:
-        """`ExactHead.draw`: ids [B, samples], `log_z` [B, 4], scanned [B].
+    def draw(self, hidden: Float32, how: DrawOptions) -> Drawn:
+        """`ExactHead.draw`.
 
         Every shard is read twice: for the largest logit, which all measure from, then for draws.
         With filters it is read a third time, for the ids that they may leave.
         """
-        rows, filters = len(hidden), top_p < 1.0 or min_p > 0.0
+        samples, seeds, step, scale, edits, top_p, min_p, *_ = how
+        rows, filters = len(hidden), how.filtered
         edits, scanned = edits_or_none(edits, rows), np.full(rows, self._softmax.vocab_size)
         summed = self.log_z(hidden, scale, edits)
         noise = Noise(seeds, step, scale, summed[:, TOP].copy(), summed[:, VALUE] - GUESSED)
@@ -159,7 +149,7 @@ class ShardedExact(ShardedHead):
             listed = self._left(hidden, edits, noise, totals, top_p, min_p)
             options = totals, self._softmax.vocab_size, seeds, step, scale, top_p, min_p
             filtered_sample(*listed, *options, ids, log_z)
-        return ids, log_z, scanned.astype(np.int32)
+        return Drawn(ids, log_z, scanned.astype(np.int32))
 
     def _left(
         self,

@@ -22,6 +22,7 @@ from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.quick_log_z import STATE as QUICK_SUMS
 from logitsieve.kernels.sampling.shard_gumbel import CARRIED
+from logitsieve.kernels.topk.merge import FIELDS, TOP
 from logitsieve.kernels.topk.queries import CHUNK
 
 T = TypeVar("T")
@@ -175,8 +176,8 @@ class Shard:
 
         An estimate and what it is proven to lie between; -inf where edits leave no row of it.
         """
-        edits, log_z = self.part_of(edits), np.full((len(hidden), 3), -np.inf)
-        rows = np.flatnonzero(self._any_left(edits))
+        edits, log_z = self.part_of(edits), np.full((len(hidden), FIELDS), -np.inf)
+        log_z[:, TOP], rows = 0.0, np.flatnonzero(self._any_left(edits))
         if rows.size:
             part = edits_of_rows(edits, rows)
             log_z[rows] = self._certified.log_z(hidden[rows], scale, part, width)

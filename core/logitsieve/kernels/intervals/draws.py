@@ -86,6 +86,7 @@ from logitsieve.kernels.simd.pointers import (
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
+from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import CHUNK
 
 # Nats that the guess is below log Z, and that it is lowered by where no candidate is found.
@@ -93,17 +94,17 @@ GUESSED_BY_BOUNDS, LOWERED = 0.5, 1.0
 
 
 @kernel(
-    "(int64, float32[:,::1], uint64[::1], uint64, float64, float64, float64, float64, int32[::1],"
-    " int64[::1], int32[::1], float64[::1], int32[:,::1], float64[:,::1], int32[::1], boolean[::1],"
-    " int64, int64)"
+    "(int64, float32[:,::1], uint64[::1], uint64, float64, float64, float64, float64, int64,"
+    " int32[::1], int64[::1], int32[::1], float64[::1], int32[:,::1], float64[:,::1], int32[::1],"
+    " boolean[::1], int64, int64)"
 )
 def interval_sample(
-    address, hidden, seeds, step, inverse, top_p, min_p, width, places, offsets, edited, values,
-    ids, log_z, scanned, found, start, stop,
+    address, hidden, seeds, step, inverse, top_p, min_p, width, first_id, places, offsets, edited,
+    values, ids, log_z, scanned, found, start, stop,
 ):  # fmt: skip
     """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
 
-    log_z [B, 3] is an estimate of log Z and two numbers that it is proven to lie between, of what
+    log_z [B, 4] is an estimate of log Z and two numbers that it is proven to lie between, of what
     filters leave; without them these are `width` apart at most. scanned [B] counts logits computed.
     Where found [B] is False the sketch says too little, and nothing else is written. Arguments are
     those of `interval_log_z` and `gumbel_sample` otherwise. Returns -1, or the first row that is
@@ -149,14 +150,16 @@ def interval_sample(
         find_heaviest(race.weights, race.size, race.heaviest)
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
-            winner = _draw(descriptor, intervals, scale, race, guess, seeds[row], step, key)
+            winner = _draw(
+                descriptor, intervals, scale, race, first_id, guess, seeds[row], step, key
+            )
             if winner < 0:
                 found[row] = False
                 break
             ids[row, draw] = winner
         if top_p < 1.0 or min_p > 0.0:
             sums = sums_left(descriptor, intervals, scale, race, sums)
-        write_interval(scale, sums, shift(pointer(log_z), 3 * row))
+        write_interval(scale, sums, row_of(pointer(log_z), row, FIELDS))
         scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
     keep_alive(scratch)
     keep_alive(edited)
@@ -197,16 +200,16 @@ def _total(race):
 
 
 @splice
-def _draw(descriptor, intervals, scale, race, guess, seed, step, draw):
+def _draw(descriptor, intervals, scale, race, first_id, guess, seed, step, draw):
     """The row that a draw takes, or UNDECIDED."""
     reached = guess
     while True:
         count = list_candidates(
-            race.weights, race.heaviest, race.size, np.int64(0), reached, seed, step, draw,
+            race.weights, race.heaviest, race.size, first_id, reached, seed, step, draw,
             race.blocks, race.ids,
         )  # fmt: skip
         for i in range(count):
-            race.noise[i] = noise_of(seed, step, draw, np.int64(race.ids[i]))
+            race.noise[i] = noise_of(seed, step, draw, first_id + np.int64(race.ids[i]))
         winner, best = best_candidate(descriptor, intervals, scale, race, count, reached)
         if winner == NOBODY:
             reached -= LOWERED

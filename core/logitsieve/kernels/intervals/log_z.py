@@ -18,8 +18,9 @@ from logitsieve.kernels.intervals.intervals import (
 from logitsieve.kernels.intervals.narrow import narrow_sums
 from logitsieve.kernels.intervals.sums import LIFTED, scale_of, sum_all, write_interval
 from logitsieve.kernels.simd.dots import row_of
-from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
 from logitsieve.kernels.topk.descriptor import ROWS, widen_hidden
+from logitsieve.kernels.topk.merge import FIELDS
 
 
 @kernel(
@@ -30,7 +31,7 @@ def interval_log_z(
     address, hidden, inverse, width, places, offsets, edited, values, tops, log_z, scanned, found,
     start, stop,
 ):  # fmt: skip
-    """Fill log_z [B, 3] for rows start .. stop-1 of hidden [B, D]: log of the sum of e^{x inverse}.
+    """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D]: log of the sum of e^{x inverse}.
 
     An estimate, and two numbers that it is proven to lie between, `width` nats apart at most where
     found [B] is True, and tops [B], the largest logits. At a width of inf they lie as far apart as
@@ -61,7 +62,7 @@ def interval_log_z(
         elif found[row]:
             sums = sum_all(descriptor, intervals, scale)
         if found[row]:
-            write_interval(scale, sums, shift(pointer(log_z), 3 * row))
+            write_interval(scale, sums, row_of(pointer(log_z), row, FIELDS))
         scanned[row] = min(int(intervals.state[COMPUTED]), descriptor[ROWS])
     keep_alive(scratch)
     keep_alive(edited)

@@ -31,6 +31,7 @@ from logitsieve.kernels.simd.lanes import (
 from logitsieve.kernels.simd.masks import where_below, where_equal, without
 from logitsieve.kernels.sketch.sketch import ALL, FINE_ALL, MARGIN, UNIT64
 from logitsieve.kernels.sketch.thresholds import SPARE
+from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 
 LIFTED = 1.0  # nats that float32 may cost: beyond it, at logits / T of millions, nothing is said
 LEAST = 2e-38  # more than `exp_lanes` makes of -inf
@@ -212,8 +213,8 @@ def sum_beside(descriptor, intervals, scale, row, logit):
 
 @inline
 def write_interval(scale, sums, log_z):
-    """log_z [3]: an estimate of log Z, and the two numbers that it is proven to lie between."""
+    """log_z [4]: a TOP of 0, an estimate of log Z, and two numbers that log Z lies between."""
     off = LOG_SPARE * (abs(scale.top) + abs(log(sums.high)) + abs(log(sums.low)))
-    log_z[0] = scale.top + log(sums.estimate)
-    log_z[1] = scale.top + log(sums.low) - off
-    log_z[2] = scale.top + log(sums.high) + off
+    low, high = scale.top + log(sums.low) - off, scale.top + log(sums.high) + off
+    log_z[TOP], log_z[LOW], log_z[HIGH] = 0.0, low, high
+    log_z[VALUE] = min(max(scale.top + log(sums.estimate), low), high)

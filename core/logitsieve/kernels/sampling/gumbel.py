@@ -139,19 +139,20 @@ def list_candidates(weights, heaviest, size, before, reached, seed, step, draw, 
 
 
 @kernel(
-    "(int64, float32[:,::1], uint64[::1], uint64, float64, float64, float64, int64[::1],"
+    "(int64, float32[:,::1], uint64[::1], uint64, float64, float64, float64, int64, int64[::1],"
     " int32[::1], float64[::1], int32[:,::1], float64[:,::1], int64, int64)"
 )
 def gumbel_sample(
-    address, hidden, seeds, step, inverse, top_p, min_p, offsets, edited, values, ids, log_z,
-    start, stop,
+    address, hidden, seeds, step, inverse, top_p, min_p, first_id, offsets, edited, values, ids,
+    log_z, start, stop,
 ):  # fmt: skip
     """Fill ids [B, N] for rows start .. stop-1 of hidden [B, D], at a temperature of 1 / inverse.
 
     The logits of edited[offsets[r] : offsets[r+1]] are `values` [E] instead, -inf for what must not
     be drawn. Of all others top_p and min_p leave some; 1 and 0 leave all. log_z [B, 4] is that of
-    e^{x / T} of what remains, as in log_z.py. `address` is that of W's descriptor. Returns -1, or
-    the first row that is not finite or too large. Batching changes no bit.
+    e^{x / T} of what remains, as in log_z.py. Row i of W has the noise of id first_id + i, first_id
+    being a multiple of 32. `address` is that of W's descriptor. Returns -1, or the first row that
+    is not finite or too large. Batching changes no bit.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -179,7 +180,7 @@ def gumbel_sample(
             write_log_z(most, others, kept, kept, row_of(pointer(log_z), row, FIELDS))
             guess = log(1.0 + others) - GUESSED
             for draw in range(ids.shape[1]):
-                ids[row, draw] = _winner(race, guess, seeds[row], step, np.uint64(draw))
+                ids[row, draw] = _winner(race, first_id, guess, seeds[row], step, np.uint64(draw))
     keep_alive(scratch)
     keep_alive(room)
     return bad
@@ -281,18 +282,18 @@ def _partition(race, first, last):
 
 
 @inline
-def _winner(race, reached, seed, step, draw):
-    """The id that wins a draw, whose value is guessed to be `reached` or more."""
-    place, most = race.best, noise_of(seed, step, draw, race.best)
+def _winner(race, first_id, reached, seed, step, draw):
+    """The row that wins a draw, whose value is guessed to be `reached` or more."""
+    place, most = race.best, noise_of(seed, step, draw, first_id + race.best)
     while True:
         count = list_candidates(
-            race.drawn, race.heaviest, race.size, np.int64(0), reached, seed, step, draw,
+            race.drawn, race.heaviest, race.size, first_id, reached, seed, step, draw,
             race.blocks, race.listed,
         )  # fmt: skip
         for j in range(count):
             i = race.listed[j]
             value = (race.logits[i] - race.most) * race.inverse
-            value += noise_of(seed, step, draw, i)
+            value += noise_of(seed, step, draw, first_id + i)
             if value > most or (value == most and i < place):
                 place, most = i, value
         if most >= reached:

@@ -27,6 +27,7 @@ from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_ali
 from logitsieve.kernels.topk.csr import exact_logit
 from logitsieve.kernels.topk.descriptor import ROWS, as_floats, matrix_at, tile_room
 from logitsieve.kernels.topk.heap import sort_best_first
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     at_once,
@@ -45,8 +46,6 @@ from logitsieve.kernels.topk.scan import (
     fill_one,
     tile_rows,
 )
-
-VALUE, LOW, HIGH = range(3)
 
 # Relative to e^MOST: what heavy rows weigh, what light ones do, and by how much those may be off.
 # FLOOR: no row of a logit below it is heavy. GROWTH: e^x - 1 of what an exponent may be off by.
@@ -68,11 +67,12 @@ LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # of |MOST| and of so many nats, for a lo
     " int64, int64)"
 )
 def quick_log_z(address, hidden, ids, logits, before, carried, log_z, start, stop):
-    """Fill log_z [B, 3] for rows start .. stop-1 of hidden [B, D]: log of the sum of all e^x.
+    """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D]: log of the sum of all e^x.
 
-    An estimate, and two numbers that the logarithm is proven to lie between. The K <= V best ids,
-    best first, and their exact logits go to `ids` and `logits` [B, K]; K may be 0. `address` is
-    that of W's descriptor. Returns -1, or the first row that is not finite or too large.
+    A TOP of 0, an estimate, and two numbers that the logarithm is proven to lie between. The K <= V
+    best ids, best first, and their exact logits go to `ids` and `logits` [B, K]; K may be 0.
+    `address` is that of W's descriptor. Returns -1, or the first row that is not finite or too
+    large.
 
     W may be a shard, with `before` rows in front of it, whole chunks: `carried` [B, STATE] is the
     state of the sum over those, which need not be filled for none, and then with this shard's.
@@ -108,7 +108,7 @@ def quick_log_z(address, hidden, ids, logits, before, carried, log_z, start, sto
             sum_, rows_so_far = row_of(sums, q, STATE), before + descriptor[ROWS]
             for field in range(STATE):
                 carried[first + q, field] = sum_[field]
-            _write(sum_, rows_so_far, row_of(pointer(log_z), first + q, 3))
+            _write(sum_, rows_so_far, row_of(pointer(log_z), first + q, FIELDS))
     keep_alive(scratch)
     return bad
 
@@ -212,11 +212,11 @@ def _move(sum_, logit):
 
 @inline
 def _write(sum_, rows, log_z):
-    """VALUE, LOW and HIGH of a sum of so many rows."""
+    """TOP, VALUE, LOW and HIGH of a sum of that many rows."""
     total = sum_[HEAVY] + sum_[LIGHT]
     off = sum_[ERROR] + total * (SUMMED + STEP * rows) + rows * TINY
     rounded = LOG_SPARE * (abs(sum_[MOST]) + LOG_REACH)
-    log_z[VALUE] = sum_[MOST] + log(total)
     low = sum_[MOST] + log(total - off) if total > off else -np.inf
     high = sum_[MOST] + log(total + off)
-    log_z[LOW], log_z[HIGH] = low - rounded, high + rounded
+    log_z[TOP], log_z[LOW], log_z[HIGH] = 0.0, low - rounded, high + rounded
+    log_z[VALUE] = min(max(sum_[MOST] + log(total), log_z[LOW]), log_z[HIGH])
