@@ -355,7 +355,8 @@ def test_a_proof_is_claimed_where_there_is_one(decoder: LocalDecoder) -> None:
 
     assert claimed(head="certified") == claimed(head="exact") == [True] * 4
     assert claimed(head="screen") == claimed(head="svd") == [False] * 4
-    assert claimed(head="screen", top_k=5) == claimed(head="svd", top_p=0.5) == [False] * 4
+    assert claimed(head="screen", top_k=5) == claimed(head="svd", top_k=5, top_p=0.5) == [False] * 4
+    assert claimed(head="svd", top_p=0.5) == [True] * 4  # its fallback
     assert claimed(head="certified", top_k=5) == claimed(head="exact", top_p=0.5) == [True] * 4
     assert claimed(head="screen", top_k=100) == [True] * 4  # more than its lists hold: its fallback
     few = CONSTRAINTS["few allowed"]

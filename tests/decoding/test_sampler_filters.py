@@ -27,7 +27,7 @@ from logitsieve.index import open_index
 from tests.decoding.drawn import SIZES, constraints_of, edited_logits, softmax_of
 from tests.oracle import filtered, logits64
 from tests.server.running import write_model
-from tests.synthetic import make_hidden, make_softmax
+from tests.synthetic import make_hidden
 
 Whole = Callable[[int, bool], LocalDecoder]
 Filters = tuple[float, int, float, float]  # temperature, top-k, top-p, min-p
@@ -166,20 +166,6 @@ def test_rows_do_not_depend_on_their_batch(whole: Whole) -> None:
                 assert alone.provenance.scanned[0] == together.provenance.scanned[row]
 
 
-def test_a_nucleus_that_the_interval_leaves_open_takes_the_exact_log_z(whole: Whole) -> None:
-    """Top-p at, and about, the very mass of the first ids."""
-    decoder, hidden, softmax = whole(300, False), make_hidden(3, 8), softmax_of(300, False)
-    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
-        ordered = np.sort(logits)[::-1]
-        masses = np.cumsum(np.exp(ordered - np.logaddexp.reduce(logits)))
-        for count in (3, 20):
-            below = listed(decoder, "certified", hidden, (1.0, 0, masses[count - 1] - 1e-11, 0.0))
-            above = listed(decoder, "certified", hidden, (1.0, 0, masses[count - 1] + 1e-11, 0.0))
-            assert len(rows_of(below)[row]) == count
-            assert len(rows_of(above)[row]) == count + 1
-            assert below.provenance.scanned[row] == above.provenance.scanned[row] == 300
-
-
 def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
     """Their log Z is that of one, in float64."""
     forced = Constraints(biased=[3, 8], bias=[3e38, 3e38])
@@ -189,11 +175,30 @@ def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
         assert rows_of(lists) == [[3, 8]] * 2
 
 
-def test_without_a_sketch_nuclei_are_decided_all_the_same(tmp_path: Any, whole: Whole) -> None:
-    softmax = make_softmax(seed=1)
+@pytest.mark.parametrize("constraints", [None, Constraints(banned=[7, 200])])
+def test_heads_that_prove_nothing_hand_filters_to_one_that_does(
+    whole: Whole, constraints: Constraints | None
+) -> None:
+    decoder, hidden = whole(300, False), make_hidden(4, 8)
+    options: Any = {"seeds": range(4), "top_p": 0.8, "min_p": 0.01, "constraints": constraints}
+    exact, certified, *others = (
+        decoder.sample(hidden, 40, head=head, **options)
+        for head in ("exact", "certified", "screen", "svd")
+    )
+    for reply in others:
+        np.testing.assert_array_equal(reply.ids, exact.ids)
+        np.testing.assert_array_equal(reply.log_probs, certified.log_probs)
+        assert reply.answer.exact.all()
+        assert reply.answer.fallback.all()
+    assert not certified.answer.fallback.any()
+
+
+def test_without_a_sketch_all_logits_are_drawn_from(tmp_path: Any) -> None:
     decoder = LocalDecoder(open_index(write_model(tmp_path)))
-    hidden = make_hidden(4, scale=0.2)
-    lists = listed(decoder, "exact", hidden, (1.0, 0, 0.9, 0.0))
-    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
-        assert rows_of(lists)[row] == filtered(logits, 1.0, 0, 0.9, 0.0)
-    assert (lists.provenance.scanned == 300).all()
+    assert "certified" not in decoder.index.heads
+    name = next(name for name in decoder.index.heads if name != "exact")
+    asked: Any = {"seeds": 1, "top_p": 0.9}
+    hidden = make_hidden(4, decoder.index.dim, scale=0.2)
+    reply, exact = (decoder.sample(hidden, 5, head=head, **asked) for head in (name, "exact"))
+    np.testing.assert_array_equal(reply.ids, exact.ids)
+    assert reply.answer.fallback.all()

@@ -1,10 +1,10 @@
 """Draws from the softmax, at a sub-linear cost where a head allows it.
 
-With `top_k` the few ids that remain are listed first, and drawn from by Gumbel's trick over the
-list; so they are with `top_p` or `min_p` by a head that proves nothing. Otherwise an id is drawn
-from the whole vocabulary: by Gumbel's trick over all logits that the filters leave (`exact`), by
-the same noise over proven bounds (`certified`), or by Gumbel's trick with most of the noise never
-looked at (any other head; that alone is not exact).
+With `top_k` the ids that remain are listed first, and drawn from by Gumbel's trick over the list;
+so are those of an allow list. Otherwise an id is drawn from the whole vocabulary: by Gumbel's trick
+over all logits that the filters leave (`exact`), by the same noise over proven bounds
+(`certified`), or by Gumbel's trick with most of the noise never looked at (any other head; that
+alone is not exact, and it knows no filters: with some, `certified` or `exact` draws in its place).
 
 Shape letters: B batch rows, D hidden size, V vocabulary, N draws, L ids of all lists.
 """
@@ -34,7 +34,7 @@ from logitsieve.heads._base.head import offsets_of, refuse_first
 from logitsieve.heads.certified import WIDEST_LOG_Z
 from logitsieve.kernels.sampling.lazy_gumbel import lazy_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
+from logitsieve.kernels.sampling.nucleus import cut_lists, list_sample
 from logitsieve.kernels.topk.merge import FIELDS
 
 TRUSTED = 10  # how many best ids a head is trusted to find where it proves nothing
@@ -66,8 +66,7 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     `normalizer` None is the log Z computed while drawing. Ids left by filters, or on an allow list,
     are normalized among themselves: "candidates".
     """
-    lists = _filtered(how) and query.head.name not in DRAWS
-    if how.top_k > 0 or how.temperature == 0.0 or lists:
+    if how.top_k > 0 or how.temperature == 0.0:
         return _without_bounds(_from_lists(query, how))
     query = query._replace(scale=1.0 / how.temperature)
     if query.edits is None or not query.edits.allow_list.any():
@@ -122,6 +121,11 @@ def _from_lists(query: Query, how: Sampling) -> Draws:
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
+    fallback = _filtered(how) and query.head.name not in DRAWS
+    if fallback:
+        names = CERTIFIED.name, EXACT.name
+        name = next(name for name in names if name in query.index.heads)
+        query = query._replace(head=query.index.head(name))
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
     normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
     if _filtered(how):
@@ -132,7 +136,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dra
     logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
     rows = len(query.hidden)
-    provenance = Provenance(np.full(rows, drawn.exact), drawn.scanned, np.zeros(rows, np.bool_))
+    provenance = Provenance(np.full(rows, drawn.exact), drawn.scanned, np.full(rows, fallback))
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.printed())
 
 
@@ -173,113 +177,35 @@ Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
 DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "certified": _draw_by_bounds}
 
 
-FIRST, GROWTH = 64, 8  # ids looked at where top-k names no number, and how many times more next
-
-
 class Shortlist(NamedTuple):
     """Row r's ids are ids[offsets[r]:offsets[r+1]], best first."""
 
     offsets: Int64  # [B+1]
     ids: Int32  # [L]
     logits: Float64  # [L]
-    provenance: Provenance  # all V are scanned where the exact log Z decided
+    provenance: Provenance
 
 
 def shortlist(query: Query, how: Sampling) -> Shortlist:
     """The ids that top-k, top-p and min-p leave of each row; one id at temperature 0.
 
     By Hugging Face's definitions and in its order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
-    (min-p). Top-k keeps exactly k, ties by the lower id. A nucleus is decided by the proven bounds
-    of log Z; where they leave it open, by the exact log Z in float64; where that does too, by all
-    logits: never guessed.
-
-    Each row's list grows by itself until it holds all that remains, so that it does not depend on
-    the batch.
+    (min-p). Top-k keeps exactly k, ties by the lower id. Without top-k all ids are listed.
     """
-    rows, size, softmax = len(query.hidden), query.index.vocab_size, query.index.softmax
+    rows, softmax = len(query.hidden), query.index.softmax
     edits = unedited(rows) if query.edits is None else query.edits
-    query = query._replace(edits=edits, k=1, scale=1.0 / (how.temperature or 1.0))
-    limits, wanted = _limits(how, edits.remaining(size), edits.allow_list)
-    masses = _Masses(query, how)
-    pieces, pending = [], np.arange(rows)
-    while pending.size:
-        part = edits.rows(pending)
-        best = best_edited(softmax, query.head, query.hidden[pending], wanted[pending], part)
-        masses.find(pending[wanted[pending] < limits[pending]])
-        others = limits[pending] - wanted[pending]
-        lengths = _cut(best, wanted[pending], others, how, masses.log_z[pending])
-        settled, open_, computed = lengths > 0, lengths == OPEN, masses.computed[pending]
-        pieces.append((pending[settled], best.rows(settled), lengths[settled]))
-        masses.compute(pending[open_ & ~computed])
-        short = pending[(lengths == SHORT) | (open_ & computed)]
-        wanted[short] = np.minimum(GROWTH * wanted[short], limits[short])
-        pending = pending[~settled]
-    return _in_order(rows, pieces, np.where(masses.computed, size, 0))
-
-
-def _limits(how: Sampling, remaining: Int64, allow_list: Bool) -> tuple[Int64, Int64]:
-    """[B] how many ids there are to choose from at most, and how many to look at first."""
-    if how.temperature == 0.0:
-        remaining = np.minimum(remaining, 1)
-    if how.top_k > 0:
-        remaining = np.minimum(remaining, how.top_k)
-    whole = allow_list | (how.top_k > 0) | (how.top_p == 1.0 and how.min_p == 0.0)
-    return remaining, np.where(whole, remaining, np.minimum(remaining, FIRST))
-
-
-class _Masses:
-    """Bounds of the log Z of each row, where top-p needs them."""
-
-    def __init__(self, query: Query, how: Sampling) -> None:
-        self._query, self._needed = query, how.top_p < 1.0
-        self.log_z = np.full((len(query.hidden), 2), np.nan)
-        self.computed = np.zeros(len(query.hidden), np.bool_)  # exactly
-
-    def find(self, rows: Int64) -> None:
-        """Bound the rows that have no bounds yet: by a proof, if the index has a sketch."""
-        rows = rows[np.isnan(self.log_z[rows, 0])]
-        if not rows.size or not self._needed:
-            return
-        if "certified" not in self._query.index.heads:
-            self.compute(rows)
-            return
-        self.log_z[rows] = CERTIFIED.log_z(self._query.rows(rows)).bounds()
-
-    def compute(self, rows: Int64) -> None:
-        """Compute the exact log Z of `rows`, to the last bits of float64."""
-        if rows.size:
-            self.log_z[rows] = EXACT.log_z(self._query.rows(rows)).bounds()
-            self.computed[rows] = True
-
-
-def _cut(best: BestLogits, wanted: Int64, others: Int64, how: Sampling, log_z: Float64) -> Int64:
-    lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
+    wanted = edits.remaining(softmax.vocab_size)
+    most = 1 if how.temperature == 0.0 else how.top_k
+    if most > 0:
+        wanted = np.minimum(wanted, most)
+    best = best_edited(softmax, query.head, query.hidden, wanted, edits)
+    lengths, scale = np.empty(rows, np.int64), 1.0 / (how.temperature or 1.0)
     offsets, logits = offsets_of(wanted), best.logits[_within(best, wanted)]
-    cut_lists(offsets, logits, others, scale, how.top_p, how.min_p, log_z, lengths)
-    return lengths
+    cut_lists(offsets, logits, scale, how.top_p, how.min_p, lengths)
+    kept = _within(best, lengths)
+    return Shortlist(offsets_of(lengths), best.ids[kept], best.logits[kept], best.provenance)
 
 
 def _within(best: BestLogits, lengths: Int64) -> Bool:
     """[B, K] the first lengths[r] places of each row."""
     return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])
-
-
-def _in_order(
-    rows: int, pieces: list[tuple[Int64, BestLogits, Int64]], computed: Int64
-) -> Shortlist:
-    """Settled rows in their order; `computed` logits were scanned beside the head's."""
-    owners = np.concatenate([np.repeat(owner, lengths) for owner, _, lengths in pieces])
-    order = np.argsort(owners, kind="stable")
-    kept = [_within(best, lengths) for _, best, lengths in pieces]
-    bests = [best for _, best, _ in pieces]
-    ids = np.concatenate([best.ids[mask] for best, mask in zip(bests, kept, strict=True)])
-    logits = np.concatenate([best.logits[mask] for best, mask in zip(bests, kept, strict=True)])
-    by_row = np.argsort(np.concatenate([owner for owner, _, _ in pieces]))
-    provenance = Provenance.joined([best.provenance for best in bests], by_row)
-    scanned = np.maximum(provenance.scanned, computed).astype(np.int32)
-    return Shortlist(
-        offsets_of(np.bincount(owners, minlength=rows)),
-        ids[order].astype(np.int32),
-        logits[order],
-        provenance._replace(scanned=scanned),
-    )

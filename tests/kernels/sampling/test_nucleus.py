@@ -7,26 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logitsieve.kernels.sampling.nucleus import OPEN, SHORT, cut_lists, list_sample
-from tests.oracle import chi_square_p, drawn, filtered, log_sum_exp, softmax
+from logitsieve.kernels.sampling.nucleus import cut_lists, list_sample
+from tests.oracle import chi_square_p, drawn, filtered, softmax
 
-NONE = np.nan  # a log Z that must not be looked at
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 SEED, STEP = 3, 9 << 33 | 5  # of draws
 
 
 def length_of(
-    logits: np.ndarray,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    *,
-    others: int = 0,
-    inverse: float = 1.0,
-    log_z: tuple[float, float] = (NONE, NONE),
+    logits: np.ndarray, top_p: float = 1.0, min_p: float = 0.0, inverse: float = 1.0
 ) -> int:
     offsets, lengths = np.array([0, len(logits)]), np.empty(1, np.int64)
-    interval = np.array([log_z])
-    cut_lists(offsets, logits, np.array([others]), inverse, top_p, min_p, interval, lengths)
+    cut_lists(offsets, logits, inverse, top_p, min_p, lengths)
     return int(lengths[0])
 
 
@@ -37,17 +29,15 @@ def length_of(
     temperature=st.sampled_from([1e-5, 0.3, 1.0, 2.0, 1e4]),
     top_p=st.sampled_from([5e-324, 1e-9, 0.1, 0.5, 0.9, 0.999, BELOW_ONE, 1.0]),
     min_p=st.sampled_from([0.0, 1e-300, 1e-3, 0.1, 0.5, 1.0]),
-    width=st.sampled_from([0.0, 1e-6, 0.01, 0.5, 40.0]),
     ties=st.booleans(),
     data=st.data(),
 )
-def test_a_list_is_cut_where_it_should_be_or_not_at_all(
+def test_a_list_is_cut_where_it_should_be(
     size: int,
     scale: float,
     temperature: float,
     top_p: float,
     min_p: float,
-    width: float,
     ties: bool,
     data: st.DataObject,
 ) -> None:
@@ -55,7 +45,6 @@ def test_a_list_is_cut_where_it_should_be_or_not_at_all(
     logits = -np.sort(-random.standard_normal(size) * scale)
     if ties:
         logits = np.round(logits)
-    inverse, count = 1.0 / temperature, data.draw(st.integers(1, size))
     # Where the mass is that of top-p but for rounding, either length will do.
     lengths = {
         len(filtered(logits, temperature, 0, p, m))
@@ -65,31 +54,7 @@ def test_a_list_is_cut_where_it_should_be_or_not_at_all(
     # So next to 1 wherever the rest is lost in rounding; and `filtered` forgets what has no share.
     if top_p >= BELOW_ONE:
         lengths |= set(range(min(lengths), (max(lengths) if min_p else size) + 1))
-    assert length_of(logits, top_p, min_p, inverse=inverse) in lengths
-    log_z, share = log_sum_exp(logits * inverse), random.random()
-    interval = log_z - share * width, log_z + (1 - share) * width
-    interval = interval[0] - 1e-13 * abs(log_z), interval[1] + 1e-13 * abs(log_z)
-    found = length_of(
-        logits[:count], top_p, min_p, others=size - count, inverse=inverse, log_z=interval
-    )
-    if found not in (OPEN, SHORT):
-        assert found in lengths
-    elif found == SHORT:
-        assert max(lengths) >= count
-    else:
-        assert width > 0 or abs(log_z) > 100 or len(lengths) > 1 or top_p >= 1 - 1e-12
-
-
-def test_an_exact_log_z_leaves_nothing_open() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(200):
-        logits = -np.sort(-random.standard_normal(50) * 2)
-        log_z = (log_sum_exp(logits),) * 2
-        for count in (1, 10, 49):
-            top_p, min_p = random.random() + 1e-9, random.random() ** 4
-            found = length_of(logits[:count], top_p, min_p, others=50 - count, log_z=log_z)
-            assert found != OPEN
-            assert found == SHORT or found == len(filtered(logits, 1.0, 0, top_p, min_p))
+    assert length_of(logits, top_p, min_p, 1.0 / temperature) in lengths
 
 
 @pytest.mark.parametrize(
@@ -107,22 +72,11 @@ def test_equal_logits(top_p: float, min_p: float, length: int) -> None:
     assert length_of(np.zeros(4), top_p, min_p) == length
 
 
-def test_what_the_interval_leaves_open_min_p_may_decide() -> None:
-    logits = np.log([0.5, 0.25, 0.125, 0.0625])
-    log_z = -0.2, 0.3
-    assert length_of(logits, 0.7, 0.0, others=9, log_z=log_z) == OPEN
-    assert length_of(logits, 0.7, 0.4, others=9, log_z=log_z) == 2
-    assert length_of(logits, 0.99, 0.0, others=9, log_z=(-0.01, 0.01)) == SHORT
-
-
-def test_log_z_says_nothing_of_forced_ids_but_the_list_does() -> None:
-    """Two biased by 3e38, whose log Z is that of one in float64."""
-    log_z = 3e38 * (1 - 1e-7), 3e38 * (1 + 1e-7)
+def test_forced_ids_share_a_nucleus() -> None:
+    """Two biased by 3e38, beside one that weighs nothing."""
     forced = np.array([3e38, 3e38, 2.0])
-    for interval in (log_z, (3e38, 3e38)):
-        assert length_of(forced, 0.99, 0.0, others=297, log_z=interval) == 2
-        assert length_of(forced, 0.5, 0.0, others=297, log_z=interval) == 1
-    assert length_of(forced[:1], 0.99, 0.0, others=299, log_z=log_z) == OPEN
+    assert length_of(forced, 0.99) == 2
+    assert length_of(forced, 0.5) == 1
 
 
 def sample(

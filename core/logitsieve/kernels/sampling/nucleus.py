@@ -17,59 +17,22 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.gumbel import SPARE, may_be_within, noise_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
-SHORT, OPEN = 0, -1  # instead of a length: a longer list is needed; a closer log Z is needed
 
-
-@kernel(
-    "(int64[::1], float64[::1], int64[::1], float64, float64, float64, float64[:,::1], int64[::1])"
-)
-def cut_lists(offsets, logits, others, inverse, top_p, min_p, log_z, lengths):
-    """Fill lengths [B]: how much of each list remains after top-p and min-p, or SHORT or OPEN.
-
-    The logarithm of the sum of all e^{x inverse} lies between the two of log_z [B, 2]; and
-    others[r] ids, none better than the last of a list, are not on it. In logits so large that log Z
-    says nothing, only that is known.
-    """
+@kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
+def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
+    """Fill lengths [B]: how much of each list remains after top-p and min-p, of e^{x inverse}."""
     for row in range(lengths.size):
-        first, low, high = offsets[row], np.inf, np.inf
-        count = offsets[row + 1] - first
-        if top_p < 1.0:
-            low, high = _whole_mass(logits, first, count, inverse, others[row], log_z[row])
-            low, high = low * top_p, high * top_p
-        whole = others[row] == 0
-        lengths[row] = _length(logits, first, count, inverse, min_p, low, high, whole)
-
-
-@inline
-def _whole_mass(logits, first, count, inverse, others, log_z):
-    """Bounds of the sum of all e^{x inverse}, that of the best being 1."""
-    most, inside = logits[first] * inverse, 0.0
-    for i in range(count):
-        inside += exp(logits[first + i] * inverse - most)
-    if others == 0:
-        return inside, inside
-    outside = others * exp(logits[first + count - 1] * inverse - most)
-    off = 2.0**-50 * abs(most)
-    low, high = exp(log_z[0] - most - off), exp(log_z[1] - most + off)
-    return max(inside, low), min(inside + outside, high)
-
-
-@inline
-def _length(logits, first, count, inverse, min_p, low, high, whole):
-    """The length of one list for `cut_lists`; top-p is met at a mass in low .. high."""
-    most, mass, reached = logits[first] * inverse, 0.0, 0  # reached: how many have a mass of `low`
-    for i in range(count):
-        weight = exp(logits[first + i] * inverse - most)
-        if weight < min_p:
-            return i if reached in (0, i) else OPEN
-        mass += weight
-        if mass >= high:
-            return i + 1 if reached == 0 else OPEN
-        if mass >= low and reached == 0:
-            reached = i + 1
-    if whole:
-        return count
-    return OPEN if reached else SHORT
+        first, count = offsets[row], offsets[row + 1] - offsets[row]
+        most, total, mass, length = logits[first] * inverse, 0.0, 0.0, 0
+        for i in range(count):
+            total += exp(logits[first + i] * inverse - most)
+        while length < count and (top_p == 1.0 or mass < top_p * total):
+            weight = exp(logits[first + length] * inverse - most)
+            if weight < min_p:
+                break
+            mass += weight
+            length += 1
+        lengths[row] = length
 
 
 @kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int32[:,::1])")
