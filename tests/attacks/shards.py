@@ -20,7 +20,6 @@ from logitsieve.heads.sharded.bounded import ShardedCertified
 from logitsieve.heads.sharded.dense import ShardedExact
 from logitsieve.heads.sharded.lost import Bounds
 from logitsieve.index.shard_parts import bounds_of, replicated_of
-from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
 from tests.attacks.tally import Tally
 from tests.sharded import cut, edits_of, rows_of
@@ -75,7 +74,8 @@ def draws(random: Generator) -> Tally:
     drawn, log_z, _ = ShardedCertified(parts).draw(hidden, options)
     tally.join(same(f"draws by bounds, {scale} {filters}", drawn, ids))
     _, low, high = interval_of(fields, scale).T
-    apart = (log_z[:, LOW] > high) | (log_z[:, HIGH] < low)
+    _, least, most = interval_of(log_z, scale).T
+    apart = (least > high) | (most < low)
     tally.add(apart, lambda row: f"{log_z[row]} apart from {low[row]} .. {high[row]}")
     return tally
 
