@@ -20,21 +20,13 @@ from logitsieve.v1 import decoder_pb2 as pb
 @contextmanager
 def our_server(models: Path, cpus: list[int], **options: Any) -> Iterator[str]:
     """The gRPC address of a `logitsieve serve` kept to these cores."""
-    with with_console(models, cpus, **options) as (address, _):
-        yield address
-
-
-@contextmanager
-def with_console(models: Path, cpus: list[int], **options: Any) -> Iterator[tuple[str, str]]:
-    """The addresses of gRPC and of the console of a `logitsieve serve` kept to these cores."""
     command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(models)]
     for name, value in ({"port": 0, "metrics_port": 0} | options).items():
         command += ["--" + name.replace("_", "-"), str(value)]
     with kept_to(cpus, [*command, "--no-admin"], "stderr") as lines:
         for line in lines:
             if "gRPC at " in line:
-                grpc_at = line.partition("gRPC at ")[2].split(",")[0]
-                yield grpc_at, line.partition("console at ")[2].strip()
+                yield line.partition("gRPC at ")[2].split(",")[0]
                 return
     raise RuntimeError("the server did not start")
 

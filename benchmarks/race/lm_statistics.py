@@ -1,14 +1,13 @@
-"""Statistics of a softmax that synthetic ones share: `python -m benchmarks.race.lm_statistics`.
+"""Statistics of a softmax that synthetic ones share.
 
-Writes lm_statistics.json, curves and scalars of lm-docs-10k-200 and no weight or context of it.
+lm_statistics.json has those of lm-docs-10k-200, `measure(W, b, H_train, H_test[::5])`: curves and
+scalars, and no weight or context of it.
 Shape letters: N contexts, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import faiss
 import numpy as np
@@ -151,26 +150,3 @@ def side_by_side(real: Statistics, got: Statistics) -> str:
     left, right = words(real), words(got)
     rows = [f"{name:36} {left[name]:>34} {right[name]:>34}" for name in left]
     return "\n".join([f"{'':36} {'real':>34} {'synthetic':>34}", *rows])
-
-
-def main() -> None:
-    """Measure lm-docs-10k-200 on contexts of unseen text."""
-    from benchmarks.race.prepare import SHARED
-
-    path = SHARED / "data" / "lm-docs-10k-200.npz"
-    with np.load(path) as arrays:
-        weight, bias, fit, unseen = (
-            np.asarray(arrays[name], np.float32) for name in ("W", "b", "H_train", "H_test")
-        )
-    found = measure(weight, bias, fit, unseen[::5])
-    out = Path(__file__).parent / "lm_statistics.json"
-    rounded = {
-        name: [float(f"{value:.5g}") for value in values] if isinstance(values, list) else values
-        for name, values in asdict(found).items()
-    }
-    out.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
-    print(out)
-
-
-if __name__ == "__main__":
-    main()

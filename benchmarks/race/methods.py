@@ -17,6 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
+from logitsieve.kernels.pool import run_slices
 
 Knobs: TypeAlias = Mapping[str, float]
 
@@ -44,6 +45,51 @@ class Method(Protocol):
     def nbytes(self) -> int:
         """Memory beyond W and b."""
         ...
+
+
+class Peer:
+    """A method with nothing to set but its threads; the default of what contenders share."""
+
+    built: Knobs = {}  # noqa: RUF012 nobody changes it
+
+    @property
+    def settings(self) -> Sequence[Knobs]:
+        """Operating points to try, from fast to precise."""
+        return ({},)
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        """Hold the libraries to so many threads."""
+        hold_threads(threads)
+
+
+class SlicedPeer(Peer):
+    """A compiled loop over slices of the rows, one a thread, with one query knob."""
+
+    def __init__(self, softmax: Softmax) -> None:
+        self._queries = Queries(softmax.dim)
+        self._threads, self._knob = 1, 1
+
+    def set_knobs(self, threads: int, knobs: Knobs) -> None:
+        """Take the only knob."""
+        hold_threads(threads)
+        self._threads, [knob] = threads, knobs.values()
+        self._knob = int(knob)
+
+    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+        """Slices of rows on threads."""
+        queries = self._queries(hidden)
+        ids = np.empty((len(queries), k), np.int64)
+
+        def answer(start: int, stop: int) -> int:
+            self.answer(queries[start:stop], start, ids[start:stop])
+            return 0
+
+        run_slices(answer, len(queries), self._threads)
+        return ids
+
+    def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
+        """Fill ids [B, K] of queries [B, D + 1], the rows of the batch from `start` on."""
+        raise NotImplementedError
 
 
 _pools = ThreadpoolController()

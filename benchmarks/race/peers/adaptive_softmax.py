@@ -11,14 +11,13 @@ Shape letters: B batch rows, D hidden size (with the bias), V vocabulary, K answ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Peer, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -29,7 +28,7 @@ LABEL_BLOCK = 256
 GATE_CONTEXTS = 1000  # that the gates start from
 
 
-class AdaptiveSoftmax:
+class AdaptiveSoftmax(Peer):
     """`first` words in the first level, then a cluster up to five times as many, then the rest."""
 
     name = "adaptive softmax"
@@ -46,7 +45,7 @@ class AdaptiveSoftmax:
         ids_NL, mass_NL = labels
         counts_V = np.bincount(ids_NL.ravel(), mass_NL.ravel(), minlength=words)
         self._words_V = np.argsort(-counts_V, kind="stable")  # by place in the levels
-        self.built: Knobs = {"first": first}
+        self.built = {"first": first}
         levels = nn.AdaptiveLogSoftmaxWithLoss(
             dim, words, [first, middle], div_value=4.0, head_bias=False
         )
@@ -65,14 +64,6 @@ class AdaptiveSoftmax:
         self._first, self._starts = first, (first, middle)
         self._queries = Queries(softmax.dim)
         self.nbytes = self._head.nbytes + sum(w.nbytes for tail in self._tails for w in tail)
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """One: the levels are fixed when it is built."""
-        return ({},)
-
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         """Plain numpy, as in Chen et al. 2019; clusters take the rows that need them together."""

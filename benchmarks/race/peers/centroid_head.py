@@ -14,11 +14,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Knobs, SlicedPeer, augmented
 from benchmarks.race.peers.kernels import dot, fast, offer
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.kernels.pool import run_slices
 
 WORDS = 128  # of a centroid, at most
 PROBES = (1, 2, 4, 8, 16, 32)  # the drafters': 32
@@ -26,21 +25,20 @@ NEAREST = 32  # centroids that a word is offered to at once
 ROUNDS = 10  # of balanced assignment and new means
 
 
-class CentroidHead:
+class CentroidHead(SlicedPeer):
     """W once more in the order of the clusters."""
 
     name = "centroids of 128 words"
 
     def __init__(self, softmax: Softmax) -> None:
+        super().__init__(softmax)
         rows_VD = augmented(softmax)
         owner_V, self._centroids_CD = balanced_clusters(rows_VD, WORDS)
-        self.built: Knobs = {"centroids": len(self._centroids_CD)}
+        self.built = {"centroids": len(self._centroids_CD)}
         self._ids_V = np.argsort(owner_V, kind="stable")
         self._rows_VD = rows_VD[self._ids_V]
         counts = np.bincount(owner_V, minlength=len(self._centroids_CD))
         self._offsets_C = np.concatenate([[0], np.cumsum(counts)])
-        self._queries = Queries(softmax.dim)
-        self._threads, self._probed = 1, 1
         arrays = (self._centroids_CD, self._offsets_C, self._rows_VD, self._ids_V)
         self._arrays = arrays
         self.nbytes = sum(array.nbytes for array in arrays)
@@ -49,22 +47,9 @@ class CentroidHead:
     def settings(self) -> Sequence[Knobs]:
         return tuple({"probes": count} for count in PROBES if count <= len(self._centroids_CD))
 
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """`probes`, centroids whose words get their logits."""
-        hold_threads(threads)
-        self._threads, self._probed = threads, int(knobs["probes"])
-
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Slices of rows on threads."""
-        queries = self._queries(hidden)
-        ids = np.empty((len(queries), k), np.int64)
-
-        def answer(start: int, stop: int) -> int:
-            search(*self._arrays, queries[start:stop], self._probed, ids[start:stop])
-            return 0
-
-        run_slices(answer, len(queries), self._threads)
-        return ids
+    def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
+        """The knob is `probes`, centroids whose words get their logits."""
+        search(*self._arrays, queries, self._knob, ids)
 
 
 @fast

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from benchmarks.baselines import faiss_exact, numpy_exact, torch_exact
-from benchmarks.race.methods import Knobs, hold_threads
+from benchmarks.race.methods import Peer
 from benchmarks.timing import Search
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
@@ -21,23 +21,15 @@ MAKERS: dict[str, tuple[Callable[[Softmax], Search], int]] = {  # and which resu
 }
 
 
-class ExactPeer:
+class ExactPeer(Peer):
     """One of `MAKERS`; libraries that keep a copy of W could share it, so none is counted."""
 
     nbytes = 0
 
     def __init__(self, name: str, softmax: Softmax) -> None:
         self.name = name
-        self.built: Knobs = {}
         make, self._place = MAKERS[name]
         self._search = make(softmax)
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return ({},)
-
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         """Ids of a full product; bfloat16 rounds, so that it is not exact."""

@@ -6,25 +6,23 @@ of what is left bound the product (Cauchy-Schwarz), so the rotation must put the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import faiss
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Peer, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
 WIDTH = 64  # dimensions are padded to whole multiples, so that levels and vectors are even
 
 
-class FaissPanorama:
+class FaissPanorama(Peer):
     """The bias is one more dimension; W's principal directions are those of its rows, uncentred."""
 
     name = "faiss IndexFlatIPPanorama"
 
     def __init__(self, softmax: Softmax, levels: int, block: int = 128) -> None:
-        self.built: Knobs = {"levels": levels, "block": block}
+        self.built = {"levels": levels, "block": block}
         rows = augmented(softmax)
         values, vectors = np.linalg.eigh((rows.T @ rows).astype(np.float64))
         width = -(-rows.shape[1] // WIDTH) * WIDTH
@@ -34,14 +32,6 @@ class FaissPanorama:
         self._index.add(rows @ self._rotation)
         self._queries = Queries(softmax.dim)
         self.nbytes = 4 * len(rows) * (levels + 1) + self._rotation.nbytes
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        """One: levels are fixed when it is built."""
-        return ({},)
-
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         """The rotation of the query is part of the time."""

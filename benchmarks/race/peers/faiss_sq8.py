@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import faiss
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Knobs, Peer, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -20,13 +20,12 @@ FACTORS = (1, 2, 4, 8)
 VECTOR = 16
 
 
-class FaissSq8:
+class FaissSq8(Peer):
     """The bias is one more dimension."""
 
     name = "faiss SQ8, refined"
 
     def __init__(self, softmax: Softmax) -> None:
-        self.built: Knobs = {}
         dim = -(-(softmax.dim + 1) // VECTOR) * VECTOR
         rows = np.pad(augmented(softmax), ((0, 0), (0, dim - softmax.dim - 1)))
         self._codes = faiss.IndexScalarQuantizer(
@@ -43,7 +42,7 @@ class FaissSq8:
         return tuple({"k_factor": factor} for factor in FACTORS)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
+        super().set_knobs(threads, knobs)
         self._index.k_factor = knobs["k_factor"]
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:

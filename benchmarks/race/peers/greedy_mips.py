@@ -14,22 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Knobs, SlicedPeer, augmented
 from benchmarks.race.peers.kernels import best_of, fast
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.kernels.pool import run_slices
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of V
 
 
-class GreedyMips:
+class GreedyMips(SlicedPeer):
     """Everything but the budget is fixed by W."""
 
     name = "greedy-MIPS"
 
     def __init__(self, softmax: Softmax) -> None:
-        self.built: Knobs = {}
+        super().__init__(softmax)
         self._rows_VD = augmented(softmax)
         words, dim = self._rows_VD.shape
         self._order_DV = np.empty((dim, words), np.int32)
@@ -38,8 +37,6 @@ class GreedyMips:
             column = np.ascontiguousarray(self._rows_VD[:, d])
             self._order_DV[d] = np.argsort(-column)
             self._value_DV[d] = column[self._order_DV[d]]
-        self._queries = Queries(softmax.dim)
-        self._threads, self._budget = 1, 1
         self._seen: dict[int, np.ndarray] = {}  # by the first row of a slice: each has its own
         self.nbytes = self._order_DV.nbytes + self._value_DV.nbytes
 
@@ -49,25 +46,11 @@ class GreedyMips:
         words = len(self._rows_VD)
         return tuple({"budget": max(16, round(share * words))} for share in SHARES)
 
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """`budget`, candidates a row."""
-        hold_threads(threads)
-        self._threads = threads
-        self._budget = min(int(knobs["budget"]), len(self._rows_VD))
-
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Slices of rows on threads."""
-        queries = self._queries(hidden)
-        ids = np.empty((len(queries), k), np.int64)
-
-        def answer(start: int, stop: int) -> int:
-            seen_V = self._seen.setdefault(start, np.zeros(len(self._rows_VD), np.bool_))
-            arrays = (self._rows_VD, self._order_DV, self._value_DV, seen_V)
-            search(*arrays, queries[start:stop], self._budget, ids[start:stop])
-            return 0
-
-        run_slices(answer, len(queries), self._threads)
-        return ids
+    def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
+        """The knob is `budget`, candidates a row."""
+        seen_V = self._seen.setdefault(start, np.zeros(len(self._rows_VD), np.bool_))
+        arrays = (self._rows_VD, self._order_DV, self._value_DV, seen_V)
+        search(*arrays, queries, min(self._knob, len(self._rows_VD)), ids)
 
 
 @fast

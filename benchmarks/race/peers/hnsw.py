@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Knobs, Peer, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
 EFS = (5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560)
 
 
-class Hnswlib:
+class Hnswlib(Peer):
     """M edges a node (2 M on the ground level)."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Hnswlib:
         import hnswlib
 
         self.name = f"hnswlib {space}"
-        self.built: Knobs = {"M": edges, "ef_construction": construction}
+        self.built = {"M": edges, "ef_construction": construction}
         rows = augmented(softmax)
         self._dim = softmax.dim
         if space == "l2":
@@ -48,7 +48,7 @@ class Hnswlib:
         return tuple({"ef": ef} for ef in EFS)
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
+        super().set_knobs(threads, knobs)
         self._threads = threads
         self._index.set_ef(int(knobs["ef"]))
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Knobs, SlicedPeer, augmented
 from benchmarks.race.peers.kernels import best_of, fast, offer
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
-from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.screen.route import encode_centroids, encode_row
 from logitsieve.kernels.simd.byte_lanes import (
     OFFSET,
@@ -34,43 +33,27 @@ RESCORED = (5, 10, 20, 40)
 BLOCK_BYTES = 32 * 1024  # of codes, which stay in the L1 cache for the batch
 
 
-class Int8Scan:
+class Int8Scan(SlicedPeer):
     """Keeps float32 W for the rows that are rescored."""
 
     name = "int8 scan, rescored"
 
     def __init__(self, softmax: Softmax) -> None:
-        self.built: Knobs = {}
+        super().__init__(softmax)
         self._codes, self._scales, _ = encode_centroids(softmax.weight)
         self._bias = np.full(len(self._scales), -np.inf, np.float32)
         self._bias[: softmax.vocab_size] = softmax.bias
         self._rows_VD = augmented(softmax)
-        self._queries = Queries(softmax.dim)
-        self._threads, self._rescored = 1, RESCORED[0]
         self.nbytes = self._codes.nbytes + self._scales.nbytes + self._bias.nbytes
 
     @property
     def settings(self) -> Sequence[Knobs]:
         return tuple({"rescored": count} for count in RESCORED)
 
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        """`rescored`, words that get their float32 logits."""
-        hold_threads(threads)
-        self._threads, self._rescored = threads, int(knobs["rescored"])
-
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        """Slices of rows on threads."""
-        queries = self._queries(hidden)
-        ids = np.empty((len(queries), k), np.int64)
-        rescored = min(max(self._rescored, k), len(self._rows_VD))
-
-        def answer(start: int, stop: int) -> int:
-            arrays = (self._codes, self._scales, self._bias, self._rows_VD)
-            search(*arrays, queries[start:stop], rescored, ids[start:stop])
-            return 0
-
-        run_slices(answer, len(queries), self._threads)
-        return ids
+    def answer(self, queries: Float32, start: int, ids: np.ndarray) -> None:
+        """The knob is `rescored`, words that get their float32 logits."""
+        rescored = min(max(self._knob, ids.shape[1]), len(self._rows_VD))
+        search(self._codes, self._scales, self._bias, self._rows_VD, queries, rescored, ids)
 
 
 @fast

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, best_ids, hold_threads
+from benchmarks.race.methods import Knobs, Peer, best_ids
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -79,12 +79,11 @@ def library() -> ctypes.CDLL:
     return ggml
 
 
-class LlamaCpp:
+class LlamaCpp(Peer):
     """W in one of `FORMATS`; what ggml allocates for it is kept until the process ends."""
 
     def __init__(self, softmax: Softmax, stored: str) -> None:
         self.name = f"llama.cpp {stored}"
-        self.built: Knobs = {}
         self._ggml = ggml = library()
         self._type, block = FORMATS[stored]
         self._words, self._dim = softmax.vocab_size, softmax.dim
@@ -152,12 +151,8 @@ class LlamaCpp:
         address = self._ggml.ggml_get_data(tensor)
         return np.ctypeslib.as_array((ctypes.c_float * columns * rows).from_address(address))
 
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return ({},)
-
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
+        super().set_knobs(threads, knobs)
         self._ggml.ggml_backend_cpu_set_n_threads(self._backend, threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:

@@ -8,14 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.race.methods import Knobs, hold_threads
+from benchmarks.race.methods import Knobs, Peer
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -26,12 +25,11 @@ CONTRIB = "com.microsoft"
 SETTINGS = {"session.force_spinning_stop": "1"}  # no thread of the pool spins in others' turns
 
 
-class OnnxRuntime:
+class OnnxRuntime(Peer):
     """W in one of the forms `STORED`; a session for each number of threads."""
 
     def __init__(self, softmax: Softmax, stored: str) -> None:
         self.name = f"onnxruntime {stored}"
-        self.built: Knobs = {}
         if bits := BITS.get(stored):
             product, arrays = blockwise(softmax, bits)
         else:
@@ -40,12 +38,8 @@ class OnnxRuntime:
         self._session = cache(lambda threads: session(model(softmax, product, arrays), threads))
         self._now = self._session(1)
 
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return ({},)
-
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
+        super().set_knobs(threads, knobs)
         self._now = self._session(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.race.methods import Knobs, Queries, augmented, hold_threads
+from benchmarks.race.methods import Knobs, Peer, Queries, augmented
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -19,7 +19,7 @@ REORDER = (10, 30, 100, 300, 1000)
 SEARCHED = (0.02, 0.05, 0.1, 0.2, 0.4)  # of the leaves
 
 
-class Scann:
+class Scann(Peer):
     """`tree` 1 partitions the rows, 0 scores all of them."""
 
     name = "ScaNN"
@@ -29,7 +29,7 @@ class Scann:
 
         rows = augmented(softmax)
         self._leaves = int(len(rows) ** 0.5) if tree else 0
-        self.built: Knobs = {"leaves": self._leaves}
+        self.built = {"leaves": self._leaves}
         builder = scann_ops_pybind.builder(rows, 10, "dot_product")
         builder = builder.set_n_training_threads(1)
         if tree:
@@ -58,7 +58,7 @@ class Scann:
 
     def set_knobs(self, threads: int, knobs: Knobs) -> None:
         """`leaves` to search and rows to `reorder`."""
-        hold_threads(threads)
+        super().set_knobs(threads, knobs)
         self._searcher.set_num_threads(threads)
         self._threads = threads
         self._reorder = int(knobs["reorder"])

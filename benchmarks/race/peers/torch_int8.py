@@ -8,12 +8,11 @@ activations it is a scalar loop, ten times slower than the float32 product.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from benchmarks.race.methods import Knobs, hold_threads
+from benchmarks.race.methods import Peer
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 
@@ -26,13 +25,12 @@ def scales_of(weight: torch.Tensor) -> torch.Tensor:
     return weight.abs().amax(dim=1).clamp(min=1e-30) / 127
 
 
-class TorchDynamic:
+class TorchDynamic(Peer):
     """`torch.ops.quantized.linear_dynamic`, which torch.ao.nn.quantized.dynamic.Linear calls."""
 
     name = "torch dynamic int8"
 
     def __init__(self, softmax: Softmax) -> None:
-        self.built: Knobs = {}
         weight, bias = torch.from_numpy(softmax.weight), torch.from_numpy(softmax.bias)
         scales, zeros = scales_of(weight), torch.zeros(len(weight), dtype=torch.int64)
         with warnings.catch_warnings(
@@ -42,13 +40,6 @@ class TorchDynamic:
         self._packed = torch.ops.quantized.linear_prepack(codes, bias)
         self.nbytes = codes.numel() + 4 * len(weight)
 
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return ({},)
-
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
-
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         with torch.inference_mode():
             rows = torch.from_numpy(hidden)
@@ -56,7 +47,7 @@ class TorchDynamic:
             return torch.topk(logits, k)[1].numpy()
 
 
-class TorchWeightOnly:
+class TorchWeightOnly(Peer):
     """`torch._weight_int8pack_mm` and the bias, in bfloat16.
 
     W is padded to whole vectors: the product reads beyond rows that are none.
@@ -65,7 +56,6 @@ class TorchWeightOnly:
     name = "torch weight-only int8"
 
     def __init__(self, softmax: Softmax) -> None:
-        self.built: Knobs = {}
         weight = torch.from_numpy(softmax.weight)
         scales = scales_of(weight)
         codes = (weight / scales[:, None]).round().to(torch.int8)
@@ -73,13 +63,6 @@ class TorchWeightOnly:
         self._codes = torch.nn.functional.pad(codes, self._padding)
         self._scales, self._bias = scales.bfloat16(), torch.from_numpy(softmax.bias).bfloat16()
         self.nbytes = sum(x.nbytes for x in (self._codes, self._scales, self._bias))
-
-    @property
-    def settings(self) -> Sequence[Knobs]:
-        return ({},)
-
-    def set_knobs(self, threads: int, knobs: Knobs) -> None:
-        hold_threads(threads)
 
     def topk(self, hidden: Float32, k: int) -> np.ndarray:
         with torch.inference_mode():
