@@ -25,11 +25,11 @@ from transformers.generation.logits_process import (
 
 from benchmarks import raw
 from benchmarks.machine import describe
-from benchmarks.race.bars import bars
 from benchmarks.race.datasets import DATASETS, Dataset, load
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE, SHARED
 from benchmarks.timing import Search, batches_of, race
+from logitsieve.cli.output import bars
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 from logitsieve.index.calibration import unpack_contexts

@@ -24,7 +24,7 @@ import torch
 from benchmarks.gpu.baselines import Step, draws, searches
 from benchmarks.gpu.clock import Clock
 from benchmarks.gpu.softmaxes import FitResult, Shape, make
-from benchmarks.race.bars import bars
+from logitsieve.cli.output import bars
 from logitsieve.gpu.device import device_named, name_of
 from logitsieve.gpu.heads.draws import GpuExact
 from logitsieve.heads._base.draw_options import DrawOptions

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.llamacpp.models import SHAPES, tokens_of, write_gguf
-from benchmarks.race.bars import bars
 from benchmarks.race.prepare import CACHE, SHARED
 from demo.excerpt import read_paragraphs
+from logitsieve.cli.output import bars
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.llamacpp import LlamaContext
 from logitsieve.training import FrequencyProposal, SampledSoftmax

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from benchmarks.race import synthetic
-from benchmarks.race.bars import bars
 from benchmarks.race.prepare import prepared
 from demo.contexts import three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
 from logitsieve.api.results import Float32
+from logitsieve.cli.output import bars
 from logitsieve.heads import Softmax
 from logitsieve.index_builder import load_array
 from logitsieve.training.trainer import LanguageModel, Vocabulary

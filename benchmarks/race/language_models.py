@@ -24,6 +24,7 @@ from benchmarks.race.wide_layer import UNSEEN_SHARE, Progress, encode
 from demo.excerpt import read_paragraphs
 from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.trainer import Vocabulary
+from logitsieve.training.trainer.settings import has_bfloat16
 from logitsieve.training.trainer.vocabulary import END
 
 RUN = 128  # words read from the beginning of a state, T
@@ -127,11 +128,6 @@ def batches(ids_N: Tensor, words: int) -> list[Tensor]:
     windows = ids_N[: words // RUN * RUN + 1].unfold(0, RUN + 1, RUN)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(1))
     return list(torch.split(windows[order], RUNS_AT_ONCE))
-
-
-def has_bfloat16() -> bool:
-    """True if oneDNN multiplies bfloat16 on this CPU; elsewhere it has no LSTM of that type."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def train(model: Reader, ids_N: Tensor, design: Design, progress: Progress) -> nn.Linear:

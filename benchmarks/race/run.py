@@ -18,7 +18,6 @@ import numpy as np
 from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race import plots, table
-from benchmarks.race.bars import bars
 from benchmarks.race.clock import Engine, Mode, time_points
 from benchmarks.race.datasets import DATASETS, GROUPS, Dataset, load
 from benchmarks.race.entrants import entrants, versions, wanted
@@ -28,6 +27,7 @@ from benchmarks.race.methods import Knobs, Method, hold_threads
 from benchmarks.race.prepare import CACHE, SHARED
 from benchmarks.timing import CLEARED_BYTES
 from logitsieve.api.results import Float32
+from logitsieve.cli.output import bars
 
 OUT = raw.RESULTS / "race"
 K, KS = 5, (1, 5)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.race.bars import bars
 from benchmarks.race.prepare import CACHE
 from benchmarks.race.synthetic import calibrated
 from benchmarks.scale.sizes import DIM, KINDS, SHARDS, WORDS
+from logitsieve.cli.output import bars
 from logitsieve.index import split_index
 from logitsieve.index_builder import BuildConfig, build
 

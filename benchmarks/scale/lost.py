@@ -11,10 +11,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from benchmarks.race.bars import bars
 from benchmarks.scale.indexes import contexts_of, folder_of, prepared
 from logitsieve.api.errors import ShardUnavailable
 from logitsieve.api.results import Float32, Int32
+from logitsieve.cli.output import bars
 from logitsieve.decoding import ShardedDecoder
 from logitsieve.heads import Softmax
 from logitsieve.heads.sharded import Shard

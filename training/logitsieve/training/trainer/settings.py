@@ -24,8 +24,13 @@ from logitsieve.training.trainer.vocabulary import VOCABULARY_FILE
 SETTINGS = "settings.json"
 
 
-def check_device(name: str) -> None:
-    """InvalidRequest unless it is the CPU or a GPU of this machine."""
+def has_bfloat16() -> bool:
+    """True if oneDNN multiplies bfloat16 on this CPU; elsewhere it has no LSTM of that type."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def check_device(name: str, *, bfloat16: bool) -> None:
+    """InvalidRequest unless it is the CPU or a GPU of this machine, and has an LSTM of the type."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -34,6 +39,8 @@ def check_device(name: str) -> None:
         raise InvalidRequest("device", name, "cpu or cuda")
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise InvalidRequest("device", name, f"cpu, or one of the {count} that torch finds")
+    if bfloat16 and device.type == "cpu" and not has_bfloat16():
+        raise InvalidRequest("bfloat16", True, "False: this CPU multiplies no bfloat16 LSTM")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +79,7 @@ class Settings:
 def begin(folder: Path, settings: Settings) -> None:
     """Create a new run; InvalidRequest if the folder holds one with a checkpoint."""
     _check_folder(folder)
-    check_device(settings.config.device)
+    check_device(settings.config.device, bfloat16=settings.config.bfloat16)
     read_options(settings.config.loss, settings.config.loss_option)
     for name, path in (("text", settings.text), ("valid", settings.valid)):
         if path is not None and not path.is_file():

@@ -247,4 +247,4 @@ def _check(config: TrainConfig, corpus: Corpus) -> None:
         raise InvalidRequest("text", got, f"{needed:,}, streams times steps and one, or more")
     if len(corpus.valid) < 2:
         raise InvalidRequest("valid", f"{len(corpus.valid)} words", "2 words or more")
-    check_device(config.device)
+    check_device(config.device, bfloat16=config.bfloat16)
