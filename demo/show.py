@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from demo.contexts import HELD_OUT, PROMPTS
+from demo.contexts import PROMPTS
 from demo.decode import HEADS, Completion
 from demo.measure import KS, REMOTE_CALLS, TIMED_K, Numbers
 from demo.serving import PROGRAM
@@ -177,10 +177,13 @@ def next_commands(index: Path) -> Iterator[Text]:
     folder, models = index.parent, index.parent.parent
     program = os.path.relpath(PROGRAM)
     query = f"--hidden {folder / PROMPTS} --vocabulary {index / 'vocabulary.txt'} -k 3"
-    report = f"{index} --contexts {folder / HELD_OUT} --out {folder / 'report.html'}"
+    report = f"{index} --out {folder / 'report.html'}"
     for purpose, command in (
-        ("Draw it: a page with plots and the words of its clusters", f"report {report}"),
-        ("See it in a browser: answers, operating points, the screen", f"console {index}"),
+        ("Draw it: a page with plots of its operating points", f"report {report}"),
+        (
+            "See it in a browser: answers, operating points, missing words",
+            f"console {index}",
+        ),
         ("Serve it, as `make serve` does", f"serve --models {models}"),
         ("Meanwhile, ask for the words after each prompt", f"query --model {folder.name} {query}"),
     ):

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from starlette.testclient import TestClient
 
 from logitsieve.decoding import LocalDecoder
-from logitsieve.heads._base.head import Softmax
-from logitsieve.index import HeadEntry, Index, open_index, write_index
+from logitsieve.index import HeadEntry, open_index, write_index
 from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.access import ConsoleAccess
@@ -20,12 +17,10 @@ from logitsieve.server.console.app import application, console
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.standalone import routes_of
 from logitsieve.server.models.routes import Routes
-from logitsieve.training.trainer import LanguageModel
 from tests.server.running import calibration, entries
 from tests.synthetic import certified_arrays, make_hidden, make_softmax, screen_arrays
 
 KEPT = 48  # contexts
-SPOKEN_WORDS = 40
 # In the places of the first words.
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -77,32 +72,12 @@ def write_bare(folder: Path) -> Path:
     )
 
 
-def write_spoken(folder: Path) -> Path:
-    """spoken@1 and the language model whose softmax it has, beside it."""
-    torch.manual_seed(1)
-    model = LanguageModel(SPOKEN_WORDS, 10, layers=2)
-    torch.nn.init.normal_(model.embedding.weight)
-    (folder / "spoken").mkdir()
-    model.save(folder / "spoken")
-    saved = LanguageModel.load(folder / "spoken").output
-    weight, bias = (each.detach().numpy() for each in (saved.weight, saved.bias))
-    return write_index(
-        folder / "spoken" / "1",
-        softmax=Softmax(weight, bias),
-        parts={},
-        heads={"exact": HeadEntry()},
-        default_head="exact",
-        vocabulary=["<unk>", "<eos>", *(f"say{number}" for number in range(2, SPOKEN_WORDS))],
-    )
-
-
 @pytest.fixture(scope="package")
 def shown_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shown")
     for version in (1, 2):
         write_shown(folder, version)
     write_bare(folder)
-    write_spoken(folder)
     return folder
 
 
@@ -122,11 +97,6 @@ def bare(routes: Routes) -> LocalDecoder:
     return routes.served("bare").decoder
 
 
-@pytest.fixture(scope="package")
-def spoken(routes: Routes) -> LocalDecoder:
-    return routes.served("spoken").decoder
-
-
 @pytest.fixture
 def port(routes: Routes) -> Iterator[TestClient]:
     """A console without a server; requests are made in this process."""
@@ -138,32 +108,3 @@ def port(routes: Routes) -> Iterator[TestClient]:
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=True) as client:
         yield client
     desk.close()
-
-
-@pytest.fixture
-def circle(tmp_path: Path, kernel_cache: Path) -> Callable[..., Index]:
-    """An index whose rows lie on a circle; list 0 holds the right half, list 1 the left."""
-    angles = np.linspace(0, 2 * np.pi, 20, endpoint=False) + 0.05
-    weight = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    halves = [np.flatnonzero(weight[:, 0] >= -0.4), np.flatnonzero(weight[:, 0] <= 0.4)]
-
-    def write(*, screen: bool = True, escalate: float = -1.0, **options: Any) -> Index:
-        arrays = {
-            "centroids": np.array([[1, 0], [-1, 0]], np.float32),
-            "offsets": np.cumsum([0, *map(len, halves)]).astype(np.int32),
-            "ids": np.concatenate(halves).astype(np.int32),
-        }
-        heads = {"exact": HeadEntry()} | (
-            {"screen": HeadEntry("screen", {"escalate": escalate})} if screen else {}
-        )
-        path = write_index(
-            tmp_path / "models" / "circle" / "3",
-            softmax=Softmax(weight, np.zeros(len(angles), np.float32)),
-            parts={"screen": arrays} if screen else {},
-            heads=heads,
-            default_head="exact",
-            **options,
-        )
-        return open_index(path, verify="sizes", kernel_cache=kernel_cache)
-
-    return write

@@ -26,10 +26,6 @@ GETS = {
     "words": "?model=demo@1&text=word1",
     "points": "?model=demo",
     "chosen": "?model=demo&min_precision=0.9&k=5",
-    "screen": "?model=demo",
-    "cluster": "?model=demo&number=1&start=0",
-    "cascade": "?model=demo@1",
-    "compare": "?model=demo@1&other=demo@2&k=3&head=exact",
 }
 POSTS: dict[str, Any] = {
     "top": {"model": "demo", "kept": 1, "k": 3, "head": "screen"},
@@ -43,17 +39,6 @@ def test_what_is_read(port: TestClient, name: str) -> None:
     reply = port.get(f"/api/{name}{GETS[name]}")
     assert reply.status_code == 200, reply.text
     assert isinstance(reply.json(), dict)
-
-
-def test_words_are_read_by_the_model_beside_the_index(port: TestClient) -> None:
-    assert port.get("/api/model?model=spoken").json()["reads_words"]
-    question = {"model": "spoken", "text": "say4 say9", "k": 2}
-    best = port.post("/api/top", json=question).json()["words"]
-    decoded = port.post("/api/decode", json={**question, "steps": 3})
-    assert decoded.status_code == 200, decoded.text
-    assert decoded.json()["steps"][0]["candidates"] == best
-    refused = port.post("/api/decode", json={"model": "demo", "text": "word9"})
-    assert refused.json()["error"]["field"] == "text"
 
 
 @pytest.mark.parametrize("name", POSTS)
@@ -75,7 +60,7 @@ def test_every_endpoint_is_documented_and_tested() -> None:
     api = Api(Desk(lambda: pytest.fail("not called")), ServeConfig(), None, lambda: True)
     routes = {(route.path.removeprefix("/api/"), *(route.methods or ())) for route in api.routes()}
     names = {name for name, *_ in routes}
-    assert names == GETS.keys() | POSTS.keys() | {"row", "decode"}
+    assert names == GETS.keys() | POSTS.keys() | {"row"}
     documented = re.findall(r"^\| `(GET|POST) /api/([\w-]+)", DOCS.read_text("utf-8"), re.M)
     assert {name for _, name in documented} == names
     assert all(
@@ -113,11 +98,8 @@ def test_no_question_is_a_defect(port: TestClient, name: str, field: str, value:
     [
         ("model?model=unknown", 404, "model"),
         ("model", 400, "model"),  # several could be meant
-        ("screen?model=bare", 400, "model"),
-        ("cluster?model=demo&number=six", 400, "number"),
-        ("cluster?model=demo&start=-1", 400, "start"),
+        ("chosen?model=demo&k=six", 400, "k"),
         ("chosen?model=demo&min_precision=none", 400, "min_precision"),
-        ("compare?model=demo@1&other=none", 404, "model"),
     ],
 )
 def test_bad_queries(port: TestClient, path: str, status: int, field: str) -> None:

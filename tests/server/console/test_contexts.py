@@ -26,11 +26,6 @@ def test_a_kept_context(demo: LocalDecoder) -> None:
     assert np.array_equal(read_context(demo.index, {"kept": 3}), HIDDEN[3:4])
 
 
-def test_a_large_matrix_gets_fewer_contexts(demo: LocalDecoder) -> None:
-    assert np.array_equal(kept_contexts(demo.index, 5 * 300 * 24), HIDDEN[:5])
-    assert len(kept_contexts(demo.index, 1)) == 1
-
-
 def test_a_pasted_row(demo: LocalDecoder) -> None:
     row = [*HIDDEN[0].tolist()[:-1], 2]
     assert np.array_equal(read_context(demo.index, {"row": row}), np.array([row], np.float32))

@@ -20,7 +20,7 @@ def test_versions_in_every_state(routes: Routes) -> None:
     assert models["demo@4"]["state"] == "loading"
     assert models["demo@1"]["aliases"] == ["stable"]
     plain = [name for name, model in models.items() if model["plain"]]
-    assert plain == ["bare@1", "demo@1", "spoken@1"]
+    assert plain == ["bare@1", "demo@1"]
     assert [one["head"] for one in models["demo@1"]["auto"]] == ["screen"] * 3
     assert models["demo@1"]["target"] == {"1": 0.95}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder, decoder_of
 from logitsieve.index import open_index, split_index
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console.why_not import why_not
+from logitsieve.server.console.why_not import read_parts, route, why_not
 from tests.synthetic import make_hidden
 
 HIDDEN = make_hidden(1)
@@ -115,3 +116,35 @@ def test_an_index_of_ids_alone(bare: LocalDecoder) -> None:
 def test_no_word_to_ask_about(demo: LocalDecoder, word: object) -> None:
     with pytest.raises(InvalidRequest, match=r"^word: "):
         reasons(demo, word=word)
+
+
+@pytest.mark.parametrize("probes", [1, 3])
+def test_the_route_is_that_of_the_kernel(demo: LocalDecoder, probes: int) -> None:
+    screen, hidden = read_parts(demo.index)["screen"], make_hidden(20, seed=5)
+    offsets, ids = screen["offsets"], screen["ids"]
+    head = demo.index.head("screen", probes=probes)
+    for row, clusters in enumerate(route(screen, hidden, probes, -1.0).clusters):
+        lists = [ids[offsets[c] : offsets[c + 1]] for c in clusters]
+        candidates = head.candidates(hidden[row : row + 1], 1).ids
+        assert np.array_equal(np.sort(candidates), np.unique(np.concatenate(lists)))
+
+
+def test_rows_far_from_every_centroid_escalate(demo: LocalDecoder) -> None:
+    screen, hidden = read_parts(demo.index)["screen"], make_hidden(30, seed=6)
+    way = route(screen, hidden, 1, 0.5)
+    reply = demo.topk(hidden, 1, head="screen", knobs={"escalate": 0.5})
+    assert np.array_equal(way.escalated, reply.answer.fallback)
+    assert 0 < way.escalated.sum() < 30
+
+
+def test_files_that_were_replaced_are_another_index(
+    shown_models: Path, tmp_path: Path, kernel_cache: Path
+) -> None:
+    folder = tmp_path / "demo" / "1"
+    shutil.copytree(shown_models / "demo" / "1", folder)
+    index = open_index(folder, kernel_cache=kernel_cache)
+    assert {"screen", "sketch"} <= read_parts(index).keys()
+    shutil.rmtree(folder)
+    shutil.copytree(shown_models / "demo" / "2", folder)
+    with pytest.raises(InvalidRequest, match="replaced"):
+        read_parts(index)

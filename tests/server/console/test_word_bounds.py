@@ -5,7 +5,7 @@ import pytest
 
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads.certified import CertifiedHead
-from logitsieve.server.console.parts import read_parts
+from logitsieve.server.console.why_not import read_parts
 from logitsieve.server.console.word_bounds import word_bounds
 from tests.synthetic import make_hidden
 

@@ -16,16 +16,7 @@ from starlette.routing import Route
 from logitsieve.api.errors import InvalidRequest, RequestTooLarge
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.console import (
-    answers,
-    cascade,
-    compare,
-    decode,
-    points,
-    screen,
-    why_not,
-    words,
-)
+from logitsieve.server.console import answers, points, why_not, words
 from logitsieve.server.console.contexts import MOST_BYTES, read_context, read_npy
 from logitsieve.server.console.desk import Desk
 from logitsieve.server.console.overview import model_facts, overview_facts
@@ -52,16 +43,11 @@ class Api:
             "words": self.words,
             "points": self.points,
             "chosen": self.chosen,
-            "screen": self.screen,
-            "cluster": self.cluster,
-            "cascade": self.cascade,
-            "compare": self.compare,
         }
         post: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "top": partial(self.answer, answers.top),
             "draws": partial(self.answer, answers.draws),
             "why-not": partial(self.answer, why_not.why_not),
-            "decode": self.decode,
             "row": self.row,
         }
         return [
@@ -91,24 +77,6 @@ class Api:
         k = _number(request, "k", int, 1)
         return await self._on_model(request, lambda one: points.chosen_facts(one, precision, k))
 
-    async def screen(self, request: Request) -> Any:
-        return await self._on_model(request, screen.screen_facts)
-
-    async def cluster(self, request: Request) -> Any:
-        number, start = _number(request, "number", int, 0), _number(request, "start", int, 0)
-        if start < 0:
-            raise InvalidRequest("start", start, "0 or more")
-        return await self._on_model(request, lambda one: screen.cluster_facts(one, number, start))
-
-    async def cascade(self, request: Request) -> Any:
-        return await self._on_model(request, cascade.cascade_facts)
-
-    async def compare(self, request: Request) -> Any:
-        query, k = request.query_params, _number(request, "k", int, 5)
-        target = answers.read_target({"head": query.get("head", "")})
-        models = query.get("model", ""), query.get("other", "")
-        return await self.desk.run(lambda a, b: compare.compare(a, b, k, target), *models)
-
     async def answer(self, answering: Answering, request: Request) -> Any:
         question = await _read_question(request)
 
@@ -117,11 +85,6 @@ class Api:
             return answering(decoder, hidden, question, self.config)
 
         return await self.desk.run(work, question.get("model", ""))
-
-    async def decode(self, request: Request) -> Any:
-        question = await _read_question(request)
-        model = question.get("model", "")
-        return await self.desk.run(lambda one: decode.decode(one, question, self.config), model)
 
     async def row(self, request: Request) -> Any:
         number = _number(request, "number", int, 0)

@@ -1,4 +1,4 @@
-"""The context of a question: one that the index keeps, words, a pasted row, or one of a .npy file.
+"""The context of a question: one that the index keeps, a pasted row, or one of a .npy file.
 
 Shape letters: N kept contexts, D hidden size.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from io import BytesIO
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,16 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
-from logitsieve.server.console.language_model import Reader, model_of, read_text
 from logitsieve.utils.hidden import as_hidden
 
 MOST_BYTES = 8 << 20  # of a .npy file
-MOST_PRODUCTS = 32 << 30  # of W and contexts: about a second of a core
 NPY = "a .npy file of [D] or [B, D] float32, float16 or float64"
 
 
-def kept_contexts(index: Index, most_products: float = inf) -> Float32:
-    """Contexts [N, D] that the calibration of the index keeps; N is 0 where it keeps none.
-
-    No more than W takes `most_products` products with, but one.
-    """
+def kept_contexts(index: Index) -> Float32:
+    """Contexts [N, D] that the calibration of the index keeps; N is 0 if it keeps none."""
     kept = unpack_contexts(index.measured or {}, index.dim)
-    if kept is None:
-        return np.empty((0, index.dim), np.float32)
-    rows = min(len(kept), most_products // (index.vocab_size * index.dim))
-    return kept[: max(1, int(rows))]
+    return np.empty((0, index.dim), np.float32) if kept is None else kept
 
 
 def kept_count(index: Index) -> int:
@@ -44,12 +35,7 @@ def kept_count(index: Index) -> int:
 
 
 def read_context(index: Index, question: Mapping[str, Any]) -> Float32:
-    """[1, D] of `kept`, a number, of `row`, D numbers, or of `text`, words that a model reads.
-
-    InvalidRequest names the field.
-    """
-    if question.get("text") is not None:
-        return Reader(model_of(index)).read(read_text(index, question["text"]))
+    """[1, D] of `kept`, a number, or of `row`, D numbers; InvalidRequest names the field."""
     row = question.get("row")
     if row is not None:
         if not isinstance(row, list) or not all(type(x) in (int, float) for x in row):

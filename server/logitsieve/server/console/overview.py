@@ -12,7 +12,6 @@ from prometheus_client.core import Metric
 from logitsieve.api.decoder import DEFAULT_REQUEST
 from logitsieve.index import Index
 from logitsieve.server.console.contexts import kept_count
-from logitsieve.server.console.language_model import reads_words
 from logitsieve.server.console.words import Facts
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
@@ -42,7 +41,6 @@ def model_facts(index: Index) -> Facts:
         "default_head": index.default_head,
         "has_words": index.manifest.vocabulary is not None,
         "contexts": kept_count(index),
-        "reads_words": reads_words(index),
         "calibrated": index.calibration is not None,
         "has_screen": "screen" in index.heads,
         "heads": [_head_facts(index, name) for name in index.heads],

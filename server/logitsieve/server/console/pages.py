@@ -42,8 +42,6 @@ PAGES = (
     Page("/playground", "playground", "Playground"),
     Page("/why-not", "why-not", "Why not this word?"),
     Page("/points", "points", "Operating points"),
-    Page("/screen", "screen", "The screen"),
-    Page("/compare", "compare", "Compare"),
 )
 
 

@@ -9,20 +9,16 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from logitsieve.api.results import Float32
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.index import Index
-from logitsieve.server.console.cascade import cascade_facts
 from logitsieve.server.console.overview import overview_facts
 from logitsieve.server.console.pages import PAGES, render, static_files
 from logitsieve.server.console.points import chosen_facts, points_facts
-from logitsieve.server.console.screen import cluster_facts, screen_facts
 from logitsieve.server.console.standalone import routes_of
 from logitsieve.server.console.words import Facts
 from logitsieve.utils.environment import name_in_errors
 
-SHOWN = ("overview", "points", "screen")
-CLUSTERS = 12  # whose words are kept
+SHOWN = ("overview", "points")
 SHARED = "console.js"
 POLICY = (
     "default-src 'none'; script-src data:; style-src data:; img-src data:; "
@@ -30,10 +26,10 @@ POLICY = (
 )
 
 
-def write_report(index: Index, out: Path | str, hidden: Float32 | None = None) -> None:
-    """Write the page `out`; with contexts `hidden` [B, D], the screen is measured on them.
+def write_report(index: Index, out: Path | str) -> None:
+    """Write the page `out`; equal indexes give equal pages.
 
-    IndexUnreadable where the calibration is not of its form. Equal indexes give equal pages.
+    IndexUnreadable if the calibration is not of its form.
     """
     pages = [page for page in PAGES if page.name in SHOWN]
     common: dict[str, Any] = {"signs_in": False, "offline": True, "address": _address}
@@ -43,8 +39,7 @@ def write_report(index: Index, out: Path | str, hidden: Float32 | None = None) -
         pages=pages,
         policy=POLICY,
         digest=index.digest,
-        measured=0 if hidden is None else len(hidden),
-        answers=answers_of(index, hidden),
+        answers=answers_of(index),
         parts={
             each.name: Markup(render(each.name, title="", layout="part.html", **common))
             for each in pages
@@ -57,7 +52,7 @@ def write_report(index: Index, out: Path | str, hidden: Float32 | None = None) -
         out.write_text(page, encoding="utf-8")
 
 
-def answers_of(index: Index, hidden: Float32 | None) -> dict[str, Facts]:
+def answers_of(index: Index) -> dict[str, Facts]:
     """What the endpoints answer about `index`, by path and query as the pages ask."""
     routes, name = routes_of([index]), f"{index.name}@{index.version}"
     decoder = routes.served(name).decoder
@@ -71,16 +66,6 @@ def answers_of(index: Index, hidden: Float32 | None) -> dict[str, Facts]:
     }
     for k in {min(k, index.vocab_size) for k in KS}:
         answers[asked("chosen", k=k)] = chosen_facts(decoder, None, k)
-    if "screen" in index.heads:
-        screen = screen_facts(decoder, hidden)
-        contexts = screen["contexts"]
-        answers[asked("screen")] = screen
-        if contexts is not None:
-            answers[asked("cascade")] = cascade_facts(decoder, hidden)
-        for each in (screen["largest"] if contexts is None else contexts["by_cluster"])[:CLUSTERS]:
-            number = each["cluster"]
-            key = asked("cluster", number=number, start=0)
-            answers[key] = cluster_facts(decoder, number, 0)
     return answers
 
 

@@ -1,19 +1,22 @@
 """Why a word is, or is not, among the answers of a head for one context.
 
-Shape letters: D hidden size, V vocabulary, C clusters.
+Shape letters: B contexts, D hidden size, V vocabulary, C clusters, P probes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.results import Float32, Int32
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads._base.spec import Arrays
+from logitsieve.index import Index
+from logitsieve.index.contents import read_contents
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.answers import (
     answer_facts,
@@ -21,13 +24,12 @@ from logitsieve.server.console.answers import (
     read_target,
     read_whole,
 )
-from logitsieve.server.console.parts import read_parts
-from logitsieve.server.console.screen import NEAR, route
 from logitsieve.server.console.word_bounds import word_bounds
 from logitsieve.server.console.words import Facts, read_word, word_facts
 
 BY_SKETCH = "certified"
 MOST_LISTS = 50  # numbers of lists that are sent
+NEAR = 0.05  # of the best cluster's score: a second one so close is a border
 
 
 def why_not(
@@ -70,6 +72,37 @@ def why_not(
         "lists": _lists(parts, word),
         "frequency": _frequency(parts, word, index.vocab_size),
     }
+
+
+def read_parts(index: Index) -> Mapping[str, Arrays]:
+    """Mapped arrays by part and name; InvalidRequest where the files are another index by now."""
+    contents = read_contents(index.path)
+    if contents.manifest.digest != index.digest:
+        got = f"{index.name}@{index.version}, whose files have been replaced since it was loaded"
+        raise InvalidRequest("model", got, "a version whose files are those that were loaded")
+    return contents.parts
+
+
+class Route(NamedTuple):
+    clusters: Int64  # [B, P] best first
+    margin: Float64  # [B] by how much of its size the best score exceeds the second
+    escalated: Bool  # [B] left to the fallback
+
+
+def route(screen: Arrays, hidden: Float32, probes: int, escalate: float) -> Route:
+    """The clusters of contexts [B, D], in float64: ties aside, those of the kernel."""
+    centroids = screen["centroids"].astype(np.float64)
+    rows = hidden.astype(np.float64)
+    scores = rows @ centroids.T
+    probes = min(probes, scores.shape[1])
+    order = np.argsort(-scores, axis=1, kind="stable")[:, : max(probes, 2)]
+    ranked = np.take_along_axis(scores, order, axis=1)
+    lengths = np.linalg.norm(centroids, axis=1) * screen.get("reaches", 1.0)
+    reach = np.linalg.norm(rows, axis=1) * lengths[order[:, 0]]
+    gap = ranked[:, 0] - ranked[:, -1 if ranked.shape[1] == 1 else 1]
+    margin = gap / np.maximum(np.abs(ranked[:, 0]), np.finfo(np.float64).tiny)
+    escalated = (ranked[:, 0] < escalate * reach) & (escalate > -1)
+    return Route(order[:, :probes], margin, escalated)
 
 
 def _forbidden(constraints: Constraints | None, word: int) -> Facts | None:

@@ -208,7 +208,7 @@ export function headFields(box, model, preferred, name) {
 /** The fields of a context; returns a function that reads them. */
 export function contextFields(model) {
   const none = !model.contexts;
-  const [kept, text, row] = document.querySelectorAll("[name=source]");
+  const [kept, row] = document.querySelectorAll("[name=source]");
   const show = () => {
     for (const part of document.querySelectorAll("[data-source]")) {
       part.hidden = !document.querySelector(`[name=source][value=${part.dataset.source}]`).checked;
@@ -216,10 +216,9 @@ export function contextFields(model) {
     }
   };
   kept.disabled = none;
-  text.disabled = $("reads-words").hidden = !model.reads_words;
-  const usable = [$("row").value && row, $("text").value && text, kept, text, row];
+  const usable = [$("row").value && row, kept, row];
   usable.find((input) => input && !input.disabled).checked = true;
-  for (const input of [kept, text, row]) input.onchange = show;
+  for (const input of [kept, row]) input.onchange = show;
   show();
   $("kept").max = Math.max(0, model.contexts - 1);
   $("kept").value = Math.min($("kept").value, $("kept").max);
@@ -229,8 +228,7 @@ export function contextFields(model) {
   $("row").placeholder = `${model.dim} numbers`;
   $("file").onchange = $("file-row").onchange = () => readFile(model);
   return () => {
-    if (kept.checked) return { kept: $("kept").valueAsNumber };
-    return text.checked ? { text: $("text").value } : { row: numbers($("row").value) };
+    return kept.checked ? { kept: $("kept").valueAsNumber } : { row: numbers($("row").value) };
   };
 }
 

@@ -9,8 +9,7 @@ choosing(async (chosen) => {
   const names = model.heads.map(({ name }) => name);
   const second = ["certified", "exact"].find((name) => names.includes(name) && name !== model.default_head);
   heads = [headFields($("head-one"), model, model.default_head, "First head"), headFields($("head-two"), model, second, "Second head")];
-  for (const id of ["answers", "drawn", "decoded"]) $(id).replaceChildren();
-  $("words-section").hidden = !model.reads_words;
+  for (const id of ["answers", "drawn"]) $(id).replaceChildren();
   if (model.contexts) await answer();
 });
 
@@ -73,33 +72,4 @@ onSubmit($("drawing"), async () => {
       ["", (row) => bar(row.count / drawn.words[0].count)],
     ], drawn.words.slice(0, SHOWN)),
     drawn.words.length > SHOWN ? h("p", { class: "hint" }, `and ${whole(drawn.words.length - SHOWN)} words more, drawn ${drawn.words[SHOWN].count === 1 ? "once each" : `${drawn.words[SHOWN].count} times or less`}`) : null));
-});
-
-onSubmit($("decoding"), async () => {
-  const text = $("text").value.trim();
-  if (!text) throw new Error("Choose words as the context, and write some.");
-  const decoded = await api("decode", {
-    model: model.model, text, banned: listed($("banned").value, model.has_words), ...heads[0](),
-    steps: $("steps").valueAsNumber, k: Math.min($("shown").valueAsNumber, model.vocab_size),
-    temperature: $("decode-temperature").valueAsNumber, seed: $("decode-seed").valueAsNumber,
-  });
-  const words = decoded.steps.map((step) => step.word.word);
-  const goOn = (place, candidate) => {
-    document.querySelector("[name=source][value=text]").click();
-    $("text").value = [text, ...words.slice(0, place), candidate.word].join(" ");
-    $("decoding").requestSubmit();
-  };
-  const choice = (step, place) => h("ul", { class: "words" }, step.candidates.map((one) =>
-    h("li", {}, h("button", { type: "button", class: one.id === step.word.id ? "choice taken" : "choice", click: () => goOn(place, one) },
-      word(one), ` ${probability(one.probability)}`))));
-  $("decoded").replaceChildren(h("div", { class: "panel" },
-    h("p", {}, `${text} `, h("b", {}, decoded.steps.flatMap((step) => [word(step.word), " "]))),
-    decoded.unknown.length ? h("p", { class: "hint" }, `Not among the words of the index, and read as <unk>: ${decoded.unknown.join(" ")}`) : null,
-    table([
-      ["", (_, place) => place + 1, true],
-      ["Word", (step) => word(step.word)],
-      ["Candidates, with their probability", choice],
-      ["Rows computed", (step) => whole(step.scanned), true],
-      ["", (step) => (step.exact ? h("span", { class: "good" }, "proven") : h("span", { class: "warn" }, "not proven"))],
-    ], decoded.steps, { caption: `By ${point(decoded.steps[0].head, decoded.steps[0].knobs)}` })));
 });

@@ -15,7 +15,7 @@ choosing(async (chosen) => {
   $("points-empty").replaceChildren(...(measured ? [] : [h("p", { class: "notice" },
     "This index was not calibrated, so there is nothing to choose among: its default head answers. ",
     h("code", {}, "logitsieve tune"), " measures points on contexts of yours.")]),
-    ...(facts.elsewhere ? [h("p", { class: "notice" }, `Times are those of another machine: ${facts.elsewhere}. `logitsieve tune` measures here.`)] : []),
+    ...(facts.elsewhere ? [h("p", { class: "notice" }, `Times are those of another machine: ${facts.elsewhere}. logitsieve tune measures here.`)] : []),
     ...(facts.uneven.length ? [h("p", { class: "notice problem" }, `Precision of ${facts.uneven.join(", ")} varies between blocks of the held-out contexts: were the contexts of the build spread over the whole text?`)] : []));
   if (!measured) return;
   fill($("batch"), facts.batches, (rows) => `${rows} ${rows === 1 ? "row" : "rows"}`);
