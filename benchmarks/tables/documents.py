@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import raw
 from benchmarks.load.tables import markdown as load_markdown
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import draws, llamacpp, races, scale, service
+from benchmarks.tables import draws, llamacpp, races, service
 from benchmarks.tables.figures import markdown
 from benchmarks.tables.page import render
 from benchmarks.tables.results import GROWTH, load
@@ -27,7 +27,6 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
     "llamacpp": "`python -m benchmarks.llamacpp gemma-3-270m`, then with `--judge 100000`",
-    "scale": "`python -m benchmarks.scale`",
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
     "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
@@ -72,5 +71,5 @@ def command(name: str) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = (
-    races.TABLES | service.TABLES | draws.TABLES | llamacpp.TABLES | scale.TABLES | {"index": index}
+    races.TABLES | service.TABLES | draws.TABLES | llamacpp.TABLES | {"index": index}
 )

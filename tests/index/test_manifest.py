@@ -11,7 +11,7 @@ import pytest
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index import FileEntry, HeadEntry, Manifest
-from logitsieve.index.manifest import ShardEntry, ShardOf, canonical, is_name, is_version
+from logitsieve.index.manifest import ShardOf, canonical, is_name, is_version
 
 SHA = hashlib.sha256(b"").hexdigest()
 MANIFEST = Manifest(
@@ -27,53 +27,32 @@ MANIFEST = Manifest(
 )
 
 
-SHARD = ShardOf(first=256, vocab_size=300, digest=SHA, softmax_sha256=SHA, norm=1.5, bias=0.25)
-IN_SHARDS = replace(
-    MANIFEST,
-    vocab_size=300,
-    parts={},
-    heads={"exact": HeadEntry(), "certified": HeadEntry("sketch")},
-    default_head="exact",
-    shards=(ShardEntry(256, SHA), ShardEntry(44, SHA)),
-)
+SHARD = ShardOf(first=256, vocab_size=300, softmax_sha256=SHA)
 
 
-@pytest.mark.parametrize("manifest", [replace(MANIFEST, shard=SHARD), IN_SHARDS])
-def test_reads_what_it_wrote_of_shards(manifest: Manifest) -> None:
+def test_reads_what_it_wrote_of_a_shard() -> None:
+    manifest = replace(MANIFEST, shard=SHARD)
     assert Manifest.from_json(manifest.file_bytes()) == manifest
 
 
 @pytest.mark.parametrize(
-    ("manifest", "reason"),
+    ("shard", "reason"),
     [
-        (replace(IN_SHARDS, vocab_size=301), "they have not 301 rows"),
-        (replace(IN_SHARDS, shard=SHARD), "none itself"),
-        (replace(IN_SHARDS, parts=MANIFEST.parts), "the part 'softmax'"),
-        (replace(IN_SHARDS, heads=MANIFEST.heads), "'softmax', which is missing"),
-        (replace(IN_SHARDS, shards=IN_SHARDS.shards[::-1]), "a border at 44"),
-        (replace(IN_SHARDS, shards=(ShardEntry(300, "A"),)), "shards.1.digest"),
-        (replace(IN_SHARDS, shards=(ShardEntry(0, SHA),)), "shards.1.rows"),
-        (
-            replace(IN_SHARDS, parts={"sketch": FileEntry("sketch", 1, SHA)}),
-            "'sketch', which is in its shards alone",
-        ),
-        (replace(MANIFEST, shard=replace(SHARD, first=-256)), "shard.first: got -256"),
-        (replace(MANIFEST, shard=replace(SHARD, first=16)), "a border at 16"),
-        (replace(MANIFEST, shard=replace(SHARD, first=512)), "ends beyond 300 rows"),
-        (replace(MANIFEST, shard=replace(SHARD, norm=-1.0)), "shard.norm: got -1.0"),
-        (replace(MANIFEST, shard=replace(SHARD, bias=1)), "shard.bias: got 1"),
-        (replace(MANIFEST, shard=replace(SHARD, digest="")), "shard.digest"),
+        (replace(SHARD, first=-256), "shard.first: got -256"),
+        (replace(SHARD, first=16), "shard.first: got 16, allowed: 0 or a multiple of 256"),
+        (replace(SHARD, first=512), "ends beyond 300 rows"),
+        (replace(SHARD, vocab_size=0), "shard.vocab_size"),
+        (replace(SHARD, softmax_sha256=""), "shard.softmax_sha256"),
     ],
 )
-def test_shards_that_do_not_fit_are_refused(manifest: Manifest, reason: str) -> None:
+def test_shards_that_do_not_fit_are_refused(shard: ShardOf, reason: str) -> None:
     with pytest.raises(IndexUnreadable, match=reason.replace(".", r"\.")):
-        Manifest.from_json(manifest.file_bytes())
+        Manifest.from_json(replace(MANIFEST, shard=shard).file_bytes())
 
 
-@pytest.mark.parametrize("field", ["shard", "shards"])
-def test_a_key_without_a_value_is_refused(field: str) -> None:
-    with pytest.raises(IndexUnreadable, match=field):
-        Manifest.from_json(edited(put(field, to=None)))
+def test_a_shard_without_a_value_is_refused() -> None:
+    with pytest.raises(IndexUnreadable, match="shard"):
+        Manifest.from_json(edited(put("shard", to=None)))
 
 
 def test_reads_what_it_wrote() -> None:
@@ -109,7 +88,6 @@ def test_the_digest_depends_on_every_field() -> None:
         "format_version": 2,
         "dtype": "BF16",
         "shard": SHARD,
-        "shards": (ShardEntry(7, SHA),),
     }
     assert changes.keys() == vars(MANIFEST).keys()
     digests = {replace(MANIFEST, **{field: value}).digest for field, value in changes.items()}

@@ -47,7 +47,6 @@ COMMANDS: dict[str, Entry] = {
     "capture": Entry("Build", "Run a model and keep its contexts.", "builder"),
     "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
-    "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
     "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
     "inspect": Entry("Look", "Show what an index holds.", "server"),
     "console": Entry("Look", "Show indexes in a browser.", "server"),
@@ -55,7 +54,6 @@ COMMANDS: dict[str, Entry] = {
     "verify": Entry("Look", "Check every byte of an index.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
-    "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
     "query": Entry("Serve", "Ask a server for the next tokens.", ""),
     "generate": Entry(
         "Look", "Continue a text by a GGUF model, with a head of an index.", "llamacpp"

@@ -22,14 +22,14 @@ def command(index: Folders, port: Port = 0, browser: Browser = True) -> None:
 
     Example: logitsieve console models/lm/1
     """
-    from logitsieve.decoding import decoder_of
+    from logitsieve.decoding import LocalDecoder
     from logitsieve.index import open_index
     from logitsieve.server.console.standalone import show
 
     with bars("console") as progress:
         opened = [open_index(folder, verify="sizes", progress=progress) for folder in index]
         for each in opened:
-            decoder_of(each).warm(progress)
+            LocalDecoder(each).warm(progress)
 
     def announce(address: str) -> None:
         print(f"Console at {address} (Ctrl-C ends it)", flush=True)

@@ -89,10 +89,10 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
 
 
 def _decoder(index: Path, threads: int) -> LocalDecoder:
-    from logitsieve.decoding import decoder_of
+    from logitsieve.decoding import LocalDecoder
     from logitsieve.index import open_index
 
-    decoder = decoder_of(open_index(index, threads=threads))
+    decoder = LocalDecoder(open_index(index, threads=threads))
     decoder.warm()  # compiled before anything is timed
     return decoder
 

@@ -10,7 +10,6 @@ from logitsieve.api.decoder import asked_precision
 from logitsieve.cli import points
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import print_files, print_json, print_table
-from logitsieve.cli.shard import print_shards, shard_facts
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ class InspectOptions:
 def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False) -> None:
     """Show what an index holds: heads and knobs, files and memory, operating points and AUTO.
 
-    Sizes and headers are checked, digests are not: that is `logitsieve verify`. A shard of an index
-    has neither operating points nor AUTO.
+    Sizes and headers are checked, digests are not: that is `logitsieve verify`.
 
     Example: logitsieve inspect models/lm/1 --min-precision 0.99
     """
@@ -43,9 +41,6 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
     precision, k = asked_precision("", None, options.min_precision, options.exact), options.k
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
-        if opened.manifest.shard is not None:
-            print_json(facts) if as_json else _show(facts)
-            return
         auto = points.auto_of(opened)
         # The index's own target does not look at k.
         ks = (BEYOND,) if precision is None else (*KS, BEYOND)
@@ -70,8 +65,7 @@ def _facts(index: Index) -> dict[str, Any]:
     from logitsieve.index.contents import read_contents
     from logitsieve.index.memory import memory
 
-    manifest, contents = index.manifest, read_contents(index.path)
-    parts = memory(contents)
+    manifest, parts = index.manifest, memory(read_contents(index.path))
     matrix = index.vocab_size * index.dim * 4
     return {
         **{of: getattr(index, of) for of in ("name", "version", "digest", "vocab_size", "dim")},
@@ -81,7 +75,6 @@ def _facts(index: Index) -> dict[str, Any]:
         "softmax_sha256": manifest.softmax_sha256,
         "vocabulary": None if manifest.vocabulary is None else manifest.vocabulary.sha256,
         "shard_of": None if manifest.shard is None else vars(manifest.shard),
-        "shards": shard_facts(contents),
         "config": dict(manifest.config),
         "seeds": dict(manifest.seeds),
         "heads": {
@@ -112,7 +105,7 @@ def _show(facts: Mapping[str, Any]) -> None:
     plain = [
         (name, value)
         for name, value in facts.items()
-        if not isinstance(value, Mapping) and name not in ("calibration", "auto", "shards")
+        if not isinstance(value, Mapping) and name not in ("calibration", "auto")
     ]
     plain += [(f"shard_of.{name}", value) for name, value in (facts["shard_of"] or {}).items()]
     plain += [(f"config.{name}", value) for name, value in facts["config"].items()]
@@ -120,8 +113,6 @@ def _show(facts: Mapping[str, Any]) -> None:
     print_table(f"{facts['name']} {facts['version']}", ["", "value"], plain)
     files = {name: file["bytes"] for name, file in facts["files"].items()}
     print_files("Files", files, facts["vocab_size"] * facts["dim"])
-    if facts["shards"]:
-        print_shards("Shards", facts["shards"])
     _show_memory(facts["memory"])
     knobs = [
         (head, name, knob["value"], knob["low"], knob["high"], knob["help"])

@@ -20,9 +20,9 @@ K_LABELS = {1: "1", 5: "2-5", 10: "6-10", BEYOND: "11 or more"}
 
 
 def auto_of(index: Index) -> Auto:
-    from logitsieve.decoding import decoder_of
+    from logitsieve.decoding import LocalDecoder
 
-    return decoder_of(index).auto
+    return LocalDecoder(index).auto
 
 
 def print_points(index: Index, bounds: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import inf, isfinite
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from logitsieve.api.decoder import (
     point_request,
     shows_keywords,
 )
-from logitsieve.api.errors import InvalidKnob, InvalidRequest, ModelNotFound
+from logitsieve.api.errors import InvalidKnob, ModelNotFound
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
@@ -45,20 +45,10 @@ CHOICES_KEPT = 256
 class LocalDecoder:
     """Answers from one open index. Any number of threads may call it.
 
-    Raises IndexUnreadable if the index has a calibration.json that is not as a builder writes it,
-    InvalidRequest for a shard of an index. One in shards is `ShardedDecoder`'s.
+    Raises IndexUnreadable if the index has a calibration.json that is not as a builder writes it.
     """
 
-    in_shards: ClassVar[bool] = False  # the kind of index that it answers from
-
     def __init__(self, index: Index, *, name: str = "") -> None:
-        if shard := index.manifest.shard:
-            last = shard.first + index.vocab_size - 1
-            got = f"{index.path}, rows {shard.first} .. {last} of {shard.vocab_size}"
-            raise InvalidRequest("index", got, "a whole index, not a shard of one")
-        if bool(index.manifest.shards) is not self.in_shards:
-            got = f"{index.path}, in {'shards' if index.manifest.shards else 'one piece'}"
-            raise InvalidRequest("index", got, "LocalDecoder for one piece, else ShardedDecoder")
         self.index = index
         self._engine: type[Engine] = index.backend.engine if index.backend else Engine
         self.name = name or index.name

@@ -10,22 +10,19 @@ Shape letters: B batch rows, D hidden size, V vocabulary, K answers, P coordinat
 
 from __future__ import annotations
 
-from copy import copy
 from functools import cached_property, partial
 from math import inf
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from logitsieve.api.results import (
     ArrayLike,
-    Bool,
     Bounds,
     Candidates,
     Float32,
     Float64,
     Int32,
-    UInt64,
 )
 from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import (
@@ -41,7 +38,6 @@ from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_differ
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
 from logitsieve.kernels.intervals.log_z import interval_log_z
-from logitsieve.kernels.intervals.shard_draws import interval_race
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
@@ -59,7 +55,6 @@ WIDEST = 1024  # bytes of codes of a row, so that their products with a query fi
 # from DRAM half as many do.
 PRODUCTS_A_DRAW = 1 << 16
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
-NO_FLOORS = np.empty(0)
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -110,16 +105,7 @@ class CertifiedHead(KernelHead):
 
     def _prepare(self) -> None:
         self._describe(sketch_descriptor(self._softmax.descriptor, self._arrays))
-        self._kernel = partial(certified_topk.entry(), NO_FLOORS)
-
-    def with_floors(self, floors: Float64) -> Self:
-        """A head whose `topk` of as many rows of hidden looks for logits of at least floors [B].
-
-        Rows of its answers that are below may not be the best.
-        """
-        other = copy(self)
-        other._kernel = partial(certified_topk.entry(), np.ascontiguousarray(floors))
-        return other
+        self._kernel = certified_topk.entry()
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """The rows that `topk` computes; `upper` is a proven bound of all other logits."""
@@ -154,29 +140,18 @@ class CertifiedHead(KernelHead):
         They are `width` nats apart at most, but in rows that would take too many logits: these get
         all of them, in float32 where that can do.
         """
-        log_z, _, _, found = self.bound_log_z(hidden, scale, edits, min(width, WIDEST_LOG_Z))
+        rows, width = len(hidden), min(width, WIDEST_LOG_Z)
+        log_z = np.empty((rows, FIELDS))
+        scanned, found = np.empty(rows, np.int32), np.empty(rows, np.bool_)
+        options = scale, width, self._places, *(edits or no_edits(rows))
+        fill = partial(interval_log_z.entry(), self._address, hidden, *options)
+        refuse_first(run_slices(partial(fill, log_z, scanned, found), rows, self._threads))
         if not found.all():
             rest = np.flatnonzero(~found)
             log_z[rest] = self._dense_log_z(
                 hidden[rest], scale, edits and edits_of_rows(edits, rest)
             )
         return log_z
-
-    def bound_log_z(
-        self, hidden: Float32, scale: float, edits: Edits | None, width: float
-    ) -> tuple[Float64, Float64, Int32, Bool]:
-        """(`log_z`, the largest logits [B], scanned [B], where [B] it did not take too many).
-
-        At a width of inf the interval is that of coarse codes.
-        """
-        rows = len(hidden)
-        log_z, tops = np.empty((rows, FIELDS)), np.empty(rows)
-        scanned, found = np.empty(rows, np.int32), np.empty(rows, np.bool_)
-        options = scale, width, self._places, *(edits or no_edits(rows))
-        answers = tops, log_z, scanned, found
-        fill = partial(interval_log_z.entry(), self._address, hidden, *options, *answers)
-        refuse_first(run_slices(fill, rows, self._threads))
-        return log_z, tops, scanned, found
 
     def _dense_log_z(self, hidden: Float32, scale: float, edits: Edits | None) -> Float64:
         """The same by all logits: in float32 of plain rows, else in float64."""
@@ -210,28 +185,6 @@ class CertifiedHead(KernelHead):
             drawn = self._exact.draw(hidden[rest], options.rows(rest))
             ids[rest], log_z[rest], scanned[rest] = drawn
         return Drawn(ids, log_z, scanned)
-
-    def race(
-        self,
-        hidden: Float32,
-        edits: Edits,
-        seeds: UInt64,
-        step: int,
-        scale: float,
-        tops: Float64,
-        guesses: Float64,
-        before: int,
-        ids: Int32,
-        reached: Float64,
-    ) -> tuple[Int32, Bool]:
-        """`ExactHead.race` by bounds: (scanned [B], where [B] the sketch decides the draws)."""
-        rows = len(hidden)
-        scanned, found = np.zeros(rows, np.int32), np.empty(rows, np.bool_)
-        options = seeds, step, scale, self._places, *edits, before, tops, guesses
-        answers = ids, reached, scanned, found
-        go_on = partial(interval_race.entry(), self._address, hidden, *options, *answers)
-        refuse_first(run_slices(go_on, rows, self._threads))
-        return scanned, found
 
     @cached_property
     def _exact(self) -> ExactHead:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32
 from logitsieve.heads._base.draw_options import Drawn, DrawOptions
 from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import KernelHead
@@ -19,15 +19,9 @@ from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
 from logitsieve.kernels.sampling.printing import ROUNDED
-from logitsieve.kernels.sampling.quick_log_z import STATE as QUICK_SUMS
 from logitsieve.kernels.sampling.quick_log_z import quick_log_z
-from logitsieve.kernels.sampling.shard_gumbel import gumbel_race
 from logitsieve.kernels.topk.exact import dense_topk
 from logitsieve.kernels.topk.merge import FIELDS, TOP, VALUE
-
-# Rows of W in front of a shard, and the state [B, ...] of a sum over them, which is written to.
-Carried = tuple[int, Float64]
-NO_SUM = np.array([[-np.inf, 0.0]])  # TOP and S of no rows
 
 
 def interval_of(fields: Float64, scale: float) -> Float64:
@@ -57,42 +51,25 @@ class ExactHead(KernelHead):
         logits = self._softmax.logits(hidden, offsets, ids)
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
-    def log_z(
-        self,
-        hidden: Float32,
-        scale: float,
-        edits: Edits | None = None,
-        carried: Carried | None = None,
-    ) -> Float64:
-        """[B, 4] log Z of all e^{scale x} as kernels have it: `top`, the rest, and its bounds.
-
-        Of a shard of W: with that of the shards before it, whose sums [B, 2] are replaced.
-        """
+    def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
+        """[B, 4] log Z of all e^{scale x} as kernels have it: `top`, the rest, and its bounds."""
         rows = len(hidden)
         log_z = np.empty((rows, FIELDS))
-        before, sums = carried or (0, NO_SUM.repeat(rows, axis=0))
-        options = scale, *(edits or no_edits(rows)), before, sums, log_z
+        options = scale, *(edits or no_edits(rows)), log_z
         fill = partial(dense_log_z.entry(), self._address, hidden, *options)
         refuse_first(run_slices(fill, rows, self._threads))
         return log_z
 
-    def quick_log_z(self, hidden: Float32, carried: Carried | None = None) -> Float64:
-        """[B, 4] an estimate of log Z and a proven interval, mostly from float32 dots.
+    def quick_log_z(self, hidden: Float32) -> Float64:
+        """[B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
+        return self.best_with_log_z(hidden, 0)[2]
 
-        Of a shard of W: with that of the shards before it, whose sums [B, 8] are replaced.
-        """
-        return self.best_with_log_z(hidden, 0, carried)[2]
-
-    def best_with_log_z(
-        self, hidden: Float32, k: int, carried: Carried | None = None
-    ) -> tuple[Int32, Float64, Float64]:
+    def best_with_log_z(self, hidden: Float32, k: int) -> tuple[Int32, Float64, Float64]:
         """The k best ids and their exact logits [B, k], and `quick_log_z`, in one pass."""
         rows = len(hidden)
         ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k))
         log_z = np.empty((rows, FIELDS))
-        before, sums = carried or (0, np.empty((rows, QUICK_SUMS)))
-        options = ids, logits, before, sums, log_z
-        fill = partial(quick_log_z.entry(), self._address, hidden, *options)
+        fill = partial(quick_log_z.entry(), self._address, hidden, ids, logits, log_z)
         refuse_first(run_slices(fill, rows, self._threads))
         return ids, logits, log_z
 
@@ -105,32 +82,6 @@ class ExactHead(KernelHead):
         draw = partial(gumbel_sample.entry(), self._address, hidden, *asked, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
         return Drawn(ids, log_z, np.full(rows, self._vocab_size, np.int32))
-
-    def race(
-        self,
-        hidden: Float32,
-        edits: Edits,
-        seeds: UInt64,
-        step: int,
-        scale: float,
-        tops: Float64,
-        guesses: Float64,
-        carried: Carried,
-        ids: Int32,
-        reached: Float64,
-    ) -> Float64:
-        """Let a shard's rows compete for draws: `ids` and `reached` [B, N] are those that lead.
-
-        Perturbed logits are those beside `tops` [B], the largest logits of all shards after edits;
-        guesses [B] are what a winner may reach. Replaced are the ids that this shard's beat and the
-        carried sums [B, 18]. Returns `log_z` [B, 4] of the rows up to this shard's last.
-        """
-        rows, (before, sums) = len(hidden), carried
-        log_z = np.empty((rows, FIELDS))
-        options = seeds, step, scale, *edits, before, tops, guesses, sums, ids, reached, log_z
-        go_on = partial(gumbel_race.entry(), self._address, hidden, *options)
-        refuse_first(run_slices(go_on, rows, self._threads))
-        return log_z
 
     def warm(self) -> None:
         """Call each kernel once, but for `candidates`: they read all of W, as `topk` does."""

@@ -22,7 +22,6 @@ from logitsieve.heads._base.spec import (
     check_structure,
     check_values,
 )
-from logitsieve.heads.sharded import BOUNDS, REPLICATED
 from logitsieve.index.manifest import HeadEntry
 from logitsieve.utils.stored import StoredMatrix
 
@@ -31,9 +30,7 @@ Report = Callable[[int], None]  # called with the bytes done since the last call
 ADDRESSES = ("ids", "offsets")  # what kernels use as addresses
 
 PARTS: dict[str, PartSpec] = {
-    part.name: part
-    for part in (SOFTMAX, BOUNDS, REPLICATED, *(head.part for head in HEADS.values()))
-    if part
+    part.name: part for part in (SOFTMAX, *(head.part for head in HEADS.values())) if part
 }
 
 

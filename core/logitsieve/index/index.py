@@ -5,8 +5,7 @@ Shape letters: B batch rows, D hidden size, V vocabulary, M ids a row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from copy import copy
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -16,7 +15,6 @@ from logitsieve.api.backend import Backend
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Int32
 from logitsieve.heads._base.head import Head, Softmax, ready_hidden
-from logitsieve.heads.sharded import ShardedHead, ShardedScreen, ShardedSoftmax
 from logitsieve.index.calibration import check_calibration
 from logitsieve.index.contents import Contents, read_vocabulary
 from logitsieve.index.files import as_unreadable
@@ -119,21 +117,6 @@ class Index:
         if low < 0 or high >= self.vocab_size:
             raise InvalidRequest("ids", f"{low} .. {high}", f"0 .. {self.vocab_size - 1}")
         return np.ascontiguousarray(array, np.int32)
-
-    def without_shards(self, firsts: Collection[int], *, known: bool) -> Index:
-        """An index in shards without those that begin at these rows, which no head asks.
-
-        `topk` of its heads answers and proves by what lies beside the shards if that is to be
-        `known`; nothing else does. ShardUnavailable if no shard is left.
-        """
-        assert isinstance(self.softmax, ShardedSoftmax)
-        softmax, heads = self.softmax.without(firsts, known=known), dict[str, Head]()
-        for name, head in self._heads.items():
-            assert isinstance(head, ShardedHead | ShardedScreen)
-            heads[name] = head.over(softmax, heads)
-        other = copy(self)
-        other._softmax, other._heads = softmax, heads
-        return other
 
     def warm(self, progress: Progress | None = None) -> None:
         """Compile (or load) every kernel; `progress` gets ("warm", heads done, heads in all)."""

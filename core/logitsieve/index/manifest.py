@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from dataclasses import fields as dataclass_fields
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,7 @@ VOCABULARY_FILE = "vocabulary.txt"
 CALIBRATION_FILE = "calibration.json"
 MAX_MANIFEST = 1 << 24  # bytes
 
-OPTIONAL = {"shard", "shards"}
-SHARDS_FOLDER = "shards"
-SPLIT = "sketch"  # the part that lies in shards, as the matrix does; others lie beside them
-SHARD_ALIGNED = 256  # rows: borders are at multiples of it
+SHARD_ALIGNED = 256  # rows: the first row of a shard is a multiple of it
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -71,22 +67,11 @@ class HeadEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """The whole that an index is a shard of: its rows are `first` and those after."""
+    """The softmax that an index has some rows of: `first` and the rows after it."""
 
     first: int
-    vocab_size: int  # of the whole
-    digest: str  # of the index that was split
-    softmax_sha256: str  # its matrix
-    norm: float  # at least the largest norm of a row of that
-    bias: float  # the largest magnitude of a bias
-
-
-@dataclass(frozen=True)
-class ShardEntry:
-    """A shard of an index: the index in shards/<n>/, n = 1, 2, ... in the order of the rows."""
-
-    rows: int
-    digest: str
+    vocab_size: int  # V of the whole softmax
+    softmax_sha256: str  # of the whole softmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +89,7 @@ class Manifest:
     seeds: Mapping[str, int] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
     dtype: str = "F32"  # of the matrix as stored: one of KINDS in utils/stored.py
-    # Manifests of indexes that are neither a shard nor in shards have not got these keys.
-    shard: ShardOf | None = None
-    shards: tuple[ShardEntry, ...] = ()
+    shard: ShardOf | None = None  # the manifest of an index that is no shard lacks this key
 
     def to_json(self) -> bytes:
         """The canonical JSON whose sha256 is the digest."""
@@ -130,7 +113,9 @@ class Manifest:
         fields = asdict(self)
         for head in fields["heads"].values():
             head["knobs"] = {knob: float(value) for knob, value in head["knobs"].items()}
-        return {name: fields[name] for name in fields if name not in OPTIONAL or fields[name]}
+        if self.shard is None:
+            del fields["shard"]
+        return fields
 
     @classmethod
     def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Manifest:
@@ -154,7 +139,7 @@ class Manifest:
         digest = fields.pop("digest", None)
         if digest != hashlib.sha256(canonical(fields)).hexdigest():
             raise ValueError("the contents do not match the digest they name")
-        if wrong := sorted((fields.keys() ^ _FIELDS.keys()) - OPTIONAL):
+        if wrong := sorted((fields.keys() ^ _FIELDS.keys()) - {"shard"}):
             raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
         manifest = cls(**{name: _FIELDS[name](name, value) for name, value in fields.items()})
         manifest.check()
@@ -170,27 +155,13 @@ class Manifest:
         files = [entry.file for entry in self.files()]
         if len({*files, MANIFEST_FILE, CALIBRATION_FILE}) != len(files) + 2:
             raise ValueError("two parts share a file")
-        if ("softmax" in self.parts) is bool(self.shards) or "exact" not in self.heads:
-            needed = "the head 'exact', and the part 'softmax' unless it is in shards"
-            raise ValueError(f"every index holds {needed}")
+        if "softmax" not in self.parts or "exact" not in self.heads:
+            raise ValueError("every index holds the part 'softmax' and the head 'exact'")
         if self.default_head not in self.heads:
             raise ValueError(f"default_head {self.default_head!r} is not among the heads")
         for name, head in self.heads.items():
-            split = bool(self.shards) and head.part == SPLIT
-            if head.part is not None and (head.part in self.parts) is split:
-                is_ = "in its shards alone" if split else "missing"
-                raise ValueError(f"head {name!r} names the part {head.part!r}, which is {is_}")
-        self._check_shards()
-
-    def _check_shards(self) -> None:
-        """ValueError unless its shards make the whole, or it lies within the whole."""
-        if self.shards and self.shard:
-            raise ValueError("shard: an index in shards is none itself")
-        if self.shards and sum(entry.rows for entry in self.shards) != self.vocab_size:
-            raise ValueError(f"shards: they have not {self.vocab_size} rows")
-        borders = [self.shard.first] if self.shard else [e.rows for e in self.shards[:-1]]
-        if wrong := [border for border in borders if border % SHARD_ALIGNED]:
-            raise ValueError(f"shards: a border at {wrong[0]}, not at a multiple of 256")
+            if head.part is not None and head.part not in self.parts:
+                raise ValueError(f"head {name!r} names the part {head.part!r}, which is missing")
         if self.shard and self.shard.first + self.vocab_size > self.shard.vocab_size:
             raise ValueError(f"shard: it ends beyond {self.shard.vocab_size} rows")
 
@@ -267,27 +238,13 @@ def _seeds(name: str, value: object) -> dict[str, int]:
 
 def _shard(name: str, value: object) -> ShardOf:
     fields = _shaped(name, value, {each.name for each in dataclass_fields(ShardOf)})
-    if type(first := fields["first"]) is not int or first < 0:
-        raise ValueError(f"{name}.first: got {str(first)[:40]}, allowed: 0 or more")
-    for each in ("norm", "bias"):
-        number = fields[each]
-        if type(number) is not float or not 0 <= number < inf:
-            raise ValueError(f"{name}.{each}: got {str(number)[:40]}, allowed: a number, 0 or more")
+    first = fields["first"]
+    if type(first) is not int or first < 0 or first % SHARD_ALIGNED:
+        allowed = f"0 or a multiple of {SHARD_ALIGNED}"
+        raise ValueError(f"{name}.first: got {str(first)[:40]}, allowed: {allowed}")
     _count(f"{name}.vocab_size", fields["vocab_size"])
-    for each in ("digest", "softmax_sha256"):
-        _sha256(f"{name}.{each}", fields[each])
+    _sha256(f"{name}.softmax_sha256", fields["softmax_sha256"])
     return ShardOf(**fields)
-
-
-def _shards(name: str, value: object) -> tuple[ShardEntry, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"{name}: not a list")
-    entries = []
-    for number, entry in enumerate(value, start=1):
-        fields = _shaped(f"{name}.{number}", entry, {"rows", "digest"})
-        rows = _count(f"{name}.{number}.rows", fields["rows"])
-        entries.append(ShardEntry(rows, _sha256(f"{name}.{number}.digest", fields["digest"])))
-    return tuple(entries)
 
 
 _FIELDS: dict[str, Callable[[str, object], Any]] = {
@@ -303,5 +260,4 @@ _FIELDS: dict[str, Callable[[str, object], Any]] = {
     "config": _object,
     "seeds": _seeds,
     "shard": _shard,
-    "shards": _shards,
 }

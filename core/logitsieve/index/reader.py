@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
@@ -10,17 +9,14 @@ from typing import Literal
 from logitsieve.api.backend import Backend
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS, make_heads
-from logitsieve.heads.sharded import SHARDED_HEADS, ShardedSoftmax
 from logitsieve.index.checks import Registry, check_heads
-from logitsieve.index.contents import Connect, Contents, read_contents
+from logitsieve.index.contents import Contents, read_contents
 from logitsieve.index.files import as_unreadable, unreadable
 from logitsieve.index.index import Index
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE
 from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents, verify_foreign
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.utils.options import Progress
-
-REMOTE = "remote"  # the device of an index whose shards other processes have
 
 
 def open_index(
@@ -31,7 +27,6 @@ def open_index(
     verify: Literal["full", "sizes"] = "full",
     kernel_cache: Path | None = None,
     progress: Progress | None = None,
-    connect: Connect | None = None,
 ) -> Index:
     """Map the index directory `path` (<name>/<version>) and build its heads.
 
@@ -39,10 +34,8 @@ def open_index(
     rows with the matrix, then remembers the result beside the compiled kernels in `kernel_cache` by
     inode, size and times; "sizes" trusts the numbers, and hashes only the parts that faiss reads.
     `device` "cuda" or "cuda:1": W and the arrays of the heads that run on a GPU are copied to that
-    one, where these heads answer. `connect`, a function of their numbers 1, 2, ..., gives manifest
-    and methods of the shards of an index in shards where other processes have them.
-    IndexUnreadable names the file and the reason, InvalidRequest the argument; DeviceExhausted and
-    DeviceLost are the GPU's.
+    one, where these heads answer. IndexUnreadable names the file and the reason, InvalidRequest the
+    argument; DeviceExhausted and DeviceLost are the GPU's.
     """
     backend = backend_of(device)  # before anything is read
     if verify not in ("full", "sizes"):
@@ -50,7 +43,7 @@ def open_index(
     if type(threads) is not int or threads < 1:
         raise InvalidRequest("threads", threads, "an integer >= 1")
     use_cache(kernel_cache)
-    contents = read_contents(path, connect)
+    contents = read_contents(path)
     if verify == "full":
         memory, mark = VerifiedMemory(kernel_cache or default_cache()), fingerprint(contents)
         if mark not in memory:  # made before reading, so that a later change is noticed
@@ -73,13 +66,7 @@ def verify_index(
     _check_heads(contents, HEADS)
     verify_contents(contents, progress, all_rows)
     calibration = [] if contents.calibration is None else [CALIBRATION_FILE]
-    files = [entry.file for entry in contents.manifest.files()]
-    shards = [
-        str((shard.path / file).relative_to(contents.path))
-        for shard in contents.shards
-        for file in (MANIFEST_FILE, *(entry.file for entry in shard.manifest.files()))
-    ]
-    return [MANIFEST_FILE, *files, *calibration, *shards]
+    return [MANIFEST_FILE, *(entry.file for entry in contents.manifest.files()), *calibration]
 
 
 def _check_heads(contents: Contents, registry: Registry) -> None:
@@ -102,14 +89,6 @@ def assemble(
     _check_heads(contents, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
     make = make_heads if backend is None else backend.make_heads
-    if contents.manifest.shards:
-        if backend is not None:
-            raise InvalidRequest("device", repr(device), "cpu: the index is in shards")
-        if contents.shards:
-            contents = _with_heads(contents, registry, threads)
-        else:
-            device = REMOTE
-        registry = SHARDED_HEADS
     # Indexes of earlier builders do not name one: the last head that proves its answers.
     fallback = str(contents.manifest.config.get("fallback", ""))
     try:
@@ -117,20 +96,6 @@ def assemble(
     except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
         raise unreadable(contents.path, error) from error
     return Index(contents, heads, threads, device, backend)
-
-
-def _with_heads(contents: Contents, registry: Registry, threads: int) -> Contents:
-    """The contents of an index in shards, with the heads of each."""
-    opened = [assemble(shard, registry, threads) for shard in contents.shards]
-    shards = [
-        shard.shard({name: index.head(name) for name in index.heads})
-        for shard, index in zip(contents.shards, opened, strict=True)
-    ]
-    whole = contents.softmax
-    assert isinstance(whole, ShardedSoftmax)
-    replicated = None if whole.replicated is None else whole.replicated.on(threads)
-    softmax = ShardedSoftmax(shards, whole.bounds, replicated, threads=threads)
-    return replace(contents, softmax=softmax)
 
 
 def backend_of(device: str) -> Backend | None:

@@ -20,15 +20,12 @@ import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
-from logitsieve.heads._base.head import begin_sha256, hash_pieces, softmax_sha256
+from logitsieve.heads._base.head import softmax_sha256
 from logitsieve.heads.certified import SKETCH
-from logitsieve.heads.sharded import BOUNDS, NO_IDS, REPLICATED
-from logitsieve.heads.sharded.lost import COMMON
 from logitsieve.index.checks import PARTS, Report, require_scales, require_values
 from logitsieve.index.contents import Contents, check_digest, read_vocabulary
 from logitsieve.index.files import as_unreadable, regular
-from logitsieve.index.manifest import SHARDS_FOLDER, SPLIT, FileEntry, canonical
-from logitsieve.index.shard_parts import ShardRows, bounds_of_shard, replicated_of
+from logitsieve.index.manifest import FileEntry, canonical
 from logitsieve.index.sketch_rows import SAMPLED, check_rows, sampled_rows
 from logitsieve.index.tensorfile import TensorFile
 from logitsieve.utils.options import Progress
@@ -46,8 +43,6 @@ def verify_contents(
     Of a sketch a sample of rows is compared with the matrix, or `all_rows`. `progress` is called
     with ("verify", bytes done, bytes in all), then ("rows", ...), one call at a time.
     """
-    for shard in contents.shards:  # damage in one is then told by the name of its file
-        verify_contents(shard, progress, all_rows)
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="logitsieve-verify") as pool:
@@ -99,42 +94,6 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
             reason = f"holds the matrix {sha256}, the manifest says {manifest.softmax_sha256}"
             raise IndexUnreadable(contents.file(manifest.parts["softmax"]), reason)
 
-    def hash_shards(report: Report) -> None:
-        digest = begin_sha256(manifest.dtype, (manifest.vocab_size, manifest.dim))
-        softmaxes = [shard.softmax for shard in contents.shards]
-        arrays = [softmax.stored for softmax in softmaxes] + [each.bias for each in softmaxes]
-        for array in arrays:
-            hash_pieces(digest, array, report)
-        if digest.hexdigest() != manifest.softmax_sha256:
-            reason = f"they hold the matrix {digest.hexdigest()}, not {manifest.softmax_sha256}"
-            raise IndexUnreadable(contents.path / SHARDS_FOLDER, reason)
-
-    def shard_rows() -> Iterator[ShardRows]:
-        first = 0
-        for shard in contents.shards:
-            yield ShardRows(first, shard.softmax, shard.parts[SPLIT])
-            first += shard.softmax.vocab_size
-
-    def check_replicated(report: Report) -> None:
-        held, file = contents.parts[REPLICATED.name], contents.file(manifest.parts[REPLICATED.name])
-        own = replicated_of(shard_rows(), held["ids"][held["order"]])
-        for name, array in own.items():
-            _require_same(file, name, array, held[name])
-            report(array.nbytes)
-
-    def check_bounds(report: Report) -> None:
-        bounds, file = contents.parts[BOUNDS.name], contents.file(manifest.parts[BOUNDS.name])
-        ids = contents.parts.get(REPLICATED.name, {}).get("ids", NO_IDS)
-        done = dict.fromkeys(bounds, 0)
-        for rows in shard_rows():
-            for name, array in bounds_of_shard(rows, ids).items():
-                begin, done[name] = done[name], done[name] + len(array)
-                _require_same(file, name, array, bounds[name][begin : done[name]])
-                report(array.nbytes)
-            for name in COMMON:
-                _require_same(file, name, rows.sketch[name], bounds[name])
-        report(sum(array.nbytes for name, array in bounds.items() if not done[name]))
-
     def check_vocabulary(report: Report) -> None:
         words = read_vocabulary(contents.path, manifest)
         report(sum(len(word.encode()) + 1 for word in words or ()))
@@ -145,23 +104,10 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
         if arrays := contents.parts.get(part):
             size = sum(array.nbytes for array in arrays.values())
             jobs.append((size, partial(require_values, contents.file(entry), part, arrays)))
-    if contents.shards:
-        softmaxes = [shard.softmax for shard in contents.shards]
-        jobs.append((sum(each.matrix.nbytes + each.bias.nbytes for each in softmaxes), hash_shards))
-        for name, check in ((BOUNDS.name, check_bounds), (REPLICATED.name, check_replicated)):
-            if arrays := contents.parts.get(name):
-                jobs.append((sum(array.nbytes for array in arrays.values()), check))
-    elif not manifest.shards:
-        jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
+    jobs.append((softmax.matrix.nbytes + softmax.bias.nbytes, hash_softmax))
     if manifest.vocabulary is not None:
         jobs.append((manifest.vocabulary.size, check_vocabulary))
     return sorted(jobs, key=lambda job: -job[0])
-
-
-def _require_same(file: Path, name: str, own: np.ndarray, held: np.ndarray) -> None:
-    """IndexUnreadable unless a part beside the shards holds what follows from them."""
-    if not np.array_equal(own, held):
-        raise IndexUnreadable(file, f"{name} is not that of the shards")
 
 
 def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:
@@ -210,7 +156,6 @@ def fingerprint(contents: Contents) -> str:
         statuses.append([status.st_dev, status.st_ino, status.st_size, *times])
     checked = [sorted(PARTS), SAMPLED]
     state = [str(contents.path), contents.manifest.digest, *checked, statuses]
-    state += [fingerprint(shard) for shard in contents.shards]
     return hashlib.sha256(canonical(state)).hexdigest()
 
 

@@ -68,7 +68,7 @@ def write_index(
     type, is written without a copy. Missing parents are made; an existing `out` is an error.
     `checkpoint` is called with each step's name once the step is done. `finite` names parts whose
     numbers the caller has checked: they are not checked before the folder is made. `shard` says of
-    which index the rows are some (`split_index`). Equal arguments give equal files, but for
+    which index the rows are some. Equal arguments give equal files, but for
     `calibration`, which depends on the machine. InvalidRequest names the argument, also where the
     files, read back, fail the full check: W must be that of `softmax.sha256`.
     """
@@ -113,8 +113,6 @@ def link_index(
     measured = _plain("calibration", calibration)
     data = (source / MANIFEST_FILE).read_bytes()
     manifest = Manifest.from_json(data, source / MANIFEST_FILE)
-    if manifest.shards:
-        raise InvalidRequest("source", f"{source}, in shards", "an index that is not in shards")
     with new_folder(out) as folder:
         checkpoint("folder")
         for entry in manifest.files():

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from logitsieve.api.errors import InvalidKnob, InvalidRequest
+from logitsieve.api.errors import InvalidKnob
 from logitsieve.evaluation.operating_points import read_points, setting_of, undominated
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.index_builder.config import TuneConfig
@@ -47,8 +47,6 @@ def tune(
     config, progress = config or TuneConfig(), to_progress(progress, "tune")
     out = new_path(out)  # refused before minutes of measuring, not after
     opened = open_index(index, progress=progress)
-    if opened.manifest.shards:
-        raise InvalidRequest("index", f"{index}, in shards", "an index in one piece, to be split")
     with tempfile.TemporaryDirectory() as scratch:
         judging = open_contexts(contexts, opened.dim, Path(scratch))
         heldout = judging.spread(config.rows, BLOCKS)

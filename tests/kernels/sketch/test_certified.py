@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from logitsieve.heads.certified import NO_FLOORS
 from logitsieve.kernels.sketch.certified import (
     certified_bounds,
     certified_candidates,
@@ -24,7 +23,7 @@ TRUE = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
 def test_only_the_rows_of_a_slice_are_answered() -> None:
     ids, logits = np.full((6, 4), -1, np.int32), np.empty((6, 4), np.float32)
     scanned = np.full(6, -7, np.int32)
-    assert certified_topk(NO_FLOORS, ADDRESS, HIDDEN, ids, logits, scanned, 2, 5) == 0
+    assert certified_topk(ADDRESS, HIDDEN, ids, logits, scanned, 2, 5) == 0
     np.testing.assert_array_equal(ids[2:5], best(TRUE, 4)[2:5])
     assert (ids[[0, 1, 5]] == -1).all()
     assert (scanned[2:5] < 900).all()
@@ -51,7 +50,7 @@ def test_rows_that_are_not_finite_are_named() -> None:
     hidden = HIDDEN.copy()
     hidden[[3, 5], 0] = np.inf, np.nan
     answers = np.empty((6, 4), np.int32), np.empty((6, 4), np.float32), np.empty(6, np.int32)
-    assert certified_topk(NO_FLOORS, ADDRESS, hidden, *answers, 0, 6) == -4
+    assert certified_topk(ADDRESS, hidden, *answers, 0, 6) == -4
     assert certified_candidates(ADDRESS, hidden, 4)[0] == 3
     lower, upper = np.empty((2, 900), np.float32)
     assert certified_bounds(ADDRESS, hidden[3:4], lower, upper) == 0

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.heads.certified import NO_FLOORS
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.pointers import int64_pointer
 from logitsieve.kernels.sketch.certified import certified_topk
 from logitsieve.kernels.sketch.sieve import FIRST, first_groups
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
-from logitsieve.kernels.sketch.thresholds import SEEDS
 from tests.heads.test_certified import decaying
 from tests.oracle import best, logits64
 from tests.synthetic import certified_arrays, make_softmax
@@ -35,35 +33,17 @@ def test_the_groups_that_give_the_threshold(limit: int, groups: int) -> None:
 
 def test_the_best_are_found_and_few_rows_are_computed() -> None:
     softmax, hidden = decaying(4000, 96)
-    ids, scanned = found(softmax, hidden, NO_FLOORS)
+    ids, scanned = found(softmax, hidden)
     np.testing.assert_array_equal(ids, best(logits64(softmax.weight, softmax.bias, hidden), 5))
     assert scanned.mean() < 1000
 
 
-def test_rows_that_reach_a_floor_are_found_and_no_others_are_looked_for() -> None:
-    softmax, hidden = decaying(4000, 96)
-    logits = logits64(softmax.weight, softmax.bias, hidden)
-    wanted = best(logits, 5)
-    _, scanned = found(softmax, hidden, NO_FLOORS)
-    for place in range(5):
-        floors = np.take_along_axis(logits, wanted[:, place : place + 1], 1)[:, 0]
-        ids, fewer = found(softmax, hidden, floors)
-        np.testing.assert_array_equal(ids[:, : place + 1], wanted[:, : place + 1])
-        assert (fewer <= scanned).all()
-    _, fewest = found(softmax, hidden, logits.max(axis=1) + 10.0)
-    assert fewest.max() <= 2 * SEEDS * 5
-    for lowest in (-np.inf, np.nan):
-        ids, same = found(softmax, hidden, np.full(len(hidden), lowest))
-        np.testing.assert_array_equal(ids, wanted)
-        np.testing.assert_array_equal(same, scanned)
-
-
-def found(softmax: Softmax, hidden: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, ...]:
+def found(softmax: Softmax, hidden: np.ndarray) -> tuple[np.ndarray, ...]:
     """The five best ids, and how many rows were computed."""
     descriptor = sketch_descriptor(softmax.descriptor, arrays := certified_arrays(softmax))
     rows, hidden = len(hidden), np.ascontiguousarray(hidden)
     ids, logits = np.empty((rows, 5), np.int32), np.empty((rows, 5), np.float32)
     scanned, address = np.empty(rows, np.int32), descriptor.ctypes.data
-    assert certified_topk(floors, address, hidden, ids, logits, scanned, 0, rows) == 0
+    assert certified_topk(address, hidden, ids, logits, scanned, 0, rows) == 0
     assert arrays  # whose addresses the descriptor has
     return ids, scanned

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.decoding import LocalDecoder, decoder_of
-from logitsieve.index import open_index, split_index
+from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.why_not import read_parts, route, why_not
 from tests.synthetic import make_hidden
@@ -46,21 +45,6 @@ def test_a_word_that_no_probed_list_holds(demo: LocalDecoder) -> None:
         assert facts["lists"]["count"] >= len(stage["listed_in"])
         if word not in candidates:
             assert dropped_by(facts) == "list"
-
-
-def test_an_index_in_shards_shows_what_does_not_need_one_sketch(
-    demo: LocalDecoder, tmp_path: Path
-) -> None:
-    split = decoder_of(open_index(split_index(demo.index.path, tmp_path / "split" / "1", 2)))
-    for head in ("exact", "screen", "certified"):
-        for word in (0, 100, 299):
-            one, other = (reasons(each, word=word, head=head) for each in (demo, split))
-            for fact in ("rank", "logit", "answered"):
-                assert one[fact] == other[fact]
-            assert other["stages"][-2:] == [
-                {**stage, "passed": other["computed"]} if stage["stage"] == "exact" else stage
-                for stage in one["stages"][-2:]
-            ]
 
 
 def test_a_word_that_the_sketch_drops(demo: LocalDecoder) -> None:

@@ -5,15 +5,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound
-from logitsieve.index import split_index
 from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.utils.options import no_progress
 from tests.server.running import config_for, write_model
-from tests.synthetic import make_hidden
 
 
 def loaded(folder: Path, kernel_cache: Path, **options: Any) -> Repository:
@@ -40,17 +37,6 @@ def test_names_versions_and_aliases(tmp_path: Path, kernel_cache: Path) -> None:
         assert repository.routes.served(model).decoder.version == number
     assert [version.label for version in repository.versions()] == ["demo@1", "demo@2", "demo@10"]
     assert repository.routes.aliases_of(repository.routes.get("demo@10")) == ["canary"]
-
-
-def test_an_index_in_shards_is_served_as_any_other(tmp_path: Path, kernel_cache: Path) -> None:
-    split_index(write_model(tmp_path, "demo"), tmp_path / "demo-2" / "1", 2)
-    repository = loaded(tmp_path, kernel_cache)
-    hidden = make_hidden(3)
-    one, other = (
-        repository.routes.served(name).decoder.topk(hidden, 4) for name in ("demo", "demo-2")
-    )
-    np.testing.assert_array_equal(one.ids, other.ids)
-    np.testing.assert_array_equal(one.logits, other.logits)
 
 
 def test_an_empty_name_must_mean_one_model(tmp_path: Path, kernel_cache: Path) -> None:

@@ -21,12 +21,7 @@ from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int3
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.rows.decode import decoded
 from logitsieve.kernels.topk.csr import csr_logits
-from logitsieve.kernels.topk.descriptor import (
-    LARGEST_BIAS,
-    LARGEST_NORM,
-    fill_fields,
-    matrix_descriptor,
-)
+from logitsieve.kernels.topk.descriptor import matrix_descriptor
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.stored import StoredMatrix
 
@@ -43,17 +38,10 @@ class Softmax:
     `matrix` is W as it was given, in a float type or in blocks; floats may be given as an array,
     bfloat16 as its bits, uint16. Whatever it is, logits are those of its float32 values, which
     kernels compute row by row where they need them.
-
-    Of a shard `norms` are those of the whole: then it refuses and rounds what the whole would.
     """
 
-    def __init__(
-        self,
-        weight: np.ndarray | StoredMatrix,
-        bias: Float32,
-        norms: tuple[float, float] | None = None,
-    ) -> None:
-        self.matrix, self.bias, self._norms = StoredMatrix.of(weight), bias, norms
+    def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
+        self.matrix, self.bias = StoredMatrix.of(weight), bias
         # Kernels read it by address: what is not so would be read as if it were.
         require_array("bias", bias, FLOAT32, (self.matrix.vocab_size,))
 
@@ -96,18 +84,7 @@ class Softmax:
     @cached_property
     def descriptor(self) -> Int64:
         """The matrix as the kernels take it, by the address of this array."""
-        descriptor = matrix_descriptor(self.matrix, self.bias)
-        if self._norms is None:
-            return descriptor
-        own = descriptor[[LARGEST_NORM, LARGEST_BIAS]].view(np.float64)
-        norm, bias = np.maximum(own, self._norms).tolist()  # NaN, which refuses all, stays
-        return fill_fields(descriptor, {LARGEST_NORM: norm, LARGEST_BIAS: bias})
-
-    @property
-    def norms(self) -> tuple[float, float]:
-        """At least the largest norm of a row of W, and the largest magnitude of a bias."""
-        norm, bias = self.descriptor[[LARGEST_NORM, LARGEST_BIAS]].view(np.float64).tolist()
-        return norm, bias
+        return matrix_descriptor(self.matrix, self.bias)
 
     def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
         """Exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
@@ -136,17 +113,6 @@ def begin_sha256(kind: str, shape: tuple[int, int]) -> hashlib._Hash:
     return hashlib.sha256(f"{kind} {rows} {dim}\n".encode())
 
 
-def hash_pieces(
-    digest: hashlib._Hash, array: np.ndarray, report: Callable[[int], None] = lambda _: None
-) -> None:
-    """Hash the bytes of a contiguous array; `report` gets how many, piece by piece."""
-    view = array.data.cast("B")
-    for start in range(0, len(view), PIECE):
-        piece = view[start : start + PIECE]
-        digest.update(piece)
-        report(len(piece))
-
-
 def softmax_sha256(
     weight: np.ndarray | StoredMatrix,
     bias: np.ndarray,
@@ -156,7 +122,11 @@ def softmax_sha256(
     matrix = StoredMatrix.of(weight)
     digest = begin_sha256(matrix.kind, matrix.shape)
     for array in (matrix.data, bias):
-        hash_pieces(digest, array, report)
+        view = array.data.cast("B")
+        for start in range(0, len(view), PIECE):
+            piece = view[start : start + PIECE]
+            digest.update(piece)
+            report(len(piece))
     return digest.hexdigest()
 
 

@@ -123,7 +123,7 @@ def interval_sample(
             break
         first, last = offsets[row], offsets[row + 1]
         found[row] = begin(
-            descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last, -np.inf
+            descriptor, intervals, h, norm, pointer(edited), pointer(values), first, last
         )
         scale = scale_of(intervals, inverse)
         found[row] &= scale.lift <= LIFTED

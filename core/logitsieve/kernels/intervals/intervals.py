@@ -232,14 +232,13 @@ def _below_most(intervals):
 
 
 @splice
-def begin(descriptor, intervals, h, norm, edited, values, first, last, most):
+def begin(descriptor, intervals, h, norm, edited, values, first, last):
     """Intervals of a row of hidden, with its edits edited[first:last]; False if they say nothing.
 
-    The largest logit is known then, and all that may be as large; or, where rows elsewhere have
-    `most`, those that may reach this.
+    The largest logit is known then, and all that may be as large.
     """
     bound_all(descriptor, intervals, h, norm)
-    intervals.state[MOST] = most
+    intervals.state[MOST] = -np.inf
     for i in range(first, last):
         know(intervals, edited[i], values[i])
     return find_most(descriptor, intervals)

@@ -47,24 +47,18 @@ LOG_ERROR = 2.0**-51  # of a log1p
 
 SUM, NEXT = 1, 2  # of a sum's state, whose first is TOP: S, and the next edit to be made
 STATE = 3
-CARRIED = 2  # of a state: what goes from one shard of W to the next
 
 
 @kernel(
-    "(int64, float32[:,::1], float64, int64[::1], int32[::1], float64[::1], int64,"
-    " float64[:,::1], float64[:,::1], int64, int64)"
+    "(int64, float32[:,::1], float64, int64[::1], int32[::1], float64[::1], float64[:,::1],"
+    " int64, int64)"
 )
-def dense_log_z(
-    address, hidden, scale, offsets, edited, values, before, carried, log_z, start, stop
-):
+def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, stop):
     """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D].
 
     The logits of edited[offsets[r] : offsets[r+1]], rising ids, are `values` [E] instead, -inf for
     those that do not count. `address` is that of W's descriptor. Returns -1, or the first row that
     is not finite or too large. Batching changes no bit.
-
-    W may be a shard, with `before` rows in front of it, whole chunks: `carried` [B, CARRIED] is TOP
-    and S of those, -inf and 0 of none, and then with this shard's. Sharding changes no bit.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -81,7 +75,7 @@ def dense_log_z(
             if widen_hidden(descriptor, h, row_of(wide, q, padded(dim))) < 0:
                 return first + q
             state = row_of(sums, q, STATE)
-            state[TOP], state[SUM] = carried[first + q, TOP], carried[first + q, SUM]
+            _begin(state)
             state[NEXT] = offsets[first + q]
         for chunk in range(0, matrix.rows, CHUNK):
             rows = min(CHUNK, matrix.rows - chunk)
@@ -93,8 +87,7 @@ def dense_log_z(
                 _add(state, found, rows, scale)
         for q in range(count):
             state, fields = row_of(sums, q, STATE), row_of(pointer(log_z), first + q, FIELDS)
-            carried[first + q, TOP], carried[first + q, SUM] = state[TOP], state[SUM]
-            _write(state, before + matrix.rows, fields)
+            _write(state, matrix.rows, fields)
     keep_alive(scratch)
     keep_alive(room)
     return np.int64(-1)

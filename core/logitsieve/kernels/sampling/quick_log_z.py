@@ -62,20 +62,14 @@ TINY = 2.0**-125  # of e^MOST: what e^-87 is put for, a row
 LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # of |MOST| and of so many nats, for a logarithm
 
 
-@kernel(
-    "(int64, float32[:,::1], int32[:,::1], float64[:,::1], int64, float64[:,::1], float64[:,::1],"
-    " int64, int64)"
-)
-def quick_log_z(address, hidden, ids, logits, before, carried, log_z, start, stop):
+@kernel("(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], int64, int64)")
+def quick_log_z(address, hidden, ids, logits, log_z, start, stop):
     """Fill log_z [B, 4] for rows start .. stop-1 of hidden [B, D]: log of the sum of all e^x.
 
     A TOP of 0, an estimate, and two numbers that the logarithm is proven to lie between. The K <= V
     best ids, best first, and their exact logits go to `ids` and `logits` [B, K]; K may be 0.
     `address` is that of W's descriptor. Returns -1, or the first row that is not finite or too
     large.
-
-    W may be a shard, with `before` rows in front of it, whole chunks: `carried` [B, STATE] is the
-    state of the sum over those, which need not be filled for none, and then with this shard's.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
@@ -96,19 +90,14 @@ def quick_log_z(address, hidden, ids, logits, before, carried, log_z, start, sto
         for q in range(count):
             sum_ = row_of(sums, q, STATE)
             _begin(sum_, queries.states[QUERY_STATE * q + QUERY_SLACK])
-            if before > 0:
-                for field in range(STATE):
-                    sum_[field] = carried[first + q, field]
         _scan(matrix_at(descriptor, 0), queries, sums, found, count)
         for q in range(count):
             best = shift(queries.values, q * limit)
             sort_best_first(best, shift(queries.kept, q * limit), limit)
             for i in range(limit):
                 logits[first + q, i] = best[i]
-            sum_, rows_so_far = row_of(sums, q, STATE), before + descriptor[ROWS]
-            for field in range(STATE):
-                carried[first + q, field] = sum_[field]
-            _write(sum_, rows_so_far, row_of(pointer(log_z), first + q, FIELDS))
+            fields = row_of(pointer(log_z), first + q, FIELDS)
+            _write(row_of(sums, q, STATE), descriptor[ROWS], fields)
     keep_alive(scratch)
     return bad
 

@@ -21,7 +21,6 @@ from logitsieve.kernels.simd.pointers import (
 from logitsieve.kernels.sketch.bounds import REFINED_ROOM, refine, refined_at
 from logitsieve.kernels.sketch.sieve import (
     DONE,
-    FLOOR,
     FORGET,
     KEEP,
     first_groups,
@@ -53,14 +52,11 @@ from logitsieve.kernels.topk.queries import (
 from logitsieve.kernels.topk.scan import scan_all
 
 
-@kernel(
-    "(float64[::1], int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)"
-)
-def certified_topk(floors, address, hidden, ids, logits, scanned, start, stop):
+@kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
+def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B] for rows start .. stop-1 of hidden [B, D].
 
-    With floors [B], else [0], rows of W with logits below these need not be found, and others stand
-    in their place. `address` is that of the sketch's descriptor. Returns 0, or -1 - r where row r
+    `address` is that of the sketch's descriptor. Returns 0, or -1 - r where row r
     is not finite or too large.
     """
     descriptor = int64_pointer(address)
@@ -84,9 +80,6 @@ def certified_topk(floors, address, hidden, ids, logits, scanned, start, stop):
         if groups == 0:
             scan_all(matrix_at(descriptor, 0), queries, count)
         else:
-            for q in range(count):
-                counts = sieved_at(descriptor, shift(sieving, q * room), groups).counts
-                counts[FLOOR] = floors[first + q] if floors.size else -np.inf
             sieve(descriptor, queries, sieving, room, groups, rotated, count, FORGET)
         for q in range(count):
             counts = sieved_at(descriptor, shift(sieving, q * room), groups).counts
@@ -133,7 +126,6 @@ def certified_candidates(address, hidden, least):
             for i in range(vocabulary):
                 sieved.listed[i] = i
         else:
-            sieved.counts[FLOOR] = -np.inf
             sieve(descriptor, queries, place, room, groups, rotated, one, KEEP)
             count, upper[row] = int(sieved.counts[DONE]), _above(queries.values[0], 0.0)
         begin, end = offsets[row], offsets[row] + count

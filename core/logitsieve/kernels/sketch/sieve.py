@@ -28,7 +28,7 @@ from logitsieve.kernels.sketch.bounds import (
     refined_at,
 )
 from logitsieve.kernels.sketch.sketch import FACTORS, MARGIN, codes_room, encode_query, sketch_at
-from logitsieve.kernels.sketch.thresholds import SEEDS, reached_by, take_best, threshold_of
+from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, NORM, STATE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
@@ -39,11 +39,10 @@ TILE = 64  # groups whose codes stay in the cache while all queries go through t
 
 # One query's scratch: codes and factors; what refining finds; estimates and bounds float32 of the
 # first groups; rows that passed the coarse bounds; ids of rows to compute, and of those computed.
-# `counts`: how many passed, where the ids begin that are not computed yet, how many were computed,
-# and the logit below which no row is looked for.
+# `counts`: how many passed, where the ids begin that are not computed yet, how many were computed.
 Sieved = namedtuple("Sieved", "planes factors refined estimates uppers passed listed counts")
-PASSED, BEGIN, DONE, FLOOR = range(4)
-COUNTS = 4
+PASSED, BEGIN, DONE = range(3)
+COUNTS = 3
 
 # Whether `listed` holds all rows that were computed afterwards; of one type, as scan.LISTED is.
 KEEP, FORGET = np.bool_(True), np.bool_(False)
@@ -81,10 +80,7 @@ def sieved_at(descriptor, scratch, groups):
 
 @inline
 def sieve(descriptor, queries, sieving, room, groups, rotated, count, keep):
-    """Offer to each query every row that may be among its best; `sieving` are `room` apart.
-
-    Of each, `counts[FLOOR]` is set.
-    """
+    """Offer to each query every row that may be among its best; `sieving` are `room` apart."""
     sketch, first, last = sketch_at(descriptor), np.int64(0), groups
     while first < sketch.groups:
         for q in range(count):
@@ -181,8 +177,7 @@ def append_passed(sketch, listed, passed, uppers, threshold, group, last):
 
 @inline
 def _threshold(sieved, queries, q):
-    margin, state = sieved.factors[MARGIN], shift(queries.states, STATE * q)
-    return max(threshold_of(queries, q, state, margin), reached_by(sieved.counts[FLOOR], margin))
+    return threshold_of(queries, q, shift(queries.states, STATE * q), sieved.factors[MARGIN])
 
 
 @splice

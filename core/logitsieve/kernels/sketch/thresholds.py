@@ -23,12 +23,7 @@ def threshold_of(queries, q, state, margin):
     """
     if int(state[SIZE]) < queries.limit:
         return LOWEST
-    return reached_by(queries.values[q * queries.limit], margin)
-
-
-@inline
-def reached_by(logit, margin):
-    """The value that is reached by the bound of every row whose logit is so large, or larger."""
+    logit = queries.values[q * queries.limit]
     threshold = np.float32(logit - margin - SPARE * abs(logit))
     return threshold if threshold > LOWEST else LOWEST  # also where the margin is not a number
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.decoding import decoder_of
+from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.access import ConsoleAccess
@@ -36,7 +36,7 @@ def routes_of(indexes: Sequence[Index]) -> Routes:
         if (index.name, index.version) in routes.by_key:
             got = f"{index.path}, another {index.name}@{index.version}"
             raise InvalidRequest("index", got, "indexes that differ in name or version")
-        served = Served(decoder_of(index))
+        served = Served(LocalDecoder(index))
         routes = routes.with_version(Version(index.name, index.version, served))
     return routes
 

@@ -53,7 +53,7 @@ def why_not(
     if head.name == "screen":
         stages += _list_stages(parts["screen"], dict(head.knobs), word, hidden[0])
     bounded = head.name == BY_SKETCH or head.knobs.get("prescreen")
-    if bounded and "sketch" in parts:  # an index in shards has one in each
+    if bounded:
         bias = float(index.softmax.bias[word])
         stages += _bound_stages(parts["sketch"], bias, word, hidden[0], least)
     stages.append({"stage": "exact", "passed": bool(computed), "logit": logit})

@@ -22,7 +22,7 @@ from logitsieve.api.errors import (
     ModelNotFound,
     Unavailable,
 )
-from logitsieve.decoding import LocalDecoder, decoder_of
+from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 from logitsieve.index.manifest import is_name, is_version
 from logitsieve.server.config import ServeConfig
@@ -66,7 +66,7 @@ class Repository:
         config: ServeConfig,
         opener: Opener = open_configured,
         write: WriteAlias = write_alias,
-        decoder: Decide = decoder_of,
+        decoder: Decide = LocalDecoder,
     ) -> None:
         self._config, self._decoder = config, decoder
         self._open, self._write = opener, write

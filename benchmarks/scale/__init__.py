@@ -1,1 +1,0 @@
-"""What a call costs by the size of the vocabulary and the number of shards."""

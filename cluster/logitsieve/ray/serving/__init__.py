@@ -1,1 +1,0 @@
-"""Serving on Ray: indexes in shards, each answered by replicas of its own."""
