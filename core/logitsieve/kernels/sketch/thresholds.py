@@ -23,7 +23,12 @@ def threshold_of(queries, q, state, margin):
     """
     if int(state[SIZE]) < queries.limit:
         return LOWEST
-    logit = queries.values[q * queries.limit]
+    return reached_by(queries.values[q * queries.limit], margin)
+
+
+@inline
+def reached_by(logit, margin):
+    """The value that the bound of every row reaches that has such a logit, or a larger one."""
     threshold = np.float32(logit - margin - SPARE * abs(logit))
     return threshold if threshold > LOWEST else LOWEST  # also where the margin is not a number
 
