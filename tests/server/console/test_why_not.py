@@ -9,6 +9,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.console.why_not import read_parts, route, why_not
 from tests.synthetic import make_hidden
