@@ -92,7 +92,7 @@ def _multiply_add(fused: bool, x: Any, y: Any, z: Any) -> Any:
         return x * y + z
     kind = _kind(x, y, z)
     if not isinstance(y, Symbol) and y == 1:
-        return z + x
+        return z + x if isinstance(z, Symbol) or z != 0 else x
     if not isinstance(z, Symbol) and z == 0:
         return _rounded("*", x, y)
     product = f"{text_of(x)} * {text_of(y)}" if fused else _rounded("*", x, y)
@@ -117,6 +117,7 @@ def _lanes(fused: bool) -> dict[str, Any]:
         "store": lambda values, place, x: values.update({place: x}),
         "as_float32": lambda values: values,
         "exp_lanes": lambda x: x,
+        "exp64_lanes": lambda x: x,
         "times_power_of_two": lambda p, n: p,
         "shifted_exponents": lambda p, *_: p,
     }

@@ -9,12 +9,14 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import partial
 from itertools import product
+from typing import Any
 
-from logitsieve.kernels.sampling import quick_log_z
+from logitsieve.kernels.sampling import log_z, quick_log_z
 from logitsieve.kernels.simd.exponential import ERROR32, ERROR64, LOWEST, LOWEST64
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.topk.queries import CHUNK
 from proofs.exponential import exponential_below
+from proofs.expression import Symbol, assigned
 from proofs.theorem import U64, Checks, Theorem, growth, number
 
 LIBM = 2 * U64
@@ -26,9 +28,13 @@ DEEPEST = 745  # nats: what is further down is 0 in float64
 def spread(share: float) -> Checks:
     """An exponent is rounded twice, and the exponents of replacements add up to the whole."""
     reach, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
-    yield f"""x = d(x_); t = d(t_); s = d(s_);
-    {{ x - t in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
-    -> d(d(x - t) * s) -/ ((x - t) * s) in [{number(-twice)}, {number(twice)}] }}"""
+    lanes: dict[str, Any] = {"one": 1.0, "zero": 0.0, "factor": Symbol("s", "d"), "total": 0.0}
+    loaded: dict[str, Any] = {"logits": [Symbol("x", "d")], "i": 0, "down": Symbol("n", "d")}
+    apart = assigned(log_z._sum_of_exponentials, "apart", **lanes, **loaded)
+    exponent = assigned(log_z._sum_of_exponentials, "total", **lanes, apart=apart)
+    yield f"""x = d(x_); n = d(n_); s = d(s_);
+    {{ n + x in [-1b200, -1b-200] /\\ s in [1b-30, 1b30]
+    -> {exponent} -/ ((n + x) * s) in [{number(-twice)}, {number(twice)}] }}"""
     yield growth(1, twice * reach) + Fraction(ERROR64) * 2 <= Fraction(share) - COMPUTED
 
 
