@@ -23,13 +23,13 @@ COULD_NOT, BAD_INPUT = 1, 2
 MODULES: dict[str, tuple[str, ...]] = {
     "": (),
     "server": (
-        *("numba", "safetensors", "prometheus_client", "grpc_health", "grpc_reflection"),
+        *("numba", "prometheus_client", "grpc_health", "grpc_reflection"),
         *("starlette", "uvicorn", "uvloop", "jinja2"),
     ),
-    "training": ("numba", "safetensors", "faiss", "torch", "tensorboard"),
-    "llamacpp": ("numba", "safetensors", "gguf", "xllamacpp"),
-    "ray": ("numba", "safetensors", "prometheus_client", "ray", "fastapi"),
-    "builder": ("numba", "safetensors", "faiss", "torch", "threadpoolctl"),
+    "training": ("numba", "faiss", "torch", "tensorboard"),
+    "llamacpp": ("numba", "gguf", "xllamacpp"),
+    "ray": ("numba", "prometheus_client", "ray", "fastapi"),
+    "builder": ("numba", "faiss", "torch", "threadpoolctl"),
 }
 
 

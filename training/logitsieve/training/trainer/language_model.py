@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from logitsieve.training.trainer.files import replace_bytes
+from logitsieve.index.tensorfile import map_tensors, pieces
+from logitsieve.training.trainer.files import replace
 
 State: TypeAlias = tuple[Tensor, Tensor]
 """State of the LSTM between calls: hidden and cell, each float32 [L, B, D]."""
@@ -83,16 +82,24 @@ class LanguageModel(Recurrent):
 
     def save(self, folder: Path) -> None:
         """Write float16 weights, a tied matrix once, as `model.safetensors`."""
-        tensors = {name: parameter.half() for name, parameter in self.named_parameters()}
-        content = save(tensors, NORMALIZED if self.normalized else None)
-        replace_bytes(folder / WEIGHTS_FILE, content)
+        arrays = {
+            name: parameter.detach().half().cpu().contiguous().numpy()
+            for name, parameter in self.named_parameters()
+        }
+        content = pieces(arrays, NORMALIZED if self.normalized else {})
+        replace(folder / WEIGHTS_FILE, lambda stream: stream.writelines(content))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """The saved model in float32, ready for inference; sizes are those of the tensors."""
-        with safe_open(folder / WEIGHTS_FILE, "pt") as file:
-            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
-            normalized = (file.metadata() or {}).get("contexts") == NORMALIZED["contexts"]
+        """Return the saved model in float32, ready for inference; the tensors give its sizes.
+
+        IndexUnreadable if the file is damaged.
+        """
+        file = map_tensors(folder / WEIGHTS_FILE)
+        tensors = {
+            name: torch.from_numpy(array.astype("float32")) for name, array in file.tensors.items()
+        }
+        normalized = file.metadata.get("contexts") == NORMALIZED["contexts"]
         return cls.of(tensors, normalized=normalized)
 
     @classmethod
